@@ -1,0 +1,460 @@
+"""Train a U-Net on a folder of images and a folder of masks.
+
+    torchrun --nproc_per_node=4 train.py --images DIR --masks DIR
+    torchrun --nproc_per_node=4 train.py --resume
+
+The story of a run: open its folder, prepare the data, build the network, then epochs of
+learning, scoring, recording and keeping. All processes go through it alike; what the main
+one does alone is inside `world.on_main`, or with the tracker, which is silent elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from unet_ddp import __version__, checkpoint
+from unet_ddp.config import TrainConfig, parse_train, resume_file, save_settings, settings
+from unet_ddp.data.augmentation import Augmentation
+from unet_ddp.data.dataset import Sample, SegmentationDataset
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.loaders import ScoringSampler, TrainingSampler, count_workers, make_loader
+from unet_ddp.data.prepare import PreparedData, check_classes, prepare
+from unet_ddp.data.reading import read_image, read_mask
+from unet_ddp.drawing import draw_samples
+from unet_ddp.engine import Schedule, TrainState, evaluate, moving_average, train_epoch
+from unet_ddp.errors import UserError
+from unet_ddp.inference import Predictor
+from unet_ddp.losses import DiceCrossEntropy
+from unet_ddp.metrics import Scores
+from unet_ddp.network.build import Architecture, build_network, choose_architecture
+from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
+from unet_ddp.precision import Precision
+from unet_ddp.preprocessing import Preprocessing
+from unet_ddp.tracking import Tracker, score_columns, show_files, start_tracker
+from unet_ddp.world import World, fail_early, run, sum_over_ranks
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line, then the story on every process."""
+    try:
+        config = parse_train(argv)
+    except UserError as mistake:
+        fail_early(mistake)
+    launch = config.launch
+    run(train, config, nproc=launch.nproc, device=launch.device, timeout=launch.timeout)
+
+
+def train(config: TrainConfig, world: World) -> None:
+    """A run, from its first step or from where it stopped, to its end or to --max-steps."""
+    begun = world.on_main(lambda: open_run(config))
+    config = keep_global_batch(config, world, begun)
+    data = world.on_main(lambda: prepare_data(config, world, begun))
+    model = build_model(config, world, data, begun)
+    training, sampler = training_loader(config, world, data)
+    validation = validation_loader(config, world, data)
+    options, state, steps = config.optimization, model.state, sampler.steps
+    schedule = Schedule(options.learning_rate, options.epochs * steps, options.warmup / 100)
+    last_step = config.launch.max_steps or schedule.steps
+    tracker = start_tracker(
+        config,
+        is_main=world.is_main,
+        steps=schedule.steps,
+        done=state.epoch * steps + state.step,
+        images_per_step=sampler.per_step * world.size,
+    )
+    for line in [*begun.notes, *data.notes, *model.notes, *describe(config, world, model, steps)]:
+        tracker.say(line)
+
+    while state.epoch < options.epochs and state.epoch * steps + state.step < last_step:
+        tracker.begin_epoch(state.epoch, options.epochs)
+        sampler.start_at(state.epoch, state.step)
+        for report in train_epoch(
+            state,
+            tracker.waiting(training),
+            model.loss,
+            model.preprocessing,
+            schedule,
+            steps=steps,
+            until=last_step - state.epoch * steps,
+            accumulate=options.accumulate,
+            clip=options.clip,
+            seed=options.seed * world.size + world.rank,
+        ):
+            tracker.step(report)
+        if state.step < steps:  # --max-steps: the rest of the epoch is for --resume
+            world.on_main(partial(keep, config, world, model, data.labels, is_best=False))
+            break
+        scores = score(model, validation, data.labels.num_classes)
+        record(tracker, state, scores, data.labels, schedule, steps)
+        is_best = state.finish_epoch(scores.dice if scores else math.nan)
+        world.on_main(partial(keep, config, world, model, data.labels, is_best=is_best))
+    tracker.close()
+    world.on_main(lambda: finish(config, data, state))
+
+
+# -- before the first step -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a run starts from."""
+
+    content: checkpoint.Content | None = None
+    """The checkpoint of the run that goes on; None for a new run."""
+    weights: checkpoint.SavedModel | None = None
+    """Weights for a new run to start from."""
+    notes: list[str] = field(default_factory=list)
+
+
+def open_run(config: TrainConfig) -> Begun:
+    """The run folder, ready for a new run; or the checkpoint of the run that goes on."""
+    path, folder = resume_file(config), config.folder
+    if config.launch.resume is None and not was_restarted(path):
+        weights = checkpoint.read_model(Path(config.run.load)) if config.run.load else None
+        checkpoint.open_folder(folder, overwrite=config.launch.overwrite)
+        notes = [f"{config.run.load}: {note}" for note in weights.notes] if weights else []
+        return Begun(weights=weights, notes=notes)
+    if not path.is_file():
+        raise UserError(
+            f"{path}: nothing to resume there; leave --resume out to begin, or name the run by "
+            "--exp-name"
+        )
+    later = folder / "last.pt"
+    if path.name != later.name and later.exists() and not config.launch.overwrite:
+        raise UserError(
+            f"--resume {path}: its run has gone on since, to {later}; give --overwrite to go back "
+            "and lose that, or --load to begin another run from these weights"
+        )
+    content = checkpoint.load(path)
+    if "optimizer" not in content:
+        raise UserError(
+            f"{path}: holds weights alone; resume from a last.pt, or begin from it by --load"
+        )
+    position = content["position"]
+    notes = [f"resuming {path}: {position['epoch']} epochs and {position['step']} steps are done"]
+    changed = changes(content["config"], settings(config))
+    return Begun(content, notes=notes + ([f"changed since: {changed}"] if changed else []))
+
+
+def was_restarted(path: Path) -> bool:
+    """Whether torchrun has restarted this run, so that it goes on by itself."""
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts == "0" or not path.is_file():
+        return False
+    name = checkpoint.launch_name()
+    return name is not None and checkpoint.load(path).get("launch") == name
+
+
+def changes(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """What differs, as `epochs 5 -> 10, seed 0 -> 1`; where the run lies does not count."""
+    place = {"checkpoints", "exp_name", "load", "images", "masks", "save_every", "wandb"}
+    return ", ".join(
+        f"{name} {before[name]} -> {value}"
+        for name, value in now.items()
+        if name in before and before[name] != value and name not in place
+    )
+
+
+def keep_global_batch(config: TrainConfig, world: World, begun: Begun) -> TrainConfig:
+    """`config` with the batch size that, on these processes, gives the resumed run's steps."""
+    if begun.content is None:
+        return config
+    batch = begun.content["global_batch"]
+    if batch % world.size:
+        sizes = [str(n) for n in range(1, batch + 1) if batch % n == 0]
+        raise UserError(
+            f"--resume: the run's global batch of {batch} can't be divided among {world.size} "
+            f"processes; resume on {', '.join(sizes)} of them"
+        )
+    if batch // world.size != config.optimization.batch_size:
+        begun.notes.append(
+            f"batch size {batch // world.size} for each of {world.size} process(es) keeps the "
+            f"run's global batch of {batch}"
+        )
+    return replace(
+        config, optimization=replace(config.optimization, batch_size=batch // world.size)
+    )
+
+
+def prepare_data(config: TrainConfig, world: World, begun: Begun) -> PreparedData:
+    """The data set, found, checked, labelled and split; and the configuration beside the run."""
+    labels = Labels.from_plain(begun.content["labels"]) if begun.content else None
+    data = prepare(
+        config.data,
+        seed=config.optimization.seed,
+        progress=show_files,
+        workers=world.cores * world.local_size,
+        labels=labels,
+    )
+    check_classes(data.labels, config.optimization.class_weights)
+    save_settings(config, config.folder / "config.yaml")
+    return data
+
+
+@dataclass(frozen=True)
+class Model:
+    """The network and all that goes with it."""
+
+    architecture: Architecture
+    preprocessing: Preprocessing
+    loss: DiceCrossEntropy
+    state: TrainState
+    notes: list[str]
+
+
+def build_model(config: TrainConfig, world: World, data: PreparedData, begun: Begun) -> Model:
+    """The network, with the weights it starts from, and what trains it."""
+    options = config.optimization
+    architecture, preprocessing, notes = choose(config, data, begun)
+    precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
+    torch.manual_seed(options.seed)  # the same first weights on every rank
+    weights = None if begun.content or begun.weights else config.network.encoder_weights
+    if weights is not None:  # fetched by one process, found in its cache by the others
+        world.on_main(lambda: build_network(architecture, encoder_weights=weights) and None)
+    network = build_network(
+        architecture, encoder_weights=weights, checkpointing=config.network.checkpointing
+    )
+    if begun.weights is not None:
+        checkpoint.load_weights(network, begun.weights.state, Path(str(config.run.load)))
+    network = synchronise_batchnorm(network.to(world.device), world)
+    optimizer = torch.optim.AdamW(
+        network.parameters(),
+        lr=options.learning_rate,
+        weight_decay=options.weight_decay,
+        fused=world.device.type == "cuda",
+    )
+    state = TrainState(
+        network,
+        world.replicate(network),
+        optimizer,
+        precision,
+        moving_average(network, options.ema),
+        sums=torch.zeros(3, dtype=torch.float64, device=world.device),
+    )
+    if begun.content is not None:
+        state.load_state_dict(begun.content)
+    loss = DiceCrossEntropy(
+        dice_weight=options.dice_weight,
+        cross_entropy_weight=options.cross_entropy_weight,
+        class_weights=options.class_weights,
+    )
+    return Model(architecture, preprocessing, loss, state, notes)
+
+
+def choose(
+    config: TrainConfig, data: PreparedData, begun: Begun
+) -> tuple[Architecture, Preprocessing, list[str]]:
+    """Architecture and preprocessing: the checkpoint's, as far as it tells, else the flags'."""
+    if begun.content is not None:
+        return (
+            Architecture.from_plain(begun.content["architecture"]),
+            Preprocessing.from_plain(begun.content["preprocessing"]),
+            [],
+        )
+    network, scale = config.network, config.data.scale
+    architecture = choose_architecture(
+        network.model,
+        network.encoder,
+        channels=data.format.channels,
+        num_classes=data.labels.num_classes,
+        width=network.width,
+        bilinear=network.bilinear,
+    )
+    preprocessing = Preprocessing.for_images(
+        data.format.channels, data.format.max_value, scale=scale
+    )
+    if begun.weights is None or begun.weights.architecture is None:
+        return architecture, preprocessing, []
+    loaded = begun.weights.architecture
+    architecture = replace(
+        loaded, num_classes=architecture.num_classes, channels=architecture.channels
+    )
+    if begun.weights.preprocessing is not None and loaded.channels == architecture.channels:
+        preprocessing = replace(begun.weights.preprocessing, scale=scale)
+    return architecture, preprocessing, [f"network as in {config.run.load}"]
+
+
+def training_loader(
+    config: TrainConfig, world: World, data: PreparedData
+) -> tuple[DataLoader[Sample], TrainingSampler]:
+    """This rank's training batches, and the sampler that says from which step on."""
+    options = config.optimization
+    sampler = TrainingSampler(
+        len(data.split.training),
+        options.batch_size * options.accumulate,
+        rank=world.rank,
+        size=world.size,
+        seed=options.seed,
+    )
+    changing = config.data.augmentation != "none" or data.crop_size is not None
+    dataset = SegmentationDataset(
+        data.split.training,
+        data.labels,
+        data.format,
+        scale=config.data.scale,
+        augmentation=Augmentation(
+            config.data.augmentation,
+            data.crop_size,
+            colour=data.format.channels == 3 and data.format.max_value == 255,
+            seed=options.seed,
+        )
+        if changing
+        else None,
+    )
+    loader = make_loader(
+        dataset,
+        sampler,
+        batch_size=options.batch_size,
+        workers=count_workers(world, config.launch.workers),
+        pin=world.device.type == "cuda",
+    )
+    return loader, sampler
+
+
+def validation_loader(
+    config: TrainConfig, world: World, data: PreparedData
+) -> DataLoader[Sample] | None:
+    """This rank's share of the validation images, one at a time.
+
+    So every image is computed the same way on any number of ranks, at any size.
+    """
+    if not data.split.validation:
+        return None
+    return make_loader(
+        SegmentationDataset(
+            data.split.validation, data.labels, data.format, scale=config.data.scale
+        ),
+        ScoringSampler(len(data.split.validation), rank=world.rank, size=world.size),
+        batch_size=1,
+        workers=count_workers(world, config.launch.workers),
+        pin=world.device.type == "cuda",
+    )
+
+
+def describe(config: TrainConfig, world: World, model: Model, steps: int) -> list[str]:
+    """The run in two lines."""
+    options = config.optimization
+    count = sum(p.numel() for p in model.state.network.parameters())
+    dtype = str(model.state.precision.dtype).removeprefix("torch.")
+    each = f" times {options.accumulate} accumulated" if options.accumulate > 1 else ""
+    return [
+        f"network: {model.architecture}; {count / 1e6:.1f} million parameters",
+        f"run: {config.folder}; {options.epochs} epochs of {steps} steps of "
+        f"{options.batch_size * world.size} images ({options.batch_size} on each of {world.size} "
+        f"process(es){each}), {world.device.type}, {dtype}, "
+        f"{count_workers(world, config.launch.workers)} reading process(es) each",
+    ]
+
+
+# -- after each epoch ----------------------------------------------------------------------
+
+
+def score(model: Model, validation: DataLoader[Sample] | None, num_classes: int) -> Scores | None:
+    """Scores over all validation images, the same on every rank; None where there are none."""
+    if validation is None:
+        return None
+    state = model.state
+    counts = evaluate(
+        state.scored, validation, model.preprocessing, state.precision, num_classes=num_classes
+    )
+    return Scores.from_confusion(sum_over_ranks(counts))
+
+
+def record(
+    tracker: Tracker,
+    state: TrainState,
+    scores: Scores | None,
+    labels: Labels,
+    schedule: Schedule,
+    steps: int,
+) -> None:
+    """One line for the user and one row for the files, about the epoch that has ended."""
+    step = (state.epoch + 1) * steps
+    total, dice, cross_entropy = (state.sums / steps).tolist()
+    row = {
+        "epoch": state.epoch + 1,
+        "step": step,
+        "learning_rate": schedule.at(step - 1),
+        "loss": total,
+        "dice_loss": dice,
+        "cross_entropy": cross_entropy,
+        **score_columns(scores, [labels.show(value) for value in labels.values]),
+        "images_per_second": tracker.images_per_second,
+        "data_wait": tracker.data_wait,
+        "seconds": tracker.seconds,
+    }
+    told = "not validated" if scores is None else f"validation Dice {scores.dice:.4f}"
+    best = " (best)" if scores is not None and scores.dice > state.best else ""
+    tracker.say(
+        f"epoch {state.epoch + 1}: loss {total:.4f}, {told}{best}, "
+        f"{tracker.images_per_second:.1f} images/s, {tracker.data_wait:.0%} waiting for data, "
+        f"{tracker.seconds:.1f} s"
+    )
+    tracker.write(row, step)
+
+
+def keep(config: TrainConfig, world: World, model: Model, labels: Labels, *, is_best: bool) -> None:
+    """Write the checkpoints: the best first, for last.pt says that it is there."""
+    state, folder = model.state, config.folder
+    about = {
+        "unet_ddp": __version__,
+        "architecture": model.architecture.to_plain(),
+        "labels": labels.to_plain(),
+        "preprocessing": model.preprocessing.to_plain(),
+        "config": settings(config),
+    }
+    whole = {
+        **about,
+        **state.state_dict(),
+        "global_batch": config.optimization.batch_size * world.size,
+        "world_size": world.size,
+        "launch": checkpoint.launch_name(),
+        "made_with": {"torch": str(torch.__version__), "threads": torch.get_num_threads()},
+    }
+    files = {"last.pt": whole}
+    every = config.run.save_every
+    if every and state.step == 0 and state.epoch % every == 0:
+        files = {f"epoch_{state.epoch:04d}.pt": whole, **files}
+    if is_best:
+        best = {"score": state.best, "epoch": state.best_epoch}
+        files = {"best.pt": {**about, "model": state.scored.state_dict(), "best": best}, **files}
+    for name, content in files.items():
+        try:
+            checkpoint.save(folder / name, content)
+        except (OSError, RuntimeError) as error:
+            raise UserError(
+                f"{folder / name}: can't be written ({' '.join(str(error).split())[:120]}); make "
+                "room, then --resume: what was there before is whole"
+            ) from error
+
+
+def finish(config: TrainConfig, data: PreparedData, state: TrainState) -> None:
+    """A picture of what the best network makes of validation images, and what to do next."""
+    best = config.folder / "best.pt"
+    if state.step:
+        print(f"stopped at --max-steps {config.launch.max_steps}; go on by --resume")
+    if not best.exists() or not data.split.validation:
+        return
+    predictor = Predictor.from_checkpoint(best, device=state.precision.device.type)
+    chosen = data.split.validation[:: max(1, len(data.split.validation) // 4)][:4]
+    samples = []
+    for pair in chosen:
+        image = read_image(pair.image, data.format, scale=config.data.scale)
+        truth = data.labels.to_ids(read_mask(pair.mask, scale=config.data.scale), pair.mask)
+        samples.append((image, truth, predictor.predict_scaled(image, image.shape[:2]).ids))
+    draw_samples(samples, data.labels, config.folder / "samples.png")
+    print(f"best: epoch {state.best_epoch + 1}, validation Dice {state.best:.4f}; {best}")
+    print(f"look at {config.folder / 'samples.png'}: image, truth and prediction")
+
+
+if __name__ == "__main__":
+    main()

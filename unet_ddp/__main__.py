@@ -1,0 +1,40 @@
+"""``python -m unet_ddp COMMAND``: what is neither training nor predicting."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from unet_ddp.config import DemoConfig, parse
+from unet_ddp.errors import UserError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command named first; exit status 2 after a mistake."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    commands = {"demo-data": demo_data}
+    try:
+        if not words or words[0] in ("-h", "--help"):
+            print("python -m unet_ddp demo-data [--folder DIR]    write the built-in demo set")
+            return 0
+        if words[0] not in commands:
+            raise UserError(f"{words[0]}: no such command; there is {', '.join(commands)}")
+        return commands[words[0]](words[1:])
+    except UserError as mistake:
+        print(f"error: {mistake}", file=sys.stderr)
+        return 2
+
+
+def demo_data(words: Sequence[str]) -> int:
+    """Write the demo set."""
+    from unet_ddp.data.demo import write_demo
+
+    config = parse(DemoConfig, words, prog="python -m unet_ddp demo-data")
+    folder = write_demo(Path(config.folder))
+    print(f"{folder}: imgs and masks to train on, unseen to predict")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

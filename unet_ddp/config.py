@@ -1,0 +1,410 @@
+"""What a user can set: frozen dataclasses of plain values, and how they are filled.
+
+The docstring under an attribute is its line in ``--help``. Every name is unique over the
+groups, so that flags, recipes and saved configurations are flat. A value comes, the later
+winning, from: the default, the resumed run's ``config.yaml``, ``--config recipe.yaml``,
+the command line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+import yaml
+
+from unet_ddp.errors import UserError
+
+Plain = bool | int | float | str | list[Any] | None
+Settings = TypeVar("Settings")
+
+
+def _flag(*aliases: str, metavar: str | None = None) -> Any:
+    return tyro.conf.arg(aliases=aliases or None, metavar=metavar)
+
+
+# `--resume` alone and `--resume FILE`: a flag with an optional value.
+_OPTIONAL_FILE = tyro.constructors.PrimitiveConstructorSpec(
+    nargs="*",
+    metavar="[FILE]",
+    instance_from_str=lambda words: words[0] if words else "auto",
+    is_instance=lambda value: value is None or isinstance(value, str),
+    str_from_instance=lambda value: [] if value is None else [value],
+)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The pairs of images and masks, and how they are read."""
+
+    images: Annotated[str | None, _flag(metavar="DIR")] = None
+    """Folder of images (data/imgs; the built-in demo set where that is empty)."""
+    masks: Annotated[str | None, _flag(metavar="DIR")] = None
+    """Folder of masks, one for each image: image.jpg with image.png or image_mask.gif (data/masks)."""
+    mask_suffix: Annotated[str | None, _flag(metavar="TEXT")] = None
+    """What a mask's name has after its image's name, as in _mask; found by itself when absent."""
+    scale: Annotated[float, _flag("-s", metavar="FACTOR")] = 1.0
+    """Images are reduced to this fraction of their size, 0 < FACTOR <= 1, in training and prediction alike."""
+    crop_size: Annotated[tuple[int, int] | None, _flag(metavar="HEIGHT WIDTH")] = None
+    """Train on random crops of this size, after scaling; by default whole images where all have one size, else crops of the median size."""
+    validation: Annotated[float, _flag("-v", metavar="PERCENT")] = 10.0
+    """Share of the images kept for validation, 0 <= PERCENT < 100; whole groups where groups are found."""
+    group_pattern: Annotated[str | None, _flag(metavar="REGEX")] = None
+    """Images whose names match with the same first bracket stay on one side of the split; detected when absent."""
+    classes: Annotated[int | None, _flag("-c", metavar="N")] = None
+    """Number of classes, background included; counted in the masks when absent."""
+    ignore_index: Annotated[int | None, _flag(metavar="VALUE")] = None
+    """The mask value of pixels that count neither in the loss nor in the scores."""
+    augmentation: Literal["none", "photo", "overhead"] = "photo"
+    """none; photo: mirror, small shifts, zoom and turns, brightness, contrast and colour; overhead: the same for pictures that have no up and down, as from a microscope or from above."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The network that is trained."""
+
+    model: Annotated[str, _flag(metavar="NAME")] = "unet"
+    """unet (the classic one), or unet++, fpn, deeplabv3plus, segformer and the others of segmentation-models-pytorch."""
+    encoder: Annotated[str | None, _flag(metavar="NAME")] = None
+    """Encoder of segmentation-models-pytorch, as resnet34 or tu-efficientnet_b0; with it, unet is that library's."""
+    encoder_weights: Annotated[str | None, _flag(metavar="NAME")] = None
+    """Start the encoder from pretrained weights, as imagenet; downloaded once."""
+    width: Annotated[int, _flag(metavar="CHANNELS")] = 32
+    """Channels of the classic U-Net's first level; the paper's has 64."""
+    bilinear: bool = False
+    """Bilinear upsampling in the classic U-Net instead of transposed convolutions."""
+    checkpointing: bool = False
+    """Save memory by computing activations of the classic U-Net a second time in the backward pass."""
+
+
+@dataclass(frozen=True)
+class OptimizationConfig:
+    """How it is trained."""
+
+    epochs: Annotated[int, _flag("-e", metavar="N")] = 10
+    """Passes over the training images."""
+    batch_size: Annotated[int, _flag("-b", metavar="N")] = 4
+    """Images per process and step; the global batch is this times the processes times --accumulate."""
+    accumulate: Annotated[int, _flag(metavar="N")] = 1
+    """Steps of the optimizer gather the gradients of N batches; loss and batch norm see one batch at a time."""
+    learning_rate: Annotated[float, _flag("-l", "--lr", metavar="RATE")] = 1e-3
+    """Highest learning rate of AdamW; reached after the warm-up, then a cosine falls to a hundredth of it."""
+    warmup: Annotated[float, _flag(metavar="PERCENT")] = 5.0
+    """Share of all steps in which the learning rate rises."""
+    weight_decay: Annotated[float, _flag(metavar="RATE")] = 1e-4
+    """Decoupled weight decay of AdamW."""
+    clip: Annotated[float, _flag(metavar="NORM")] = 1.0
+    """Gradients longer than this are shortened to it; 0 for never."""
+    dice_weight: Annotated[float, _flag(metavar="WEIGHT")] = 1.0
+    """Weight of the Dice loss."""
+    cross_entropy_weight: Annotated[float, _flag(metavar="WEIGHT")] = 1.0
+    """Weight of the cross-entropy."""
+    class_weights: Annotated[tuple[float, ...] | None, _flag(metavar="WEIGHT ...")] = None
+    """One weight per class, for both losses."""
+    amp: bool = True
+    """Mixed precision; on by default on a GPU."""
+    amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"
+    """auto: bfloat16 where the GPU has it, else float16; on a CPU, float32 unless bfloat16 is asked for."""
+    ema: Annotated[float, _flag(metavar="DECAY")] = 0.0
+    """Also keep a moving average of the weights, as 0.999, and score and predict with it; 0 for none."""
+    seed: Annotated[int, _flag(metavar="N")] = 0
+    """Everything random follows from it: weights, split, order, augmentation, dropout."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where the run is kept."""
+
+    checkpoints: Annotated[str, _flag(metavar="DIR")] = "checkpoints"
+    """Folder of runs."""
+    exp_name: Annotated[str | None, _flag(metavar="NAME")] = None
+    """The run's folder inside it; the folder itself when absent."""
+    save_every: Annotated[int, _flag(metavar="EPOCHS")] = 0
+    """Keep a checkpoint of every so many epochs beside last.pt and best.pt; 0 for none."""
+    load: Annotated[str | None, _flag("-f", metavar="FILE")] = None
+    """Start from the weights of this checkpoint, of ours or of another U-Net program."""
+    wandb: bool = False
+    """Also log to Weights & Biases (pip install 'unet-ddp[wandb]')."""
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """How this start goes about it; not part of the run, never saved with it."""
+
+    resume: Annotated[str | None, _OPTIONAL_FILE] = None
+    """Continue the run in its folder at the step where it stopped, or continue from FILE."""
+    overwrite: bool = False
+    """Delete the run that the folder holds and begin anew."""
+    config: Annotated[str | None, _flag(metavar="FILE")] = None
+    """A recipe: a YAML file of defaults, named as the flags are."""
+    max_steps: Annotated[int | None, _flag(metavar="N")] = None
+    """Stop, resumable, once the run has done N steps of the optimizer."""
+    nproc: Annotated[int, _flag(metavar="N")] = 1
+    """Start N processes on this machine, as torchrun --nproc_per_node=N would."""
+    workers: Annotated[int | None, _flag(metavar="N")] = None
+    """Reading processes per training process; from the cores when absent."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """A GPU where there is one, unless told."""
+    timeout: Annotated[float, _flag(metavar="SECONDS")] = 600.0
+    """How long a process waits for the others before it gives up."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train a U-Net on a folder of images and a folder of masks.
+
+    torchrun --nproc_per_node=4 train.py --images DIR --masks DIR
+    """
+
+    data: DataConfig = field(default_factory=DataConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    optimization: OptimizationConfig = field(default_factory=OptimizationConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return Path(self.run.checkpoints) / (self.run.exp_name or "")
+
+
+@dataclass(frozen=True)
+class PredictConfig:
+    """Predict the masks of images with a trained network.
+
+    python predict.py image.jpg [more.jpg folder/ ...]
+    """
+
+    inputs: tyro.conf.Positional[tuple[str, ...]]
+    """Images, and folders of images."""
+    output: Annotated[str | None, _flag("-o", metavar="PATH")] = None
+    """The mask's file, or for several images the folder for their masks; beside each image when absent."""
+    model: Annotated[str | None, _flag("-m", metavar="FILE")] = None
+    """The checkpoint (checkpoints/best.pt, or the newest best.pt of the runs there)."""
+    scale: Annotated[float | None, _flag("-s", metavar="FACTOR")] = None
+    """For checkpoints of other programs, which do not say at which scale they were trained (0.5)."""
+    overlay: bool = False
+    """Also write each image with its mask drawn over it, image_overlay.png."""
+    overwrite: bool = False
+    """Replace masks that are there already."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """A GPU where there is one, unless told."""
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """Write the built-in demo set: drawn images, their masks, and a few unseen ones."""
+
+    folder: Annotated[str, _flag(metavar="DIR")] = "data/demo"
+    """Where it goes: imgs, masks and unseen."""
+
+
+# -- command line and recipes ------------------------------------------------------------
+
+
+def parse_train(argv: Sequence[str] | None = None) -> TrainConfig:
+    """The configuration of a training run, from the command line and what it points to.
+
+    Args:
+        argv: the words after ``train.py``; those of this process when absent.
+
+    Raises:
+        UserError: an unknown flag or key, or a value that can't be, by its name.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    # torch.distributed.launch passes the rank, which the environment also holds.
+    words = [word for word in words if not re.fullmatch(r"--local[-_]rank=\d+", word)]
+    config = parse(TrainConfig, words, prog="train.py")
+    recipe = _read_settings(Path(config.launch.config)) if config.launch.config else {}
+    if recipe:
+        config = parse(TrainConfig, [*_as_words(recipe), *words], prog="train.py")
+    if config.launch.resume:
+        config = parse(
+            TrainConfig,
+            [*_as_words(_resumed_settings(config)), *_as_words(recipe), *words],
+            prog="train.py",
+        )
+    validate(config)
+    return config
+
+
+def parse(kind: type[Settings], words: Sequence[str], *, prog: str) -> Settings:
+    """An instance of `kind` from command-line words; what tyro has to say becomes one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(kind, args=list(words), prog=prog, config=(tyro.conf.OmitArgPrefixes,))
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise  # --help
+        raise UserError(f"{_one_line(said.getvalue())}; see {prog} --help") from None
+
+
+def _one_line(box: str) -> str:
+    """The message in one of tyro's boxes: its text up to the first rule, frame taken off."""
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip("│╭╮╰╯ ") for line in box.splitlines()]
+    message: list[str] = []
+    for line in lines:
+        if re.fullmatch(r"─+", line) and message:
+            break
+        if line and "─" not in line:
+            message.append(line)
+    return " ".join(message) or "the command line can't be read"
+
+
+def settings(config: TrainConfig) -> dict[str, Plain]:
+    """What makes the run what it is, flat and plain, for config.yaml and the checkpoint."""
+    flat: dict[str, Plain] = {}
+    for group in (config.data, config.network, config.optimization, config.run):
+        for item in fields(group):
+            value = getattr(group, item.name)
+            flat[item.name] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+def save_settings(config: TrainConfig, path: Path) -> None:
+    """Write `config` as a recipe that starts the same run."""
+    path.write_text(yaml.safe_dump(settings(config), sort_keys=False), encoding="utf-8")
+
+
+def _names(kind: type) -> set[str]:
+    names = set()
+    for item in fields(kind):
+        factory = item.default_factory
+        if isinstance(factory, type) and is_dataclass(factory):
+            names |= _names(factory)
+        else:
+            names.add(item.name)
+    return names
+
+
+def _read_settings(path: Path) -> dict[str, Plain]:
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}; --config takes a YAML file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = " ".join(str(error).split())
+        raise UserError(f"{path}: no YAML file: {where}") from None
+    if not isinstance(loaded, dict):
+        raise UserError(f"{path}: a recipe is lines of 'name: value', named as the flags are")
+    known = _names(TrainConfig)
+    recipe: dict[str, Plain] = {}
+    for key, value in loaded.items():
+        name = str(key).replace("-", "_").lstrip("_")
+        if name not in known or name == "config":
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "; see train.py --help"
+            raise UserError(f"{path}: unknown key {key!r}{hint}")
+        if isinstance(value, Mapping):
+            raise UserError(f"{path}: {key} takes a value or a list, not a table of {len(value)}")
+        recipe[name] = value
+    return recipe
+
+
+def _as_words(values: Mapping[str, Plain]) -> list[str]:
+    """A recipe as command-line words, so that its values are read and checked as flags are."""
+    words: list[str] = []
+    for name, value in values.items():
+        flag = "--" + name.replace("_", "-")
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif isinstance(value, list):
+            words += [flag, *map(str, value)]
+        else:
+            words += [flag, str(value)]
+    return words
+
+
+def resume_file(config: TrainConfig) -> Path:
+    """The checkpoint that ``--resume`` means."""
+    resume = config.launch.resume
+    return config.folder / "last.pt" if resume in (None, "auto") else Path(str(resume))
+
+
+def _resumed_settings(config: TrainConfig) -> dict[str, Plain]:
+    """The settings of the run that is resumed; its folder is where the checkpoint lies now."""
+    folder = resume_file(config).parent
+    saved = _read_settings(folder / "config.yaml") if (folder / "config.yaml").exists() else {}
+    for name in ("exp_name", "load"):  # the folder is where the file lies; weights are in it
+        saved.pop(name, None)
+    if config.launch.resume != "auto":
+        saved["checkpoints"] = str(folder)
+    else:
+        saved.pop("checkpoints", None)
+    return saved
+
+
+# -- values that can't be ----------------------------------------------------------------
+
+
+def validate(config: TrainConfig) -> None:
+    """Refuse what no run could do.
+
+    Raises:
+        UserError: naming the flag, the value and what it may be.
+    """
+    data, optimization, launch = config.data, config.optimization, config.launch
+    checks = [
+        ("--scale", data.scale, 0 < data.scale <= 1, "above 0 and at most 1"),
+        ("--validation", data.validation, 0 <= data.validation < 100, "0 or more and below 100"),
+        ("--classes", data.classes, data.classes is None or 2 <= data.classes <= 255,
+         "2 to 255; the background is one of them"),
+        ("--crop-size", data.crop_size, data.crop_size is None or min(data.crop_size) >= 16,
+         "two sides of 16 or more pixels"),
+        ("--width", config.network.width, config.network.width >= 1, "1 or more"),
+        ("--epochs", optimization.epochs, optimization.epochs >= 1, "1 or more"),
+        ("--batch-size", optimization.batch_size, optimization.batch_size >= 1, "1 or more"),
+        ("--accumulate", optimization.accumulate, optimization.accumulate >= 1, "1 or more"),
+        ("--learning-rate", optimization.learning_rate, optimization.learning_rate > 0, "above 0"),
+        ("--warmup", optimization.warmup, 0 <= optimization.warmup < 100, "0 or more and below 100"),
+        ("--weight-decay", optimization.weight_decay, optimization.weight_decay >= 0, "0 or more"),
+        ("--clip", optimization.clip, optimization.clip >= 0, "0 or more"),
+        ("--ema", optimization.ema, 0 <= optimization.ema < 1, "0 or more and below 1"),
+        ("--save-every", config.run.save_every, config.run.save_every >= 0, "0 or more"),
+        ("--nproc", launch.nproc, launch.nproc >= 1, "1 or more"),
+        ("--workers", launch.workers, launch.workers is None or launch.workers >= 0, "0 or more"),
+        ("--max-steps", launch.max_steps, launch.max_steps is None or launch.max_steps >= 1, "1 or more"),
+        ("--timeout", launch.timeout, launch.timeout > 0, "above 0"),
+    ]  # fmt: skip
+    for flag, value, sound, allowed in checks:
+        if not sound:
+            raise UserError(f"{flag} {value}: must be {allowed}")
+    weights = (optimization.dice_weight, optimization.cross_entropy_weight)
+    if min(weights) < 0 or max(weights) == 0:
+        raise UserError("--dice-weight and --cross-entropy-weight: neither below 0, one above it")
+    if optimization.class_weights and min(optimization.class_weights) < 0:
+        raise UserError(f"--class-weights {optimization.class_weights}: none may be below 0")
+    if (data.images is None) != (data.masks is None):
+        given, other = ("--images", "--masks") if data.images else ("--masks", "--images")
+        raise UserError(f"{given} is given without {other}: give both folders")
+    if data.group_pattern is not None:
+        _check_pattern(data.group_pattern)
+    if launch.resume and launch.overwrite and launch.resume == "auto":
+        raise UserError("--resume continues the run, --overwrite deletes it: give one of them")
+    if launch.resume and config.run.load:
+        raise UserError("--resume and --load: a resumed run has its weights already; give one")
+    if launch.nproc > 1 and "LOCAL_RANK" in os.environ:
+        raise UserError("--nproc under torchrun: torchrun starts the processes; leave --nproc out")
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise UserError(f"--group-pattern {pattern!r}: no regular expression: {error}") from None
+    if groups < 1:
+        raise UserError(
+            f"--group-pattern {pattern!r}: needs a bracket around what names the group, as in '(.+)_'"
+        )

@@ -1,0 +1,1 @@
+"""From folders of files to batches of uint8 tensors."""

@@ -1,0 +1,186 @@
+"""Mask values, as files hold them, and class ids, as the network counts them; and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from unet_ddp.errors import UserError
+
+IGNORE_ID = 255
+"""Class id of pixels that count neither in the loss nor in the scores."""
+
+Colour = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The classes of a data set: class id k is the mask value ``values[k]``."""
+
+    values: tuple[int, ...]
+    """Grey values, palette indices, or colours as 0xRRGGBB where `rgb`."""
+    rgb: bool = False
+    """Whether masks are colour images."""
+    ignore: int | None = None
+    """The mask value of pixels to ignore."""
+    palette: tuple[Colour, ...] | None = None
+    """Colours of the indices in palette masks."""
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def colours(self) -> list[Colour]:
+        """A colour per class to draw with: the masks' own, or told apart easily."""
+        if self.rgb:
+            return [_unpack(value) for value in self.values]
+        if self.palette and len({self._entry(value) for value in self.values}) == self.num_classes:
+            return [self._entry(value) for value in self.values]
+        if self.num_classes == 2:
+            return [(0, 0, 0), (255, 255, 255)]
+        return [distinct_colour(k) for k in range(self.num_classes)]
+
+    def _entry(self, value: int) -> Colour:
+        palette = self.palette or ()
+        return palette[value] if value < len(palette) else (0, 0, 0)
+
+    def to_ids(self, codes: NDArray[np.int32], path: Path) -> NDArray[np.uint8]:
+        """Class ids (H, W) of mask values (H, W), IGNORE_ID where they are to be ignored.
+
+        Raises:
+            UserError: a value that is none of the classes, with the file's name.
+        """
+        known, ids = self._table
+        places = np.searchsorted(known, codes).clip(max=len(known) - 1)
+        strange = known[places] != codes
+        if strange.any():
+            value = int(codes[strange][0])
+            raise UserError(
+                f"{path}: mask value {self.show(value)} in {int(strange.sum())} pixel(s) is none of "
+                f"{', '.join(map(self.show, self.values))}; mend the mask, or train anew if the "
+                "masks have changed"
+            )
+        found: NDArray[np.uint8] = ids[places]
+        return found
+
+    @cached_property
+    def _table(self) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+        """All values, sorted, and the class id of each."""
+        pairs = [(value, k) for k, value in enumerate(self.values)]
+        if self.ignore is not None:
+            pairs.append((self.ignore, IGNORE_ID))
+        pairs.sort()
+        return (
+            np.array([value for value, _ in pairs], np.int32),
+            np.array([k for _, k in pairs], np.uint8),
+        )
+
+    def to_image(self, ids: NDArray[np.uint8]) -> Image.Image:
+        """Class ids (H, W) as a mask with the training masks' own values, visible to the eye.
+
+        Colour masks give a colour image. Values that would all look black, or that came with a
+        palette, give a palette image: its indices are the values.
+        """
+        codes = np.array(self.values, np.int32)[ids]
+        if self.rgb:
+            planes = [codes >> shift & 0xFF for shift in (16, 8, 0)]
+            return Image.fromarray(np.stack(planes, axis=-1).astype(np.uint8))
+        if max(self.values) > 255:
+            return Image.fromarray(codes.astype(np.uint16))
+        image = Image.fromarray(codes.astype(np.uint8))
+        if max(self.values) < 128 or self.palette:
+            flat = [0] * 768
+            for value, colour in zip(self.values, self.colours, strict=True):
+                flat[3 * value : 3 * value + 3] = colour
+            image.putpalette(flat)
+        return image
+
+    def show(self, value: int) -> str:
+        """A mask value as people write it: 255, or #ff0000."""
+        return f"#{value:06x}" if self.rgb else str(value)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+        return {
+            "values": list(self.values),
+            "rgb": self.rgb,
+            "ignore": self.ignore,
+            "palette": [list(colour) for colour in self.palette] if self.palette else None,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Labels:
+        """The labels that `to_plain` gave."""
+        palette = plain.get("palette")
+        return cls(
+            tuple(int(value) for value in plain["values"]),
+            bool(plain["rgb"]),
+            plain["ignore"],
+            tuple((int(r), int(g), int(b)) for r, g, b in palette) if palette else None,
+        )
+
+
+def infer_labels(
+    values: list[int],
+    *,
+    rgb: bool = False,
+    palette: tuple[Colour, ...] | None = None,
+    classes: int | None = None,
+    ignore: int | None = None,
+) -> Labels:
+    """Classes from the values found in the masks.
+
+    Without `classes`, each value is a class, in rising order: {0, 255} and {0, 1} are two.
+    With it, the values are taken for class ids where all are below `classes`, so that a class
+    that no mask shows keeps its place.
+
+    Raises:
+        UserError: more or fewer values than classes, or no mask holds the value to ignore.
+    """
+    told = Labels(tuple(values), rgb)
+    shown = ", ".join(map(told.show, values[:12])) + (", …" if len(values) > 12 else "")
+    kept = [value for value in values if value != ignore]
+    if ignore is not None and not rgb and ignore not in values and classes is None:
+        raise UserError(f"--ignore-index {ignore}: no mask holds it; the values are {shown}")
+    if classes is None:
+        if len(kept) < 2:
+            raise UserError(
+                f"the masks hold one value only ({shown}): nothing to tell apart; check the masks, "
+                "or give --classes"
+            )
+        classes = len(kept)
+    elif not rgb and (not kept or max(kept) < classes):
+        kept = list(range(classes))
+    if len(kept) > IGNORE_ID:
+        raise UserError(
+            f"the masks hold {len(kept)} different values ({shown}): one value per class is "
+            "needed, at most 255"
+        )
+    if len(kept) != classes:
+        raise UserError(
+            f"--classes {classes}: the masks hold {len(kept)} values ({shown}); leave --classes "
+            "out to have one class per value, or name one of them with --ignore-index"
+        )
+    return Labels(tuple(kept), rgb, ignore, palette)
+
+
+def distinct_colour(k: int) -> Colour:
+    """The k-th colour of PASCAL VOC's colour map: the bits of k spread over the channels."""
+    colour = [0, 0, 0]
+    for shift in range(7, -1, -1):
+        for channel in range(3):
+            colour[channel] |= (k >> channel & 1) << shift
+        k >>= 3
+    return (colour[0], colour[1], colour[2])
+
+
+def _unpack(code: int) -> Colour:
+    return (code >> 16 & 0xFF, code >> 8 & 0xFF, code & 0xFF)

@@ -1,0 +1,113 @@
+"""Which sample goes to which rank at which step, and the loaders that fetch them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, Sampler
+
+from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
+from unet_ddp.errors import UserError
+from unet_ddp.world import World
+
+
+class TrainingSampler(DistributedSampler[Key]):
+    """This rank's keys of an epoch, from any step on.
+
+    Step k of a world of any size takes the same global batch: torch's DistributedSampler
+    deals a permutation of (seed, epoch) out one by one, and the last samples that fill no
+    global batch are left out.
+
+    Args:
+        count: number of training images.
+        per_step: images per rank in one step of the optimizer.
+
+    Raises:
+        UserError: not one global batch can be filled.
+    """
+
+    def __init__(self, count: int, per_step: int, *, rank: int, size: int, seed: int) -> None:
+        super().__init__(
+            range(count),  # type: ignore[arg-type]  # only its length is used
+            num_replicas=size,
+            rank=rank,
+            seed=seed,
+            drop_last=True,
+        )
+        self.per_step = per_step
+        self.first_step = 0
+        self.steps = count // (per_step * size)
+        """Steps of the optimizer in a whole epoch."""
+        if self.steps == 0:
+            raise UserError(
+                f"--batch-size: one step takes {per_step * size} images ({per_step} for each of "
+                f"{size} process(es)), and there are {count} to train on; make it smaller"
+            )
+
+    def start_at(self, epoch: int, step: int) -> None:
+        """The next pass is over what `epoch` has from `step` on: index arithmetic, no replay."""
+        self.set_epoch(epoch)
+        self.first_step = step
+
+    def __iter__(self) -> Iterator[Key]:
+        indices: list[int] = list(super().__iter__())  # type: ignore[arg-type]
+        mine = indices[self.first_step * self.per_step : self.steps * self.per_step]
+        return ((self.epoch, index) for index in mine)
+
+    def __len__(self) -> int:
+        return (self.steps - self.first_step) * self.per_step
+
+
+class ScoringSampler(Sampler[Key]):
+    """This rank's share of all images: unpadded, so that none is counted twice."""
+
+    def __init__(self, count: int, *, rank: int, size: int) -> None:
+        self.indices = range(rank, count, size)
+
+    def __iter__(self) -> Iterator[Key]:
+        return ((0, index) for index in self.indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+def make_loader(
+    dataset: SegmentationDataset,
+    sampler: Sampler[Key],
+    *,
+    batch_size: int,
+    workers: int,
+    pin: bool,
+) -> DataLoader[Sample]:
+    """A loader whose workers live as long as it does.
+
+    Its own random generator keeps it from drawing on torch's global one.
+    """
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        sampler=sampler,
+        num_workers=workers,
+        pin_memory=pin,
+        persistent_workers=workers > 0,
+        worker_init_fn=_one_thread,
+        generator=torch.Generator(),
+    )
+
+
+def count_workers(world: World, asked: int | None) -> int:
+    """Reading processes for one rank: its share of the cores, less one on a CPU.
+
+    There they compete with the network: a rank with a single core reads by itself.
+    """
+    if asked is not None:
+        return asked
+    return min(8, world.cores if world.device.type == "cuda" else world.cores - 1)
+
+
+def _one_thread(worker: int) -> None:
+    """One core per worker: OpenCV would take them all in each (torch takes one already)."""
+    import cv2
+
+    cv2.setNumThreads(0)

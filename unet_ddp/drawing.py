@@ -1,0 +1,64 @@
+"""Masks drawn over images, for people to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.reading import Pixels
+
+_GAP = 4  # pixels between pictures
+_TINT = (255, 40, 80)  # for the one foreground class of two
+
+
+def draw_mask(image: Pixels, ids: NDArray[np.uint8], labels: Labels) -> Tensor:
+    """`image` (H, W, C) with the classes of `ids` (H, W) in colour over it, (3, H, W) uint8.
+
+    Class 0 is left clear where there are two: it is the background.
+    """
+    from torchvision.utils import draw_segmentation_masks
+
+    shown = [k for k in range(labels.num_classes) if labels.num_classes > 2 or k > 0]
+    colours: list[str | tuple[int, int, int]] = [
+        labels.colours[k] if labels.num_classes > 2 else _TINT for k in shown
+    ]
+    classes = torch.tensor(shown).view(-1, 1, 1)
+    layers = torch.from_numpy(ids)[None] == classes  # (classes shown, H, W)
+    drawn: Tensor = draw_segmentation_masks(_visible(image), layers, alpha=0.5, colors=colours)
+    return drawn
+
+
+def draw_samples(
+    samples: list[tuple[Pixels, NDArray[np.uint8], NDArray[np.uint8]]], labels: Labels, path: Path
+) -> None:
+    """A picture with a row for each sample: image, truth and prediction side by side."""
+    from torchvision.io import write_png
+    from torchvision.utils import make_grid
+
+    cells: list[Tensor] = []
+    for image, truth, predicted in samples:
+        plain = _visible(image)
+        cells += [plain, draw_mask(image, truth, labels), draw_mask(image, predicted, labels)]
+    height = max(cell.shape[1] for cell in cells)
+    width = max(cell.shape[2] for cell in cells)
+    padded = [
+        torch.nn.functional.pad(
+            cell, (0, width - cell.shape[2], 0, height - cell.shape[1]), value=255
+        )
+        for cell in cells
+    ]
+    write_png(make_grid(padded, nrow=3, padding=_GAP, pad_value=255), str(path))
+
+
+def _visible(image: Pixels) -> Tensor:
+    """Any image as 8-bit colour (3, H, W): the first bands, 16 bit by its range."""
+    pixels = torch.from_numpy(np.ascontiguousarray(image[..., :3])).float()
+    if image.dtype == np.uint16:
+        pixels = pixels / max(1.0, float(pixels.max())) * 255
+    colour = pixels if pixels.shape[2] == 3 else pixels[..., :1].expand(-1, -1, 3)
+    return colour.permute(2, 0, 1).to(torch.uint8).contiguous()

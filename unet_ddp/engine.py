@@ -1,0 +1,229 @@
+"""The math of training, in two functions; no files, no bars, no ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from unet_ddp.data.dataset import Sample
+from unet_ddp.losses import DiceCrossEntropy
+from unet_ddp.metrics import confusion
+from unet_ddp.precision import Precision
+from unet_ddp.preprocessing import Preprocessing
+from unet_ddp.world import without_sync
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate as a function of the position: nothing of it needs saving."""
+
+    highest: float
+    steps: int
+    """Steps of the optimizer in the whole run."""
+    warmup: float = 0.05
+    """Share of the steps in which it rises from near 0."""
+    lowest: float = 0.01
+    """What the cosine ends at, as a share of `highest`."""
+
+    def at(self, step: int) -> float:
+        """The learning rate of the step with this number, from 0."""
+        rising = round(self.warmup * self.steps)
+        if step < rising:
+            return self.highest * (step + 1) / (rising + 1)
+        done = min(1.0, (step - rising) / max(1, self.steps - rising))
+        share = self.lowest + (1 - self.lowest) * 0.5 * (1 + math.cos(math.pi * done))
+        return self.highest * share
+
+
+@dataclass
+class TrainState:
+    """All that changes while a run goes on."""
+
+    network: nn.Module
+    """Scored and saved."""
+    replica: nn.Module
+    """Trained: the same weights, whose gradients are the mean over ranks."""
+    optimizer: torch.optim.Optimizer
+    precision: Precision
+    average: AveragedModel | None = None
+    """Moving average of the weights."""
+    epoch: int = 0
+    step: int = 0
+    """Steps of the optimizer done in this epoch."""
+    best: float = -math.inf
+    best_epoch: int = 0
+    sums: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
+    """(3,): loss, Dice loss and cross-entropy, summed over this epoch's steps, on the device."""
+
+    def finish_epoch(self, score: float) -> bool:
+        """Go on to the next epoch; whether this one's score is the best so far."""
+        is_best = score > self.best  # never for nan
+        if is_best:
+            self.best, self.best_epoch = score, self.epoch
+        self.epoch, self.step = self.epoch + 1, 0
+        self.sums = torch.zeros_like(self.sums)
+        return is_best
+
+    @property
+    def scored(self) -> nn.Module:
+        """The network to score and to predict with."""
+        return self.network if self.average is None else self.average.module
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values."""
+        average = self.average
+        return {
+            "model": self.network.state_dict(),
+            "ema": average.module.state_dict() if average else None,
+            "ema_steps": int(average.n_averaged) if average else 0,
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.precision.scaler.state_dict(),
+            "position": {"epoch": self.epoch, "step": self.step, "sums": self.sums.tolist()},
+            "best": {"score": self.best, "epoch": self.best_epoch},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.network.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.average is not None and state["ema"] is not None:
+            self.average.module.load_state_dict(state["ema"])
+            self.average.n_averaged.fill_(state["ema_steps"])
+        if state["scaler"]:  # empty where scaling was off
+            self.precision.scaler.load_state_dict(state["scaler"])
+        position, best = state["position"], state["best"]
+        self.epoch, self.step = position["epoch"], position["step"]
+        self.sums = self.sums.new_tensor(position["sums"])
+        self.best, self.best_epoch = best["score"], best["epoch"]
+
+
+def moving_average(network: nn.Module, decay: float) -> AveragedModel | None:
+    """An exponential moving average of the weights (batch norm's statistics are copied)."""
+    if decay == 0:
+        return None
+    average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay))  # type: ignore[no-untyped-call]
+    return average.eval().requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one step of the optimizer did; tensors stay on the device."""
+
+    losses: Tensor
+    """(3,): loss, Dice loss, cross-entropy, over the global batch."""
+    learning_rate: float
+
+
+def train_epoch(
+    state: TrainState,
+    batches: Iterable[Sample],
+    loss: DiceCrossEntropy,
+    preprocess: Preprocessing,
+    schedule: Schedule,
+    *,
+    steps: int,
+    until: int | None = None,
+    accumulate: int = 1,
+    clip: float = 0.0,
+    seed: int = 0,
+) -> Iterator[StepReport]:
+    """The rest of an epoch, step by step; the state is sound, and may be saved, at each yield.
+
+    Args:
+        batches: this rank's, from the state's step on.
+        steps: steps of the optimizer in a whole epoch.
+        until: stop before this one of them.
+        accumulate: batches per step.
+        clip: longest gradient; 0 for any.
+        seed: for random layers, drawn anew at each step; of its own for each rank.
+    """
+    state.replica.train()
+    source = iter(batches)
+    while state.step < (steps if until is None else min(steps, until)):
+        step = state.epoch * steps + state.step
+        rate = schedule.at(step)
+        for group in state.optimizer.param_groups:
+            group["lr"] = rate
+        torch.manual_seed(_mix(seed, step))
+        losses = _gradients(state, islice(source, accumulate), loss, preprocess, accumulate)
+        _update(state, clip)
+        state.step += 1
+        state.sums += losses
+        yield StepReport(losses, rate)
+
+
+def _gradients(
+    state: TrainState,
+    batches: Iterable[Sample],
+    loss: DiceCrossEntropy,
+    preprocess: Preprocessing,
+    accumulate: int,
+) -> Tensor:
+    """Backward passes of one step's batches; their mean losses, (3,)."""
+    precision, total = state.precision, torch.zeros(3, device=state.precision.device)
+    for number, batch in enumerate(batches, start=1):
+        images, masks = _to_device(batch, precision.device)
+        last = number == accumulate
+        with nullcontext() if last else without_sync(state.replica):
+            with precision.autocast():
+                logits = state.replica(preprocess(images, _dtype(state.network)))
+            losses = loss(logits, masks)
+            precision.scaler.scale(losses.total / accumulate).backward()
+        total += torch.stack([part.detach().float() for part in losses]) / accumulate
+    return total
+
+
+def _update(state: TrainState, clip: float) -> None:
+    scaler, optimizer = state.precision.scaler, state.optimizer
+    if clip:
+        scaler.unscale_(optimizer)  # the limit is for true gradients, not for scaled ones
+        nn.utils.clip_grad_norm_(state.network.parameters(), clip)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    if state.average is not None:
+        state.average.update_parameters(state.network)
+
+
+@torch.inference_mode()
+def evaluate(
+    network: nn.Module,
+    batches: Iterable[Sample],
+    preprocess: Preprocessing,
+    precision: Precision,
+    *,
+    num_classes: int,
+) -> Tensor:
+    """This rank's confusion matrix (C, C) int64 on the device; sum it over ranks for scores."""
+    was_training = network.training
+    network.eval()
+    counts = torch.zeros(num_classes, num_classes, dtype=torch.int64, device=precision.device)
+    for batch in batches:
+        images, masks = _to_device(batch, precision.device)
+        with precision.autocast():
+            logits = network(preprocess(images, _dtype(network)))
+        counts += confusion(logits.argmax(1), masks, num_classes)
+    network.train(was_training)
+    return counts
+
+
+def _to_device(batch: Sample, device: torch.device) -> tuple[Tensor, Tensor]:
+    return batch.image.to(device, non_blocking=True), batch.mask.to(device, non_blocking=True)
+
+
+def _dtype(network: nn.Module) -> torch.dtype:
+    return next(network.parameters()).dtype
+
+
+def _mix(seed: int, step: int) -> int:
+    """One number from two, such that no other two in reach give the same."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{step}".encode(), digest_size=7).digest(), "big")
