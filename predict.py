@@ -66,6 +66,8 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
     Raises:
         UserError: a path that is not there, or a folder without images.
     """
+    if not inputs:
+        raise UserError("no inputs: give images, or folders of images")
     found: dict[Path, None] = {}
     for name in inputs:
         path = Path(name)
@@ -135,14 +137,12 @@ def write(
 
 def save_overlay(prediction: Prediction, image: Path, output: Path, predictor: Predictor) -> None:
     """`image` with its mask over it, beside the mask."""
-    from torchvision.io import write_png
-
-    from unet_ddp.drawing import draw_mask
+    from unet_ddp.drawing import draw_mask, save_picture
 
     form = ImageFormat(predictor.preprocessing.channels, predictor.preprocessing.max_value)
     drawn = draw_mask(read_image(image, form), prediction.ids, prediction.labels)
     stem = output.stem.removesuffix("_mask")
-    write_png(drawn, str(output.with_name(f"{stem}_overlay.png")))
+    save_picture(drawn, output.with_name(f"{stem}_overlay.png"))
 
 
 def describe(prediction: Prediction) -> str:

@@ -234,7 +234,9 @@ def build_model(config: TrainConfig, world: World, data: PreparedData, begun: Be
     )
     state = TrainState(
         network,
-        world.replicate(network),
+        world.replicate(
+            network, torch.zeros(2, architecture.channels, 64, 64, device=world.device)
+        ),
         optimizer,
         precision,
         moving_average(network, options.ema),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -70,17 +71,21 @@ def load(path: Path) -> Content:
         raise UserError(f"{path}: no such checkpoint")
     try:
         _check_archive(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if "weights_only" not in str(error).lower() and "unsupported" not in str(error).lower():
-            raise UserError(f"{path}: no checkpoint; give a file that training wrote") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about pickle protocols
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file may raise anything in the reader
+        if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():
+            raise UserError(
+                f"{path}: refused: it holds more than tensors and plain values, and loading that "
+                "could run its code; save its state_dict() alone, in the program that made it"
+            ) from None
+        reason = type(error).__name__
         raise UserError(
-            f"{path}: refused: it holds more than tensors and plain values, and loading that "
-            "could run its code; save its state_dict() alone, in the program that made it"
+            f"{path}: no checkpoint, or a damaged one ({reason}); give a file that training wrote"
         ) from None
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        reason = " ".join(str(error).split())[:150]
-        raise UserError(f"{path}: no checkpoint, or a damaged one ({reason})") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: no checkpoint: it holds a {type(content).__name__}")
     return content

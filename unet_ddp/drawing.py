@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.labels import Labels
@@ -37,7 +38,6 @@ def draw_samples(
     samples: list[tuple[Pixels, NDArray[np.uint8], NDArray[np.uint8]]], labels: Labels, path: Path
 ) -> None:
     """A picture with a row for each sample: image, truth and prediction side by side."""
-    from torchvision.io import write_png
     from torchvision.utils import make_grid
 
     cells: list[Tensor] = []
@@ -52,12 +52,17 @@ def draw_samples(
         )
         for cell in cells
     ]
-    write_png(make_grid(padded, nrow=3, padding=_GAP, pad_value=255), str(path))
+    save_picture(make_grid(padded, nrow=3, padding=_GAP, pad_value=255), path)
+
+
+def save_picture(picture: Tensor, path: Path) -> None:
+    """Write a (3, H, W) uint8 picture."""
+    Image.fromarray(picture.permute(1, 2, 0).numpy()).save(path)
 
 
 def _visible(image: Pixels) -> Tensor:
     """Any image as 8-bit colour (3, H, W): the first bands, 16 bit by its range."""
-    pixels = torch.from_numpy(np.ascontiguousarray(image[..., :3])).float()
+    pixels = torch.from_numpy(image[..., :3].astype(np.float32))
     if image.dtype == np.uint16:
         pixels = pixels / max(1.0, float(pixels.max())) * 255
     colour = pixels if pixels.shape[2] == 3 else pixels[..., :1].expand(-1, -1, 3)

@@ -81,20 +81,40 @@ class World:
         result: Result = outcome[0]
         return result
 
-    def replicate(self, network: nn.Module) -> nn.Module:
+    def replicate(self, network: nn.Module, example: Tensor) -> nn.Module:
         """`network` such that its gradients are the mean over ranks: DDP, or itself alone.
 
         Buffers are not broadcast: batch norm computes them from the whole world's batch, so
         they are equal already.
+
+        Args:
+            example: an input of the network, of any values, on its device.
         """
         if self.store is None:
             return network
-        return DistributedDataParallel(
+        replica = DistributedDataParallel(
             network,
             device_ids=[self.device] if self.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
             **_UNSYNCED,
         )
+        _settle_buckets(replica, example)
+        return replica
+
+
+def _settle_buckets(replica: DistributedDataParallel, example: Tensor) -> None:
+    """Let DDP arrange its buckets now, by a backward pass whose gradients are thrown away.
+
+    After its first backward pass DDP arranges them anew, in the order in which gradients came,
+    and where a gradient lies decides in which order a ring of three or more ranks adds it up.
+    Without this, the step after a resume would differ in the last bit from the undisturbed run.
+    """
+    buffers = [buffer.clone() for buffer in replica.buffers()]
+    replica(example).sum().backward()
+    replica.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for buffer, before in zip(replica.buffers(), buffers, strict=True):
+            buffer.copy_(before)
 
 
 # torch 2.15 gave DDP's broadcast_buffers a new name and warns of the old one.

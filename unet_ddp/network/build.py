@@ -117,11 +117,14 @@ def _build_smp(architecture: Architecture, encoder_weights: str | None) -> nn.Mo
     if architecture.model not in known:
         raise UserError(f"--model {architecture.model}: none of unet, {', '.join(sorted(known))}")
     base = known[architecture.model]
+    # timm's own encoders know one set of weights: smp wants True for it.
+    is_timm = str(architecture.encoder).startswith("tu-")
+    weights = True if encoder_weights and is_timm else encoder_weights
     network_class: Any = type(base.__name__, (_AnySize, base), {})
     try:
         network: nn.Module = network_class(
             encoder_name=architecture.encoder,
-            encoder_weights=encoder_weights,
+            encoder_weights=weights,
             in_channels=architecture.channels,
             classes=architecture.num_classes,
         )
@@ -133,7 +136,8 @@ def _build_smp(architecture: Architecture, encoder_weights: str | None) -> nn.Mo
 def _why_not(architecture: Architecture, encoder_weights: str | None, error: Exception) -> str:
     """smp's, timm's and the hub's many exceptions as one line."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
-    if encoder_weights is not None and not isinstance(error, (KeyError, ValueError)):
+    unknown = isinstance(error, (KeyError, ValueError)) and not isinstance(error, OSError)
+    if encoder_weights is not None and not unknown:
         return (
             f"--encoder-weights {encoder_weights}: the weights of {architecture.encoder} can't be "
             f"fetched ({reason}); connect to the internet once, or leave the flag out"

@@ -1,0 +1,86 @@
+"""What tests share: image sets that they make themselves, and processes to run on."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.ranks import Ranks
+
+SEED = int(os.environ.get("TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
+
+
+def pytest_report_header() -> str:
+    return f"random seed: {SEED} (set TEST_SEED to repeat)"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """GPU tests are for machines with one: left out elsewhere rather than skipped."""
+    if torch.cuda.is_available():
+        return
+    kept = [item for item in items if "gpu" not in item.keywords]
+    config.hook.pytest_deselected(items=[item for item in items if "gpu" in item.keywords])
+    items[:] = kept
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Ranks]:
+    pool = Ranks()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees or touches the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(SEED)
+
+
+def make_pair(
+    folder: Path,
+    name: str,
+    *,
+    size: tuple[int, int] = (24, 32),
+    values: tuple[int, int] = (0, 255),
+    image_ending: str = ".png",
+    mask_ending: str = ".png",
+    seed: int = 0,
+) -> tuple[Path, Path]:
+    """An image (height, width) with a bright square on dark noise, and its mask."""
+    random_ = np.random.default_rng([seed, *name.encode()])
+    pixels = random_.integers(0, 90, (*size, 3), dtype=np.uint8)
+    mask = np.full(size, values[0], np.uint8)
+    top, left = random_.integers(2, size[0] // 2), random_.integers(2, size[1] // 2)
+    square = (slice(top, top + 9), slice(left, left + 9))
+    pixels[square] += 150
+    mask[square] = values[1]
+    image_path = folder / "imgs" / f"{name}{image_ending}"
+    mask_path = folder / "masks" / f"{name}{mask_ending}"
+    for path, array in ((image_path, pixels), (mask_path, mask)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(array).save(path)
+    return image_path, mask_path
+
+
+def make_set(folder: Path, count: int = 10, **how: object) -> Path:
+    """`count` pairs in `folder`/imgs and `folder`/masks."""
+    for number in range(count):
+        make_pair(folder, f"{chr(97 + number)}x", **how)  # type: ignore[arg-type]
+    return folder
+
+
+def data_flags(folder: Path) -> list[str]:
+    """The flags that point train.py to a set made by `make_set`."""
+    return ["--images", str(folder / "imgs"), "--masks", str(folder / "masks")]

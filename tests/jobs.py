@@ -1,0 +1,149 @@
+"""What the ranks of a test do; module-level, so that other processes can find it."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from unet_ddp.data.dataset import Sample
+from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.engine import Schedule, TrainState, evaluate, train_epoch
+from unet_ddp.losses import DiceCrossEntropy
+from unet_ddp.metrics import confusion
+from unet_ddp.network.build import build_network, choose_architecture
+from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
+from unet_ddp.precision import Precision
+from unet_ddp.preprocessing import Preprocessing
+from unet_ddp.world import World, join, leave, sum_over_ranks
+
+GLOBAL_BATCH, STEPS = 8, 20
+PIXELS = Preprocessing.for_images(3, 255, scale=1.0)
+
+
+def fixed_sample(index: int, side: int = 32) -> Sample:
+    """Image `index` of a made-up set, with anything from none to all of its pixels ignored."""
+    random_ = np.random.default_rng([77, index])
+    image = random_.integers(0, 256, (side, side, 3), dtype=np.uint8)
+    mask = (image.mean(axis=2) > 127).astype(np.uint8) + (image[..., 0] > 200).astype(np.uint8)
+    ignored = (index % GLOBAL_BATCH) * side // (GLOBAL_BATCH - 1)  # rows: 0 … all
+    mask[:ignored] = IGNORE_ID
+    return Sample(torch.from_numpy(image), torch.from_numpy(mask), torch.tensor(index))
+
+
+def stack(samples: list[Sample]) -> Sample:
+    return Sample(*(torch.stack(parts) for parts in zip(*samples, strict=True)))
+
+
+def new_state(world: World, model: str, encoder: str | None, dtype: torch.dtype) -> TrainState:
+    torch.manual_seed(5)
+    architecture = choose_architecture(model, encoder, channels=3, num_classes=3, width=4)
+    network = synchronise_batchnorm(build_network(architecture).to(dtype), world)
+    return TrainState(
+        network,
+        world.replicate(network, torch.zeros(2, 3, 64, 64, dtype=dtype)),
+        torch.optim.AdamW(network.parameters(), lr=1e-3),
+        Precision(world.device),
+    )
+
+
+def train_steps(model: str, encoder: str | None, accumulate: int = 1) -> dict[str, np.ndarray]:
+    """Weights after STEPS steps in float64, on whatever world this is."""
+    world = join("cpu", 60)
+    state = new_state(world, model, encoder, torch.float64)
+    mine = GLOBAL_BATCH // world.size // accumulate
+    batches = [
+        stack([fixed_sample(first + world.rank + n * world.size) for n in range(mine)])
+        for first in range(0, STEPS * GLOBAL_BATCH, GLOBAL_BATCH // accumulate)
+    ]
+    reports = train_epoch(
+        state,
+        batches,
+        DiceCrossEntropy(class_weights=(0.5, 1.0, 2.0)),
+        PIXELS,
+        Schedule(1e-3, STEPS),
+        steps=STEPS,
+        accumulate=accumulate,
+        clip=1.0,
+    )
+    losses = [report.losses[0].item() for report in reports]
+    weights = {k: v.double().numpy().copy() for k, v in state.network.state_dict().items()}
+    weights["losses"] = np.array(losses)
+    del state, reports
+    gc.collect()
+    leave(world)
+    return weights
+
+
+def count_shards(count: int) -> np.ndarray:
+    """The confusion matrix of `count` images, shared out over the world."""
+    world = join("cpu", 60)
+    state = new_state(world, "unet", None, torch.float32)
+    share = range(world.rank, count, world.size)
+    counts = evaluate(
+        state.network,
+        [stack([fixed_sample(index)]) for index in share],
+        PIXELS,
+        state.precision,
+        num_classes=3,
+    )
+    total = sum_over_ranks(counts).numpy()
+    del state
+    gc.collect()
+    leave(world)
+    return total
+
+
+def on_main_results() -> tuple[int, str]:
+    """What `on_main` gives on every rank, for a result and for an error of the main process."""
+    from unet_ddp.errors import UserError
+
+    def refuse() -> None:
+        raise UserError("no good")
+
+    world = join("cpu", 60)
+    value = world.on_main(lambda: 40 + world.rank)
+    try:
+        world.on_main(refuse)
+        said = ""
+    except UserError as error:
+        said = str(error)
+    leave(world)
+    return value, said
+
+
+def fail_on(rank: int, kind: str, folder: str) -> int:
+    """The exit status of a story in which one rank fails while the others wait for it."""
+    from unet_ddp import world as world_module
+
+    world_module_status = world_module._tell(_failing_story, (rank, kind, folder), "cpu", 20)
+    return world_module_status
+
+
+def _failing_story(config: tuple[int, str, str], world: World) -> None:
+    from unet_ddp.errors import UserError
+
+    rank, kind, _ = config
+    if world.rank == rank:
+        raise UserError("bad file") if kind == "mistake" else RuntimeError("broken code")
+    sum_over_ranks(torch.ones(1))
+
+
+def said_by_failing(rank: int, kind: str, folder: str) -> tuple[int, str]:
+    import contextlib
+    import io
+
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        status = fail_on(rank, kind, folder)
+    return status, err.getvalue()
+
+
+def confusion_of(predicted: torch.Tensor, masks: torch.Tensor, classes: int) -> torch.Tensor:
+    return confusion(predicted, masks, classes)
+
+
+def names_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))

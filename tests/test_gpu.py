@@ -1,0 +1,89 @@
+"""What only a GPU can show; left out where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import data_flags, make_set
+from tests.jobs import PIXELS, fixed_sample, stack
+from tests.test_programs import FLAGS, TORCHRUN, TRAIN, python
+from unet_ddp import checkpoint
+from unet_ddp.engine import Schedule, TrainState, train_epoch
+from unet_ddp.losses import DiceCrossEntropy
+from unet_ddp.network.build import build_network, choose_architecture
+from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
+from unet_ddp.network.unet import UNet
+from unet_ddp.precision import Precision
+from unet_ddp.world import World
+
+pytestmark = pytest.mark.gpu
+
+
+def gpu_state(dtype: str) -> TrainState:
+    torch.manual_seed(0)
+    device = torch.device("cuda")
+    network = UNet(3, 3, width=8).to(device)
+    return TrainState(
+        network,
+        network,
+        torch.optim.AdamW(network.parameters(), fused=True),
+        Precision(device, dtype=dtype),
+        sums=torch.zeros(3, dtype=torch.float64, device=device),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_mixed_precision_learns(dtype: str) -> None:
+    state = gpu_state(dtype)
+    batch = stack([fixed_sample(0), fixed_sample(1)])
+    reports = train_epoch(
+        state,
+        [batch] * 100,
+        DiceCrossEntropy().cuda(),
+        PIXELS,
+        Schedule(1e-2, 100),
+        steps=100,
+        clip=1.0,
+    )
+    losses = [float(report.losses[0]) for report in reports]
+    assert losses[-1] < losses[0] / 2
+    assert state.precision.scaler.is_enabled() == (dtype == "float16")
+
+
+def test_the_scaler_survives_a_resume() -> None:
+    state, again = gpu_state("float16"), gpu_state("float16")
+    batch = stack([fixed_sample(0)])
+    list(
+        train_epoch(
+            state, [batch] * 3, DiceCrossEntropy().cuda(), PIXELS, Schedule(1e-2, 3), steps=3
+        )
+    )
+    state.precision.scaler.update(512.0)
+    again.load_state_dict(state.state_dict())
+    assert again.precision.scaler.get_scale() == 512.0
+
+
+def test_torch_sync_batch_norm_and_fused_activations() -> None:
+    world = World(size=2, device=torch.device("cuda"))
+    classic = synchronise_batchnorm(UNet(3, 2, width=2), world)
+    assert sum(isinstance(m, torch.nn.SyncBatchNorm) for m in classic.modules()) == 18
+    architecture = choose_architecture("unet", "tu-efficientnet_b0", channels=3, num_classes=2)
+    network = build_network(architecture).eval()
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        before = network(images)
+        after = synchronise_batchnorm(network, world).eval()(images)
+    torch.testing.assert_close(before, after)
+
+
+def test_nccl_world_of_one_trains_and_resumes(tmp_path: Path) -> None:
+    make_set(tmp_path, 10)
+    one = [*TORCHRUN[:-1], "--nproc_per_node=1", TRAIN]
+    done = python(tmp_path, *one, *data_flags(tmp_path), *FLAGS, "--max-steps", "3")
+    assert done.returncode == 0, done.stderr
+    assert "cuda, bfloat16" in done.stdout
+    assert python(tmp_path, *one, "--resume").returncode == 0
+    assert checkpoint.load(tmp_path / "checkpoints" / "last.pt")["position"]["epoch"] == 2

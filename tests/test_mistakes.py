@@ -1,0 +1,174 @@
+"""Every mistake of a user: one `error:` line, exit status 2, on every rank, said once.
+
+Each row: what it is called, what makes the mistake in a sound data set and run folder (it
+returns further flags), and what the line must say.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.conftest import data_flags, make_set
+from tests.ranks import Ranks, call_main
+
+FLAGS = ["--width", "2", "--epochs", "1", "--batch-size", "1", "--workers", "0"]
+
+
+def no_images(folder: Path) -> list[str]:
+    for path in (folder / "imgs").iterdir():
+        path.unlink()
+    return []
+
+
+def no_such_folder(folder: Path) -> list[str]:
+    return ["--images", str(folder / "nowhere")]
+
+
+def no_mask(folder: Path) -> list[str]:
+    (folder / "masks" / "cx.png").unlink()
+    return []
+
+
+def two_masks(folder: Path) -> list[str]:
+    Image.open(folder / "masks" / "cx.png").save(folder / "masks" / "cx.bmp")
+    return []
+
+
+def sizes_differ(folder: Path) -> list[str]:
+    Image.new("L", (33, 24)).save(folder / "masks" / "cx.png")
+    return []
+
+
+def strange_value(folder: Path) -> list[str]:
+    """A value that the scan did not see: the files have changed, their size and time have not."""
+    for path in (folder / "masks").iterdir():
+        with Image.open(path) as image:
+            image.save(path.with_suffix(".bmp"))
+        path.unlink()
+    call_main("train", [*data_flags(folder), *FLAGS, "--overwrite"], str(folder))
+    for path in (folder / "masks").iterdir():
+        before = path.stat()
+        with Image.open(path) as image:
+            mask = np.where(np.asarray(image) == 255, 77, 0).astype(np.uint8)
+        Image.fromarray(mask).save(path)
+        assert path.stat().st_size == before.st_size
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return ["--overwrite"]
+
+
+def truncated_image(folder: Path) -> list[str]:
+    path = folder / "imgs" / "cx.png"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    return []
+
+
+def truncated_mask(folder: Path) -> list[str]:
+    path = folder / "masks" / "cx.png"
+    path.write_bytes(path.read_bytes()[:60])
+    return []
+
+
+def empty_file(folder: Path) -> list[str]:
+    (folder / "imgs" / "cx.png").write_bytes(b"")
+    return []
+
+
+def lossy_mask(folder: Path) -> list[str]:
+    path = folder / "masks" / "cx.png"
+    Image.open(path).save(path.with_suffix(".jpg"), quality=60)
+    path.unlink()
+    return []
+
+
+def holds_a_run(folder: Path) -> list[str]:
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "last.pt").write_bytes(b"somebody's")
+    return []
+
+
+def no_checkpoint(folder: Path) -> list[str]:
+    (folder / "notes.pt").write_text("not weights")
+    return ["--load", str(folder / "notes.pt")]
+
+
+def nothing_to_resume(folder: Path) -> list[str]:
+    return ["--resume"]
+
+
+def broken_resume(folder: Path) -> list[str]:
+    holds_a_run(folder)
+    return ["--resume"]
+
+
+def large_batch(folder: Path) -> list[str]:
+    return ["--batch-size", "50"]
+
+
+def unknown_flag(folder: Path) -> list[str]:
+    return ["--epcohs", "3"]
+
+
+def unknown_model(folder: Path) -> list[str]:
+    return ["--model", "yolo"]
+
+
+def weights_for_other_classes(folder: Path) -> list[str]:
+    return ["--class-weights", "1", "2", "3"]
+
+
+MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
+    (no_images, ["imgs", "no images"]),
+    (no_such_folder, ["nowhere", "no such folder"]),
+    (no_mask, ["cx.png", "no mask"]),
+    (two_masks, ["two masks", "cx.bmp"]),
+    (sizes_differ, ["cx.png", "33x24", "32x24"]),
+    (strange_value, ["masks", "x.bmp", "77"]),
+    (truncated_image, ["imgs", "cx.png"]),
+    (truncated_mask, ["masks", "cx.png"]),
+    (empty_file, ["cx.png"]),
+    (lossy_mask, ["cx.jpg", "lossy", "PNG"]),
+    (holds_a_run, ["checkpoints", "--resume", "--exp-name", "--overwrite"]),
+    (no_checkpoint, ["notes.pt", "no checkpoint"]),
+    (nothing_to_resume, ["last.pt", "nothing to resume"]),
+    (broken_resume, ["last.pt", "no checkpoint"]),
+    (large_batch, ["--batch-size", "50"]),
+    (unknown_flag, ["--epcohs", "--help"]),
+    (unknown_model, ["yolo"]),
+    (weights_for_other_classes, ["--class-weights", "3 weights for 2 classes"]),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(("mistake", "said"), MISTAKES, ids=lambda v: getattr(v, "__name__", ""))
+def test_mistake(
+    ranks: Ranks, tmp_path: Path, mistake: Callable[[Path], list[str]], said: list[str], size: int
+) -> None:
+    make_set(tmp_path, 5)
+    more = ranks.run(1, mistake, tmp_path)[0]
+    began = time.monotonic()
+    outcomes = ranks.run(
+        size, call_main, "train", [*data_flags(tmp_path), *FLAGS, *more], str(tmp_path)
+    )
+    assert time.monotonic() - began < 10
+    assert [status for status, _, _ in outcomes] == [2] * size, outcomes
+    lines = "".join(err for _, _, err in outcomes).splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    for words in said:
+        assert words in lines[0]
+
+
+def test_a_run_that_is_refused_touches_nothing(ranks: Ranks, tmp_path: Path) -> None:
+    make_set(tmp_path, 5)
+    holds_a_run(tmp_path)
+    ranks.run(1, call_main, "train", [*data_flags(tmp_path), *FLAGS], str(tmp_path))
+    held = [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    assert held == ["last.pt"]
+    assert (tmp_path / "checkpoints" / "last.pt").read_bytes() == b"somebody's"

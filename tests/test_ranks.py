@@ -1,0 +1,95 @@
+"""A run is the same on any number of ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests import jobs
+from tests.ranks import Ranks
+from unet_ddp.network.build import build_network, choose_architecture
+from unet_ddp.network.sync_batchnorm import GlobalBatchNorm2d, synchronise_batchnorm
+from unet_ddp.world import World
+
+NETWORKS = [("unet", None), ("unet", "tu-mobilenetv3_small_050")]
+
+
+@pytest.mark.parametrize(("model", "encoder"), NETWORKS)
+def test_final_weights_agree_on_1_2_and_4_ranks(
+    ranks: Ranks, model: str, encoder: str | None
+) -> None:
+    """20 AdamW steps, batch norm, class weights, pixels ignored from none to all of an image."""
+    alone = ranks.run(1, jobs.train_steps, model, encoder)[0]
+    assert alone["losses"][-1] < alone["losses"][0]
+    for size in (2, 4):
+        for weights in ranks.run(size, jobs.train_steps, model, encoder):
+            worst = max(float(np.abs(weights[name] - alone[name]).max()) for name in alone)
+            assert worst < 1e-6, f"{size} ranks"
+
+
+def test_accumulated_steps_agree_on_1_and_2_ranks(ranks: Ranks) -> None:
+    alone = ranks.run(1, jobs.train_steps, "unet", None, 2)[0]
+    at_once = ranks.run(1, jobs.train_steps, "unet", None, 1)[0]
+    for weights in ranks.run(2, jobs.train_steps, "unet", None, 2):
+        assert max(float(np.abs(weights[name] - alone[name]).max()) for name in alone) < 1e-6
+    assert np.abs(at_once["losses"] - alone["losses"]).max() > 1e-6  # it is another computation
+
+
+def test_scores_are_identical_on_1_2_and_3_ranks(ranks: Ranks) -> None:
+    """7 images, which neither 2 nor 3 divides: none twice, none left out."""
+    alone = ranks.run(1, jobs.count_shards, 7)[0]
+    valid = sum(int((jobs.fixed_sample(i).mask != 255).sum()) for i in range(7))
+    assert alone.sum() == valid
+    for size in (2, 3):
+        for counts in ranks.run(size, jobs.count_shards, 7):
+            assert (counts == alone).all()
+
+
+def test_what_the_main_process_finds_is_known_to_all(ranks: Ranks) -> None:
+    assert ranks.run(3, jobs.on_main_results) == [(40, "no good")] * 3
+
+
+@pytest.mark.parametrize(("kind", "status"), [("mistake", 2), ("fault", 1)])
+def test_the_rank_that_fails_speaks_alone(ranks: Ranks, kind: str, status: int) -> None:
+    outcomes = ranks.run(3, jobs.said_by_failing, 1, kind, "")
+    assert [code for code, _ in outcomes] == [status] * 3
+    assert outcomes[0][1] == outcomes[2][1] == ""
+    if kind == "mistake":
+        assert outcomes[1][1] == "error: bad file\n"
+    else:
+        assert "rank 1 of 3" in outcomes[1][1]
+        assert "RuntimeError: broken code" in outcomes[1][1]
+
+
+def test_fused_batch_norms_keep_their_activation() -> None:
+    """torch's own converter drops the activation inside timm's batch norms."""
+    architecture = choose_architecture("unet", "tu-efficientnet_b0", channels=3, num_classes=2)
+    torch.manual_seed(0)
+    network = build_network(architecture).eval()
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        before = network(images)
+        converted = synchronise_batchnorm(network, World(size=2)).eval()
+        after = converted(images)
+    acting = [
+        m for m in converted.modules() if isinstance(m, GlobalBatchNorm2d) and hasattr(m, "act")
+    ]
+    assert len(acting) == 48
+    assert torch.equal(before, after)
+
+
+def test_global_batch_norm_is_batch_norm_where_there_is_one_rank() -> None:
+    torch.manual_seed(0)
+    plain, ours = torch.nn.BatchNorm2d(5).double(), GlobalBatchNorm2d(5).double()
+    for _ in range(3):
+        images = torch.randn(4, 5, 6, 7, dtype=torch.float64)
+        a, b = images.clone().requires_grad_(), images.clone().requires_grad_()
+        out_a, out_b = plain(a), ours(b)
+        torch.testing.assert_close(out_a, out_b)
+        weights = torch.randn_like(out_a)
+        (out_a * weights).sum().backward()
+        (out_b * weights).sum().backward()
+        torch.testing.assert_close(a.grad, b.grad)
+    torch.testing.assert_close(plain.state_dict(), ours.state_dict())
+    torch.testing.assert_close(plain.weight.grad, ours.weight.grad)

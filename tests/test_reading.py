@@ -1,0 +1,153 @@
+"""Files to arrays: every format alike, nothing decided per image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from unet_ddp.data.reading import ImageFormat, read_header, read_image, read_mask
+from unet_ddp.errors import UserError
+
+COLOUR, GREY = ImageFormat(3, 255), ImageFormat(1, 255)
+
+
+@pytest.fixture
+def picture() -> np.ndarray:
+    rows, columns = np.mgrid[0:40, 0:60]
+    return np.stack([rows * 6, columns * 4, 255 - rows * 3], axis=-1).astype(np.uint8)
+
+
+@pytest.mark.parametrize("ending", ["png", "bmp", "tif", "webp", "jpg", "gif"])
+def test_formats(tmp_path: Path, picture: np.ndarray, ending: str) -> None:
+    path = tmp_path / f"x.{ending}"
+    how = {"webp": {"lossless": True}, "jpg": {"quality": 98, "subsampling": 0}}.get(ending, {})
+    Image.fromarray(picture).save(path, **how)
+    read = read_image(path, COLOUR)
+    assert read.shape == (40, 60, 3) and read.dtype == np.uint8
+    lossless = ending in ("png", "bmp", "tif", "webp")
+    assert np.abs(read.astype(int) - picture).max() <= (0 if lossless else 40)
+    header = read_header(path)
+    assert (header.height, header.width, header.format) == (40, 60, COLOUR)
+
+
+def test_scale_is_the_mean_of_an_area(tmp_path: Path) -> None:
+    blocks = np.kron(np.array([[10, 200], [90, 30]], np.uint8), np.ones((8, 8), np.uint8))
+    blocks[::2, ::2] += 20  # a pattern that picking single pixels would show
+    Image.fromarray(blocks).save(tmp_path / "x.png")
+    read = read_image(tmp_path / "x.png", GREY, scale=0.125)
+    assert read[..., 0].tolist() == [[15, 205], [95, 35]]
+
+
+def test_scaled_jpeg_is_the_scaled_image(tmp_path: Path, picture: np.ndarray) -> None:
+    large = np.asarray(Image.fromarray(picture).resize((960, 640)))
+    Image.fromarray(large).save(tmp_path / "x.jpg", quality=95)
+    full = read_image(tmp_path / "x.jpg", COLOUR)
+    small = read_image(tmp_path / "x.jpg", COLOUR, scale=0.25)
+    assert small.shape == (160, 240, 3)
+    expected = full.reshape(160, 4, 240, 4, 3).mean(axis=(1, 3))
+    assert np.abs(small - expected).mean() < 1.5
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_turns_image_and_header_alike(
+    tmp_path: Path, picture: np.ndarray, orientation: int
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / "x.png"
+    Image.fromarray(picture).save(path, exif=exif)
+    header = read_header(path)
+    read = read_image(path, COLOUR, scale=0.5)
+    upright = (20, 30) if orientation < 5 else (30, 20)
+    assert read.shape[:2] == upright
+    assert (header.height, header.width) == (upright[0] * 2, upright[1] * 2)
+    Image.fromarray(picture[..., 0]).save(path, exif=exif)
+    assert read_mask(path, scale=0.5).shape == upright
+
+
+def test_sixteen_bit_stays_sixteen_bit(tmp_path: Path) -> None:
+    """Pillow's own conversion would leave two levels of these 64."""
+    levels = (np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8)
+    Image.fromarray(levels).save(tmp_path / "x.png")
+    header = read_header(tmp_path / "x.png")
+    assert header.format == ImageFormat(1, 65535)
+    assert (read_image(tmp_path / "x.png", header.format)[..., 0] == levels).all()
+    with pytest.raises(UserError, match="16 bit"):
+        read_image(tmp_path / "x.png", GREY)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_tiff_of_many_bands(tmp_path: Path, dtype: type) -> None:
+    bands = np.random.default_rng(0).integers(0, 200, (10, 12, 5)).astype(dtype)
+    tifffile.imwrite(tmp_path / "x.tif", bands, photometric="minisblack", planarconfig="contig")
+    header = read_header(tmp_path / "x.tif")
+    assert header.format.channels == 5
+    assert (read_image(tmp_path / "x.tif", header.format) == bands).all()
+    with pytest.raises(UserError, match="5 channels"):
+        read_image(tmp_path / "x.tif", ImageFormat(3, header.format.max_value))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "CMYK", "P", "1"])
+def test_modes_become_the_set_s_channels(tmp_path: Path, picture: np.ndarray, mode: str) -> None:
+    ending = "jpg" if mode == "CMYK" else "png"
+    Image.fromarray(picture).convert(mode).save(tmp_path / f"x.{ending}")
+    assert read_image(tmp_path / f"x.{ending}", COLOUR).shape == (40, 60, 3)
+    assert read_image(tmp_path / f"x.{ending}", GREY).shape == (40, 60, 1)
+
+
+def test_mask_values_survive(tmp_path: Path) -> None:
+    """Palette indices, not their grey; and no value between two when scaled."""
+    mask = np.zeros((30, 30), np.uint8)
+    mask[5:20, 5:20] = 5
+    image = Image.fromarray(mask)
+    image.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255, 9, 9, 9, 200, 100, 50])
+    image.save(tmp_path / "x.png")
+    for scale in (1.0, 0.37):
+        assert set(np.unique(read_mask(tmp_path / "x.png", scale=scale))) == {0, 5}
+    header = read_header(tmp_path / "x.png")
+    assert header.palette is not None and header.palette[5] == (200, 100, 50)
+    assert not header.is_colour
+
+
+def test_mask_is_scaled_about_the_same_centre_as_its_image(tmp_path: Path) -> None:
+    mask = np.zeros((64, 64), np.uint8)
+    mask[16:48, 16:48] = 255
+    Image.fromarray(mask).save(tmp_path / "x.png")
+    small_mask = read_mask(tmp_path / "x.png", scale=1 / 3) > 0
+    small_image = read_image(tmp_path / "x.png", GREY, scale=1 / 3)[..., 0] > 127
+    assert (small_mask == small_image).all()
+
+
+def test_colour_masks_are_packed(tmp_path: Path) -> None:
+    colours = np.array([[[255, 0, 0], [0, 128, 7]]], np.uint8)
+    Image.fromarray(colours).save(tmp_path / "x.png")
+    assert read_mask(tmp_path / "x.png").tolist() == [[0xFF0000, 0x008007]]
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "gif", "tif", "bmp"])
+def test_half_a_file_is_an_error_that_names_it(
+    tmp_path: Path, picture: np.ndarray, ending: str
+) -> None:
+    from unet_ddp.data.reading import check_decodes
+
+    path = tmp_path / f"half.{ending}"
+    Image.fromarray(picture).save(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(UserError, match=rf"half\.{ending}"):
+        read_header(path)
+        check_decodes(path)
+
+
+def test_no_image_at_all(tmp_path: Path) -> None:
+    for name, content in (("empty.jpg", b""), ("page.jpg", b"<html></html>")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=name):
+            read_header(tmp_path / name)
+    frames = [Image.new("L", (8, 8), k) for k in (0, 90)]
+    frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
+    with pytest.raises(UserError, match="several frames"):
+        read_header(tmp_path / "film.gif")

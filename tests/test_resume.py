@@ -1,0 +1,147 @@
+"""A run that is stopped and goes on ends where the undisturbed run ends, bit by bit."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import data_flags, make_set
+from tests.ranks import Ranks, call_main
+from unet_ddp import checkpoint
+
+# 12 images, 2 of them for validation: 5 steps of 2 in each of 2 epochs.
+FLAGS = ["--width", "2", "--epochs", "2", "--validation", "17", "--ema", "0.9", "--workers", "0"]
+STEPS = 10
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_set(tmp_path_factory.mktemp("set"), 12, size=(32, 32))
+
+
+def train(ranks: Ranks, size: int, folder: Path, images: Path, *more: str) -> list[str]:
+    """Train in `folder`; what the ranks printed."""
+    batch = ["--batch-size", str(2 // size)] if size < 4 else ["--batch-size", "1"]
+    argv = [*data_flags(images), *FLAGS, *batch, *more]
+    outcomes = ranks.run(size, call_main, "train", argv, str(folder))
+    assert [status for status, _, _ in outcomes] == [0] * size, outcomes
+    return [out for _, out, _ in outcomes]
+
+
+def last(folder: Path) -> dict[str, Any]:
+    return checkpoint.load(folder / "checkpoints" / "last.pt")
+
+
+def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Weights, moving average, optimizer and position, equal to the last bit."""
+    for part in ("model", "ema"):
+        assert one[part].keys() == other[part].keys()
+        for name in one[part]:
+            assert torch.equal(one[part][name], other[part][name]), f"{part} {name}"
+    for number, moments in one["optimizer"]["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(value, other["optimizer"]["state"][number][name]), name
+    assert one["position"] == other["position"]
+    assert one["best"] == other["best"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ranks: Ranks, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    train(ranks, 2, folder, images)
+    return folder
+
+
+def test_stopped_after_any_step(
+    ranks: Ranks, images: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """One run, stopped after each single step and resumed with no flag but --resume."""
+    train(ranks, 2, tmp_path, images, "--max-steps", "1")
+    for stop in range(2, STEPS + 1):
+        argv = ["--resume", "--workers", "0", "--max-steps", str(stop)]
+        outcomes = ranks.run(2, call_main, "train", argv, str(tmp_path))
+        assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+    assert_same_state(last(tmp_path), last(undisturbed))
+    rows, expected = (
+        list(csv.DictReader((f / "checkpoints" / "metrics.csv").read_text().splitlines()))
+        for f in (tmp_path, undisturbed)
+    )
+    assert [row["step"] for row in rows] == ["5", "10"]
+    for row, other in zip(rows, expected, strict=True):
+        for column in ("loss", "validation_dice", "learning_rate", "dice_255"):
+            assert row[column] == other[column]
+
+
+def test_stopped_on_four_ranks(ranks: Ranks, images: Path, tmp_path: Path) -> None:
+    """DDP arranges its buckets anew after the first step; sums over four ranks must not change."""
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "stopped").mkdir()
+    train(ranks, 4, tmp_path / "whole", images, "--width", "6")
+    train(ranks, 4, tmp_path / "stopped", images, "--width", "6", "--max-steps", "3")
+    train(ranks, 4, tmp_path / "stopped", images, "--width", "6", "--resume")
+    assert_same_state(last(tmp_path / "stopped"), last(tmp_path / "whole"))
+
+
+def test_resumed_on_another_number_of_ranks(
+    ranks: Ranks, images: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """The global batch stays, so the weights agree as far as the order of sums lets them."""
+    train(ranks, 2, tmp_path, images, "--max-steps", "3")
+    out = train(ranks, 1, tmp_path, images, "--resume")[0]
+    assert "batch size" not in out  # 2 for one rank, as the flags of `train` say
+    whole, resumed = last(undisturbed), last(tmp_path)
+    assert resumed["position"]["epoch"] == 2
+    for name, value in whole["model"].items():
+        torch.testing.assert_close(resumed["model"][name], value, rtol=0, atol=2e-3)
+    status, _, err = ranks.run(1, call_main, "train", ["--resume"], str(tmp_path))[0]
+    assert (status, err) == (0, "")
+
+
+def test_ranks_that_cannot_share_the_batch(ranks: Ranks, images: Path, tmp_path: Path) -> None:
+    train(ranks, 2, tmp_path, images, "--max-steps", "1")
+    for status, _, err in ranks.run(3, call_main, "train", ["--resume"], str(tmp_path)):
+        assert status == 2
+        assert "can't be divided among 3" in err or err == ""
+
+
+def test_random_layers_resume_too(ranks: Ranks, images: Path, tmp_path: Path) -> None:
+    """FPN drops whole channels at random: each step draws from (seed, step, rank)."""
+    flags = ["--model", "fpn", "--encoder", "tu-mobilenetv3_small_050", "--epochs", "1"]
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "stopped").mkdir()
+    train(ranks, 2, tmp_path / "whole", images, *flags)
+    train(ranks, 2, tmp_path / "stopped", images, *flags, "--max-steps", "2")
+    train(ranks, 2, tmp_path / "stopped", images, *flags, "--resume")
+    assert_same_state(last(tmp_path / "stopped"), last(tmp_path / "whole"))
+
+
+def test_best_is_kept_over_a_resume(ranks: Ranks, images: Path, tmp_path: Path) -> None:
+    """best.pt changes for a better score only: here the recorded best can't be beaten."""
+    train(ranks, 1, tmp_path, images, "--max-steps", "5")
+    path = tmp_path / "checkpoints" / "last.pt"
+    content = checkpoint.load(path)
+    content["best"] = {"score": 2.0, "epoch": 0}
+    checkpoint.save(path, content)
+    before = (path.parent / "best.pt").read_bytes()
+    train(ranks, 1, tmp_path, images, "--resume")
+    assert (path.parent / "best.pt").read_bytes() == before
+    assert last(tmp_path)["best"]["score"] == 2.0
+
+
+def test_going_back_is_asked_for(ranks: Ranks, images: Path, tmp_path: Path) -> None:
+    """An older checkpoint of a run that went on is not resumed over it by accident."""
+    train(ranks, 1, tmp_path, images, "--save-every", "1")
+    old = str(tmp_path / "checkpoints" / "epoch_0001.pt")
+    status, _, err = ranks.run(1, call_main, "train", ["--resume", old], str(tmp_path))[0]
+    assert status == 2
+    assert "--overwrite" in err
+    whole = last(tmp_path)
+    status, _, err = ranks.run(
+        1, call_main, "train", ["--resume", old, "--overwrite"], str(tmp_path)
+    )[0]
+    assert (status, err) == (0, "")
+    assert_same_state(last(tmp_path), whole)
