@@ -248,7 +248,7 @@ def build_model(config: TrainConfig, world: World, data: PreparedData, begun: Be
         dice_weight=options.dice_weight,
         cross_entropy_weight=options.cross_entropy_weight,
         class_weights=options.class_weights,
-    )
+    ).to(world.device)
     return Model(architecture, preprocessing, loss, state, notes)
 
 

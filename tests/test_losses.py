@@ -41,7 +41,10 @@ def test_parts_agree_with_their_formulas(masks: torch.Tensor, rng: np.random.Gen
     weights = (0.2, 1.0, 3.0)
     losses = DiceCrossEntropy(class_weights=weights)(logits, masks)
     entropy = F.cross_entropy(
-        logits, masks.long(), weight=torch.tensor(weights).double(), ignore_index=IGNORE_ID
+        logits,
+        masks.long(),
+        weight=torch.tensor(weights, dtype=torch.float64),
+        ignore_index=IGNORE_ID,
     )
     assert float(losses.cross_entropy) == pytest.approx(float(entropy), rel=1e-12)
     dice = []

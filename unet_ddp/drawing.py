@@ -9,12 +9,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.reading import Pixels
 
 _GAP = 4  # pixels between pictures
-_TINT = (255, 40, 80)  # for the one foreground class of two
+_TINT = (0, 255, 150)  # for the one foreground class of two
 
 
 def draw_mask(image: Pixels, ids: NDArray[np.uint8], labels: Labels) -> Tensor:
@@ -38,21 +39,26 @@ def draw_samples(
     samples: list[tuple[Pixels, NDArray[np.uint8], NDArray[np.uint8]]], labels: Labels, path: Path
 ) -> None:
     """A picture with a row for each sample: image, truth and prediction side by side."""
-    from torchvision.utils import make_grid
-
-    cells: list[Tensor] = []
-    for image, truth, predicted in samples:
-        plain = _visible(image)
-        cells += [plain, draw_mask(image, truth, labels), draw_mask(image, predicted, labels)]
-    height = max(cell.shape[1] for cell in cells)
-    width = max(cell.shape[2] for cell in cells)
-    padded = [
-        torch.nn.functional.pad(
-            cell, (0, width - cell.shape[2], 0, height - cell.shape[1]), value=255
+    rows = [
+        _join(
+            [_visible(image), draw_mask(image, truth, labels), draw_mask(image, predicted, labels)],
+            axis=2,
         )
-        for cell in cells
+        for image, truth, predicted in samples
     ]
-    save_picture(make_grid(padded, nrow=3, padding=_GAP, pad_value=255), path)
+    save_picture(_join(rows, axis=1), path)
+
+
+def _join(pictures: list[Tensor], axis: int) -> Tensor:
+    """Pictures (3, H, W) side by side (axis 2) or stacked (axis 1), on white."""
+    height, width = (max(picture.shape[side] for picture in pictures) for side in (1, 2))
+    padded = []
+    for picture in pictures:
+        _, h, w = picture.shape
+        below, right = (_GAP, width - w) if axis == 1 else (height - h, _GAP)
+        padded.append(F.pad(picture, (0, right, 0, below), value=255))
+    joined = torch.cat(padded, axis)
+    return joined.narrow(axis, 0, joined.shape[axis] - _GAP)
 
 
 def save_picture(picture: Tensor, path: Path) -> None:

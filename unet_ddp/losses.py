@@ -48,7 +48,9 @@ class DiceCrossEntropy(nn.Module):
         super().__init__()
         self.dice_weight = dice_weight
         self.cross_entropy_weight = cross_entropy_weight
-        weights = torch.tensor(class_weights) if class_weights is not None else None
+        weights = (
+            torch.tensor(class_weights, dtype=torch.float64) if class_weights is not None else None
+        )
         self.register_buffer("class_weights", weights)
 
     def forward(self, logits: Tensor, masks: Tensor) -> Losses:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -39,11 +40,9 @@ class Preprocessing:
 
     def __call__(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """(N, H, W, C) integers to (N, C, H, W) `dtype` in channels_last order, normalised."""
-        shape = (1, -1, 1, 1)
-        mean = torch.tensor(self.mean, dtype=dtype).mul_(self.max_value).view(shape)
-        factor = torch.tensor(self.std, dtype=dtype).mul_(self.max_value).reciprocal_().view(shape)
+        mean, factor = _constants(self, dtype, images.device)
         pixels = images.permute(0, 3, 1, 2).to(dtype)  # a view: the bytes lie as they came
-        return pixels.sub_(mean.to(images.device)).mul_(factor.to(images.device))
+        return pixels.sub_(mean).mul_(factor)
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
@@ -65,3 +64,14 @@ class Preprocessing:
             tuple(map(float, plain["std"])),
             float(plain["scale"]),
         )
+
+
+@lru_cache(maxsize=8)
+def _constants(
+    preprocessing: Preprocessing, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Mean and factor (1, C, 1, 1) in pixel values; copied to the device once, not each step."""
+    mean = torch.tensor(preprocessing.mean, dtype=torch.float64) * preprocessing.max_value
+    std = torch.tensor(preprocessing.std, dtype=torch.float64) * preprocessing.max_value
+    shape = (1, -1, 1, 1)
+    return mean.to(device, dtype).view(shape), (1 / std).to(device, dtype).view(shape)

@@ -1,0 +1,85 @@
+"""What the documents say is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from unet_ddp.config import PredictConfig, TrainConfig, _names, parse_train
+
+ROOT = Path(__file__).parent.parent
+
+
+def project() -> dict:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def requirements() -> list[Requirement]:
+    lines = list(project()["dependencies"])
+    for extra in project()["optional-dependencies"].values():
+        lines += extra
+    return [Requirement(line) for line in lines]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/migrating.md"])
+def test_flags_that_are_named_exist(page: str) -> None:
+    """Those of other programs, in the first column of the migration table, aside."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    text = re.sub(r"^\|[^|]*\|", "|", text, flags=re.M) if "migrating" in page else text
+    known = _names(TrainConfig) | _names(PredictConfig)
+    known |= {"lr", "help", "no_amp", "nproc_per_node", "max_restarts", "check"}
+    for flag in re.findall(r"(?<![\w-])--([a-z][\w-]*)", text):
+        assert flag.replace("-", "_") in known, flag
+
+
+def test_migrating_has_every_flag_of_the_well_known_scripts() -> None:
+    text = (ROOT / "docs/migrating.md").read_text(encoding="utf-8")
+    first = " ".join(re.findall(r"^\|([^|]*)\|", text, flags=re.M))
+    for flag in ("-e", "-b", "-l", "-f", "-s", "-v", "-c", "--amp", "--bilinear", "--exp_name",
+                 "--save_every", "--start_from", "--ddp_mode"):  # fmt: skip
+        assert f"`{flag}" in first, flag
+
+
+@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda p: p.name)
+def test_recipes_are_sound(recipe: Path) -> None:
+    assert parse_train(["--config", str(recipe)]).run.exp_name == recipe.stem
+
+
+def test_constraints_lie_within_the_ranges() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
+    pinned = {
+        name.lower().replace("_", "-"): Version(v) for name, v in (p.split("==") for p in lines)
+    }
+    for requirement in requirements():
+        if requirement.name != "wandb":
+            name = requirement.name.lower()
+            assert pinned[name] in requirement.specifier, name
+
+
+def test_every_dependency_has_both_ends() -> None:
+    for requirement in requirements():
+        operators = {specifier.operator for specifier in requirement.specifier}
+        assert operators == {">=", "<"}, str(requirement)
+
+
+def test_tracked_files_name_no_machine() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("no git checkout")
+    for name in listed.stdout.split():
+        if name.endswith((".png",)):
+            continue
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert not re.search(r"(?<![\w.])/(work|home|root|Users)/\w", text), name
