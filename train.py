@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 import os
+import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from unet_ddp import __version__, checkpoint
+from unet_ddp.checkpoint import RunFolder
 from unet_ddp.config import TrainConfig, parse_train, resume_file, save_settings, settings
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.dataset import Sample, SegmentationDataset
@@ -32,6 +34,7 @@ from unet_ddp.data.reading import read_image, read_mask
 from unet_ddp.drawing import draw_samples
 from unet_ddp.engine import Schedule, TrainState, evaluate, moving_average, train_epoch
 from unet_ddp.errors import UserError
+from unet_ddp.guard import FiniteGuard
 from unet_ddp.inference import Predictor
 from unet_ddp.losses import DiceCrossEntropy
 from unet_ddp.metrics import Scores
@@ -40,7 +43,7 @@ from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.precision import Precision
 from unet_ddp.preprocessing import Preprocessing
 from unet_ddp.tracking import Tracker, score_columns, show_files, start_tracker
-from unet_ddp.world import World, fail_early, run, sum_over_ranks
+from unet_ddp.world import Preemption, World, fail_early, sum_over_ranks, tell
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -50,58 +53,152 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UserError as mistake:
         fail_early(mistake)
     launch = config.launch
-    run(train, config, nproc=launch.nproc, device=launch.device, timeout=launch.timeout)
+    tell(train, config, nproc=launch.nproc, device=launch.device, timeout=launch.timeout)
 
 
-def train(config: TrainConfig, world: World) -> None:
-    """A run, from its first step or from where it stopped, to its end or to --max-steps."""
-    begun = world.on_main(lambda: open_run(config))
+@dataclass(frozen=True)
+class Run:
+    """All that a run consists of, on one process."""
+
+    config: TrainConfig
+    world: World
+    folder: RunFolder
+    data: PreparedData
+    model: Model
+    training: DataLoader[Sample]
+    sampler: TrainingSampler
+    validation: DataLoader[Sample] | None
+    schedule: Schedule
+    tracker: Tracker
+    guard: FiniteGuard
+
+    @property
+    def steps(self) -> int:
+        """Steps of the optimizer in an epoch."""
+        return self.sampler.steps
+
+    @property
+    def done(self) -> int:
+        """Steps of the optimizer done so far."""
+        return self.model.state.epoch * self.steps + self.model.state.step
+
+    @property
+    def last_step(self) -> int:
+        """Where this start ends."""
+        return min(self.config.launch.max_steps or self.schedule.steps, self.schedule.steps)
+
+
+def train(config: TrainConfig, world: World) -> int:
+    """A run, from its first step or from where it stopped, to its end, --max-steps or a signal."""
+    with RunFolder(config.folder, writes=world.is_main) as folder:
+        run = begin(config, world, folder)
+        with Preemption(world) as preemption:
+            number = learn_and_score(run, preemption)
+        run.tracker.close()
+        world.on_main(lambda: finish(run, number))
+    return 128 + number if number else 0
+
+
+def learn_and_score(run: Run, preemption: Preemption) -> int:
+    """Epoch after epoch; the signal that ended it, 0 for none."""
+    state = run.model.state
+    while state.epoch < run.config.optimization.epochs:
+        number = learn(run, preemption)
+        if number or state.step < run.steps:
+            save(run)
+            return number
+        scores = score(run, preemption)
+        number = preemption.agreed_now()
+        if number:
+            save(run)  # the epoch's steps are done; --resume scores them
+            return number
+        record(run, scores)
+        is_best = state.finish_epoch(scores.dice if scores else math.nan)
+        save(run, is_best=is_best)
+        if run.done >= run.last_step:
+            break
+    return 0
+
+
+def learn(run: Run, preemption: Preemption) -> int:
+    """The rest of an epoch; the signal that ended it, 0 for none."""
+    state, options = run.model.state, run.config.optimization
+    run.tracker.begin_epoch(state.epoch, options.epochs)
+    run.sampler.start_at(state.epoch, state.step)
+    saved = time.monotonic()
+    for report in train_epoch(
+        state,
+        run.tracker.waiting(run.training),
+        run.model.loss,
+        run.model.preprocessing,
+        run.schedule,
+        steps=run.steps,
+        until=run.last_step - state.epoch * run.steps,
+        accumulate=options.accumulate,
+        clip=options.clip,
+        seed=options.seed * run.world.size + run.world.rank,
+    ):
+        run.tracker.step(report)
+        run.guard.look(report, run.done)
+        number = preemption.agreed()
+        if number:
+            return number
+        if is_due(run, time.monotonic() - saved):
+            save(run)
+            saved = time.monotonic()
+    return 0
+
+
+def is_due(run: Run, seconds: float) -> bool:
+    """Whether last.pt is to be written in mid-epoch; each process may answer for itself."""
+    steps, minutes = run.config.run.save_every_steps, run.config.run.save_every_minutes
+    return bool(steps and run.done % steps == 0) or bool(minutes and seconds >= 60 * minutes)
+
+
+# -- before the first step -----------------------------------------------------------------
+
+
+def begin(config: TrainConfig, world: World, folder: RunFolder) -> Run:
+    """Everything that a run needs, from its folder to its loaders."""
+    if config.launch.deterministic:
+        make_deterministic()
+    begun = world.on_main(lambda: open_run(config, folder))
     config = keep_global_batch(config, world, begun)
     data = world.on_main(lambda: prepare_data(config, world, begun))
     model = build_model(config, world, data, begun)
     training, sampler = training_loader(config, world, data)
-    validation = validation_loader(config, world, data)
-    options, state, steps = config.optimization, model.state, sampler.steps
-    schedule = Schedule(options.learning_rate, options.epochs * steps, options.warmup / 100)
-    last_step = config.launch.max_steps or schedule.steps
+    options, state = config.optimization, model.state
+    schedule = Schedule(options.learning_rate, options.epochs * sampler.steps, options.warmup / 100)
     tracker = start_tracker(
         config,
         is_main=world.is_main,
         steps=schedule.steps,
-        done=state.epoch * steps + state.step,
+        done=state.epoch * sampler.steps + state.step,
         images_per_step=sampler.per_step * world.size,
     )
-    for line in [*begun.notes, *data.notes, *model.notes, *describe(config, world, model, steps)]:
+    about = describe(config, world, model, sampler.steps)
+    for line in [*begun.notes, *data.notes, *model.notes, *about]:
         tracker.say(line)
-
-    while state.epoch < options.epochs and state.epoch * steps + state.step < last_step:
-        tracker.begin_epoch(state.epoch, options.epochs)
-        sampler.start_at(state.epoch, state.step)
-        for report in train_epoch(
-            state,
-            tracker.waiting(training),
-            model.loss,
-            model.preprocessing,
-            schedule,
-            steps=steps,
-            until=last_step - state.epoch * steps,
-            accumulate=options.accumulate,
-            clip=options.clip,
-            seed=options.seed * world.size + world.rank,
-        ):
-            tracker.step(report)
-        if state.step < steps:  # --max-steps: the rest of the epoch is for --resume
-            world.on_main(partial(keep, config, world, model, data.labels, is_best=False))
-            break
-        scores = score(model, validation, data.labels.num_classes)
-        record(tracker, state, scores, data.labels, schedule, steps)
-        is_best = state.finish_epoch(scores.dice if scores else math.nan)
-        world.on_main(partial(keep, config, world, model, data.labels, is_best=is_best))
-    tracker.close()
-    world.on_main(lambda: finish(config, data, state))
+    return Run(
+        config,
+        world,
+        folder,
+        data,
+        model,
+        training,
+        sampler,
+        validation_loader(config, world, data),
+        schedule,
+        tracker,
+        FiniteGuard(world, data.split.training, most=config.launch.max_bad_steps, say=tracker.say),
+    )
 
 
-# -- before the first step -----------------------------------------------------------------
+def make_deterministic() -> None:
+    """torch's deterministic algorithms; it warns where an operation has none."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before CUDA starts
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
 
 
 @dataclass(frozen=True)
@@ -115,52 +212,61 @@ class Begun:
     notes: list[str] = field(default_factory=list)
 
 
-def open_run(config: TrainConfig) -> Begun:
+def open_run(config: TrainConfig, folder: RunFolder) -> Begun:
     """The run folder, ready for a new run; or the checkpoint of the run that goes on."""
-    path, folder = resume_file(config), config.folder
-    if config.launch.resume is None and not was_restarted(path):
-        weights = checkpoint.read_model(Path(config.run.load)) if config.run.load else None
-        checkpoint.open_folder(folder, overwrite=config.launch.overwrite)
-        notes = [f"{config.run.load}: {note}" for note in weights.notes] if weights else []
-        return Begun(weights=weights, notes=notes)
+    folder.hold()
+    if config.launch.resume is not None or was_restarted(folder):
+        return reopen_run(config, folder)
+    weights = checkpoint.read_model(Path(config.run.load)) if config.run.load else None
+    folder.clear(overwrite=config.launch.overwrite)
+    notes = [f"{config.run.load}: {note}" for note in weights.notes] if weights else []
+    return Begun(weights=weights, notes=notes)
+
+
+def reopen_run(config: TrainConfig, folder: RunFolder) -> Begun:
+    """The run that goes on, from last.pt or from the file that --resume names."""
+    path = resume_file(config)
     if not path.is_file():
         raise UserError(
             f"{path}: nothing to resume there; leave --resume out to begin, or name the run by "
             "--exp-name"
         )
-    later = folder / "last.pt"
-    if path.name != later.name and later.exists() and not config.launch.overwrite:
+    if path.name != folder.last.name and folder.last.exists() and not config.launch.overwrite:
         raise UserError(
-            f"--resume {path}: its run has gone on since, to {later}; give --overwrite to go back "
-            "and lose that, or --load to begin another run from these weights"
+            f"--resume {path}: its run has gone on since, to {folder.last}; give --overwrite to go "
+            "back and lose that, or --load to begin another run from these weights"
         )
-    content = checkpoint.load(path)
+    content, path, damage = checkpoint.load_or_previous(path)
     if "optimizer" not in content:
         raise UserError(
             f"{path}: holds weights alone; resume from a last.pt, or begin from it by --load"
         )
     position = content["position"]
-    notes = [f"resuming {path}: {position['epoch']} epochs and {position['step']} steps are done"]
+    done = f"resuming {path}: {position['epoch']} epochs and {position['step']} steps are done"
     changed = changes(content["config"], settings(config))
-    return Begun(content, notes=notes + ([f"changed since: {changed}"] if changed else []))
+    notes = [damage, done, f"changed since: {changed}" if changed else ""]
+    return Begun(content, notes=[note for note in notes if note])
 
 
-def was_restarted(path: Path) -> bool:
+def was_restarted(folder: RunFolder) -> bool:
     """Whether torchrun has restarted this run, so that it goes on by itself."""
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if restarts == "0" or not path.is_file():
+    if restarts == "0" or not folder.last.is_file():
         return False
     name = checkpoint.launch_name()
-    return name is not None and checkpoint.load(path).get("launch") == name
+    return name is not None and checkpoint.load_or_previous(folder.last)[0].get("launch") == name
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> str:
     """What differs, as `epochs 5 -> 10, seed 0 -> 1`; where the run lies does not count."""
-    place = {"checkpoints", "exp_name", "load", "images", "masks", "save_every", "wandb"}
+    place = {"checkpoints", "exp_name", "load", "images", "masks", "wandb"}
     return ", ".join(
         f"{name} {before[name]} -> {value}"
         for name, value in now.items()
-        if name in before and before[name] != value and name not in place
+        if name in before
+        and before[name] != value
+        and name not in place
+        and not name.startswith("save_every")
     )
 
 
@@ -168,21 +274,25 @@ def keep_global_batch(config: TrainConfig, world: World, begun: Begun) -> TrainC
     """`config` with the batch size that, on these processes, gives the resumed run's steps."""
     if begun.content is None:
         return config
-    batch = begun.content["global_batch"]
-    if batch % world.size:
-        sizes = [str(n) for n in range(1, batch + 1) if batch % n == 0]
+    images, accumulate = begun.content["images_per_step"], config.optimization.accumulate
+    if images % (world.size * accumulate):
+        sizes = [str(n) for n in range(1, images + 1) if images % (n * accumulate) == 0]
         raise UserError(
-            f"--resume: the run's global batch of {batch} can't be divided among {world.size} "
+            f"--resume: the run's {images} images per step can't be divided among {world.size} "
             f"processes; resume on {', '.join(sizes)} of them"
         )
-    if batch // world.size != config.optimization.batch_size:
+    batch_size = images // (world.size * accumulate)
+    if batch_size != config.optimization.batch_size:
         begun.notes.append(
-            f"batch size {batch // world.size} for each of {world.size} process(es) keeps the "
-            f"run's global batch of {batch}"
+            f"batch size {batch_size} on each of {world.size} process(es) keeps the run's {images} "
+            "images per step"
         )
-    return replace(
-        config, optimization=replace(config.optimization, batch_size=batch // world.size)
-    )
+    if accumulate != begun.content["config"]["accumulate"]:
+        begun.notes.append(
+            f"--accumulate {accumulate}: batch statistics and Dice are those of "
+            f"{batch_size * world.size} images now"
+        )
+    return replace(config, optimization=replace(config.optimization, batch_size=batch_size))
 
 
 def prepare_data(config: TrainConfig, world: World, begun: Begun) -> PreparedData:
@@ -196,7 +306,13 @@ def prepare_data(config: TrainConfig, world: World, begun: Begun) -> PreparedDat
         labels=labels,
     )
     check_classes(data.labels, config.optimization.class_weights)
-    save_settings(config, config.folder / "config.yaml")
+    try:
+        save_settings(config, config.folder / "config.yaml")
+    except OSError as error:
+        raise UserError(
+            f"{config.folder}: {error.strerror or error}; make room, or choose another folder by "
+            "--checkpoints"
+        ) from None
     return data
 
 
@@ -230,7 +346,7 @@ def build_model(config: TrainConfig, world: World, data: PreparedData, begun: Be
         network.parameters(),
         lr=options.learning_rate,
         weight_decay=options.weight_decay,
-        fused=world.device.type == "cuda",
+        fused=True,
     )
     state = TrainState(
         network,
@@ -360,36 +476,34 @@ def describe(config: TrainConfig, world: World, model: Model, steps: int) -> lis
 # -- after each epoch ----------------------------------------------------------------------
 
 
-def score(model: Model, validation: DataLoader[Sample] | None, num_classes: int) -> Scores | None:
+def score(run: Run, preemption: Preemption) -> Scores | None:
     """Scores over all validation images, the same on every rank; None where there are none."""
-    if validation is None:
+    if run.validation is None:
         return None
-    state = model.state
+    state = run.model.state
     counts = evaluate(
-        state.scored, validation, model.preprocessing, state.precision, num_classes=num_classes
+        state.scored,
+        preemption.until_asked(run.validation),
+        run.model.preprocessing,
+        state.precision,
+        num_classes=run.data.labels.num_classes,
     )
     return Scores.from_confusion(sum_over_ranks(counts))
 
 
-def record(
-    tracker: Tracker,
-    state: TrainState,
-    scores: Scores | None,
-    labels: Labels,
-    schedule: Schedule,
-    steps: int,
-) -> None:
+def record(run: Run, scores: Scores | None) -> None:
     """One line for the user and one row for the files, about the epoch that has ended."""
-    step = (state.epoch + 1) * steps
-    total, dice, cross_entropy = (state.sums / steps).tolist()
+    state, tracker, labels = run.model.state, run.tracker, run.data.labels
+    total, dice, cross_entropy = (state.sums / run.steps).tolist()
     row = {
         "epoch": state.epoch + 1,
-        "step": step,
-        "learning_rate": schedule.at(step - 1),
+        "step": run.done,
+        "learning_rate": run.schedule.at(run.done - 1),
         "loss": total,
         "dice_loss": dice,
         "cross_entropy": cross_entropy,
         **score_columns(scores, [labels.show(value) for value in labels.values]),
+        "skipped_steps": run.guard.skipped,
         "images_per_second": tracker.images_per_second,
         "data_wait": tracker.data_wait,
         "seconds": tracker.seconds,
@@ -401,61 +515,77 @@ def record(
         f"{tracker.images_per_second:.1f} images/s, {tracker.data_wait:.0%} waiting for data, "
         f"{tracker.seconds:.1f} s"
     )
-    tracker.write(row, step)
+    tracker.write(row, run.done)
 
 
-def keep(config: TrainConfig, world: World, model: Model, labels: Labels, *, is_best: bool) -> None:
-    """Write the checkpoints: the best first, for last.pt says that it is there."""
-    state, folder = model.state, config.folder
+def save(run: Run, *, is_best: bool = False) -> None:
+    """Write the checkpoints, on the main process; what can't be written is told, and tried again."""
+    if run.folder.writes:
+        warning = run.folder.write(compose(run, is_best=is_best), f"step {run.done}")
+        if warning:
+            run.tracker.say(warning)
+
+
+def compose(run: Run, *, is_best: bool = False) -> dict[str, checkpoint.Content]:
+    """Checkpoints by name, the best first: last.pt says that it is there."""
+    state, model, config = run.model.state, run.model, run.config
     about = {
         "unet_ddp": __version__,
         "architecture": model.architecture.to_plain(),
-        "labels": labels.to_plain(),
+        "labels": run.data.labels.to_plain(),
         "preprocessing": model.preprocessing.to_plain(),
         "config": settings(config),
     }
     whole = {
         **about,
         **state.state_dict(),
-        "global_batch": config.optimization.batch_size * world.size,
-        "world_size": world.size,
+        "images_per_step": run.sampler.per_step * run.world.size,
+        "world_size": run.world.size,
         "launch": checkpoint.launch_name(),
         "made_with": {"torch": str(torch.__version__), "threads": torch.get_num_threads()},
     }
-    files = {"last.pt": whole}
+    files = {run.folder.last.name: whole}
     every = config.run.save_every
     if every and state.step == 0 and state.epoch % every == 0:
         files = {f"epoch_{state.epoch:04d}.pt": whole, **files}
     if is_best:
         best = {"score": state.best, "epoch": state.best_epoch}
         files = {"best.pt": {**about, "model": state.scored.state_dict(), "best": best}, **files}
-    for name, content in files.items():
-        try:
-            checkpoint.save(folder / name, content)
-        except (OSError, RuntimeError) as error:
-            raise UserError(
-                f"{folder / name}: can't be written ({' '.join(str(error).split())[:120]}); make "
-                "room, then --resume: what was there before is whole"
-            ) from error
+    return files
 
 
-def finish(config: TrainConfig, data: PreparedData, state: TrainState) -> None:
-    """A picture of what the best network makes of validation images, and what to do next."""
-    best = config.folder / "best.pt"
-    if state.step:
+def finish(run: Run, number: int) -> None:
+    """What is left to write and to say at the end of this start."""
+    state, config = run.model.state, run.config
+    rescue = Path(config.launch.rescue_dir) if config.launch.rescue_dir else None
+    is_best = state.best_epoch == state.epoch - 1 and state.step == 0
+    run.folder.finish(compose(run, is_best=is_best), f"step {run.done}", rescue)
+    if number:
+        name = signal.Signals(number).name
+        print(f"stopped by {name} after step {run.done}; go on by --resume")
+    elif state.epoch < config.optimization.epochs:
         print(f"stopped at --max-steps {config.launch.max_steps}; go on by --resume")
+    else:
+        show_samples(run)
+
+
+def show_samples(run: Run) -> None:
+    """A picture of what the best network makes of validation images, and where it is."""
+    best, data, scale = run.folder.path / "best.pt", run.data, run.config.data.scale
     if not best.exists() or not data.split.validation:
         return
-    predictor = Predictor.from_checkpoint(best, device=state.precision.device.type)
+    predictor = Predictor.from_checkpoint(best, device=run.world.device.type)
     chosen = data.split.validation[:: max(1, len(data.split.validation) // 4)][:4]
     samples = []
     for pair in chosen:
-        image = read_image(pair.image, data.format, scale=config.data.scale)
-        truth = data.labels.to_ids(read_mask(pair.mask, scale=config.data.scale), pair.mask)
+        image = read_image(pair.image, data.format, scale=scale)
+        truth = data.labels.to_ids(read_mask(pair.mask, scale=scale), pair.mask)
         samples.append((image, truth, predictor.predict_scaled(image, image.shape[:2]).ids))
-    draw_samples(samples, data.labels, config.folder / "samples.png")
+    picture = run.folder.path / "samples.png"
+    draw_samples(samples, data.labels, picture)
+    state = run.model.state
     print(f"best: epoch {state.best_epoch + 1}, validation Dice {state.best:.4f}; {best}")
-    print(f"look at {config.folder / 'samples.png'}: image, truth and prediction")
+    print(f"look at {picture}: image, truth and prediction")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def new_state(world: World, model: str, encoder: str | None, dtype: torch.dtype)
     return TrainState(
         network,
         world.replicate(network, torch.zeros(2, 3, 64, 64, dtype=dtype)),
-        torch.optim.AdamW(network.parameters(), lr=1e-3),
+        torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True),
         Precision(world.device),
     )
 
@@ -116,19 +116,19 @@ def on_main_results() -> tuple[int, str]:
 
 def fail_on(rank: int, kind: str, folder: str) -> int:
     """The exit status of a story in which one rank fails while the others wait for it."""
-    from unet_ddp import world as world_module
+    from unet_ddp.world import launch
 
-    world_module_status = world_module._tell(_failing_story, (rank, kind, folder), "cpu", 20)
-    return world_module_status
+    return launch._tell(_failing_story, (rank, kind, folder), "cpu", 20)
 
 
-def _failing_story(config: tuple[int, str, str], world: World) -> None:
+def _failing_story(config: tuple[int, str, str], world: World) -> int:
     from unet_ddp.errors import UserError
 
     rank, kind, _ = config
     if world.rank == rank:
         raise UserError("bad file") if kind == "mistake" else RuntimeError("broken code")
     sum_over_ranks(torch.ones(1))
+    return 0
 
 
 def said_by_failing(rank: int, kind: str, folder: str) -> tuple[int, str]:

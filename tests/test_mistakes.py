@@ -169,6 +169,6 @@ def test_a_run_that_is_refused_touches_nothing(ranks: Ranks, tmp_path: Path) -> 
     make_set(tmp_path, 5)
     holds_a_run(tmp_path)
     ranks.run(1, call_main, "train", [*data_flags(tmp_path), *FLAGS], str(tmp_path))
-    held = [path.name for path in (tmp_path / "checkpoints").iterdir()]
-    assert held == ["last.pt"]
+    held = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert held == {"last.pt", ".lock"}
     assert (tmp_path / "checkpoints" / "last.pt").read_bytes() == b"somebody's"

@@ -104,7 +104,7 @@ def learn(state: TrainState, steps: int) -> list[float]:
 def small_state(ema: float = 0.0) -> TrainState:
     torch.manual_seed(0)
     network = UNet(3, 3, width=8)
-    optimizer = torch.optim.AdamW(network.parameters())
+    optimizer = torch.optim.AdamW(network.parameters(), fused=True)
     return TrainState(
         network, network, optimizer, Precision(torch.device("cpu")), moving_average(network, ema)
     )

@@ -46,7 +46,8 @@ def test_every_start_trains_and_predicts(tmp_path: Path, start: list[str]) -> No
         assert trace not in done.stderr
     folder = tmp_path / "checkpoints"
     files = {path.name for path in folder.iterdir() if "tfevents" not in path.name}
-    assert files == {"best.pt", "last.pt", "config.yaml", "metrics.csv", "samples.png"}
+    kept = {"best.pt", "last.pt", "last.1.pt", "config.yaml", "metrics.csv", "samples.png"}
+    assert files == {*kept, ".lock"}
     assert any("tfevents" in path.name for path in folder.iterdir())
     rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
     assert [row["epoch"] for row in rows] == ["1", "2"]

@@ -130,6 +130,10 @@ class RunConfig:
     """The run's folder inside it; the folder itself when absent."""
     save_every: Annotated[int, _flag(metavar="EPOCHS")] = 0
     """Keep a checkpoint of every so many epochs beside last.pt and best.pt; 0 for none."""
+    save_every_steps: Annotated[int, _flag(metavar="N")] = 0
+    """Write last.pt also after every N steps, not only after epochs; 0 for never."""
+    save_every_minutes: Annotated[float, _flag(metavar="M")] = 10.0
+    """Write last.pt also when the last one is M minutes old; 0 for never."""
     load: Annotated[str | None, _flag("-f", metavar="FILE")] = None
     """Start from the weights of this checkpoint, of ours or of another U-Net program."""
     wandb: bool = False
@@ -156,6 +160,12 @@ class LaunchConfig:
     """A GPU where there is one, unless told."""
     timeout: Annotated[float, _flag(metavar="SECONDS")] = 600.0
     """How long a process waits for the others before it gives up."""
+    max_bad_steps: Annotated[int, _flag(metavar="N")] = 20
+    """Steps whose loss or gradient is not finite are skipped; stop after N of them in a row."""
+    rescue_dir: Annotated[str | None, _flag(metavar="DIR")] = None
+    """Where the end of a run goes that can't be written to its folder; the system's temporary folder."""
+    deterministic: bool = False
+    """Use torch's deterministic algorithms, slower on a GPU, and say where there is none."""
 
 
 @dataclass(frozen=True)
@@ -373,6 +383,9 @@ def validate(config: TrainConfig) -> None:
         ("--clip", optimization.clip, optimization.clip >= 0, "0 or more"),
         ("--ema", optimization.ema, 0 <= optimization.ema < 1, "0 or more and below 1"),
         ("--save-every", config.run.save_every, config.run.save_every >= 0, "0 or more"),
+        ("--save-every-steps", config.run.save_every_steps, config.run.save_every_steps >= 0, "0 or more"),
+        ("--save-every-minutes", config.run.save_every_minutes, config.run.save_every_minutes >= 0, "0 or more"),
+        ("--max-bad-steps", launch.max_bad_steps, launch.max_bad_steps >= 1, "1 or more"),
         ("--nproc", launch.nproc, launch.nproc >= 1, "1 or more"),
         ("--workers", launch.workers, launch.workers is None or launch.workers >= 0, "0 or more"),
         ("--max-steps", launch.max_steps, launch.max_steps is None or launch.max_steps >= 1, "1 or more"),

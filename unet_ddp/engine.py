@@ -46,7 +46,10 @@ class Schedule:
 
 @dataclass
 class TrainState:
-    """All that changes while a run goes on."""
+    """All that changes while a run goes on.
+
+    The optimizer must be a fused one of torch's, which can skip a step on the device.
+    """
 
     network: nn.Module
     """Scored and saved."""
@@ -62,7 +65,7 @@ class TrainState:
     best: float = -math.inf
     best_epoch: int = 0
     sums: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
-    """(3,): loss, Dice loss and cross-entropy, summed over this epoch's steps, on the device."""
+    """(3,): loss, Dice loss and cross-entropy, summed over this epoch's finite steps, on the device."""
 
     def finish_epoch(self, score: float) -> bool:
         """Go on to the next epoch; whether this one's score is the best so far."""
@@ -121,6 +124,10 @@ class StepReport:
     losses: Tensor
     """(3,): loss, Dice loss, cross-entropy, over the global batch."""
     learning_rate: float
+    is_finite: Tensor
+    """() bool: whether loss and gradient were finite; else the step has changed nothing."""
+    pairs: list[int]
+    """This rank's pairs in the step."""
 
 
 def train_epoch(
@@ -154,22 +161,27 @@ def train_epoch(
         for group in state.optimizer.param_groups:
             group["lr"] = rate
         torch.manual_seed(_mix(seed, step))
-        losses = _gradients(state, islice(source, accumulate), loss, preprocess, accumulate)
-        _update(state, clip)
+        batches_now = list(islice(source, accumulate))
+        buffers = [buffer.clone() for buffer in state.network.buffers()]
+        losses = _gradients(state, batches_now, loss, preprocess)
+        is_finite = _update(state, losses, clip)
+        for buffer, before in zip(state.network.buffers(), buffers, strict=True):
+            buffer.copy_(torch.where(is_finite, buffer, before))  # batch norm's statistics
         state.step += 1
-        state.sums += losses
-        yield StepReport(losses, rate)
+        state.sums += torch.where(is_finite, losses, torch.zeros_like(losses))
+        pairs = [int(pair) for batch in batches_now for pair in batch.pair]
+        yield StepReport(losses, rate, is_finite, pairs)
 
 
 def _gradients(
     state: TrainState,
-    batches: Iterable[Sample],
+    batches: list[Sample],
     loss: DiceCrossEntropy,
     preprocess: Preprocessing,
-    accumulate: int,
 ) -> Tensor:
     """Backward passes of one step's batches; their mean losses, (3,)."""
     precision, total = state.precision, torch.zeros(3, device=state.precision.device)
+    accumulate = len(batches)
     for number, batch in enumerate(batches, start=1):
         images, masks = _to_device(batch, precision.device)
         last = number == accumulate
@@ -182,16 +194,26 @@ def _gradients(
     return total
 
 
-def _update(state: TrainState, clip: float) -> None:
+def _update(state: TrainState, losses: Tensor, clip: float) -> Tensor:
+    """A step of the optimizer, unless loss or gradient is not finite; () bool, whether it was.
+
+    The decision is made on the device and without a host sync: fused optimizers skip the step
+    where `found_inf` is set, as GradScaler has them do. It is the same on every rank, for loss
+    and gradients are.
+    """
     scaler, optimizer = state.precision.scaler, state.optimizer
-    if clip:
-        scaler.unscale_(optimizer)  # the limit is for true gradients, not for scaled ones
-        nn.utils.clip_grad_norm_(state.network.parameters(), clip)
+    scaler.unscale_(optimizer)  # the limit is for true gradients, not for scaled ones
+    norm = nn.utils.clip_grad_norm_(state.network.parameters(), clip or math.inf)
+    is_finite = norm.isfinite() & losses[0].isfinite()
+    if not scaler.is_enabled():
+        optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
+        optimizer.grad_scale = None  # type: ignore[attr-defined]
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
     if state.average is not None:
         state.average.update_parameters(state.network)
+    return is_finite
 
 
 @torch.inference_mode()

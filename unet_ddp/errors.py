@@ -1,4 +1,4 @@
-"""The one kind of error that is the user's to mend."""
+"""Errors that are told in one line, because their traceback would tell nothing."""
 
 from __future__ import annotations
 
@@ -7,5 +7,12 @@ class UserError(ValueError):
     """A mistake in what the user gave: shown as one line, ``error: …``, exit status 2.
 
     The message says what is wrong, in which file or flag, and what to do about it.
-    Anything else that is raised is a fault of ours and keeps its traceback.
+    """
+
+
+class RunError(Exception):
+    """What ends a run and is neither a mistake nor a fault of ours, as a full disk: status 1.
+
+    The message says what has happened, what is left of the run, and what to do. Anything else
+    that is raised is a fault of ours and keeps its traceback.
     """

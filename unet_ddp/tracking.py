@@ -119,7 +119,10 @@ class Tracker:
     def write(self, row: Row, step: int) -> None:
         """A row of numbers for all writers."""
         for writer in self.writers:
-            writer.write(row, step)
+            try:
+                writer.write(row, step)
+            except OSError as error:  # a full disk does not end a run
+                self.say(f"WARNING: {type(writer).__name__}: {error}; this row is lost there")
 
     def close(self) -> None:
         """The end."""

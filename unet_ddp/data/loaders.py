@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Sampler
 from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
 from unet_ddp.errors import UserError
 from unet_ddp.world import World
+from unet_ddp.world.preemption import ignore_in_worker
 
 
 class TrainingSampler(DistributedSampler[Key]):
@@ -91,7 +92,7 @@ def make_loader(
         num_workers=workers,
         pin_memory=pin,
         persistent_workers=workers > 0,
-        worker_init_fn=_one_thread,
+        worker_init_fn=_start_worker,
         generator=torch.Generator(),
     )
 
@@ -106,8 +107,9 @@ def count_workers(world: World, asked: int | None) -> int:
     return min(8, world.cores if world.device.type == "cuda" else world.cores - 1)
 
 
-def _one_thread(worker: int) -> None:
+def _start_worker(worker: int) -> None:
     """One core per worker: OpenCV would take them all in each (torch takes one already)."""
     import cv2
 
     cv2.setNumThreads(0)
+    ignore_in_worker()

@@ -1,15 +1,7 @@
-"""Checkpoints: written whole or not at all, read as tensors and plain values only.
-
-Ours hold `network.state_dict()` with no prefix, and beside it all that is needed to go on
-(last.pt) or to predict (best.pt). Those of other U-Net programs are taken for their weights.
-"""
+"""The weights in a checkpoint of ours or of another U-Net program."""
 
 from __future__ import annotations
 
-import os
-import pickle
-import warnings
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,92 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unet_ddp.checkpoint.files import FORMAT, load
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.network.build import Architecture
 from unet_ddp.preprocessing import Preprocessing
 
-FORMAT = 1
 _PREFIXES = ("module.", "_orig_mod.")  # what DDP, DataParallel and torch.compile put in front
 _LEVELS = ("model", "state_dict", "model_state_dict", "ema")  # where programs keep the weights
 _FOREIGN_SCALE = 0.5  # the default of the well-known U-Net scripts, which do not store theirs
 
 State = dict[str, Tensor]
-Content = dict[str, Any]
-
-
-# -- writing and reading files -------------------------------------------------------------
-
-
-def save(path: Path, content: Content) -> None:
-    """Write `content` to `path` such that a kill at any moment leaves the old file or the new.
-
-    A temporary file beside it, flushed to the disk, then renamed; the folder is flushed too,
-    or the rename itself could be lost.
-
-    Raises:
-        OSError, RuntimeError: it can't be written; the old file is as it was.
-    """
-    half = path.with_name(path.name + ".tmp")
-    try:
-        with half.open("wb") as file:
-            torch.save({"format": FORMAT, **content}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def load(path: Path) -> Content:
-    """What `path` holds, on the CPU; no code in it is ever run.
-
-    Raises:
-        UserError: no such file, no checkpoint, a damaged one, or one with more in it than
-            tensors and plain values.
-    """
-    if not path.is_file():
-        raise UserError(f"{path}: no such checkpoint")
-    try:
-        _check_archive(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # about pickle protocols
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except UserError:
-        raise
-    except Exception as error:  # a damaged file may raise anything in the reader
-        if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():
-            raise UserError(
-                f"{path}: refused: it holds more than tensors and plain values, and loading that "
-                "could run its code; save its state_dict() alone, in the program that made it"
-            ) from None
-        reason = type(error).__name__
-        raise UserError(
-            f"{path}: no checkpoint, or a damaged one ({reason}); give a file that training wrote"
-        ) from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: no checkpoint: it holds a {type(content).__name__}")
-    return content
-
-
-def _check_archive(path: Path) -> None:
-    """torch.load checks no sums, and a small deflated file could grow without bound."""
-    if not zipfile.is_zipfile(path):
-        return  # torch's format of before 1.6; its own reader checks what it can
-    with zipfile.ZipFile(path) as archive:
-        if any(record.compress_type != zipfile.ZIP_STORED for record in archive.infolist()):
-            raise UserError(f"{path}: refused: its records are compressed, torch's never are")
-        damaged = archive.testzip()
-    if damaged is not None:
-        raise UserError(f"{path}: damaged at {damaged}; use another checkpoint of the run")
-
-
-# -- models, from any program --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -252,74 +169,3 @@ def with_scale(model: SavedModel, scale: float | None) -> SavedModel:
     if scale is None or model.preprocessing is None:
         return model
     return replace(model, preprocessing=replace(model.preprocessing, scale=scale))
-
-
-# -- run folders ---------------------------------------------------------------------------
-
-
-def open_folder(folder: Path, *, overwrite: bool) -> None:
-    """Make `folder` ready for a new run.
-
-    Raises:
-        UserError: it holds a run and `overwrite` is not given, or it can't be written to.
-    """
-    held = [path for pattern in _RUN_FILES for path in folder.glob(pattern)]
-    marks = [path for path in held if path.suffix in (".pt", ".csv")]
-    if marks and not overwrite:
-        raise UserError(
-            f"{folder} holds a run ({marks[0].name}): go on with it by --resume, choose another "
-            "folder by --exp-name NAME, or delete it by --overwrite"
-        )
-    try:
-        for path in held:
-            path.unlink()
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(
-            f"{folder}: {error.strerror or error}; choose a folder that can be written to by "
-            "--checkpoints"
-        ) from None
-
-
-_RUN_FILES = (
-    "last.pt",
-    "best.pt",
-    "epoch_*.pt",
-    "*.pt.tmp",
-    "config.yaml",
-    "metrics.csv",
-    "samples.png",
-    "events.out.tfevents.*",
-)
-
-
-def find_model(given: str | None, folder: Path = Path("checkpoints")) -> Path:
-    """The checkpoint to predict with: the one given, the folder's, or its newest run's.
-
-    Raises:
-        UserError: there is none.
-    """
-    if given is not None:
-        path = Path(given)
-        return path / "best.pt" if path.is_dir() else path
-    for name in ("best.pt", "last.pt"):
-        found = [folder / name, *folder.glob(f"*/{name}")]
-        found = [path for path in found if path.is_file()]
-        if found:
-            return found[0] if found[0].parent == folder else max(found, key=_written)
-    raise UserError(f"{folder}/best.pt: no such file; train first, or give --model FILE")
-
-
-def _written(path: Path) -> float:
-    return path.stat().st_mtime
-
-
-def launch_name() -> str | None:
-    """What tells one torchrun from another, the same for all its restarts; None without it."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
-    name = os.environ["TORCHELASTIC_RUN_ID"]
-    return name if name != "none" else f"agent {os.getppid()}"

@@ -1,0 +1,164 @@
+"""The processes of a run together: what one finds for all, sums over ranks, mean gradients."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from unet_ddp.errors import RunError, UserError
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of this run, as one of them sees them."""
+
+    rank: int = 0
+    """0 for the main process, which alone writes and speaks."""
+    size: int = 1
+    """Number of processes on all machines."""
+    local_rank: int = 0
+    """Which of this machine's processes this is: which GPU it takes."""
+    local_size: int = 1
+    """Number of processes on this machine: how many share its cores."""
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    store: dist.Store | None = None
+    """Key-value store beside the group; None where no group was made."""
+    peers: tuple[int, ...] = ()
+    """Process numbers of the other ranks on this machine."""
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def cores(self) -> int:
+        """Processor cores for this process alone, at least one."""
+        return max(1, usable_cores() // self.local_size)
+
+    def on_main(self, work: Callable[[], Result]) -> Result:
+        """What `work` returns on the main process, on every process.
+
+        The others wait meanwhile. What it raises is raised on every process alike, so that
+        none waits for ever.
+        """
+        if self.store is None:
+            return work()
+        outcome: list[Any] = [None, None]
+        if self.is_main:
+            try:
+                outcome[0] = work()
+            except Exception as error:
+                outcome[1] = error
+                dist.broadcast_object_list([None, _sendable(error)], src=0)
+                raise
+        dist.broadcast_object_list(outcome, src=0)
+        if outcome[1] is not None:
+            raise outcome[1]
+        result: Result = outcome[0]
+        return result
+
+    def gather(self, item: Result) -> list[Result]:
+        """The `item` of every rank, in their order, on every rank."""
+        if self.store is None:
+            return [item]
+        items = [item] * self.size
+        dist.all_gather_object(items, item)
+        return items
+
+    def replicate(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """`network` such that its gradients are the mean over ranks: DDP, or itself alone.
+
+        Buffers are not broadcast: batch norm computes them from the whole world's batch, so
+        they are equal already.
+
+        Args:
+            example: an input of the network, of any values, on its device.
+        """
+        if self.store is None:
+            return network
+        replica = DistributedDataParallel(
+            network,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+            **_UNSYNCED,
+        )
+        _settle_buckets(replica, example)
+        return replica
+
+
+def _settle_buckets(replica: DistributedDataParallel, example: Tensor) -> None:
+    """Let DDP arrange its buckets now, by a backward pass whose gradients are thrown away.
+
+    After its first backward pass DDP arranges them anew, in the order in which gradients came,
+    and where a gradient lies decides in which order a ring of three or more ranks adds it up.
+    Without this, the step after a resume would differ in the last bit from the undisturbed run.
+    """
+    buffers = [buffer.clone() for buffer in replica.buffers()]
+    replica(example).sum().backward()
+    replica.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for buffer, before in zip(replica.buffers(), buffers, strict=True):
+            buffer.copy_(before)
+
+
+# torch 2.15 gave DDP's broadcast_buffers a new name and warns of the old one.
+_UNSYNCED: Any = (
+    {"forward_sync_buffers": False}
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    else {"broadcast_buffers": False}
+)
+
+
+def without_sync(replica: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Backward passes in here gather gradients locally: all micro-batches but the last."""
+    if isinstance(replica, DistributedDataParallel):
+        return replica.no_sync()
+    return contextlib.nullcontext()
+
+
+class _Sum(torch.autograd.Function):
+    """Sum over ranks whose gradient is the sum over ranks of the gradients.
+
+    Each rank's backward pass then yields the gradient of the sum of all ranks' losses, and
+    DDP's mean that of their mean. torch.distributed.nn has had the same; it is deprecated.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        total = tensor.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _Sum.forward(ctx, gradients[0])
+
+
+def sum_over_ranks(tensor: Tensor) -> Tensor:
+    """The sum of `tensor` over all ranks, of the same shape, differentiable."""
+    if not dist.is_initialized():
+        return tensor
+    total: Tensor = _Sum.apply(tensor)
+    return total
+
+
+def _sendable(error: Exception) -> Exception:
+    return error if isinstance(error, (UserError, RunError)) else RuntimeError(repr(error))
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
