@@ -105,10 +105,8 @@ def name_outputs(images: list[Path], config: PredictConfig) -> list[Path]:
     """
     given = Path(config.output) if config.output else None
     if given is not None and len(images) == 1 and given.suffix and not given.is_dir():
-        if given.suffix.lower() not in (".png", ".tif", ".tiff", ".bmp", ".gif"):
-            raise UserError(
-                f"--output {given}: masks keep their values in .png, .tif, .bmp or .gif"
-            )
+        if given.suffix.lower() not in (".png", ".tif", ".tiff"):
+            raise UserError(f"--output {given}: masks keep their values in .png and .tif")
         outputs = [given]
     else:
         outputs = [(given or image.parent) / f"{image.stem}_mask.png" for image in images]
@@ -117,9 +115,20 @@ def name_outputs(images: list[Path], config: PredictConfig) -> list[Path]:
             raise UserError(
                 f"{image}: its mask {output} would be another image's too; predict apart"
             )
-        if output.exists() and not config.overwrite:
-            raise UserError(f"{output}: is there already; give --overwrite, or --output elsewhere")
+        if output.exists() and any(output.samefile(other) for other in images):
+            raise UserError(f"--output {output}: is one of the images; name another file")
+        written = [output, name_overlay(output)] if config.overlay else [output]
+        for path in written:
+            if path.exists() and not config.overwrite:
+                raise UserError(
+                    f"{path}: is there already; give --overwrite, or --output elsewhere"
+                )
     return outputs
+
+
+def name_overlay(output: Path) -> Path:
+    """Where the overlay goes, beside the mask."""
+    return output.with_name(f"{output.stem.removesuffix('_mask')}_overlay.png")
 
 
 def write(
@@ -141,8 +150,7 @@ def save_overlay(prediction: Prediction, image: Path, output: Path, predictor: P
 
     form = ImageFormat(predictor.preprocessing.channels, predictor.preprocessing.max_value)
     drawn = draw_mask(read_image(image, form), prediction.ids, prediction.labels)
-    stem = output.stem.removesuffix("_mask")
-    save_picture(drawn, output.with_name(f"{stem}_overlay.png"))
+    save_picture(drawn, name_overlay(output))
 
 
 def describe(prediction: Prediction) -> str:

@@ -10,25 +10,31 @@ one does alone is inside `world.on_main`, or with the tracker, which is silent e
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from unet_ddp import __version__, checkpoint
 from unet_ddp.checkpoint import RunFolder
 from unet_ddp.config import TrainConfig, parse_train, resume_file, save_settings, settings
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.dataset import Sample, SegmentationDataset
+from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.loaders import ScoringSampler, TrainingSampler, count_workers, make_loader
+from unet_ddp.data.loaders import (
+    SampleLoader,
+    ScoringSampler,
+    TrainingSampler,
+    count_workers,
+    make_loader,
+)
 from unet_ddp.data.prepare import PreparedData, check_classes, prepare
 from unet_ddp.data.reading import read_image, read_mask
 from unet_ddp.drawing import draw_samples
@@ -48,12 +54,14 @@ from unet_ddp.world import Preemption, World, fail_early, sum_over_ranks, tell
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line, then the story on every process."""
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
-        config = parse_train(argv)
+        launch = parse_train(words).launch
+        if launch.nproc > 1 and "LOCAL_RANK" in os.environ:
+            raise UserError("--nproc under torchrun: it starts the processes; leave --nproc out")
     except UserError as mistake:
         fail_early(mistake)
-    launch = config.launch
-    tell(train, config, nproc=launch.nproc, device=launch.device, timeout=launch.timeout)
+    tell(train, words, nproc=launch.nproc, device=launch.device, timeout=launch.timeout)
 
 
 @dataclass(frozen=True)
@@ -65,9 +73,9 @@ class Run:
     folder: RunFolder
     data: PreparedData
     model: Model
-    training: DataLoader[Sample]
+    training: SampleLoader
     sampler: TrainingSampler
-    validation: DataLoader[Sample] | None
+    validation: SampleLoader | None
     schedule: Schedule
     tracker: Tracker
     guard: FiniteGuard
@@ -88,10 +96,12 @@ class Run:
         return min(self.config.launch.max_steps or self.schedule.steps, self.schedule.steps)
 
 
-def train(config: TrainConfig, world: World) -> int:
+def train(words: list[str], world: World) -> int:
     """A run, from its first step or from where it stopped, to its end, --max-steps or a signal."""
+    config = parse_train(words)
     with RunFolder(config.folder, writes=world.is_main) as folder:
-        run = begin(config, world, folder)
+        begun = world.on_main(lambda: open_run(config, folder))
+        run = begin(words, world, folder, begun)
         with Preemption(world) as preemption:
             number = learn_and_score(run, preemption)
         run.tracker.close()
@@ -158,17 +168,19 @@ def is_due(run: Run, seconds: float) -> bool:
 # -- before the first step -----------------------------------------------------------------
 
 
-def begin(config: TrainConfig, world: World, folder: RunFolder) -> Run:
-    """Everything that a run needs, from its folder to its loaders."""
+def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Run:
+    """Everything that a run needs; what its folder held before is deleted last."""
+    config = parse_train(words, resumed=begun.content["config"] if begun.content else None)
     if config.launch.deterministic:
         make_deterministic()
-    begun = world.on_main(lambda: open_run(config, folder))
     config = keep_global_batch(config, world, begun)
     data = world.on_main(lambda: prepare_data(config, world, begun))
     model = build_model(config, world, data, begun)
     training, sampler = training_loader(config, world, data)
     options, state = config.optimization, model.state
     schedule = Schedule(options.learning_rate, options.epochs * sampler.steps, options.warmup / 100)
+    validation = validation_loader(config, world, data)
+    world.on_main(lambda: claim_folder(config, folder, begun))
     tracker = start_tracker(
         config,
         is_main=world.is_main,
@@ -179,7 +191,7 @@ def begin(config: TrainConfig, world: World, folder: RunFolder) -> Run:
     about = describe(config, world, model, sampler.steps)
     for line in [*begun.notes, *data.notes, *model.notes, *about]:
         tracker.say(line)
-    return Run(
+    run = Run(
         config,
         world,
         folder,
@@ -187,11 +199,27 @@ def begin(config: TrainConfig, world: World, folder: RunFolder) -> Run:
         model,
         training,
         sampler,
-        validation_loader(config, world, data),
+        validation,
         schedule,
         tracker,
         FiniteGuard(world, data.split.training, most=config.launch.max_bad_steps, say=tracker.say),
     )
+    if begun.content is None:
+        save(run)  # so that a kill in the first epoch finds a run to go on with
+    return run
+
+
+def claim_folder(config: TrainConfig, folder: RunFolder, begun: Begun) -> None:
+    """The run is sound, as far as can be known: the folder is its own from here on."""
+    try:
+        if begun.content is None:
+            folder.clear()
+        save_settings(config, folder.path / "config.yaml")
+    except OSError as error:
+        raise UserError(
+            f"{folder.path}: {error.strerror or error}; make room, or choose another folder by "
+            "--checkpoints"
+        ) from None
 
 
 def make_deterministic() -> None:
@@ -213,19 +241,20 @@ class Begun:
 
 
 def open_run(config: TrainConfig, folder: RunFolder) -> Begun:
-    """The run folder, ready for a new run; or the checkpoint of the run that goes on."""
+    """The run that goes on, or what a new one starts from; the folder is held, and as it was."""
     folder.hold()
-    if config.launch.resume is not None or was_restarted(folder):
-        return reopen_run(config, folder)
+    if was_restarted(folder):
+        return reopen_run(config, folder, folder.last)
+    if config.launch.resume is not None:
+        return reopen_run(config, folder, resume_file(config))
+    folder.refuse_run(overwrite=config.launch.overwrite)
     weights = checkpoint.read_model(Path(config.run.load)) if config.run.load else None
-    folder.clear(overwrite=config.launch.overwrite)
     notes = [f"{config.run.load}: {note}" for note in weights.notes] if weights else []
     return Begun(weights=weights, notes=notes)
 
 
-def reopen_run(config: TrainConfig, folder: RunFolder) -> Begun:
-    """The run that goes on, from last.pt or from the file that --resume names."""
-    path = resume_file(config)
+def reopen_run(config: TrainConfig, folder: RunFolder, path: Path) -> Begun:
+    """The run that goes on from `path`."""
     if not path.is_file():
         raise UserError(
             f"{path}: nothing to resume there; leave --resume out to begin, or name the run by "
@@ -243,9 +272,7 @@ def reopen_run(config: TrainConfig, folder: RunFolder) -> Begun:
         )
     position = content["position"]
     done = f"resuming {path}: {position['epoch']} epochs and {position['step']} steps are done"
-    changed = changes(content["config"], settings(config))
-    notes = [damage, done, f"changed since: {changed}" if changed else ""]
-    return Begun(content, notes=[note for note in notes if note])
+    return Begun(content, notes=[note for note in (damage, done) if note])
 
 
 def was_restarted(folder: RunFolder) -> bool:
@@ -257,23 +284,40 @@ def was_restarted(folder: RunFolder) -> bool:
     return name is not None and checkpoint.load_or_previous(folder.last)[0].get("launch") == name
 
 
-def changes(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """What differs, as `epochs 5 -> 10, seed 0 -> 1`; where the run lies does not count."""
-    place = {"checkpoints", "exp_name", "load", "images", "masks", "wandb"}
-    return ", ".join(
+FIXED = {"scale", "model", "encoder", "width", "bilinear", "classes", "ignore_index"}
+PLACE = {"checkpoints", "exp_name", "load", "images", "masks", "wandb", "batch_size"}
+
+
+def note_changes(config: TrainConfig, begun: Begun) -> None:
+    """Tell which settings differ from those that the run began with.
+
+    Raises:
+        UserError: one that its weights hang on.
+    """
+    assert begun.content is not None
+    before, now = begun.content["config"], settings(config)
+    changed = [
         f"{name} {before[name]} -> {value}"
         for name, value in now.items()
-        if name in before
-        and before[name] != value
-        and name not in place
+        if before.get(name, value) != value
+        and name not in PLACE
         and not name.startswith("save_every")
-    )
+    ]
+    fixed = [words for words in changed if words.split()[0] in FIXED]
+    if fixed:
+        raise UserError(
+            f"--resume: {', '.join(fixed)}: a run keeps its network, scale and classes; leave the "
+            "flag out, or begin a new run from its weights by --load"
+        )
+    if changed:
+        begun.notes.append(f"changed since: {', '.join(changed)}")
 
 
 def keep_global_batch(config: TrainConfig, world: World, begun: Begun) -> TrainConfig:
     """`config` with the batch size that, on these processes, gives the resumed run's steps."""
     if begun.content is None:
         return config
+    note_changes(config, begun)
     images, accumulate = begun.content["images_per_step"], config.optimization.accumulate
     if images % (world.size * accumulate):
         sizes = [str(n) for n in range(1, images + 1) if images % (n * accumulate) == 0]
@@ -306,14 +350,25 @@ def prepare_data(config: TrainConfig, world: World, begun: Begun) -> PreparedDat
         labels=labels,
     )
     check_classes(data.labels, config.optimization.class_weights)
-    try:
-        save_settings(config, config.folder / "config.yaml")
-    except OSError as error:
-        raise UserError(
-            f"{config.folder}: {error.strerror or error}; make room, or choose another folder by "
-            "--checkpoints"
-        ) from None
+    if begun.content is not None:
+        check_same_data(data, begun.content)
     return data
+
+
+def check_same_data(data: PreparedData, content: checkpoint.Content) -> None:
+    """Refuse to go on with other images: their order, and so the position, would mean nothing."""
+    kind = (content["preprocessing"]["channels"], content["preprocessing"]["max_value"])
+    if kind != (data.format.channels, data.format.max_value) or content["names"] != name_hash(data):
+        raise UserError(
+            "--resume: the images or the split are not those that the run began with; give its own "
+            "--images, --masks and --validation, or begin a new run from its weights by --load"
+        )
+
+
+def name_hash(data: PreparedData) -> str:
+    """A short name for which pairs there are to train on and to validate."""
+    names = [[pair.name for pair in side] for side in (data.split.training, data.split.validation)]
+    return hashlib.sha256(repr(names).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -342,6 +397,7 @@ def build_model(config: TrainConfig, world: World, data: PreparedData, begun: Be
     if begun.weights is not None:
         checkpoint.load_weights(network, begun.weights.state, Path(str(config.run.load)))
     network = synchronise_batchnorm(network.to(world.device), world)
+    example = torch.zeros(2, architecture.channels, *example_size(data), device=world.device)
     optimizer = torch.optim.AdamW(
         network.parameters(),
         lr=options.learning_rate,
@@ -350,9 +406,7 @@ def build_model(config: TrainConfig, world: World, data: PreparedData, begun: Be
     )
     state = TrainState(
         network,
-        world.replicate(
-            network, torch.zeros(2, architecture.channels, 64, 64, device=world.device)
-        ),
+        world.replicate(network, example),
         optimizer,
         precision,
         moving_average(network, options.ema),
@@ -360,12 +414,20 @@ def build_model(config: TrainConfig, world: World, data: PreparedData, begun: Be
     )
     if begun.content is not None:
         state.load_state_dict(begun.content)
+        for group in optimizer.param_groups:  # the learning rate is set at each step
+            group["weight_decay"] = options.weight_decay
     loss = DiceCrossEntropy(
         dice_weight=options.dice_weight,
         cross_entropy_weight=options.cross_entropy_weight,
         class_weights=options.class_weights,
     ).to(world.device)
     return Model(architecture, preprocessing, loss, state, notes)
+
+
+def example_size(data: PreparedData) -> tuple[int, int]:
+    """Sides for a trial of the network, as in training but neither tiny nor large."""
+    sides = data.crop_size or data.smallest
+    return max(64, min(sides[0], 256)), max(64, min(sides[1], 256))
 
 
 def choose(
@@ -396,14 +458,16 @@ def choose(
     architecture = replace(
         loaded, num_classes=architecture.num_classes, channels=architecture.channels
     )
-    if begun.weights.preprocessing is not None and loaded.channels == architecture.channels:
-        preprocessing = replace(begun.weights.preprocessing, scale=scale)
+    told = begun.weights.preprocessing
+    if told is not None and told.channels == architecture.channels:
+        # mean and spread are shares of the range, which is the data's own
+        preprocessing = replace(told, scale=scale, max_value=data.format.max_value)
     return architecture, preprocessing, [f"network as in {config.run.load}"]
 
 
 def training_loader(
     config: TrainConfig, world: World, data: PreparedData
-) -> tuple[DataLoader[Sample], TrainingSampler]:
+) -> tuple[SampleLoader, TrainingSampler]:
     """This rank's training batches, and the sampler that says from which step on."""
     options = config.optimization
     sampler = TrainingSampler(
@@ -438,9 +502,7 @@ def training_loader(
     return loader, sampler
 
 
-def validation_loader(
-    config: TrainConfig, world: World, data: PreparedData
-) -> DataLoader[Sample] | None:
+def validation_loader(config: TrainConfig, world: World, data: PreparedData) -> SampleLoader | None:
     """This rank's share of the validation images, one at a time.
 
     So every image is computed the same way on any number of ranks, at any size.
@@ -539,6 +601,7 @@ def compose(run: Run, *, is_best: bool = False) -> dict[str, checkpoint.Content]
     whole = {
         **about,
         **state.state_dict(),
+        "names": name_hash(run.data),
         "images_per_step": run.sampler.per_step * run.world.size,
         "world_size": run.world.size,
         "launch": checkpoint.launch_name(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,7 +11,6 @@ from unet_ddp.data.dataset import Sample
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.engine import Schedule, TrainState, evaluate, train_epoch
 from unet_ddp.losses import DiceCrossEntropy
-from unet_ddp.metrics import confusion
 from unet_ddp.network.build import build_network, choose_architecture
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.precision import Precision
@@ -139,11 +137,3 @@ def said_by_failing(rank: int, kind: str, folder: str) -> tuple[int, str]:
     with contextlib.redirect_stderr(err):
         status = fail_on(rank, kind, folder)
     return status, err.getvalue()
-
-
-def confusion_of(predicted: torch.Tensor, masks: torch.Tensor, classes: int) -> torch.Tensor:
-    return confusion(predicted, masks, classes)
-
-
-def names_below(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))

@@ -121,15 +121,18 @@ def test_saved_settings_start_the_same_run(tmp_path: Path) -> None:
 
 
 def test_resume_takes_the_run_s_settings(tmp_path: Path) -> None:
-    begun = parse_train(["-e", "3", "-b", "2", "--checkpoints", str(tmp_path), "--exp-name", "a"])
-    begun.folder.mkdir()
-    save_settings(begun, begun.folder / "config.yaml")
-    config = parse_train(["--resume", "--checkpoints", str(tmp_path), "--exp-name", "a", "-b", "5"])
+    begun = parse_train(["-e", "3", "-b", "2", "--checkpoints", "elsewhere", "--exp-name", "a"])
+    words = ["--resume", "--checkpoints", str(tmp_path), "-b", "5"]
+    config = parse_train(words, resumed=settings(begun))
     assert config.optimization.epochs == 3
     assert config.optimization.batch_size == 5
-    assert config.folder == begun.folder
-    by_file = parse_train(["--resume", str(begun.folder / "epoch_0001.pt")])
-    assert by_file.folder == begun.folder and by_file.optimization.epochs == 3
+    assert config.folder == tmp_path  # where it lies now, not where it was
+
+
+def test_resume_from_a_file_stays_in_its_folder(tmp_path: Path) -> None:
+    assert parse_train(["--resume", str(tmp_path / "x.pt")]).folder == tmp_path
+    with pytest.raises(UserError, match="leave --exp-name out"):
+        parse_train(["--resume", str(tmp_path / "x.pt"), "--exp-name", "b"])
 
 
 def test_names_are_unique_over_the_groups() -> None:

@@ -145,3 +145,108 @@ def test_going_back_is_asked_for(ranks: Ranks, images: Path, tmp_path: Path) -> 
     )[0]
     assert (status, err) == (0, "")
     assert_same_state(last(tmp_path), whole)
+
+
+def run(ranks: Ranks, size: int, folder: Path, *words: str) -> tuple[int, str, str]:
+    """Status, output and errors of all ranks together."""
+    outcomes = ranks.run(size, call_main, "train", list(words), str(folder))
+    return (
+        max(status for status, _, _ in outcomes),
+        "".join(out for _, out, _ in outcomes),
+        "".join(err for _, _, err in outcomes),
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--scale", "0.5"], "scale 1.0 -> 0.5"),
+        (["--width", "4"], "width 2 -> 4"),
+        (["--model", "fpn"], "model unet -> fpn"),
+        (["--validation", "40"], "not those that the run began with"),
+    ],
+)
+def test_what_weights_hang_on_is_not_changed_by_a_resume(
+    ranks: Ranks, images: Path, tmp_path: Path, words: list[str], said: str
+) -> None:
+    train(ranks, 1, tmp_path, images, "--max-steps", "1")
+    before = (tmp_path / "checkpoints" / "config.yaml").read_text()
+    status, _, err = run(ranks, 1, tmp_path, "--resume", *words)
+    assert status == 2 and said in err
+    assert (tmp_path / "checkpoints" / "config.yaml").read_text() == before
+    status, out, err = run(ranks, 1, tmp_path, "--resume", "--weight-decay", "0.5")
+    assert status == 0, err
+    assert "changed since: weight_decay 0.0001 -> 0.5" in out
+    assert last(tmp_path)["optimizer"]["param_groups"][0]["weight_decay"] == 0.5
+
+
+def test_a_checkpoint_alone_is_enough_to_go_on(
+    ranks: Ranks, images: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """Its settings are in it: config.yaml beside it is for people."""
+    train(ranks, 2, tmp_path, images, "--max-steps", "4")
+    moved = tmp_path / "elsewhere" / "last.pt"
+    moved.parent.mkdir()
+    (tmp_path / "checkpoints" / "last.pt").rename(moved)
+    status, _, err = run(ranks, 2, tmp_path, "--resume", str(moved), "--workers", "0")
+    assert status == 0, err
+    assert_same_state(checkpoint.load(moved), last(undisturbed))
+
+
+def test_a_damaged_checkpoint_falls_back(
+    ranks: Ranks, images: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    train(ranks, 2, tmp_path, images, "--max-steps", "7", "--save-every-steps", "2")
+    path = tmp_path / "checkpoints" / "last.pt"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    status, out, err = run(ranks, 2, tmp_path, "--resume")
+    assert status == 0, err
+    assert "warning" in out and "going on from" in out and "last.1.pt" in out
+    assert_same_state(last(tmp_path), last(undisturbed))
+
+
+def test_overwrite_deletes_nothing_before_the_new_run_is_sound(
+    ranks: Ranks, images: Path, tmp_path: Path
+) -> None:
+    train(ranks, 1, tmp_path, images)
+    before = {p.name: p.read_bytes() for p in (tmp_path / "checkpoints").iterdir()}
+    for mistake in (["--images", "nowhere"], ["--batch-size", "99"], ["--model", "nonsense"]):
+        status, _, _ = run(ranks, 1, tmp_path, *data_flags(images), "--overwrite", *mistake)
+        assert status == 2
+    after = {p.name: p.read_bytes() for p in (tmp_path / "checkpoints").iterdir()}
+    assert after == before
+    train(ranks, 1, tmp_path, images, "--overwrite", "--epochs", "1")
+    assert last(tmp_path)["position"]["epoch"] == 1
+
+
+def test_two_runs_can_not_share_a_folder(ranks: Ranks, images: Path, tmp_path: Path) -> None:
+    """Locks are a process's own: the second run is another process of the pool."""
+    from unet_ddp.checkpoint import RunFolder
+
+    with RunFolder(tmp_path / "checkpoints", writes=True) as folder:
+        folder.hold()
+        status, _, err = run(ranks, 1, tmp_path, *data_flags(images), *FLAGS)
+        assert status == 2 and "another run is in it" in err
+    train(ranks, 1, tmp_path, images, "--max-steps", "1")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_scores_in_the_files_do_not_depend_on_ranks(
+    ranks: Ranks, images: Path, tmp_path: Path, size: int
+) -> None:
+    """5 validation images and a learning rate that moves nothing: every rank's share counts."""
+    words = ["--batch-size", str(6 // size), "--validation", "42", "--lr", "1e-30", "--epochs", "1"]
+    status, _, err = run(
+        ranks, size, tmp_path, *data_flags(images), "--width", "2", "--workers", "0", *words
+    )
+    assert status == 0, err
+    row = next(csv.DictReader((tmp_path / "checkpoints/metrics.csv").read_text().splitlines()))
+    found = {name: row[name] for name in ("validation_dice", "dice_0", "iou_255")}
+    _SCORES.setdefault("first", found)
+    for name, value in _SCORES["first"].items():
+        assert float(found[name]) == pytest.approx(float(value), abs=2e-3)
+
+
+_SCORES: dict[str, dict[str, str]] = {}

@@ -2,20 +2,20 @@
 
 The docstring under an attribute is its line in ``--help``. Every name is unique over the
 groups, so that flags, recipes and saved configurations are flat. A value comes, the later
-winning, from: the default, the resumed run's ``config.yaml``, ``--config recipe.yaml``,
-the command line.
+winning, from: the default, the checkpoint that is resumed, ``--config recipe.yaml``, the
+command line.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib.util
 import io
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -221,11 +221,14 @@ class DemoConfig:
 # -- command line and recipes ------------------------------------------------------------
 
 
-def parse_train(argv: Sequence[str] | None = None) -> TrainConfig:
+def parse_train(
+    argv: Sequence[str] | None = None, *, resumed: Mapping[str, Plain] | None = None
+) -> TrainConfig:
     """The configuration of a training run, from the command line and what it points to.
 
     Args:
         argv: the words after ``train.py``; those of this process when absent.
+        resumed: the settings in the checkpoint that is resumed, which the command line changes.
 
     Raises:
         UserError: an unknown flag or key, or a value that can't be, by its name.
@@ -234,17 +237,28 @@ def parse_train(argv: Sequence[str] | None = None) -> TrainConfig:
     # torch.distributed.launch passes the rank, which the environment also holds.
     words = [word for word in words if not re.fullmatch(r"--local[-_]rank=\d+", word)]
     config = parse(TrainConfig, words, prog="train.py")
+    known = _names(TrainConfig) - {"checkpoints", "exp_name", "load"}
+    kept = {name: value for name, value in (resumed or {}).items() if name in known}
     recipe = _read_settings(Path(config.launch.config)) if config.launch.config else {}
-    if recipe:
-        config = parse(TrainConfig, [*_as_words(recipe), *words], prog="train.py")
-    if config.launch.resume:
-        config = parse(
-            TrainConfig,
-            [*_as_words(_resumed_settings(config)), *_as_words(recipe), *words],
-            prog="train.py",
-        )
+    if kept or recipe:
+        defaults = [*_as_words(kept), *_as_words(recipe)]
+        config = parse(TrainConfig, [*defaults, *words], prog="train.py")
+    config = _in_its_folder(config)
     validate(config)
     return config
+
+
+def _in_its_folder(config: TrainConfig) -> TrainConfig:
+    """A run that goes on from a file stays in that file's folder."""
+    if config.launch.resume in (None, "auto"):
+        return config
+    folder = Path(str(config.launch.resume)).parent
+    if config.run.exp_name is not None and config.folder.resolve() != folder.resolve():
+        raise UserError(
+            f"--resume {config.launch.resume} goes on in {folder}: leave --exp-name out, or begin "
+            "a new run from these weights by --load"
+        )
+    return replace(config, run=replace(config.run, checkpoints=str(folder), exp_name=None))
 
 
 def parse(kind: type[Settings], words: Sequence[str], *, prog: str) -> Settings:
@@ -282,8 +296,10 @@ def settings(config: TrainConfig) -> dict[str, Plain]:
 
 
 def save_settings(config: TrainConfig, path: Path) -> None:
-    """Write `config` as a recipe that starts the same run."""
-    path.write_text(yaml.safe_dump(settings(config), sort_keys=False), encoding="utf-8")
+    """Write `config` as a recipe that starts the same run; whole or not at all."""
+    half = path.with_name(path.name + ".tmp")
+    half.write_text(yaml.safe_dump(settings(config), sort_keys=False), encoding="utf-8")
+    half.replace(path)
 
 
 def _names(kind: type) -> set[str]:
@@ -311,6 +327,7 @@ def _read_settings(path: Path) -> dict[str, Plain]:
     recipe: dict[str, Plain] = {}
     for key, value in loaded.items():
         name = str(key).replace("-", "_").lstrip("_")
+        name = "learning_rate" if name == "lr" else name
         if name not in known or name == "config":
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else "; see train.py --help"
@@ -343,19 +360,6 @@ def resume_file(config: TrainConfig) -> Path:
     return config.folder / "last.pt" if resume in (None, "auto") else Path(str(resume))
 
 
-def _resumed_settings(config: TrainConfig) -> dict[str, Plain]:
-    """The settings of the run that is resumed; its folder is where the checkpoint lies now."""
-    folder = resume_file(config).parent
-    saved = _read_settings(folder / "config.yaml") if (folder / "config.yaml").exists() else {}
-    for name in ("exp_name", "load"):  # the folder is where the file lies; weights are in it
-        saved.pop(name, None)
-    if config.launch.resume != "auto":
-        saved["checkpoints"] = str(folder)
-    else:
-        saved.pop("checkpoints", None)
-    return saved
-
-
 # -- values that can't be ----------------------------------------------------------------
 
 
@@ -381,6 +385,7 @@ def validate(config: TrainConfig) -> None:
         ("--warmup", optimization.warmup, 0 <= optimization.warmup < 100, "0 or more and below 100"),
         ("--weight-decay", optimization.weight_decay, optimization.weight_decay >= 0, "0 or more"),
         ("--clip", optimization.clip, optimization.clip >= 0, "0 or more"),
+        ("--seed", optimization.seed, optimization.seed >= 0, "0 or more"),
         ("--ema", optimization.ema, 0 <= optimization.ema < 1, "0 or more and below 1"),
         ("--save-every", config.run.save_every, config.run.save_every >= 0, "0 or more"),
         ("--save-every-steps", config.run.save_every_steps, config.run.save_every_steps >= 0, "0 or more"),
@@ -408,8 +413,10 @@ def validate(config: TrainConfig) -> None:
         raise UserError("--resume continues the run, --overwrite deletes it: give one of them")
     if launch.resume and config.run.load:
         raise UserError("--resume and --load: a resumed run has its weights already; give one")
-    if launch.nproc > 1 and "LOCAL_RANK" in os.environ:
-        raise UserError("--nproc under torchrun: torchrun starts the processes; leave --nproc out")
+    if config.run.wandb and importlib.util.find_spec("wandb") is None:
+        raise UserError(
+            "--wandb: not installed; pip install 'unet-ddp[wandb]', or leave the flag out"
+        )
 
 
 def _check_pattern(pattern: str) -> None:

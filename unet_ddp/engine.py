@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from unet_ddp.data.dataset import Sample
+from unet_ddp.errors import UserError
 from unet_ddp.losses import DiceCrossEntropy
 from unet_ddp.metrics import confusion
 from unet_ddp.precision import Precision
@@ -187,11 +188,24 @@ def _gradients(
         last = number == accumulate
         with nullcontext() if last else without_sync(state.replica):
             with precision.autocast():
-                logits = state.replica(preprocess(images, _dtype(state.network)))
+                logits = _forward(state.replica, preprocess(images, _dtype(state.network)))
             losses = loss(logits, masks)
             precision.scaler.scale(losses.total / accumulate).backward()
         total += torch.stack([part.detach().float() for part in losses]) / accumulate
     return total
+
+
+def _forward(replica: nn.Module, images: Tensor) -> Tensor:
+    try:
+        logits: Tensor = replica(images)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise UserError(
+            f"--batch-size {len(images)}: batch norm would see a single value per channel in images "
+            f"of {images.shape[3]}x{images.shape[2]}; give a larger batch, --scale or --crop-size"
+        ) from None
+    return logits
 
 
 def _update(state: TrainState, losses: Tensor, clip: float) -> Tensor:

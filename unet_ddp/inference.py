@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from unet_ddp.checkpoint import load_weights, read_model, with_scale
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.reading import ImageFormat, Pixels, fit, read_header, read_image, scaled_size
+from unet_ddp.data.reading import ImageFormat, Pixels, read_header, read_image
 from unet_ddp.errors import UserError
 from unet_ddp.network.build import build_network
 from unet_ddp.preprocessing import Preprocessing
@@ -104,12 +104,6 @@ class Predictor:
         form = ImageFormat(self.preprocessing.channels, self.preprocessing.max_value)
         pixels = read_image(Path(image), form, scale=self.preprocessing.scale)
         return self.predict_scaled(pixels, (header.height, header.width))
-
-    def predict_pixels(self, pixels: Pixels) -> Prediction:
-        """The mask of an image (H, W, C) of the kind that the network was trained on."""
-        size = pixels.shape[:2]
-        small = fit(pixels, scaled_size(size[0], size[1], self.preprocessing.scale))
-        return self.predict_scaled(small, size)
 
     @torch.inference_mode()
     def predict_scaled(self, pixels: Pixels, size: tuple[int, int]) -> Prediction:

@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from unet_ddp.config import TrainConfig, settings
 from unet_ddp.engine import StepReport
-from unet_ddp.errors import UserError
 from unet_ddp.metrics import Scores
 
 Item = TypeVar("Item")
@@ -224,12 +223,8 @@ class WandbWriter:
     """Weights & Biases, for those who ask for it."""
 
     def __init__(self, name: str | None, folder: Path, settings: dict[str, Any]) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise UserError(
-                "--wandb: not installed; pip install 'unet-ddp[wandb]', or leave the flag out"
-            ) from None
+        import wandb
+
         self.run: Any = wandb.init(
             project="unet_ddp", name=name, dir=str(folder), config=settings, resume="allow"
         )

@@ -87,21 +87,26 @@ class RunFolder:
         for half in self.path.glob("*.tmp"):  # left by a kill while saving
             half.unlink()
 
-    def clear(self, *, overwrite: bool) -> None:
-        """Make room for a new run.
+    def refuse_run(self, *, overwrite: bool) -> None:
+        """Make sure that a new run may have the folder; nothing is deleted yet.
 
         Raises:
             UserError: there is a run and `overwrite` is not given.
         """
-        held = [path for pattern in _RUN_FILES for path in self.path.glob(pattern)]
-        marks = [path for path in held if path.suffix in (".pt", ".csv")]
+        marks = [path for path in self._held() if path.suffix in (".pt", ".csv")]
         if marks and not overwrite:
             raise UserError(
                 f"{self.path} holds a run ({marks[0].name}): go on with it by --resume, choose "
                 "another folder by --exp-name NAME, or delete it by --overwrite"
             )
-        for path in held:
+
+    def clear(self) -> None:
+        """Delete the run that is there."""
+        for path in self._held():
             path.unlink()
+
+    def _held(self) -> list[Path]:
+        return [path for pattern in _RUN_FILES for path in self.path.glob(pattern)]
 
     def write(self, files: Mapping[str, Content], position: str) -> str:
         """Write checkpoints by name, in this order; returns a warning, empty when all is well.

@@ -48,13 +48,7 @@ def read_model(path: Path) -> SavedModel:
     """
     content = load(path)
     if content.get("format") == FORMAT and "architecture" in content:
-        return SavedModel(
-            strip_prefixes(content.get("ema") or content["model"])[0],
-            Architecture.from_plain(content["architecture"]),
-            Labels.from_plain(content["labels"]),
-            Preprocessing.from_plain(content["preprocessing"]),
-            [],
-        )
+        return _ours(path, content)
     level, mask_values, notes = content, content.get("mask_values"), []
     for name in _LEVELS:
         if isinstance(content.get(name), Mapping):
@@ -71,6 +65,22 @@ def read_model(path: Path) -> SavedModel:
     if prefixes:
         notes.append(f"prefix {''.join(prefixes)} taken off")
     return _foreign(state, mask_values, notes)
+
+
+def _ours(path: Path, content: Mapping[str, Any]) -> SavedModel:
+    try:
+        return SavedModel(
+            strip_prefixes(content.get("ema") or content["model"])[0],
+            Architecture.from_plain(content["architecture"]),
+            Labels.from_plain(content["labels"]),
+            Preprocessing.from_plain(content["preprocessing"]),
+            [],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path}: made by another version of unet_ddp ({content.get('unet_ddp', '?')}), whose "
+            f"checkpoints differ ({error}); use that version"
+        ) from None
 
 
 def _foreign(state: State, mask_values: Any, notes: list[str]) -> SavedModel:
@@ -165,7 +175,18 @@ def _shape(tensor: Tensor) -> str:
 
 
 def with_scale(model: SavedModel, scale: float | None) -> SavedModel:
-    """`model` at another scale, for files that do not say theirs."""
+    """`model` at another scale, for files that do not say theirs.
+
+    Raises:
+        UserError: the file says it, or there is no such scale.
+    """
     if scale is None or model.preprocessing is None:
         return model
+    if not model.notes:
+        raise UserError(
+            f"--scale {scale}: this checkpoint knows its scale, {model.preprocessing.scale:g}; leave "
+            "the flag out"
+        )
+    if not 0 < scale <= 1:
+        raise UserError(f"--scale {scale}: must be above 0 and at most 1")
     return replace(model, preprocessing=replace(model.preprocessing, scale=scale))

@@ -13,6 +13,7 @@ from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.reading import ImageFormat, read_image, read_mask
+from unet_ddp.errors import UserError
 
 Key = tuple[int, int]
 """(epoch, index): all that a sample depends on, so that workers hold no state."""
@@ -34,7 +35,7 @@ class Sample(NamedTuple):
     """int64: the number of the pair in its data set."""
 
 
-class SegmentationDataset(Dataset[Sample]):
+class SegmentationDataset(Dataset[Sample | UserError]):
     """Pairs of files as samples.
 
     Args:
@@ -60,8 +61,14 @@ class SegmentationDataset(Dataset[Sample]):
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def __getitem__(self, key: Key) -> Sample:
-        epoch, index = key
+    def __getitem__(self, key: Key) -> Sample | UserError:
+        """The sample, or why it can't be read: what a worker raises would lose its form."""
+        try:
+            return self._read(*key)
+        except UserError as error:
+            return error
+
+    def _read(self, epoch: int, index: int) -> Sample:
         pair = self.pairs[index]
         image = read_image(pair.image, self.format, scale=self.scale)
         mask = self.labels.to_ids(read_mask(pair.mask, scale=self.scale), pair.mask)

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from unet_ddp.errors import UserError
+
 WIDTH, HEIGHT = 128, 96
 SCENES, VIEWS, UNSEEN = 40, 4, 4
 
@@ -27,8 +29,11 @@ def write_demo(folder: Path) -> Path:
     done = folder / "README.txt"
     if done.exists():
         return folder
-    for name in ("imgs", "masks", "unseen"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
+    try:
+        for name in ("imgs", "masks", "unseen"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror or error}; the demo set goes there") from None
     for scene in range(SCENES):
         for view in range(VIEWS):
             image, mask = draw(scene, view)

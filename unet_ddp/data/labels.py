@@ -158,6 +158,11 @@ def infer_labels(
             )
         classes = len(kept)
     elif not rgb and (not kept or max(kept) < classes):
+        if ignore is not None and ignore < classes:
+            raise UserError(
+                f"--classes {classes} counts the value {ignore} that --ignore-index names: give "
+                f"--classes {classes - 1}, or leave it out"
+            )
         kept = list(range(classes))
     if len(kept) > IGNORE_ID:
         raise UserError(

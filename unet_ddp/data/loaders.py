@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, Sampler
+from torch.utils.data import DataLoader, DistributedSampler, Sampler, default_collate
 
 from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
 from unet_ddp.errors import UserError
@@ -73,6 +73,24 @@ class ScoringSampler(Sampler[Key]):
         return len(self.indices)
 
 
+class SampleLoader:
+    """Batches of a data set, fetched by workers that live as long as the loader.
+
+    A file that can't be read is the same UserError with workers as without: the loader would
+    raise it with a worker's traceback for a message. Its own random generator keeps it from
+    drawing on torch's global one.
+    """
+
+    def __init__(self, loader: DataLoader[Sample | UserError]) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Sample]:
+        for batch in self.loader:
+            if isinstance(batch, UserError):
+                raise batch
+            yield batch
+
+
 def make_loader(
     dataset: SegmentationDataset,
     sampler: Sampler[Key],
@@ -80,12 +98,11 @@ def make_loader(
     batch_size: int,
     workers: int,
     pin: bool,
-) -> DataLoader[Sample]:
-    """A loader whose workers live as long as it does.
-
-    Its own random generator keeps it from drawing on torch's global one.
-    """
-    return DataLoader(
+) -> SampleLoader:
+    """The loader of one rank."""
+    if workers == 0:
+        _one_thread()
+    loader = DataLoader(
         dataset,
         batch_size=batch_size,
         sampler=sampler,
@@ -94,7 +111,18 @@ def make_loader(
         persistent_workers=workers > 0,
         worker_init_fn=_start_worker,
         generator=torch.Generator(),
+        collate_fn=_collate,
     )
+    return SampleLoader(loader)
+
+
+def _collate(samples: list[Sample | UserError]) -> Sample | UserError:
+    """A batch, or the first error in it."""
+    for sample in samples:
+        if isinstance(sample, UserError):
+            return sample
+    batch: Sample = default_collate(samples)
+    return batch
 
 
 def count_workers(world: World, asked: int | None) -> int:
@@ -108,8 +136,12 @@ def count_workers(world: World, asked: int | None) -> int:
 
 
 def _start_worker(worker: int) -> None:
-    """One core per worker: OpenCV would take them all in each (torch takes one already)."""
+    _one_thread()
+    ignore_in_worker()
+
+
+def _one_thread() -> None:
+    """One core per reading process: OpenCV would take them all in each."""
     import cv2
 
     cv2.setNumThreads(0)
-    ignore_in_worker()

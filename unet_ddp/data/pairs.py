@@ -92,8 +92,11 @@ def _files_by_name(folder: Path) -> dict[str, list[Path]]:
         what = "is a file, not a folder" if folder.exists() else "no such folder"
         raise UserError(f"{folder}: {what}")
     files: dict[str, list[Path]] = defaultdict(list)
+    seen = {folder.resolve()}  # links may lead in a circle
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=_refuse):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        inner = {name: Path(parent, name).resolve() for name in sorted(folders)}
+        folders[:] = [n for n, real in inner.items() if real not in seen and not n.startswith(".")]
+        seen.update(inner.values())
         relative = os.path.relpath(parent, folder)
         prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
         for name in sorted(names):

@@ -29,6 +29,8 @@ class PreparedData:
     format: ImageFormat
     crop_size: tuple[int, int] | None
     """(height, width) of training crops; None where all images have one size."""
+    smallest: tuple[int, int]
+    """(height, width) of the smallest image, after scaling."""
     notes: list[str]
     """What the user should know, a line each."""
 
@@ -70,7 +72,8 @@ def prepare(
         f"split: {split.how}; {len(split.training)} images to train on, "
         f"{len(split.validation)} to validate"
     )
-    return PreparedData(split, labels, found.format, _crop_size(config, found), notes)
+    smallest = scaled_size(*min(found.sizes), config.scale)
+    return PreparedData(split, labels, found.format, _crop_size(config, found), smallest, notes)
 
 
 def _folders(config: DataConfig) -> tuple[Path, Path, list[str]]:

@@ -23,9 +23,9 @@ from unet_ddp.errors import UserError
 Pixels = NDArray[np.uint8] | NDArray[np.uint16]
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp"})
-LOSSY = frozenset({"JPEG", "WEBP", "MPO"})
 _GREY = frozenset({"1", "L", "LA", "I;16", "I;16B", "I;16L", "I"})
 _DEEP = frozenset({"I;16", "I;16B", "I;16L", "I"})
+_SAMPLES, _BITS, _EXTRA, _PHOTOMETRIC, _RGB = 277, 258, 338, 262, 2  # of TIFF
 _COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV"})
 
 
@@ -103,9 +103,12 @@ def read_header(path: Path) -> Header:
         return Header(
             width,
             height,
-            ImageFormat(1 if image.mode in _GREY else 3, 65535 if image.mode in _DEEP else 255),
+            ImageFormat(
+                1 if image.mode in _GREY else 3,
+                65535 if image.mode in _DEEP or _is_deep_png(image) else 255,
+            ),
             is_colour=image.mode in _COLOUR and not indexed,
-            is_lossy=image.format in LOSSY,
+            is_lossy=image.format in ("JPEG", "MPO") or _is_lossy_webp(path, image),
             palette=_palette(image) if indexed else None,
         )
 
@@ -146,18 +149,23 @@ def read_image(path: Path, wanted: ImageFormat, *, scale: float = 1.0) -> Pixels
             width, height = image.size
             target = scaled_size(height, width, scale)
             image.draft(image.mode, (target[1], target[0]))  # JPEG: decoded at 1/2, 1/4 or 1/8
-            pixels, turned = _as_array(image, wanted)
+            pixels, turned = _as_array(image, wanted, path)
             if turned:
                 width, height = height, width
     return fit(_check(pixels, wanted, path), scaled_size(height, width, scale))
 
 
-def _as_array(image: Image.Image, wanted: ImageFormat) -> tuple[Pixels, bool]:
+def _as_array(image: Image.Image, wanted: ImageFormat, path: Path) -> tuple[Pixels, bool]:
     """The pixels upright, and whether that took a turn by 90 degrees."""
     turned = image.getexif().get(0x0112, 1) >= 5
+    if _is_deep_png(image):
+        return _read_deep_png(path), turned
     upright = ImageOps.exif_transpose(image) if image.getexif().get(0x0112, 1) > 1 else image
     if upright.mode in _DEEP:
-        return np.asarray(upright).astype(np.uint16)[..., None], turned
+        values = np.asarray(upright)
+        if values.min() < 0 or values.max() > 65535:
+            raise UserError(f"{path}: values beyond 16 bit; save as 8 or 16 bit")
+        return values.astype(np.uint16)[..., None], turned
     pixels = np.asarray(upright.convert("L" if wanted.channels == 1 else "RGB"), np.uint8)
     return pixels, turned
 
@@ -241,19 +249,50 @@ def _palette(image: Image.Image) -> tuple[tuple[int, int, int], ...]:
     return tuple((flat[i], flat[i + 1], flat[i + 2]) for i in range(0, len(flat) - 2, 3))
 
 
-# -- TIFF of kinds that Pillow can't read ------------------------------------------------
+def _is_lossy_webp(path: Path, image: Image.Image) -> bool:
+    if image.format != "WEBP":
+        return False
+    with path.open("rb") as file:
+        return b"VP8L" not in file.read(4096)
+
+
+# -- kinds of PNG and TIFF that Pillow can't read, or would make less of -------------------
+
+
+def _is_deep_png(image: Image.Image) -> bool:
+    """Whether it is colour of 16 bit, of which Pillow drops the lower half."""
+    return (
+        image.format == "PNG" and image.mode != "I;16" and ";16" in str(getattr(image, "tile", ""))
+    )
+
+
+def _read_deep_png(path: Path) -> Pixels:
+    import cv2
+
+    stored = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_UNCHANGED)
+    if stored is None:
+        raise UserError(f"{path}: damaged or cut short; replace it")
+    if stored.ndim == 2 or stored.shape[2] == 2:
+        return cast(Pixels, np.atleast_3d(stored)[..., :1])
+    return cast(Pixels, np.ascontiguousarray(stored[..., 2::-1]))  # OpenCV's order is BGR(A)
 
 
 def _is_tifffile(path: Path) -> bool:
-    """Whether `path` is a TIFF that Pillow can't open: many bands, 16 bit colour."""
+    """Whether `path` is a TIFF of many bands or of 16 bit colour; Pillow can't open such files, or
+    takes a fourth band for something else."""
     if path.suffix.lower() not in (".tif", ".tiff"):
         return False
     try:
         with Image.open(path) as image:
-            return image.mode not in _GREY | _COLOUR
+            tags = getattr(image, "tag_v2", {})
+            samples, bits = tags.get(_SAMPLES, 1), max(tags.get(_BITS, (1,)))
+            has_alpha = any(kind in (1, 2) for kind in tags.get(_EXTRA, ()))
+            other = samples == 2 or (samples == 4 and tags.get(_PHOTOMETRIC) == _RGB)
+            deep = samples > 1 and bits > 8
+            return deep or (other and not has_alpha) or image.mode not in _GREY | _COLOUR
     except UnidentifiedImageError:
         return True
-    except OSError:
+    except (OSError, ValueError, TypeError):
         return False
 
 

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ from unet_ddp.data.reading import ImageFormat, check_decodes, read_header, read_
 from unet_ddp.errors import UserError
 
 _VERSION = 1  # of what an entry holds
+_SAVE_EVERY = 10  # seconds
 _MOST_VALUES = 1024  # a mask of more different values is no mask of classes
 
 
@@ -76,7 +78,10 @@ def scan(pairs: list[Pair], *, progress: Progress, workers: int = 1) -> Findings
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
         try:
-            facts = list(progress(pool.map(look, files, kinds), len(files)))
+            facts = []
+            for found in progress(pool.map(look, files, kinds), len(files)):
+                facts.append(found)
+                cache.save_now_and_then()
         finally:
             pool.shutdown(cancel_futures=True)
             cache.save()
@@ -176,6 +181,7 @@ class _Cache:
         self.path = cache_folder() / f"scan-{name[:16]}.json"
         self.entries: dict[str, list[Any]] = {}
         self.changed = False
+        self.saved = time.monotonic()
         with contextlib.suppress(OSError, ValueError, AttributeError):
             kept = json.loads(self.path.read_text(encoding="utf-8"))
             if kept.get("version") == _VERSION:
@@ -196,14 +202,22 @@ class _Cache:
         self.changed = True
         return facts
 
+    def save_now_and_then(self) -> None:
+        """Keep the entries every few seconds: a long scan that is stopped was not in vain."""
+        if time.monotonic() - self.saved > _SAVE_EVERY:
+            self.save()
+
     def save(self) -> None:
         """Keep the entries; a cache that can't be written is done without."""
+        self.saved = time.monotonic()
         if not self.changed:
             return
+        self.changed = False
+        entries = dict(self.entries)  # threads may add to it meanwhile
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             half = self.path.with_suffix(f".{os.getpid()}.tmp")
-            half.write_text(json.dumps({"version": _VERSION, "entries": self.entries}))
+            half.write_text(json.dumps({"version": _VERSION, "entries": entries}))
             half.replace(self.path)
 
 

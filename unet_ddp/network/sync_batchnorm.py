@@ -93,9 +93,11 @@ class GlobalBatchNorm2d(nn.BatchNorm2d):
         """Running statistics as nn.BatchNorm2d keeps them, with the unbiased variance."""
         if self.running_mean is None or self.running_var is None:
             return
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked += 1
-        share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked += 1
+        share = self.momentum
+        if share is None:
+            share = 1 / float(self.num_batches_tracked or 1)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
         unbiased = variance * (count / (count - 1).clamp(min=1))
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)

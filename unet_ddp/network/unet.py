@@ -7,6 +7,10 @@ Segmentation" (2015), with padded convolutions and batch norm: ``inc``, ``down1`
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -146,8 +150,25 @@ class UNet(nn.Module):
         return logits[..., :height, :width]
 
     def _level(self, level: nn.Module, *inputs: Tensor) -> Tensor:
-        recompute = self.checkpointing and self.training
-        out: Tensor = (
-            checkpoint(level, *inputs, use_reentrant=False) if recompute else level(*inputs)
-        )
+        if not (self.checkpointing and self.training):
+            out: Tensor = level(*inputs)
+            return out
+        contexts = partial(_once, level)
+        out = checkpoint(level, *inputs, use_reentrant=False, context_fn=contexts)
         return out
+
+
+def _once(level: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Contexts for a level's first and second computation: batch norm counts the first alone."""
+    return nullcontext(), _statistics_as_they_are(level)
+
+
+@contextmanager
+def _statistics_as_they_are(level: nn.Module) -> Iterator[None]:
+    norms = [module for module in level.modules() if isinstance(module, nn.BatchNorm2d)]
+    momenta, counts = [n.momentum for n in norms], [n.num_batches_tracked for n in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    yield
+    for norm, momentum, count in zip(norms, momenta, counts, strict=True):
+        norm.momentum, norm.num_batches_tracked = momentum, count

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from unet_ddp.errors import RunError, UserError
 
 Result = TypeVar("Result")
+
+_PATIENCE = timedelta(days=7)
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class World:
     """Key-value store beside the group; None where no group was made."""
     peers: tuple[int, ...] = ()
     """Process numbers of the other ranks on this machine."""
+    works: Iterator[int] = field(default_factory=itertools.count, repr=False)
+    """Numbers for what `on_main` does, the same on every rank."""
 
     @property
     def is_main(self) -> bool:
@@ -55,13 +61,18 @@ class World:
         if self.store is None:
             return work()
         outcome: list[Any] = [None, None]
+        done = f"main did work {next(self.works)}"
         if self.is_main:
             try:
                 outcome[0] = work()
             except Exception as error:
                 outcome[1] = error
+                self.store.set(done, "")
                 dist.broadcast_object_list([None, _sendable(error)], src=0)
                 raise
+            self.store.set(done, "")
+        else:  # by the store: looking at many files may take longer than a collective may
+            self.store.wait([done], _PATIENCE)
         dist.broadcast_object_list(outcome, src=0)
         if outcome[1] is not None:
             raise outcome[1]
@@ -87,6 +98,7 @@ class World:
         """
         if self.store is None:
             return network
+        _freeze_unused(network, example)
         replica = DistributedDataParallel(
             network,
             device_ids=[self.device] if self.device.type == "cuda" else None,
@@ -95,6 +107,19 @@ class World:
         )
         _settle_buckets(replica, example)
         return replica
+
+
+def _freeze_unused(network: nn.Module, example: Tensor) -> None:
+    """Parameters that no output depends on (some of smp's encoders have such) are left alone.
+
+    DDP would wait for their gradients for ever. The buffers stay as they were.
+    """
+    buffers = [buffer.clone() for buffer in network.buffers()]
+    network(example).sum().backward()
+    for parameter in network.parameters():
+        parameter.requires_grad_(parameter.grad is not None)
+    network.zero_grad(set_to_none=True)
+    _restore(network, buffers)
 
 
 def _settle_buckets(replica: DistributedDataParallel, example: Tensor) -> None:
@@ -107,9 +132,13 @@ def _settle_buckets(replica: DistributedDataParallel, example: Tensor) -> None:
     buffers = [buffer.clone() for buffer in replica.buffers()]
     replica(example).sum().backward()
     replica.zero_grad(set_to_none=True)
-    with torch.no_grad():
-        for buffer, before in zip(replica.buffers(), buffers, strict=True):
-            buffer.copy_(before)
+    _restore(replica, buffers)
+
+
+@torch.no_grad()
+def _restore(module: nn.Module, buffers: list[Tensor]) -> None:
+    for buffer, before in zip(module.buffers(), buffers, strict=True):
+        buffer.copy_(before)
 
 
 # torch 2.15 gave DDP's broadcast_buffers a new name and warns of the old one.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import signal
 import socket
+import sys
 from datetime import timedelta
 
 import torch
@@ -29,7 +32,7 @@ def join(device: str, timeout: float) -> World:
             ("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")),
         )
     )
-    mine = pick_device(device, local_rank)
+    mine = pick_device(device, local_rank, local_size)
     if mine.type == "cuda":
         torch.cuda.set_device(mine)
     if local_size > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":
@@ -38,6 +41,7 @@ def join(device: str, timeout: float) -> World:
         )  # torchrun says 1, whatever there is
     if "RANK" not in os.environ:
         return World(device=mine)
+    _end_with_launcher()
     patience = timedelta(seconds=timeout)
     store = _store(rank, size, local_size, patience)
     dist.init_process_group(
@@ -51,6 +55,16 @@ def join(device: str, timeout: float) -> World:
     return World(rank, size, local_rank, local_size, mine, store, _peers())
 
 
+def _end_with_launcher() -> None:
+    """Have the system send SIGTERM to this process when its launcher dies, killed or not.
+
+    Orphans would train on and hold the run's folder; so they save and stop (Linux only).
+    """
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
 def _peers() -> tuple[int, ...]:
     """Process numbers of the other ranks on this machine, for the time when one has died."""
     me = (socket.gethostname(), os.getpid())
@@ -59,8 +73,8 @@ def _peers() -> tuple[int, ...]:
     return tuple(number for host, number in found if host == me[0] and number != me[1])
 
 
-def pick_device(device: str, local_rank: int = 0) -> torch.device:
-    """The device for this process.
+def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.device:
+    """The device for this process, one of `local_size` on this machine.
 
     Raises:
         UserError: there is no such GPU.
@@ -70,10 +84,10 @@ def pick_device(device: str, local_rank: int = 0) -> torch.device:
     if not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no GPU on this machine; try --device cpu")
     count = torch.cuda.device_count()
-    if local_rank >= count:
+    if local_size > count:  # every process finds this, so that the main one can say it
         raise UserError(
-            f"more processes than the {count} GPU(s) of this machine: start {count}, "
-            "or give --device cpu"
+            f"{local_size} processes on a machine with {count} GPU(s): start {count} by "
+            f"--nproc_per_node={count}, or give --device cpu"
         )
     return torch.device("cuda", local_rank)
 

@@ -1,0 +1,56 @@
+"""train.py with two faults planted, for benchmarks.chaos: it tells its steps and saves slowly.
+
+Neither is in the program itself: a step appends a line to the file named by CHAOS_STEPS, and
+writing a checkpoint takes its time, so that kills fall into it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import train
+from unet_ddp.checkpoint import files
+from unet_ddp.guard import FiniteGuard
+
+STEPS = Path(os.environ["CHAOS_STEPS"])
+PAUSE = float(os.environ.get("CHAOS_PAUSE", "0"))
+
+
+def slow_save(content: Any, file: io.BufferedWriter, **how: Any) -> None:
+    """torch.save in twenty pieces with pauses between; as it is for torch's own use."""
+    if how:
+        SAVE(content, file, **how)
+        return
+    whole = io.BytesIO()
+    SAVE(content, whole)
+    data = whole.getvalue()
+    piece = len(data) // 20 + 1
+    for start in range(0, len(data), piece):
+        file.write(data[start : start + piece])
+        file.flush()
+        time.sleep(PAUSE / 2)
+
+
+def tell_step(self: FiniteGuard, report: Any, step: int) -> None:
+    """A line with this process, its rank, the step and the time."""
+    with STEPS.open("a", encoding="utf-8") as file:
+        file.write(f"{os.getpid()} {self.world.rank} {step} {time.time()}\n")
+    time.sleep(PAUSE)
+    LOOK(self, report, step)
+
+
+SAVE, LOOK = torch.save, FiniteGuard.look
+
+if __name__ == "__main__":
+    files.torch.save = slow_save  # type: ignore[attr-defined]
+    FiniteGuard.look = tell_step  # type: ignore[method-assign]
+    train.main()
