@@ -35,13 +35,15 @@ def stack(samples: list[Sample]) -> Sample:
     return Sample(*(torch.stack(parts) for parts in zip(*samples, strict=True)))
 
 
-def new_state(world: World, model: str, encoder: str | None, dtype: torch.dtype) -> TrainState:
+def new_state(
+    world: World, model: str, encoder: str | None, dtype: torch.dtype, side: int = 64
+) -> TrainState:
     torch.manual_seed(5)
     architecture = choose_architecture(model, encoder, channels=3, num_classes=3, width=4)
     network = synchronise_batchnorm(build_network(architecture).to(dtype), world)
     return TrainState(
         network,
-        world.replicate(network, torch.zeros(2, 3, 64, 64, dtype=dtype)),
+        world.replicate(network, torch.zeros(2, 3, side, side, dtype=dtype)),
         torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True),
         Precision(world.device),
     )
@@ -137,3 +139,18 @@ def said_by_failing(rank: int, kind: str, folder: str) -> tuple[int, str]:
     with contextlib.redirect_stderr(err):
         status = fail_on(rank, kind, folder)
     return status, err.getvalue()
+
+
+def train_some(model: str, encoder: str, side: int) -> list[float]:
+    """Losses of three steps of one of smp's networks."""
+    world = join("cpu", 60)
+    state = new_state(world, model, encoder, torch.float32, side)
+    batch = stack([fixed_sample(world.rank, side)])
+    reports = train_epoch(
+        state, [batch] * 3, DiceCrossEntropy(), PIXELS, Schedule(1e-4, 3), steps=3
+    )
+    losses = [float(report.losses[0]) for report in reports]
+    del state, reports
+    gc.collect()
+    leave(world)
+    return losses

@@ -59,6 +59,7 @@ def test_flags(words: list[str], group: str, name: str, value: object) -> None:
         (["--resume", "--overwrite"], "give one of them"),
         (["--augmentation", "wild"], "--augmentation"),
         (["--ema", "1"], "--ema 1"),
+        (["--seed", "-1"], "--seed -1"),
     ],
 )
 def test_what_can_not_be_is_one_line(words: list[str], said: str) -> None:

@@ -41,6 +41,7 @@ def test_classes_from_values(values: list[int], how: dict, expected: tuple[int, 
         ([0, 255], {"classes": 3}, "--classes 3"),
         ([0, 1, 2, 300], {"classes": 3}, "--classes 3"),
         ([0, 1], {"ignore": 7}, "--ignore-index 7"),
+        (list(range(12)), {"classes": 12, "ignore": 11}, "--classes 11"),
         (list(range(300)), {}, "300 different values"),
     ],
 )
@@ -64,8 +65,9 @@ def test_a_written_mask_reads_back_as_the_same_classes(
     labels: Labels, tmp_path: Path, rng: np.random.Generator
 ) -> None:
     ids = rng.integers(0, labels.num_classes, (11, 13)).astype(np.uint8)
-    labels.to_image(ids).save(tmp_path / "mask.png")
-    assert (labels.to_ids(read_mask(tmp_path / "mask.png"), tmp_path) == ids).all()
+    for name in ("mask.png", "mask.tif"):
+        labels.to_image(ids).save(tmp_path / name)
+        assert (labels.to_ids(read_mask(tmp_path / name), tmp_path) == ids).all()
     assert Labels.from_plain(labels.to_plain()) == labels
 
 

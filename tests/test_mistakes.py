@@ -123,6 +123,14 @@ def weights_for_other_classes(folder: Path) -> list[str]:
     return ["--class-weights", "1", "2", "3"]
 
 
+def strange_value_for_a_reading_process(folder: Path) -> list[str]:
+    return [*strange_value(folder), "--workers", "1"]
+
+
+def one_value_per_channel(folder: Path) -> list[str]:
+    return ["--model", "deeplabv3plus", "--encoder", "resnet18"]
+
+
 MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (no_images, ["imgs", "no images"]),
     (no_such_folder, ["nowhere", "no such folder"]),
@@ -130,6 +138,7 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (two_masks, ["two masks", "cx.bmp"]),
     (sizes_differ, ["cx.png", "33x24", "32x24"]),
     (strange_value, ["masks", "x.bmp", "77"]),
+    (strange_value_for_a_reading_process, ["masks", "x.bmp", "77"]),
     (truncated_image, ["imgs", "cx.png"]),
     (truncated_mask, ["masks", "cx.png"]),
     (empty_file, ["cx.png"]),
@@ -172,3 +181,12 @@ def test_a_run_that_is_refused_touches_nothing(ranks: Ranks, tmp_path: Path) -> 
     held = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert held == {"last.pt", ".lock"}
     assert (tmp_path / "checkpoints" / "last.pt").read_bytes() == b"somebody's"
+
+
+def test_a_batch_that_batch_norm_can_not_use(ranks: Ranks, tmp_path: Path) -> None:
+    """On one rank; on several, the statistics are those of all."""
+    make_set(tmp_path, 5)
+    words = [*data_flags(tmp_path), *FLAGS, *one_value_per_channel(tmp_path)]
+    status, _, err = ranks.run(1, call_main, "train", words, str(tmp_path))[0]
+    assert status == 2
+    assert err.startswith("error: --batch-size 1") and err.count("\n") == 1

@@ -64,6 +64,8 @@ def test_checkpointing_changes_no_gradient() -> None:
         network(images).square().sum().backward()
     for a, b in zip(plain.parameters(), saving.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
+    for name, buffer in plain.named_buffers():  # statistics are counted once, not twice
+        torch.testing.assert_close(dict(saving.named_buffers())[name], buffer)
 
 
 @pytest.mark.parametrize(

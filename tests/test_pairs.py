@@ -43,6 +43,14 @@ def test_partners(
     assert ("orphan" in note) == ("orphan_mask.png" in masks)
 
 
+def test_links_in_a_circle_are_followed_once(tmp_path: Path) -> None:
+    touch(tmp_path / "i", "sub/a.jpg")
+    touch(tmp_path / "m", "sub/a.png")
+    (tmp_path / "i" / "sub" / "loop").symlink_to(tmp_path / "i")
+    pairs, _ = find_pairs(tmp_path / "i", tmp_path / "m")
+    assert [pair.name for pair in pairs] == ["sub/a"]
+
+
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     touch(tmp_path / "i", "lone.jpg", "twice.jpg", "twice.png", "two.jpg", "good.jpg")
     touch(tmp_path / "m", "twice.png", "two.png", "two.gif", "good.png")

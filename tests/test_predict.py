@@ -156,6 +156,10 @@ def test_16_bit_images(here: Path) -> None:
         (["a.png", "-m", "nowhere.pt"], "nowhere.pt"),
         (["a.png", "-m", "a.png"], "a.png: no checkpoint"),
         (["a.png", "-o", "out.jpg"], "out.jpg"),
+        (["a.png", "-o", "out.gif"], "out.gif"),
+        (["a.png", "-o", "a.png", "--overwrite"], "is one of the images"),
+        (["a.png", "--overlay"], "a_overlay.png: is there already"),
+        (["a.png", "--scale", "0.3"], "knows its scale"),
         (["a.png", "sub/a.png", "-o", "out"], "another image's"),
         (["deep.png"], "16 bit"),
         ([], "inputs"),
@@ -170,6 +174,7 @@ def test_mistakes(
     write_photo(here / "sub" / "a.png")
     (here / "empty").mkdir()
     Image.fromarray(np.zeros((20, 20), np.uint16)).save(here / "deep.png")
+    (here / "a_overlay.png").write_bytes(b"by hand")
     assert predict.main(words) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: ") and err.count("\n") == 1

@@ -93,3 +93,21 @@ def test_global_batch_norm_is_batch_norm_where_there_is_one_rank() -> None:
         torch.testing.assert_close(a.grad, b.grad)
     torch.testing.assert_close(plain.state_dict(), ours.state_dict())
     torch.testing.assert_close(plain.weight.grad, ours.weight.grad)
+
+
+@pytest.mark.parametrize("model", ["pspnet", "deeplabv3plus", "pan", "segformer", "linknet"])
+def test_other_networks_train_on_two_ranks(ranks: Ranks, model: str) -> None:
+    """Some have parameters that no output depends on, which DDP would wait for."""
+    for losses in ranks.run(2, jobs.train_some, model, "resnet18", 128):
+        assert len(losses) == 3 and all(np.isfinite(losses))
+
+
+def test_more_ranks_than_gpus_is_known_to_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unet_ddp.errors import UserError
+    from unet_ddp.world import pick_device
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for rank in range(2):
+        with pytest.raises(UserError, match="2 processes on a machine with 1 GPU"):
+            pick_device("auto", rank, 2)

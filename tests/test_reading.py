@@ -151,3 +151,42 @@ def test_no_image_at_all(tmp_path: Path) -> None:
     frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
     with pytest.raises(UserError, match="several frames"):
         read_header(tmp_path / "film.gif")
+
+
+def test_sixteen_bit_colour_keeps_its_lower_half(tmp_path: Path) -> None:
+    """Pillow reads such a PNG as 8 bit."""
+    import cv2
+
+    pixels = np.random.default_rng(0).integers(0, 65536, (9, 7, 3)).astype(np.uint16)
+    cv2.imwrite(str(tmp_path / "x.png"), pixels[..., ::-1])
+    tifffile.imwrite(tmp_path / "x.tif", pixels, photometric="rgb")
+    for name in ("x.png", "x.tif"):
+        header = read_header(tmp_path / name)
+        assert header.format == ImageFormat(3, 65535)
+        assert (read_image(tmp_path / name, header.format) == pixels).all()
+
+
+@pytest.mark.parametrize("bands", [2, 4])
+def test_a_further_band_is_not_lost(tmp_path: Path, bands: int) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (9, 7, bands), dtype=np.uint8)
+    photometric = "rgb" if bands == 4 else "minisblack"
+    tifffile.imwrite(
+        tmp_path / "x.tif", pixels, photometric=photometric, planarconfig="contig",
+        extrasamples=["unspecified"],
+    )  # fmt: skip
+    header = read_header(tmp_path / "x.tif")
+    assert header.format.channels == bands
+    assert (read_image(tmp_path / "x.tif", header.format) == pixels).all()
+
+
+def test_values_beyond_16_bit_are_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0, 70000]], np.int32)).save(tmp_path / "x.tif")
+    with pytest.raises(UserError, match="beyond 16 bit"):
+        read_image(tmp_path / "x.tif", ImageFormat(1, 65535))
+
+
+def test_lossless_webp_masks_are_not_lossy(tmp_path: Path) -> None:
+    mask = np.kron(np.arange(6, dtype=np.uint8).reshape(2, 3), np.ones((8, 8), np.uint8))
+    for lossless in (True, False):
+        Image.fromarray(mask).convert("RGB").save(tmp_path / "x.webp", lossless=lossless)
+        assert read_header(tmp_path / "x.webp").is_lossy != lossless

@@ -95,7 +95,7 @@ def read_header(path: Path) -> Header:
         return Header(bands.shape[1], bands.shape[0], _format_of(bands), True, False, None)
     with _opened(path) as image:
         width, height = image.size
-        if image.getexif().get(0x0112, 1) >= 5:  # orientations that turn by 90 degrees
+        if _orientation(image) >= 5:  # orientations that turn by 90 degrees
             width, height = height, width
         if image.mode not in _GREY | _COLOUR:
             raise UserError(f"{path}: pixels of kind {image.mode}; save as 8 or 16 bit")
@@ -111,6 +111,13 @@ def read_header(path: Path) -> Header:
             is_lossy=image.format in ("JPEG", "MPO") or _is_lossy_webp(path, image),
             palette=_palette(image) if indexed else None,
         )
+
+
+def _orientation(image: Image.Image) -> int:
+    """EXIF's 1 to 8; above 4 for a turn by 90 degrees."""
+    if image.format == "PNG" and "exif" not in image.info:
+        return 1  # Pillow would decode all pixels to look for it behind them
+    return int(image.getexif().get(0x0112, 1))
 
 
 def check_decodes(path: Path) -> None:
@@ -157,10 +164,10 @@ def read_image(path: Path, wanted: ImageFormat, *, scale: float = 1.0) -> Pixels
 
 def _as_array(image: Image.Image, wanted: ImageFormat, path: Path) -> tuple[Pixels, bool]:
     """The pixels upright, and whether that took a turn by 90 degrees."""
-    turned = image.getexif().get(0x0112, 1) >= 5
+    turned = _orientation(image) >= 5
     if _is_deep_png(image):
         return _read_deep_png(path), turned
-    upright = ImageOps.exif_transpose(image) if image.getexif().get(0x0112, 1) > 1 else image
+    upright = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
     if upright.mode in _DEEP:
         values = np.asarray(upright)
         if values.min() < 0 or values.max() > 65535:
@@ -225,7 +232,7 @@ def read_mask(path: Path, *, scale: float = 1.0) -> NDArray[np.int32]:
 
 
 def _upright_mask(image: Image.Image) -> Image.Image:
-    if image.getexif().get(0x0112, 1) > 1:
+    if _orientation(image) > 1:
         ImageOps.exif_transpose(image, in_place=True)
     if image.mode in ("LA", "PA"):
         return image.convert(image.mode[0])

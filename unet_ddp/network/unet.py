@@ -169,6 +169,8 @@ def _statistics_as_they_are(level: nn.Module) -> Iterator[None]:
     momenta, counts = [n.momentum for n in norms], [n.num_batches_tracked for n in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None
-    yield
-    for norm, momentum, count in zip(norms, momenta, counts, strict=True):
-        norm.momentum, norm.num_batches_tracked = momentum, count
+    try:
+        yield
+    finally:  # torch leaves by an exception once it has what it needs
+        for norm, momentum, count in zip(norms, momenta, counts, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, count
