@@ -17,14 +17,14 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from unet_ddp import __version__, checkpoint
 from unet_ddp.checkpoint import RunFolder
-from unet_ddp.config import TrainConfig, parse_train, resume_file, save_settings, settings
+from unet_ddp.config import TrainConfig, parse_train, save_settings, settings
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import Labels
@@ -48,6 +48,7 @@ from unet_ddp.network.build import Architecture, build_network, choose_architect
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.precision import Precision
 from unet_ddp.preprocessing import Preprocessing
+from unet_ddp.resuming import Begun, keep_global_batch, open_run
 from unet_ddp.tracking import Tracker, score_columns, show_files, start_tracker
 from unet_ddp.world import Preemption, World, fail_early, sum_over_ranks, tell
 
@@ -229,116 +230,6 @@ def make_deterministic() -> None:
     torch.backends.cudnn.benchmark = False
 
 
-@dataclass(frozen=True)
-class Begun:
-    """What a run starts from."""
-
-    content: checkpoint.Content | None = None
-    """The checkpoint of the run that goes on; None for a new run."""
-    weights: checkpoint.SavedModel | None = None
-    """Weights for a new run to start from."""
-    notes: list[str] = field(default_factory=list)
-
-
-def open_run(config: TrainConfig, folder: RunFolder) -> Begun:
-    """The run that goes on, or what a new one starts from; the folder is held, and as it was."""
-    folder.hold()
-    if was_restarted(folder):
-        return reopen_run(config, folder, folder.last)
-    if config.launch.resume is not None:
-        return reopen_run(config, folder, resume_file(config))
-    folder.refuse_run(overwrite=config.launch.overwrite)
-    weights = checkpoint.read_model(Path(config.run.load)) if config.run.load else None
-    notes = [f"{config.run.load}: {note}" for note in weights.notes] if weights else []
-    return Begun(weights=weights, notes=notes)
-
-
-def reopen_run(config: TrainConfig, folder: RunFolder, path: Path) -> Begun:
-    """The run that goes on from `path`."""
-    if not path.is_file():
-        raise UserError(
-            f"{path}: nothing to resume there; leave --resume out to begin, or name the run by "
-            "--exp-name"
-        )
-    if path.name != folder.last.name and folder.last.exists() and not config.launch.overwrite:
-        raise UserError(
-            f"--resume {path}: its run has gone on since, to {folder.last}; give --overwrite to go "
-            "back and lose that, or --load to begin another run from these weights"
-        )
-    content, path, damage = checkpoint.load_or_previous(path)
-    if "optimizer" not in content:
-        raise UserError(
-            f"{path}: holds weights alone; resume from a last.pt, or begin from it by --load"
-        )
-    position = content["position"]
-    done = f"resuming {path}: {position['epoch']} epochs and {position['step']} steps are done"
-    return Begun(content, notes=[note for note in (damage, done) if note])
-
-
-def was_restarted(folder: RunFolder) -> bool:
-    """Whether torchrun has restarted this run, so that it goes on by itself."""
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if restarts == "0" or not folder.last.is_file():
-        return False
-    name = checkpoint.launch_name()
-    return name is not None and checkpoint.load_or_previous(folder.last)[0].get("launch") == name
-
-
-FIXED = {"scale", "model", "encoder", "width", "bilinear", "classes", "ignore_index"}
-PLACE = {"checkpoints", "exp_name", "load", "images", "masks", "wandb", "batch_size"}
-
-
-def note_changes(config: TrainConfig, begun: Begun) -> None:
-    """Tell which settings differ from those that the run began with.
-
-    Raises:
-        UserError: one that its weights hang on.
-    """
-    assert begun.content is not None
-    before, now = begun.content["config"], settings(config)
-    changed = [
-        f"{name} {before[name]} -> {value}"
-        for name, value in now.items()
-        if before.get(name, value) != value
-        and name not in PLACE
-        and not name.startswith("save_every")
-    ]
-    fixed = [words for words in changed if words.split()[0] in FIXED]
-    if fixed:
-        raise UserError(
-            f"--resume: {', '.join(fixed)}: a run keeps its network, scale and classes; leave the "
-            "flag out, or begin a new run from its weights by --load"
-        )
-    if changed:
-        begun.notes.append(f"changed since: {', '.join(changed)}")
-
-
-def keep_global_batch(config: TrainConfig, world: World, begun: Begun) -> TrainConfig:
-    """`config` with the batch size that, on these processes, gives the resumed run's steps."""
-    if begun.content is None:
-        return config
-    note_changes(config, begun)
-    images, accumulate = begun.content["images_per_step"], config.optimization.accumulate
-    if images % (world.size * accumulate):
-        sizes = [str(n) for n in range(1, images + 1) if images % (n * accumulate) == 0]
-        raise UserError(
-            f"--resume: the run's {images} images per step can't be divided among {world.size} "
-            f"processes; resume on {', '.join(sizes)} of them"
-        )
-    batch_size = images // (world.size * accumulate)
-    if batch_size != config.optimization.batch_size:
-        begun.notes.append(
-            f"batch size {batch_size} on each of {world.size} process(es) keeps the run's {images} "
-            "images per step"
-        )
-    if accumulate != begun.content["config"]["accumulate"]:
-        begun.notes.append(
-            f"--accumulate {accumulate}: batch statistics and Dice are those of "
-            f"{batch_size * world.size} images now"
-        )
-    return replace(config, optimization=replace(config.optimization, batch_size=batch_size))
-
-
 def prepare_data(config: TrainConfig, world: World, begun: Begun) -> PreparedData:
     """The data set, found, checked, labelled and split; and the configuration beside the run."""
     labels = Labels.from_plain(begun.content["labels"]) if begun.content else None
@@ -398,23 +289,17 @@ def build_model(config: TrainConfig, world: World, data: PreparedData, begun: Be
         checkpoint.load_weights(network, begun.weights.state, Path(str(config.run.load)))
     network = synchronise_batchnorm(network.to(world.device), world)
     example = torch.zeros(2, architecture.channels, *example_size(data), device=world.device)
-    optimizer = torch.optim.AdamW(
-        network.parameters(),
-        lr=options.learning_rate,
-        weight_decay=options.weight_decay,
-        fused=True,
-    )
     state = TrainState(
         network,
         world.replicate(network, example),
-        optimizer,
+        torch.optim.AdamW(network.parameters(), weight_decay=options.weight_decay, fused=True),
         precision,
         moving_average(network, options.ema),
         sums=torch.zeros(3, dtype=torch.float64, device=world.device),
     )
     if begun.content is not None:
         state.load_state_dict(begun.content)
-        for group in optimizer.param_groups:  # the learning rate is set at each step
+        for group in state.optimizer.param_groups:  # the learning rate is set at each step
             group["weight_decay"] = options.weight_decay
     loss = DiceCrossEntropy(
         dice_weight=options.dice_weight,

@@ -369,8 +369,34 @@ def validate(config: TrainConfig) -> None:
     Raises:
         UserError: naming the flag, the value and what it may be.
     """
+    for flag, value, sound, allowed in _limits(config):
+        if not sound:
+            raise UserError(f"{flag} {value}: must be {allowed}")
     data, optimization, launch = config.data, config.optimization, config.launch
-    checks = [
+    weights = (optimization.dice_weight, optimization.cross_entropy_weight)
+    if min(weights) < 0 or max(weights) == 0:
+        raise UserError("--dice-weight and --cross-entropy-weight: neither below 0, one above it")
+    if optimization.class_weights and min(optimization.class_weights) < 0:
+        raise UserError(f"--class-weights {optimization.class_weights}: none may be below 0")
+    if (data.images is None) != (data.masks is None):
+        given, other = ("--images", "--masks") if data.images else ("--masks", "--images")
+        raise UserError(f"{given} is given without {other}: give both folders")
+    if data.group_pattern is not None:
+        _check_pattern(data.group_pattern)
+    if launch.resume and launch.overwrite and launch.resume == "auto":
+        raise UserError("--resume continues the run, --overwrite deletes it: give one of them")
+    if launch.resume and config.run.load:
+        raise UserError("--resume and --load: a resumed run has its weights already; give one")
+    if config.run.wandb and importlib.util.find_spec("wandb") is None:
+        raise UserError(
+            "--wandb: not installed; pip install 'unet-ddp[wandb]', or leave the flag out"
+        )
+
+
+def _limits(config: TrainConfig) -> list[tuple[str, object, bool, str]]:
+    """Flag, value, whether it can be, and what it may be."""
+    data, optimization, launch = config.data, config.optimization, config.launch
+    return [
         ("--scale", data.scale, 0 < data.scale <= 1, "above 0 and at most 1"),
         ("--validation", data.validation, 0 <= data.validation < 100, "0 or more and below 100"),
         ("--classes", data.classes, data.classes is None or 2 <= data.classes <= 255,
@@ -396,27 +422,6 @@ def validate(config: TrainConfig) -> None:
         ("--max-steps", launch.max_steps, launch.max_steps is None or launch.max_steps >= 1, "1 or more"),
         ("--timeout", launch.timeout, launch.timeout > 0, "above 0"),
     ]  # fmt: skip
-    for flag, value, sound, allowed in checks:
-        if not sound:
-            raise UserError(f"{flag} {value}: must be {allowed}")
-    weights = (optimization.dice_weight, optimization.cross_entropy_weight)
-    if min(weights) < 0 or max(weights) == 0:
-        raise UserError("--dice-weight and --cross-entropy-weight: neither below 0, one above it")
-    if optimization.class_weights and min(optimization.class_weights) < 0:
-        raise UserError(f"--class-weights {optimization.class_weights}: none may be below 0")
-    if (data.images is None) != (data.masks is None):
-        given, other = ("--images", "--masks") if data.images else ("--masks", "--images")
-        raise UserError(f"{given} is given without {other}: give both folders")
-    if data.group_pattern is not None:
-        _check_pattern(data.group_pattern)
-    if launch.resume and launch.overwrite and launch.resume == "auto":
-        raise UserError("--resume continues the run, --overwrite deletes it: give one of them")
-    if launch.resume and config.run.load:
-        raise UserError("--resume and --load: a resumed run has its weights already; give one")
-    if config.run.wandb and importlib.util.find_spec("wandb") is None:
-        raise UserError(
-            "--wandb: not installed; pip install 'unet-ddp[wandb]', or leave the flag out"
-        )
 
 
 def _check_pattern(pattern: str) -> None:

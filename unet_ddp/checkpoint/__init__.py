@@ -6,7 +6,7 @@ Ours hold `network.state_dict()` with no prefix, and beside it all that is neede
 
 from __future__ import annotations
 
-from unet_ddp.checkpoint.files import Content, load, load_or_previous, save
+from unet_ddp.checkpoint.files import Content, load, load_or_previous, previous, save
 from unet_ddp.checkpoint.folder import RunFolder, find_model, launch_name
 from unet_ddp.checkpoint.models import (
     SavedModel,
@@ -27,6 +27,7 @@ __all__ = [
     "load",
     "load_or_previous",
     "load_weights",
+    "previous",
     "read_model",
     "save",
     "strip_prefixes",

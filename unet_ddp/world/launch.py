@@ -31,8 +31,9 @@ def tell(
 ) -> NoReturn:
     """Tell `story` on every process of the world and exit with its status.
 
-    The story's own, 0 when it ended well; 2 after a UserError, which is said in one line and once; 1 after
-    any other exception, with the traceback of the rank that failed first and no other.
+    The story's own, 0 when it ended well; 2 after a UserError and 1 after a RunError, each said in
+    one line and once; 1 after any other exception, with the traceback of the rank that failed
+    first and no other.
 
     Args:
         story: a module-level function of the configuration and the world.

@@ -1,0 +1,123 @@
+"""What a run starts from: nothing, somebody's weights, or where it stopped."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from unet_ddp import checkpoint
+from unet_ddp.checkpoint import RunFolder
+from unet_ddp.config import TrainConfig, resume_file, settings
+from unet_ddp.errors import UserError
+from unet_ddp.world import World
+
+# What weights hang on, and what says only where things are.
+_FIXED = {"scale", "model", "encoder", "width", "bilinear", "classes", "ignore_index"}
+_PLACE = {"checkpoints", "exp_name", "load", "images", "masks", "wandb", "batch_size"}
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a run starts from."""
+
+    content: checkpoint.Content | None = None
+    """The checkpoint of the run that goes on; None for a new run."""
+    weights: checkpoint.SavedModel | None = None
+    """Weights for a new run to start from."""
+    notes: list[str] = field(default_factory=list)
+
+
+def open_run(config: TrainConfig, folder: RunFolder) -> Begun:
+    """The run that goes on, or what a new one starts from; the folder is held, and as it was."""
+    folder.hold()
+    if _was_restarted(folder):
+        return _reopen(config, folder, folder.last)
+    if config.launch.resume is not None:
+        return _reopen(config, folder, resume_file(config))
+    folder.refuse_run(overwrite=config.launch.overwrite)
+    weights = checkpoint.read_model(Path(config.run.load)) if config.run.load else None
+    notes = [f"{config.run.load}: {note}" for note in weights.notes] if weights else []
+    return Begun(weights=weights, notes=notes)
+
+
+def _reopen(config: TrainConfig, folder: RunFolder, path: Path) -> Begun:
+    """The run that goes on from `path`."""
+    if not path.is_file() and not checkpoint.previous(path).is_file():
+        raise UserError(
+            f"{path}: nothing to resume there; leave --resume out to begin, or name the run by "
+            "--exp-name"
+        )
+    if path.name != folder.last.name and folder.last.exists() and not config.launch.overwrite:
+        raise UserError(
+            f"--resume {path}: its run has gone on since, to {folder.last}; give --overwrite to go "
+            "back and lose that, or --load to begin another run from these weights"
+        )
+    content, path, damage = checkpoint.load_or_previous(path)
+    if "optimizer" not in content:
+        raise UserError(
+            f"{path}: holds weights alone; resume from a last.pt, or begin from it by --load"
+        )
+    position = content["position"]
+    done = f"resuming {path}: {position['epoch']} epochs and {position['step']} steps are done"
+    return Begun(content, notes=[note for note in (damage, done) if note])
+
+
+def _was_restarted(folder: RunFolder) -> bool:
+    """Whether torchrun has restarted this run, so that it goes on by itself."""
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts == "0" or not folder.last.is_file():
+        return False
+    name = checkpoint.launch_name()
+    return name is not None and checkpoint.load_or_previous(folder.last)[0].get("launch") == name
+
+
+def _note_changes(config: TrainConfig, begun: Begun) -> None:
+    """Tell which settings differ from those that the run began with.
+
+    Raises:
+        UserError: one that its weights hang on.
+    """
+    assert begun.content is not None
+    before, now = begun.content["config"], settings(config)
+    changed = [
+        f"{name} {before[name]} -> {value}"
+        for name, value in now.items()
+        if before.get(name, value) != value
+        and name not in _PLACE
+        and not name.startswith("save_every")
+    ]
+    fixed = [words for words in changed if words.split()[0] in _FIXED]
+    if fixed:
+        raise UserError(
+            f"--resume: {', '.join(fixed)}: a run keeps its network, scale and classes; leave the "
+            "flag out, or begin a new run from its weights by --load"
+        )
+    if changed:
+        begun.notes.append(f"changed since: {', '.join(changed)}")
+
+
+def keep_global_batch(config: TrainConfig, world: World, begun: Begun) -> TrainConfig:
+    """`config` with the batch size that, on these processes, gives the resumed run's steps."""
+    if begun.content is None:
+        return config
+    _note_changes(config, begun)
+    images, accumulate = begun.content["images_per_step"], config.optimization.accumulate
+    if images % (world.size * accumulate):
+        sizes = [str(n) for n in range(1, images + 1) if images % (n * accumulate) == 0]
+        raise UserError(
+            f"--resume: the run's {images} images per step can't be divided among {world.size} "
+            f"processes; resume on {', '.join(sizes)} of them"
+        )
+    batch_size = images // (world.size * accumulate)
+    if batch_size != config.optimization.batch_size:
+        begun.notes.append(
+            f"batch size {batch_size} on each of {world.size} process(es) keeps the run's {images} "
+            "images per step"
+        )
+    if accumulate != begun.content["config"]["accumulate"]:
+        begun.notes.append(
+            f"--accumulate {accumulate}: batch statistics and Dice are those of "
+            f"{batch_size * world.size} images now"
+        )
+    return replace(config, optimization=replace(config.optimization, batch_size=batch_size))
