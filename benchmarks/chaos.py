@@ -153,7 +153,7 @@ def strike(
         time.sleep(0.01)
     toll.kinds[kind] += 1
     toll.in_save += any((chaos.folder / "run").glob("*.tmp"))
-    done = max(step for _, _, step, _ in chaos.told(0))
+    done = max(step for _, _, step, _ in chaos.told(before))  # since this start alone
     try:
         saved = chaos.position() if chaos.last.exists() else 0
     except UserError as error:

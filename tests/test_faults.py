@@ -14,7 +14,7 @@ import torch
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
-from tests.test_programs import ROOT, TORCHRUN, python
+from tests.test_programs import ROOT, TORCHRUN, hear_interrupts, python
 from unet_ddp import checkpoint
 
 FLAGS = ["--width", "2", "--batch-size", "2", "--workers", "0"]
@@ -264,6 +264,7 @@ def test_workers_survive_a_signal_to_the_whole_group(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=hear_interrupts,
     )
     assert process.stdout is not None
     for line in process.stdout:

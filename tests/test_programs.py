@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,13 @@ def python(folder: Path, *words: str, **environment: str) -> subprocess.Complete
         text=True,
         timeout=120,
         check=False,
+        preexec_fn=hear_interrupts,
     )
+
+
+def hear_interrupts() -> None:
+    """A shell has its background jobs ignore SIGINT, and what they start inherits that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize(
