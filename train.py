@@ -231,7 +231,7 @@ def make_deterministic() -> None:
 
 
 def prepare_data(config: TrainConfig, world: World, begun: Begun) -> PreparedData:
-    """The data set, found, checked, labelled and split; and the configuration beside the run."""
+    """The data set, found, checked, labelled and split; for a run that goes on, its own again."""
     labels = Labels.from_plain(begun.content["labels"]) if begun.content else None
     data = prepare(
         config.data,
