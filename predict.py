@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from unet_ddp.checkpoint import find_model
 from unet_ddp.config import PredictConfig, parse
-from unet_ddp.data.reading import SUFFIXES, ImageFormat, read_image
+from unet_ddp.data.reading import SUFFIXES, read_image
 from unet_ddp.errors import UserError
 from unet_ddp.inference import Prediction, Predictor
 
@@ -148,8 +148,7 @@ def save_overlay(prediction: Prediction, image: Path, output: Path, predictor: P
     """`image` with its mask over it, beside the mask."""
     from unet_ddp.drawing import draw_mask, save_picture
 
-    form = ImageFormat(predictor.preprocessing.channels, predictor.preprocessing.max_value)
-    drawn = draw_mask(read_image(image, form), prediction.ids, prediction.labels)
+    drawn = draw_mask(read_image(image, predictor.format), prediction.ids, prediction.labels)
     save_picture(drawn, name_overlay(output))
 
 
@@ -157,8 +156,8 @@ def describe(prediction: Prediction) -> str:
     """The share of each class, and a warning where there is only one."""
     labels = prediction.labels
     shares = [
-        (labels.show(value), share)
-        for value, share in zip(labels.values, prediction.shares, strict=True)
+        (name, share)
+        for name, share in zip(labels.class_names, prediction.shares, strict=True)
         if share > 0
     ]
     line = ", ".join(f"{name} {share:.1%}" for name, share in shares)

@@ -449,7 +449,7 @@ def record(run: Run, scores: Scores | None) -> None:
         "loss": total,
         "dice_loss": dice,
         "cross_entropy": cross_entropy,
-        **score_columns(scores, [labels.show(value) for value in labels.values]),
+        **score_columns(scores, labels.class_names),
         "skipped_steps": run.guard.skipped,
         "images_per_second": tracker.images_per_second,
         "data_wait": tracker.data_wait,

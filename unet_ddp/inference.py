@@ -94,6 +94,11 @@ class Predictor:
             notes=model.notes,
         )
 
+    @property
+    def format(self) -> ImageFormat:
+        """What images must be like."""
+        return ImageFormat(self.preprocessing.channels, self.preprocessing.max_value)
+
     def __call__(self, image: str | Path) -> Prediction:
         """The mask of an image file, at its own size.
 
@@ -101,8 +106,7 @@ class Predictor:
             UserError: it can't be read, or has other channels than the network takes.
         """
         header = read_header(Path(image))
-        form = ImageFormat(self.preprocessing.channels, self.preprocessing.max_value)
-        pixels = read_image(Path(image), form, scale=self.preprocessing.scale)
+        pixels = read_image(Path(image), self.format, scale=self.preprocessing.scale)
         return self.predict_scaled(pixels, (header.height, header.width))
 
     @torch.inference_mode()

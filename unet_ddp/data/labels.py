@@ -32,10 +32,17 @@ class Labels:
     """The mask value of pixels to ignore."""
     palette: tuple[Colour, ...] | None = None
     """Colours of the indices in palette masks."""
+    names: tuple[str, ...] | None = None
+    """A name for each class, where somebody gave them."""
 
     @property
     def num_classes(self) -> int:
         return len(self.values)
+
+    @cached_property
+    def class_names(self) -> list[str]:
+        """What each class is called in tables, plots and messages: its name, else its value."""
+        return list(self.names) if self.names else [self.show(value) for value in self.values]
 
     @cached_property
     def colours(self) -> list[Colour]:
@@ -114,17 +121,19 @@ class Labels:
             "rgb": self.rgb,
             "ignore": self.ignore,
             "palette": [list(colour) for colour in self.palette] if self.palette else None,
+            "names": list(self.names) if self.names else None,
         }
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Labels:
         """The labels that `to_plain` gave."""
-        palette = plain.get("palette")
+        palette, names = plain.get("palette"), plain.get("names")
         return cls(
             tuple(int(value) for value in plain["values"]),
             bool(plain["rgb"]),
             plain["ignore"],
             tuple((int(r), int(g), int(b)) for r, g, b in palette) if palette else None,
+            tuple(map(str, names)) if names else None,
         )
 
 
