@@ -14,7 +14,7 @@ from tqdm import tqdm
 from unet_ddp.checkpoint import find_model
 from unet_ddp.config import PredictConfig, parse
 from unet_ddp.data.reading import SUFFIXES, read_image
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, one_line
 from unet_ddp.inference import Prediction, Predictor
 
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = sys.argv[1:] if argv is None else argv
         return predict(parse(PredictConfig, words, prog="predict.py"))
     except UserError as mistake:
-        print(f"error: {mistake}", file=sys.stderr)
+        print(f"error: {one_line(mistake)}", file=sys.stderr)
         return 2
 
 
@@ -50,7 +50,7 @@ def predict(config: PredictConfig) -> int:
             if len(images) == 1:
                 raise
             failed += 1
-            tqdm.write(f"error: {mistake}", file=sys.stderr)
+            tqdm.write(f"error: {one_line(mistake)}", file=sys.stderr)
             continue
         tqdm.write(f"{image} -> {output}: {describe(prediction)}")
     if failed:

@@ -29,14 +29,17 @@ from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import (
+    LookAhead,
     SampleLoader,
     ScoringSampler,
+    Tolerance,
     TrainingSampler,
     count_workers,
     make_loader,
 )
 from unet_ddp.data.prepare import PreparedData, check_classes, prepare
 from unet_ddp.data.reading import read_image, read_mask
+from unet_ddp.data.splits import write_split
 from unet_ddp.drawing import draw_samples
 from unet_ddp.engine import Schedule, TrainState, evaluate, moving_average, train_epoch
 from unet_ddp.errors import UserError
@@ -50,7 +53,7 @@ from unet_ddp.precision import Precision
 from unet_ddp.preprocessing import Preprocessing
 from unet_ddp.resuming import Begun, keep_global_batch, open_run
 from unet_ddp.tracking import Tracker, score_columns, show_files, start_tracker
-from unet_ddp.world import Preemption, World, fail_early, sum_over_ranks, tell
+from unet_ddp.world import TROUBLE, Preemption, World, fail_early, sum_over_ranks, tell
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -116,13 +119,11 @@ def learn_and_score(run: Run, preemption: Preemption) -> int:
     while state.epoch < run.config.optimization.epochs:
         number = learn(run, preemption)
         if number or state.step < run.steps:
-            save(run)
-            return number
+            return keep(run, preemption, number)
         scores = score(run, preemption)
         number = preemption.agreed_now()
         if number:
-            save(run)  # the epoch's steps are done; --resume scores them
-            return number
+            return keep(run, preemption, number)  # the steps are done; --resume scores them
         record(run, scores)
         is_best = state.finish_epoch(scores.dice if scores else math.nan)
         save(run, is_best=is_best)
@@ -131,15 +132,30 @@ def learn_and_score(run: Run, preemption: Preemption) -> int:
     return 0
 
 
+def keep(run: Run, preemption: Preemption, number: int) -> int:
+    """Save the run where it has stopped, and say why if that was a file that can't be read."""
+    save(run)
+    if number == TROUBLE:
+        preemption.raise_trouble()
+    return number
+
+
 def learn(run: Run, preemption: Preemption) -> int:
     """The rest of an epoch; the signal that ended it, 0 for none."""
     state, options = run.model.state, run.config.optimization
     run.tracker.begin_epoch(state.epoch, options.epochs)
     run.sampler.start_at(state.epoch, state.step)
+    # Two steps ahead: what one rank meets with is known to all after the step that follows.
+    ahead = 2 * options.accumulate
+    batches = LookAhead(run.tracker.waiting(run.training), ahead, preemption.stop_for)
+    batches.fill()
+    number = preemption.agreed_now()
+    if number:
+        return number
     saved = time.monotonic()
     for report in train_epoch(
         state,
-        run.tracker.waiting(run.training),
+        batches,
         run.model.loss,
         run.model.preprocessing,
         run.schedule,
@@ -151,6 +167,7 @@ def learn(run: Run, preemption: Preemption) -> int:
     ):
         run.tracker.step(report)
         run.guard.look(report, run.done)
+        batches.fill()
         number = preemption.agreed()
         if number:
             return number
@@ -177,11 +194,12 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
     config = keep_global_batch(config, world, begun)
     data = world.on_main(lambda: prepare_data(config, world, begun))
     model = build_model(config, world, data, begun)
-    training, sampler = training_loader(config, world, data)
+    bad = Tolerance(world, config.launch.skip_bad_files)
+    training, sampler = training_loader(config, world, data, model.preprocessing, bad)
     options, state = config.optimization, model.state
     schedule = Schedule(options.learning_rate, options.epochs * sampler.steps, options.warmup / 100)
-    validation = validation_loader(config, world, data)
-    world.on_main(lambda: claim_folder(config, folder, begun))
+    validation = validation_loader(config, world, data, model.preprocessing, bad)
+    world.on_main(lambda: claim_folder(config, folder, data, begun))
     tracker = start_tracker(
         config,
         is_main=world.is_main,
@@ -210,12 +228,13 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
     return run
 
 
-def claim_folder(config: TrainConfig, folder: RunFolder, begun: Begun) -> None:
+def claim_folder(config: TrainConfig, folder: RunFolder, data: PreparedData, begun: Begun) -> None:
     """The run is sound, as far as can be known: the folder is its own from here on."""
     try:
         if begun.content is None:
             folder.clear()
         save_settings(config, folder.path / "config.yaml")
+        write_split(data.split, data.groups, folder.path / "split.csv")
     except OSError as error:
         raise UserError(
             f"{folder.path}: {error.strerror or error}; make room, or choose another folder by "
@@ -239,6 +258,7 @@ def prepare_data(config: TrainConfig, world: World, begun: Begun) -> PreparedDat
         progress=show_files,
         workers=world.cores * world.local_size,
         labels=labels,
+        skip_bad=config.launch.skip_bad_files,
     )
     check_classes(data.labels, config.optimization.class_weights)
     if begun.content is not None:
@@ -248,8 +268,9 @@ def prepare_data(config: TrainConfig, world: World, begun: Begun) -> PreparedDat
 
 def check_same_data(data: PreparedData, content: checkpoint.Content) -> None:
     """Refuse to go on with other images: their order, and so the position, would mean nothing."""
-    kind = (content["preprocessing"]["channels"], content["preprocessing"]["max_value"])
-    if kind != (data.format.channels, data.format.max_value) or content["names"] != name_hash(data):
+    pixels = Preprocessing.from_plain(content["preprocessing"])
+    kind = (pixels.channels, pixels.dtype)
+    if kind != (data.format.channels, data.format.dtype) or content["names"] != name_hash(data):
         raise UserError(
             "--resume: the images or the split are not those that the run began with; give its own "
             "--images, --masks and --validation, or begin a new run from its weights by --load"
@@ -334,9 +355,7 @@ def choose(
         width=network.width,
         bilinear=network.bilinear,
     )
-    preprocessing = Preprocessing.for_images(
-        data.format.channels, data.format.max_value, scale=scale
-    )
+    preprocessing = Preprocessing.for_data(data.format, data.range, scale=scale)
     if begun.weights is None or begun.weights.architecture is None:
         return architecture, preprocessing, []
     loaded = begun.weights.architecture
@@ -344,14 +363,18 @@ def choose(
         loaded, num_classes=architecture.num_classes, channels=architecture.channels
     )
     told = begun.weights.preprocessing
-    if told is not None and told.channels == architecture.channels:
-        # mean and spread are shares of the range, which is the data's own
-        preprocessing = replace(told, scale=scale, max_value=data.format.max_value)
+    kind = (preprocessing.channels, preprocessing.dtype)
+    if told is not None and (told.channels, told.dtype) == kind:
+        preprocessing = replace(told, scale=scale, nodata=preprocessing.nodata)
     return architecture, preprocessing, [f"network as in {config.run.load}"]
 
 
 def training_loader(
-    config: TrainConfig, world: World, data: PreparedData
+    config: TrainConfig,
+    world: World,
+    data: PreparedData,
+    preprocessing: Preprocessing,
+    bad: Tolerance,
 ) -> tuple[SampleLoader, TrainingSampler]:
     """This rank's training batches, and the sampler that says from which step on."""
     options = config.optimization
@@ -362,32 +385,35 @@ def training_loader(
         size=world.size,
         seed=options.seed,
     )
-    changing = config.data.augmentation != "none" or data.crop_size is not None
-    dataset = SegmentationDataset(
-        data.split.training,
-        data.labels,
-        data.format,
-        scale=config.data.scale,
-        augmentation=Augmentation(
-            config.data.augmentation,
-            data.crop_size,
-            colour=data.format.channels == 3 and data.format.max_value == 255,
-            seed=options.seed,
-        )
-        if changing
-        else None,
-    )
     loader = make_loader(
-        dataset,
+        SegmentationDataset(
+            data.split.training,
+            data.labels,
+            preprocessing.format,
+            scale=config.data.scale,
+            augmentation=Augmentation.for_images(
+                data.format, config.data.augmentation, data.crop_size, seed=options.seed
+            ),
+            size=None if data.crop_size else data.smallest,
+            resize_masks=config.data.resize_masks,
+            bad="replaced" if bad.most else "told",
+        ),
         sampler,
         batch_size=options.batch_size,
         workers=count_workers(world, config.launch.workers),
         pin=world.device.type == "cuda",
+        note=bad.note,
     )
     return loader, sampler
 
 
-def validation_loader(config: TrainConfig, world: World, data: PreparedData) -> SampleLoader | None:
+def validation_loader(
+    config: TrainConfig,
+    world: World,
+    data: PreparedData,
+    preprocessing: Preprocessing,
+    bad: Tolerance,
+) -> SampleLoader | None:
     """This rank's share of the validation images, one at a time.
 
     So every image is computed the same way on any number of ranks, at any size.
@@ -396,12 +422,18 @@ def validation_loader(config: TrainConfig, world: World, data: PreparedData) -> 
         return None
     return make_loader(
         SegmentationDataset(
-            data.split.validation, data.labels, data.format, scale=config.data.scale
+            data.split.validation,
+            data.labels,
+            preprocessing.format,
+            scale=config.data.scale,
+            resize_masks=config.data.resize_masks,
+            bad="left out" if bad.most else "told",
         ),
         ScoringSampler(len(data.split.validation), rank=world.rank, size=world.size),
         batch_size=1,
         workers=count_workers(world, config.launch.workers),
         pin=world.device.type == "cuda",
+        note=bad.note,
     )
 
 
@@ -526,7 +558,7 @@ def show_samples(run: Run) -> None:
     chosen = data.split.validation[:: max(1, len(data.split.validation) // 4)][:4]
     samples = []
     for pair in chosen:
-        image = read_image(pair.image, data.format, scale=scale)
+        image = read_image(pair.image, predictor.format, scale=scale)
         truth = data.labels.to_ids(read_mask(pair.mask, scale=scale), pair.mask)
         samples.append((image, truth, predictor.predict_scaled(image, image.shape[:2]).ids))
     picture = run.folder.path / "samples.png"

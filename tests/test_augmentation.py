@@ -23,7 +23,7 @@ def dataset(folder: Path, *, seed: int = 3, preset: str = "photo") -> Segmentati
     pairs, _ = find_pairs(folder / "imgs", folder / "masks")
     augmentation = Augmentation(preset, None, colour=True, seed=seed)
     return SegmentationDataset(
-        pairs, Labels((0, 255)), ImageFormat(3, 255), scale=1.0, augmentation=augmentation
+        pairs, Labels((0, 255)), ImageFormat(3), scale=1.0, augmentation=augmentation
     )
 
 

@@ -45,7 +45,7 @@ FORMS: dict[str, Callable[[dict[str, Tensor]], Any]] = {
         "model": s,
         "architecture": Architecture("unet", 3, 2, None, 4, False).to_plain(),
         "labels": Labels((0, 255)).to_plain(),
-        "preprocessing": Preprocessing(3, 255, (0.0,) * 3, (1.0,) * 3, 0.5).to_plain(),
+        "preprocessing": Preprocessing(3, (0.0,) * 3, (1.0,) * 3, 0.5).to_plain(),
     },
 }  # fmt: skip
 
@@ -79,7 +79,7 @@ def test_every_form_predicts_the_same(
     plain = Predictor(
         network,
         Labels((0, 255)),
-        Preprocessing(3, 255, (0.0,) * 3, (1.0,) * 3, 0.5),
+        Preprocessing(3, (0.0,) * 3, (1.0,) * 3, 0.5),
         device=torch.device("cpu"),
     )
     assert (found == plain(photo).ids).all()

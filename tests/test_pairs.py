@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from unet_ddp.data.pairs import Pair, find_pairs, split_pairs
+from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.data.splits import split_pairs
 from unet_ddp.errors import UserError
 
 
@@ -74,7 +75,8 @@ CARS = [f"car{c}x_{view:02d}" for c in "abcdef" for view in range(16)]
         (CARS, 6),
         ([f"img_{n:03d}" for n in range(40)], 0),  # a prefix that all share is none
         ([f"a_{n}" for n in range(6)] + [f"b_{n}" for n in range(6)], 0),  # fewer than three
-        ([f"a_{n}" for n in range(9)] + ["b_1", "b_2", "c_1", "c_2"], 0),  # one holds over half
+        ([f"a_{n}" for n in range(9)] + ["b_1", "b_2", "c_1", "c_2"], 3),  # the small ones will do
+        ([f"a_{n}" for n in range(98)] + ["b_1", "c_1"], 0),  # they are far too few
         ([f"s{s}/slice{n}" for s in range(5) for n in range(4)], 0),
         ([f"s{s}/slice_{n}" for s in range(5) for n in range(4)], 5),
         ([f"drive{d}_f{n:05d}" for d in range(4) for n in range(5)], 4),

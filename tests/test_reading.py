@@ -9,10 +9,11 @@ import pytest
 import tifffile
 from PIL import Image
 
+from unet_ddp.data.facts import look_at_image
 from unet_ddp.data.reading import ImageFormat, read_header, read_image, read_mask
 from unet_ddp.errors import UserError
 
-COLOUR, GREY = ImageFormat(3, 255), ImageFormat(1, 255)
+COLOUR, GREY = ImageFormat(3), ImageFormat(1)
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_sixteen_bit_stays_sixteen_bit(tmp_path: Path) -> None:
     levels = (np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8)
     Image.fromarray(levels).save(tmp_path / "x.png")
     header = read_header(tmp_path / "x.png")
-    assert header.format == ImageFormat(1, 65535)
+    assert header.format == ImageFormat(1, "uint16")
     assert (read_image(tmp_path / "x.png", header.format)[..., 0] == levels).all()
     with pytest.raises(UserError, match="16 bit"):
         read_image(tmp_path / "x.png", GREY)
@@ -88,7 +89,7 @@ def test_tiff_of_many_bands(tmp_path: Path, dtype: type) -> None:
     assert header.format.channels == 5
     assert (read_image(tmp_path / "x.tif", header.format) == bands).all()
     with pytest.raises(UserError, match="5 channels"):
-        read_image(tmp_path / "x.tif", ImageFormat(3, header.format.max_value))
+        read_image(tmp_path / "x.tif", ImageFormat(3, header.dtype))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "CMYK", "P", "1"])
@@ -132,14 +133,11 @@ def test_colour_masks_are_packed(tmp_path: Path) -> None:
 def test_half_a_file_is_an_error_that_names_it(
     tmp_path: Path, picture: np.ndarray, ending: str
 ) -> None:
-    from unet_ddp.data.reading import check_decodes
-
     path = tmp_path / f"half.{ending}"
     Image.fromarray(picture).save(path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UserError, match=rf"half\.{ending}"):
-        read_header(path)
-        check_decodes(path)
+        look_at_image(path, None)
 
 
 def test_no_image_at_all(tmp_path: Path) -> None:
@@ -162,7 +160,7 @@ def test_sixteen_bit_colour_keeps_its_lower_half(tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "x.tif", pixels, photometric="rgb")
     for name in ("x.png", "x.tif"):
         header = read_header(tmp_path / name)
-        assert header.format == ImageFormat(3, 65535)
+        assert header.format == ImageFormat(3, "uint16")
         assert (read_image(tmp_path / name, header.format) == pixels).all()
 
 
@@ -181,8 +179,8 @@ def test_a_further_band_is_not_lost(tmp_path: Path, bands: int) -> None:
 
 def test_values_beyond_16_bit_are_refused(tmp_path: Path) -> None:
     Image.fromarray(np.array([[0, 70000]], np.int32)).save(tmp_path / "x.tif")
-    with pytest.raises(UserError, match="beyond 16 bit"):
-        read_image(tmp_path / "x.tif", ImageFormat(1, 65535))
+    with pytest.raises(UserError, match="pixels of type int32"):
+        read_image(tmp_path / "x.tif", ImageFormat(1, "uint16"))
 
 
 def test_lossless_webp_masks_are_not_lossy(tmp_path: Path) -> None:

@@ -7,23 +7,34 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unet_ddp.config import DemoConfig, parse
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, one_line
+
+HELP = """\
+python -m unet_ddp doctor --images DIR --masks DIR    look at a data set before training on it
+python -m unet_ddp demo-data [--folder DIR]           write the built-in demo set"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command named first; exit status 2 after a mistake."""
     words = list(sys.argv[1:] if argv is None else argv)
-    commands = {"demo-data": demo_data}
+    commands = {"doctor": doctor, "demo-data": demo_data}
     try:
         if not words or words[0] in ("-h", "--help"):
-            print("python -m unet_ddp demo-data [--folder DIR]    write the built-in demo set")
+            print(HELP)
             return 0
         if words[0] not in commands:
             raise UserError(f"{words[0]}: no such command; there is {', '.join(commands)}")
         return commands[words[0]](words[1:])
     except UserError as mistake:
-        print(f"error: {mistake}", file=sys.stderr)
+        print(f"error: {one_line(mistake)}", file=sys.stderr)
         return 2
+
+
+def doctor(words: Sequence[str]) -> int:
+    """Look at a data set."""
+    from unet_ddp.doctor import doctor
+
+    return doctor(words)
 
 
 def demo_data(words: Sequence[str]) -> int:

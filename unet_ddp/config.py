@@ -42,6 +42,20 @@ _OPTIONAL_FILE = tyro.constructors.PrimitiveConstructorSpec(
 )
 
 
+def mask_value(word: str) -> int:
+    """A mask value from a number, or from a colour as #rrggbb."""
+    return int(word[1:], 16) if re.fullmatch(r"#[0-9a-fA-F]{6}", word) else int(word)
+
+
+_MASK_VALUE = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="VALUE",
+    instance_from_str=lambda words: mask_value(words[0]),
+    is_instance=lambda value: value is None or isinstance(value, int),
+    str_from_instance=lambda value: [str(value)],
+)
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """The pairs of images and masks, and how they are read."""
@@ -50,8 +64,14 @@ class DataConfig:
     """Folder of images (data/imgs; the built-in demo set where that is empty)."""
     masks: Annotated[str | None, _flag(metavar="DIR")] = None
     """Folder of masks, one for each image: image.jpg with image.png or image_mask.gif (data/masks)."""
+    list: Annotated[str | None, _flag(metavar="FILE")] = None
+    """The pairs as a CSV file instead, with the columns image,mask and perhaps group,split (training, validation, test)."""
     mask_suffix: Annotated[str | None, _flag(metavar="TEXT")] = None
     """What a mask's name has after its image's name, as in _mask; found by itself when absent."""
+    val_images: Annotated[str | None, _flag(metavar="DIR")] = None
+    """Folder of images to validate on, instead of a share of --images."""
+    val_masks: Annotated[str | None, _flag(metavar="DIR")] = None
+    """Folder of their masks."""
     scale: Annotated[float, _flag("-s", metavar="FACTOR")] = 1.0
     """Images are reduced to this fraction of their size, 0 < FACTOR <= 1, in training and prediction alike."""
     crop_size: Annotated[tuple[int, int] | None, _flag(metavar="HEIGHT WIDTH")] = None
@@ -60,10 +80,32 @@ class DataConfig:
     """Share of the images kept for validation, 0 <= PERCENT < 100; whole groups where groups are found."""
     group_pattern: Annotated[str | None, _flag(metavar="REGEX")] = None
     """Images whose names match with the same first bracket stay on one side of the split; detected when absent."""
+    folds: Annotated[int | None, _flag(metavar="K")] = None
+    """Cross-validation: deal the groups of images out into K folds, and validate on one of them."""
+    fold: Annotated[int | None, _flag(metavar="I")] = None
+    """Which one, from 1 to K."""
+    channels: Annotated[int | None, _flag(metavar="N")] = None
+    """1 for grey, 3 for colour, 4 to keep transparency; as the images have them when absent."""
+    nodata: Annotated[float | None, _flag(metavar="VALUE")] = None
+    """The value of pixels in which the images hold nothing, as -9999 or nan; such pixels count nowhere."""
     classes: Annotated[int | None, _flag("-c", metavar="N")] = None
     """Number of classes, background included; counted in the masks when absent."""
-    ignore_index: Annotated[int | None, _flag(metavar="VALUE")] = None
-    """The mask value of pixels that count neither in the loss nor in the scores."""
+    class_names: Annotated[tuple[str, ...] | None, _flag(metavar="NAME ...")] = None
+    """A name for each class, in the order of the mask values."""
+    palette: Annotated[str | None, _flag(metavar="FILE")] = None
+    """The classes as a CSV file: lines of name,value or name,#rrggbb; one called ignore is left out."""
+    binary: bool = False
+    """Two classes: every mask value above zero is the one, as where each object has a number."""
+    mask_threshold: Annotated[int | None, _flag(metavar="VALUE")] = None
+    """Two classes: every mask value above this is the one, as for masks with soft edges."""
+    invert: bool = False
+    """Of two classes, the darker one is what is looked for, not the background."""
+    ignore_index: Annotated[int | None, _MASK_VALUE] = None
+    """The mask value, or colour as #rrggbb, of pixels that count neither in the loss nor in the scores."""
+    resize_masks: bool = False
+    """Bring masks of another size than their images to it, by the nearest pixel."""
+    skip_scan: bool = False
+    """Don't look at every file before the first step; needs --palette, --classes or --binary."""
     augmentation: Literal["none", "photo", "overhead"] = "photo"
     """none; photo: mirror, small shifts, zoom and turns, brightness, contrast and colour; overhead: the same for pictures that have no up and down, as from a microscope or from above."""
 
@@ -162,6 +204,8 @@ class LaunchConfig:
     """How long a process waits for the others before it gives up."""
     max_bad_steps: Annotated[int, _flag(metavar="N")] = 20
     """Steps whose loss or gradient is not finite are skipped; stop after N of them in a row."""
+    skip_bad_files: Annotated[int, _flag(metavar="N")] = 0
+    """Bear up to N files that can't be read, taking another image for each; 0 to stop at the first."""
     rescue_dir: Annotated[str | None, _flag(metavar="DIR")] = None
     """Where the end of a run goes that can't be written to its folder; the system's temporary folder."""
     deterministic: bool = False
@@ -185,6 +229,31 @@ class TrainConfig:
     def folder(self) -> Path:
         """The run folder."""
         return Path(self.run.checkpoints) / (self.run.exp_name or "")
+
+
+Training = TypeVar("Training", bound=TrainConfig)
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """What the doctor does beside looking."""
+
+    strict: bool = False
+    """Exit with status 1 where there are warnings."""
+    json: bool = False
+    """Print what was found as JSON, for programs."""
+    figure: Annotated[str | None, _flag(metavar="FILE")] = None
+    """Draw a dozen samples into this PNG file, as the network sees them, masks over them."""
+
+
+@dataclass(frozen=True)
+class DoctorConfig(TrainConfig):
+    """Look at a data set before training on it: what it is, what is wrong, what a run will cost.
+
+    Takes the flags of train.py. Exit status 0 where it is sound, 2 where it can't be trained on.
+    """
+
+    doctor: DoctorOptions = field(default_factory=DoctorOptions)
 
 
 @dataclass(frozen=True)
@@ -236,16 +305,33 @@ def parse_train(
     words = list(sys.argv[1:] if argv is None else argv)
     # torch.distributed.launch passes the rank, which the environment also holds.
     words = [word for word in words if not re.fullmatch(r"--local[-_]rank=\d+", word)]
-    config = parse(TrainConfig, words, prog="train.py")
     known = _names(TrainConfig) - {"checkpoints", "exp_name", "load"}
     kept = {name: value for name, value in (resumed or {}).items() if name in known}
-    recipe = _read_settings(Path(config.launch.config)) if config.launch.config else {}
-    if kept or recipe:
-        defaults = [*_as_words(kept), *_as_words(recipe)]
-        config = parse(TrainConfig, [*defaults, *words], prog="train.py")
-    config = _in_its_folder(config)
+    config = _in_its_folder(_with_recipe(TrainConfig, words, kept, prog="train.py"))
     validate(config)
     return config
+
+
+def parse_doctor(argv: Sequence[str]) -> DoctorConfig:
+    """The configuration of the doctor, from its command line, which is train.py's.
+
+    Raises:
+        UserError: an unknown flag or key, or a value that can't be, by its name.
+    """
+    config = _with_recipe(DoctorConfig, argv, {}, prog="python -m unet_ddp doctor")
+    validate(config)
+    return config
+
+
+def _with_recipe(
+    kind: type[Training], words: Sequence[str], kept: Mapping[str, Plain], *, prog: str
+) -> Training:
+    """A configuration from the defaults, what is kept, the recipe and the command line."""
+    config = parse(kind, words, prog=prog)
+    recipe = _read_settings(Path(config.launch.config)) if config.launch.config else {}
+    if not kept and not recipe:
+        return config
+    return parse(kind, [*_as_words(kept), *_as_words(recipe), *words], prog=prog)
 
 
 def _in_its_folder(config: TrainConfig) -> TrainConfig:
@@ -342,7 +428,7 @@ def _as_words(values: Mapping[str, Plain]) -> list[str]:
     """A recipe as command-line words, so that its values are read and checked as flags are."""
     words: list[str] = []
     for name, value in values.items():
-        flag = "--" + name.replace("_", "-")
+        flag = _as_flag(name)
         if value is None:
             continue
         if isinstance(value, bool):
@@ -378,11 +464,7 @@ def validate(config: TrainConfig) -> None:
         raise UserError("--dice-weight and --cross-entropy-weight: neither below 0, one above it")
     if optimization.class_weights and min(optimization.class_weights) < 0:
         raise UserError(f"--class-weights {optimization.class_weights}: none may be below 0")
-    if (data.images is None) != (data.masks is None):
-        given, other = ("--images", "--masks") if data.images else ("--masks", "--images")
-        raise UserError(f"{given} is given without {other}: give both folders")
-    if data.group_pattern is not None:
-        _check_pattern(data.group_pattern)
+    _check_data(data)
     if launch.resume and launch.overwrite and launch.resume == "auto":
         raise UserError("--resume continues the run, --overwrite deletes it: give one of them")
     if launch.resume and config.run.load:
@@ -393,6 +475,30 @@ def validate(config: TrainConfig) -> None:
         )
 
 
+def _check_data(data: DataConfig) -> None:
+    """Flags that need each other, or exclude each other."""
+    for one, other in (("images", "masks"), ("val_images", "val_masks"), ("folds", "fold")):
+        values = getattr(data, one), getattr(data, other)
+        if (values[0] is None) != (values[1] is None):
+            given, missing = (one, other) if values[1] is None else (other, one)
+            raise UserError(f"{_as_flag(given)} is given without {_as_flag(missing)}: give both")
+    for one, other in (
+        ("list", "images"), ("list", "val_images"), ("list", "folds"), ("folds", "val_images"),
+        ("binary", "mask_threshold"), ("binary", "palette"), ("mask_threshold", "palette"),
+        ("class_names", "palette"), ("binary", "classes"), ("mask_threshold", "classes"),
+    ):  # fmt: skip
+        if getattr(data, one) not in (None, False) and getattr(data, other) is not None:
+            raise UserError(f"{_as_flag(one)} and {_as_flag(other)}: give one of them")
+    if data.folds and data.fold and not (data.folds >= 2 and 1 <= data.fold <= data.folds):
+        raise UserError(f"--folds {data.folds} --fold {data.fold}: K is 2 or more, I from 1 to K")
+    if data.group_pattern is not None:
+        _check_pattern(data.group_pattern)
+
+
+def _as_flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
 def _limits(config: TrainConfig) -> list[tuple[str, object, bool, str]]:
     """Flag, value, whether it can be, and what it may be."""
     data, optimization, launch = config.data, config.optimization, config.launch
@@ -401,6 +507,9 @@ def _limits(config: TrainConfig) -> list[tuple[str, object, bool, str]]:
         ("--validation", data.validation, 0 <= data.validation < 100, "0 or more and below 100"),
         ("--classes", data.classes, data.classes is None or 2 <= data.classes <= 255,
          "2 to 255; the background is one of them"),
+        ("--channels", data.channels, data.channels is None or data.channels >= 1, "1 or more"),
+        ("--mask-threshold", data.mask_threshold, data.mask_threshold is None or data.mask_threshold >= 0, "0 or more"),
+        ("--skip-bad-files", launch.skip_bad_files, launch.skip_bad_files >= 0, "0 or more"),
         ("--crop-size", data.crop_size, data.crop_size is None or min(data.crop_size) >= 16,
          "two sides of 16 or more pixels"),
         ("--width", config.network.width, config.network.width >= 1, "1 or more"),

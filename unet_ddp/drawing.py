@@ -49,6 +49,17 @@ def draw_samples(
     save_picture(_join(rows, axis=1), path)
 
 
+def draw_grid(
+    samples: list[tuple[Pixels, NDArray[np.uint8]]], labels: Labels, path: Path, *, columns: int
+) -> None:
+    """A picture of images with their masks over them, `columns` in a row, beside the plain image."""
+    pictures = [
+        _join([_visible(image), draw_mask(image, ids, labels)], axis=2) for image, ids in samples
+    ]
+    rows = [_join(pictures[n : n + columns], axis=2) for n in range(0, len(pictures), columns)]
+    save_picture(_join(rows, axis=1), path)
+
+
 def _join(pictures: list[Tensor], axis: int) -> Tensor:
     """Pictures (3, H, W) side by side (axis 2) or stacked (axis 1), on white."""
     height, width = (max(picture.shape[side] for picture in pictures) for side in (1, 2))
@@ -67,9 +78,10 @@ def save_picture(picture: Tensor, path: Path) -> None:
 
 
 def _visible(image: Pixels) -> Tensor:
-    """Any image as 8-bit colour (3, H, W): the first bands, 16 bit by its range."""
+    """Any image as 8-bit colour (3, H, W): the first bands, other types by the image's own range."""
     pixels = torch.from_numpy(image[..., :3].astype(np.float32))
-    if image.dtype == np.uint16:
-        pixels = pixels / max(1.0, float(pixels.max())) * 255
+    if image.dtype != np.uint8:
+        low, high = float(pixels.min()), float(pixels.max())
+        pixels = (pixels - low) / ((high - low) or 1.0) * 255
     colour = pixels if pixels.shape[2] == 3 else pixels[..., :1].expand(-1, -1, 3)
     return colour.permute(2, 0, 1).to(torch.uint8).contiguous()

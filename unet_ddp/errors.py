@@ -16,3 +16,12 @@ class RunError(Exception):
     The message says what has happened, what is left of the run, and what to do. Anything else
     that is raised is a fault of ours and keeps its traceback.
     """
+
+
+def one_line(error: object) -> str:
+    """What an error says, on one line that any terminal can show.
+
+    A file's name may hold line breaks, or bytes that are no text: they are shown as escapes.
+    """
+    text = str(error).encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

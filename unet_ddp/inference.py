@@ -97,7 +97,7 @@ class Predictor:
     @property
     def format(self) -> ImageFormat:
         """What images must be like."""
-        return ImageFormat(self.preprocessing.channels, self.preprocessing.max_value)
+        return self.preprocessing.format
 
     def __call__(self, image: str | Path) -> Prediction:
         """The mask of an image file, at its own size.

@@ -13,8 +13,18 @@ from unet_ddp.errors import UserError
 from unet_ddp.world import World
 
 # What weights hang on, and what says only where things are.
-_FIXED = {"scale", "model", "encoder", "width", "bilinear", "classes", "ignore_index"}
+_FIXED = {"scale", "model", "encoder", "width", "bilinear", "channels", "nodata"}
+_FIXED |= {
+    "classes",
+    "class_names",
+    "palette",
+    "binary",
+    "mask_threshold",
+    "invert",
+    "ignore_index",
+}
 _PLACE = {"checkpoints", "exp_name", "load", "images", "masks", "wandb", "batch_size"}
+_PLACE |= {"list", "val_images", "val_masks", "skip_scan"}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from unet_ddp.config import TrainConfig, settings
 from unet_ddp.engine import StepReport
+from unet_ddp.errors import one_line
 from unet_ddp.metrics import Scores
 
 Item = TypeVar("Item")
@@ -67,7 +68,7 @@ class Tracker:
     def say(self, line: str) -> None:
         """A line for the user, above the bar."""
         if self.speaks:
-            tqdm.write(line)
+            tqdm.write(one_line(line))
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Epoch `epoch`, from 0, begins or goes on."""

@@ -19,6 +19,7 @@ _RUN_FILES = (
     "epoch_*.pt",
     "config.yaml",
     "metrics.csv",
+    "split.csv",
     "samples.png",
     "events.out.tfevents.*",
 )

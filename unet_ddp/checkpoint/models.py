@@ -94,7 +94,7 @@ def _foreign(state: State, mask_values: Any, notes: list[str]) -> SavedModel:
     labels = _foreign_labels(mask_values, architecture.num_classes)
     notes.append(f"mask values {', '.join(map(labels.show, labels.values[:16]))}")
     channels = architecture.channels
-    pixels = Preprocessing(channels, 255, (0.0,) * channels, (1.0,) * channels, _FOREIGN_SCALE)
+    pixels = Preprocessing(channels, (0.0,) * channels, (1.0,) * channels, _FOREIGN_SCALE)
     notes.append(f"images divided by 255, at scale {_FOREIGN_SCALE} unless told")
     return SavedModel(state, architecture, labels, pixels, notes)
 

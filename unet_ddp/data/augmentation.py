@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.labels import IGNORE_ID
-from unet_ddp.data.reading import Pixels
+from unet_ddp.data.reading import ImageFormat, Pixels
 
 
 class Augmentation:
@@ -37,6 +37,16 @@ class Augmentation:
         self.compose = albumentations.Compose(
             _transforms(albumentations, preset, crop_size, colour)
         )
+
+    @classmethod
+    def for_images(
+        cls, form: ImageFormat, preset: str, crop_size: tuple[int, int] | None, *, seed: int
+    ) -> Augmentation | None:
+        """What changes images of this kind; None for nothing."""
+        if preset == "none" and crop_size is None:
+            return None
+        colour = form.channels == 3 and form.dtype == "uint8"
+        return cls(preset, crop_size, colour=colour, seed=seed)
 
     def __call__(
         self, image: Pixels, mask: NDArray[np.uint8], *, epoch: int, index: int

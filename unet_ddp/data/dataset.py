@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -10,9 +13,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Pair
-from unet_ddp.data.reading import ImageFormat, read_image, read_mask
+from unet_ddp.data.reading import ImageFormat, nearest, read_mask, read_with_holes
 from unet_ddp.errors import UserError
 
 Key = tuple[int, int]
@@ -22,25 +25,36 @@ _OWN: tuple[Literal["C", "W"], ...] = (
     "C",
     "W",
 )  # as torch wants memory that it shares; copied where not
+_DRAWS = 100  # other samples that are tried in the place of one that can't be read
 
 
 class Sample(NamedTuple):
     """One pair, or a batch of them with N in front."""
 
     image: Tensor
-    """(H, W, C) uint8 or uint16: channels_last already, a quarter of float's bytes."""
+    """(H, W, C) as in the file: channels_last already, for 8 bit a quarter of float's bytes."""
     mask: Tensor
     """(H, W) uint8 class ids, IGNORE_ID where to ignore."""
     pair: Tensor
     """int64: the number of the pair in its data set."""
 
 
-class SegmentationDataset(Dataset[Sample | UserError]):
+class Replaced(NamedTuple):
+    """A sample in the place of one that can't be read; none where nothing is to be in its place."""
+
+    sample: Sample | None
+    errors: list[UserError]
+
+
+class SegmentationDataset(Dataset[Sample | Replaced | UserError]):
     """Pairs of files as samples.
 
     Args:
         scale: images and masks are reduced to this fraction of their size.
         augmentation: None for the images as they are.
+        size: (height, width) that all samples must have; None for any.
+        resize_masks: bring masks of another size to that of their images.
+        bad: what becomes of a pair that can't be read: told, replaced by another, or left out.
     """
 
     def __init__(
@@ -51,27 +65,57 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         *,
         scale: float,
         augmentation: Augmentation | None = None,
+        size: tuple[int, int] | None = None,
+        resize_masks: bool = False,
+        bad: Literal["told", "replaced", "left out"] = "told",
     ) -> None:
-        self.pairs = pairs
+        self.images = PathTable(pair.image for pair in pairs)
+        self.masks = PathTable(pair.mask for pair in pairs)
         self.labels = labels
         self.format = image_format
         self.scale = scale
         self.augmentation = augmentation
+        self.size = size
+        self.resize_masks = resize_masks
+        self.bad = bad
 
     def __len__(self) -> int:
-        return len(self.pairs)
+        return len(self.images)
 
-    def __getitem__(self, key: Key) -> Sample | UserError:
+    def __getitem__(self, key: Key) -> Sample | Replaced | UserError:
         """The sample, or why it can't be read: what a worker raises would lose its form."""
         try:
             return self._read(*key)
         except UserError as error:
-            return error
+            if self.bad == "told":
+                return error
+            return Replaced(None, [error]) if self.bad == "left out" else self._another(key, error)
+
+    def _another(self, key: Key, error: UserError) -> Replaced | UserError:
+        """Another sample, by (epoch, index) alone: the same one on any number of ranks."""
+        errors = [error]
+        for other in np.random.default_rng([1, *key]).integers(len(self), size=_DRAWS):
+            try:
+                return Replaced(self._read(key[0], int(other)), errors)
+            except UserError as again:
+                errors.append(again)
+        return error
 
     def _read(self, epoch: int, index: int) -> Sample:
-        pair = self.pairs[index]
-        image = read_image(pair.image, self.format, scale=self.scale)
-        mask = self.labels.to_ids(read_mask(pair.mask, scale=self.scale), pair.mask)
+        image_path, mask_path = self.images[index], self.masks[index]
+        image, holes = read_with_holes(image_path, self.format, scale=self.scale)
+        mask = self.labels.to_ids(read_mask(mask_path, scale=self.scale), mask_path)
+        if mask.shape != image.shape[:2]:
+            if not self.resize_masks:
+                raise UserError(f"{mask_path}: not of the size of {image_path}; make them equal")
+            mask = nearest(mask.astype(np.int32), image.shape[:2]).astype(np.uint8)
+        if self.size is not None and image.shape[:2] != self.size:
+            raise UserError(
+                f"{image_path}: at its scale {image.shape[1]}x{image.shape[0]} pixels, the others "
+                f"{self.size[1]}x{self.size[0]}; give --crop-size to train on parts of one size"
+            )
+        if holes is not None:
+            mask[holes] = IGNORE_ID
         if self.augmentation is not None:
             image, mask = self.augmentation(image, mask, epoch=epoch, index=index)
         return Sample(
@@ -79,3 +123,23 @@ class SegmentationDataset(Dataset[Sample | UserError]):
             torch.from_numpy(np.require(mask, requirements=_OWN)),
             torch.tensor(index),
         )
+
+
+class PathTable:
+    """Many paths in two arrays.
+
+    A list of them would grow a reading process's memory epoch by epoch: to look at a Python
+    object writes its reference count, which copies the page that was shared with the parent.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        encoded = [os.fsencode(path) for path in paths]
+        self.ends = np.cumsum([0, *map(len, encoded)])
+        self.letters = np.frombuffer(b"".join(encoded), np.uint8)
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __getitem__(self, number: int) -> Path:
+        start, end = self.ends[number], self.ends[number + 1]
+        return Path(os.fsdecode(self.letters[start:end].tobytes()))

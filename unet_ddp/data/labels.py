@@ -34,6 +34,8 @@ class Labels:
     """Colours of the indices in palette masks."""
     names: tuple[str, ...] | None = None
     """A name for each class, where somebody gave them."""
+    threshold: int | None = None
+    """Grey values above it are the larger of two `values`, the rest the smaller."""
 
     @property
     def num_classes(self) -> int:
@@ -66,6 +68,7 @@ class Labels:
             UserError: a value that is none of the classes, with the file's name.
         """
         known, ids = self._table
+        codes = self._two_values(codes)
         places = np.searchsorted(known, codes).clip(max=len(known) - 1)
         strange = known[places] != codes
         if strange.any():
@@ -77,6 +80,17 @@ class Labels:
             )
         found: NDArray[np.uint8] = ids[places]
         return found
+
+    def _two_values(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Soft or numbered masks as two values; the value to ignore stays."""
+        if self.threshold is None:
+            return codes
+        brightness = codes
+        if self.rgb:
+            brightness = np.maximum.reduce([codes >> shift & 0xFF for shift in (16, 8, 0)])
+        two = np.where(brightness > self.threshold, max(self.values), min(self.values))
+        kept = two if self.ignore is None else np.where(codes == self.ignore, codes, two)
+        return kept.astype(np.int32)
 
     @cached_property
     def _table(self) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
@@ -122,6 +136,7 @@ class Labels:
             "ignore": self.ignore,
             "palette": [list(colour) for colour in self.palette] if self.palette else None,
             "names": list(self.names) if self.names else None,
+            "threshold": self.threshold,
         }
 
     @classmethod
@@ -134,56 +149,8 @@ class Labels:
             plain["ignore"],
             tuple((int(r), int(g), int(b)) for r, g, b in palette) if palette else None,
             tuple(map(str, names)) if names else None,
+            plain.get("threshold"),
         )
-
-
-def infer_labels(
-    values: list[int],
-    *,
-    rgb: bool = False,
-    palette: tuple[Colour, ...] | None = None,
-    classes: int | None = None,
-    ignore: int | None = None,
-) -> Labels:
-    """Classes from the values found in the masks.
-
-    Without `classes`, each value is a class, in rising order: {0, 255} and {0, 1} are two.
-    With it, the values are taken for class ids where all are below `classes`, so that a class
-    that no mask shows keeps its place.
-
-    Raises:
-        UserError: more or fewer values than classes, or no mask holds the value to ignore.
-    """
-    told = Labels(tuple(values), rgb)
-    shown = ", ".join(map(told.show, values[:12])) + (", …" if len(values) > 12 else "")
-    kept = [value for value in values if value != ignore]
-    if ignore is not None and not rgb and ignore not in values and classes is None:
-        raise UserError(f"--ignore-index {ignore}: no mask holds it; the values are {shown}")
-    if classes is None:
-        if len(kept) < 2:
-            raise UserError(
-                f"the masks hold one value only ({shown}): nothing to tell apart; check the masks, "
-                "or give --classes"
-            )
-        classes = len(kept)
-    elif not rgb and (not kept or max(kept) < classes):
-        if ignore is not None and ignore < classes:
-            raise UserError(
-                f"--classes {classes} counts the value {ignore} that --ignore-index names: give "
-                f"--classes {classes - 1}, or leave it out"
-            )
-        kept = list(range(classes))
-    if len(kept) > IGNORE_ID:
-        raise UserError(
-            f"the masks hold {len(kept)} different values ({shown}): one value per class is "
-            "needed, at most 255"
-        )
-    if len(kept) != classes:
-        raise UserError(
-            f"--classes {classes}: the masks hold {len(kept)} values ({shown}); leave --classes "
-            "out to have one class per value, or name one of them with --ignore-index"
-        )
-    return Labels(tuple(kept), rgb, ignore, palette)
 
 
 def distinct_colour(k: int) -> Colour:

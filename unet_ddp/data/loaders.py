@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, Sampler, default_collate
+from tqdm import tqdm
 
-from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
-from unet_ddp.errors import UserError
+from unet_ddp.data.dataset import Key, Replaced, Sample, SegmentationDataset
+from unet_ddp.errors import UserError, one_line
 from unet_ddp.world import World
 from unet_ddp.world.preemption import ignore_in_worker
 
@@ -79,16 +83,93 @@ class SampleLoader:
     A file that can't be read is the same UserError with workers as without: the loader would
     raise it with a worker's traceback for a message. Its own random generator keeps it from
     drawing on torch's global one.
+
+    Args:
+        note: is told of files that can't be read and for which others were taken; it may raise.
     """
 
-    def __init__(self, loader: DataLoader[Sample | UserError]) -> None:
+    def __init__(
+        self,
+        loader: DataLoader[Sample | Replaced | UserError],
+        note: Callable[[UserError], None] | None = None,
+    ) -> None:
         self.loader = loader
+        self.note = note
 
     def __iter__(self) -> Iterator[Sample]:
         for batch in self.loader:
             if isinstance(batch, UserError):
                 raise batch
-            yield batch
+            if isinstance(batch, Replaced):
+                for error in batch.errors:
+                    if self.note is not None:
+                        self.note(error)
+                batch = batch.sample
+            if batch is not None:
+                yield batch
+
+
+class Tolerance:
+    """Bears files that can't be read, up to `most` different ones over all ranks."""
+
+    def __init__(self, world: World, most: int) -> None:
+        self.world = world
+        self.most = most
+
+    def note(self, error: UserError) -> None:
+        """Tell of a file, once, and by the rank that met with it.
+
+        Raises:
+            UserError: that is one too many.
+        """
+        count, is_new = self.world.count_once(str(error))
+        if count > self.most:
+            raise UserError(f"{error} (--skip-bad-files {self.most}: this is number {count})")
+        if is_new:
+            line = f"warning: {error}; done without it ({count} of {self.most} such files)"
+            tqdm.write(one_line(line), file=sys.stderr)
+
+
+class LookAhead:
+    """Batches, some of them fetched before they are wanted.
+
+    So that a file that can't be read is known on all ranks before the step that needs it: the
+    step is not begun anywhere, and the run can be saved as it is.
+
+    Args:
+        count: how many batches ahead.
+        stop: is told of the error that ends them.
+    """
+
+    def __init__(
+        self, batches: Iterable[Sample], count: int, stop: Callable[[UserError], None]
+    ) -> None:
+        self.source = iter(batches)
+        self.count = count
+        self.stop = stop
+        self.waiting: deque[Sample] = deque()
+        self.ended = False
+
+    def fill(self) -> None:
+        """Fetch what is missing."""
+        while len(self.waiting) < self.count and not self.ended:
+            try:
+                self.waiting.append(next(self.source))
+            except StopIteration:
+                self.ended = True
+            except UserError as error:
+                self.ended = True
+                self.stop(error)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return self
+
+    def __next__(self) -> Sample:
+        if not self.waiting:
+            self.fill()
+        if not self.waiting:
+            raise StopIteration
+        return self.waiting.popleft()
 
 
 def make_loader(
@@ -98,8 +179,9 @@ def make_loader(
     batch_size: int,
     workers: int,
     pin: bool,
+    note: Callable[[UserError], None] | None = None,
 ) -> SampleLoader:
-    """The loader of one rank."""
+    """The loader of one rank; `note` as in `SampleLoader`."""
     if workers == 0:
         _one_thread()
     loader = DataLoader(
@@ -113,16 +195,24 @@ def make_loader(
         generator=torch.Generator(),
         collate_fn=_collate,
     )
-    return SampleLoader(loader)
+    return SampleLoader(loader, note)
 
 
-def _collate(samples: list[Sample | UserError]) -> Sample | UserError:
+def _collate(samples: list[Sample | Replaced | UserError]) -> Sample | Replaced | UserError:
     """A batch, or the first error in it."""
+    errors: list[UserError] = []
+    kept: list[Sample] = []
     for sample in samples:
         if isinstance(sample, UserError):
             return sample
-    batch: Sample = default_collate(samples)
-    return batch
+        if isinstance(sample, Sample):
+            kept.append(sample)
+            continue
+        errors += sample.errors
+        if sample.sample is not None:
+            kept.append(sample.sample)
+    batch: Sample | None = default_collate(kept) if kept else None
+    return Replaced(batch, errors) if errors or batch is None else batch
 
 
 def count_workers(world: World, asked: int | None) -> int:
@@ -136,6 +226,7 @@ def count_workers(world: World, asked: int | None) -> int:
 
 
 def _start_worker(worker: int) -> None:
+    gc.freeze()  # or looking for garbage would copy the parent's memory, page by page
     _one_thread()
     ignore_in_worker()
 

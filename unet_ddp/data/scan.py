@@ -10,196 +10,174 @@ import contextlib
 import hashlib
 import json
 import os
+import threading
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from unet_ddp.data.classes import MaskValues
+from unet_ddp.data.facts import ImageFacts, MaskFacts, Palette, look_at_image, look_at_mask
 from unet_ddp.data.pairs import Pair
-from unet_ddp.data.reading import ImageFormat, check_decodes, read_header, read_mask
 from unet_ddp.errors import UserError
 
-_VERSION = 1  # of what an entry holds
+_VERSION = 2  # of what an entry holds
 _SAVE_EVERY = 10  # seconds
-_MOST_VALUES = 1024  # a mask of more different values is no mask of classes
 
-
-@dataclass(frozen=True)
-class FileFacts:
-    """What the scan found in one file."""
-
-    width: int
-    height: int
-    channels: int
-    max_value: int
-    rgb: bool
-    values: list[int] | None
-    """For masks: the values, rising."""
-    palette: list[list[int]] | None
-
-
-Progress = Callable[[Iterable[FileFacts], int], Iterable[FileFacts]]
+Facts = ImageFacts | MaskFacts
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+_File = tuple[Path, bool]  # and whether it is a mask
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What the scan found in a data set."""
+    """What the scan found in a data set: of each sound pair, in the order of `pairs`."""
 
-    format: ImageFormat
-    sizes: list[tuple[int, int]]
-    """(height, width) of every pair."""
-    values: list[int]
-    """All mask values, rising."""
-    rgb: bool
-    palette: tuple[tuple[int, int, int], ...] | None
+    pairs: list[Pair]
+    images: list[ImageFacts]
+    masks: list[MaskFacts]
+    errors: dict[str, str] = field(default_factory=dict)
+    """What is wrong with the other pairs, by their names."""
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """(height, width) of every image."""
+        return [(image.height, image.width) for image in self.images]
+
+    def mask_values(self) -> MaskValues:
+        """The values in all masks together."""
+        counts: Counter[int] = Counter()
+        for mask in self.masks:
+            counts.update(dict(zip(mask.values, mask.counts, strict=True)))
+        palette = self.masks[0].palette
+        if any(mask.palette != palette for mask in self.masks):
+            palette = None
+        lossy = next(
+            (
+                str(pair.mask)
+                for pair, mask in zip(self.pairs, self.masks, strict=True)
+                if mask.is_lossy
+            ),
+            None,
+        )
+        return MaskValues(counts, self.masks[0].is_colour, palette, lossy)
 
 
-def scan(pairs: list[Pair], *, progress: Progress, workers: int = 1) -> Findings:
-    """Look at every image and mask.
+def scan(
+    pairs: list[Pair], *, progress: Progress, workers: int = 1, nodata: float | None = None
+) -> Findings:
+    """Look at every image and mask, and report all that is wrong.
 
     Args:
         progress: wraps an iterable and its length, to show how far it is.
         workers: threads; decoders let go of Python's lock.
-
-    Raises:
-        UserError: a file that is damaged, of a kind of its own, or of another size than its
-            partner.
+        nodata: the value of pixels that hold nothing.
     """
-    files = [pair.image for pair in pairs] + [pair.mask for pair in pairs]
-    kinds = [False] * len(pairs) + [True] * len(pairs)
-    cache = _Cache(pairs[0].mask.parent)
+    files = [
+        (path, is_mask)
+        for pair in pairs
+        for path, is_mask in ((pair.image, False), (pair.mask, True))
+    ]
+    cache = _Cache(pairs[0].mask.parent, nodata)
+    try:
+        facts = []
+        for found in progress(_look_at_all(files, cache, max(1, workers)), len(files)):
+            facts.append(found)
+            cache.save_now_and_then()
+    finally:
+        cache.save()
+    sound, images, masks, errors = [], [], [], {}
+    for pair, image, mask in zip(pairs, facts[::2], facts[1::2], strict=True):
+        wrong = [str(fact) for fact in (image, mask) if isinstance(fact, UserError)]
+        if wrong:
+            errors[pair.name] = "; ".join(wrong)
+        else:
+            sound.append(pair)
+            images.append(image)
+            masks.append(mask)
+    return Findings(sound, images, masks, errors)
 
-    def look(path: Path, is_mask: bool) -> FileFacts:
-        return cache.facts(path, is_mask)
 
-    with ThreadPoolExecutor(max(1, workers)) as pool:
+def _look_at_all(files: list[_File], cache: _Cache, workers: int) -> Iterator[Facts | UserError]:
+    """The facts of each file, in order; some files ahead are looked at meanwhile."""
+    waiting: deque[Facts | UserError | Future[Facts | UserError]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
         try:
-            facts = []
-            for found in progress(pool.map(look, files, kinds), len(files)):
-                facts.append(found)
-                cache.save_now_and_then()
+            for file in files:
+                known = cache.known(file)
+                waiting.append(pool.submit(cache.look, file) if known is None else known)
+                while len(waiting) > 8 * workers:
+                    yield _result(waiting.popleft())
+            while waiting:
+                yield _result(waiting.popleft())
         finally:
             pool.shutdown(cancel_futures=True)
-            cache.save()
-    images, masks = facts[: len(pairs)], facts[len(pairs) :]
-    _compare_sizes(pairs, images, masks)
-    rgb = _agree(pairs, masks)
-    values = sorted(set().union(*(mask.values or [] for mask in masks)))
-    return Findings(
-        _common_format(pairs, images),
-        [(image.height, image.width) for image in images],
-        values,
-        rgb,
-        _common_palette(masks),
-    )
 
 
-def _compare_sizes(pairs: list[Pair], images: list[FileFacts], masks: list[FileFacts]) -> None:
-    differing = [
-        f"{pair.mask} has {mask.width}x{mask.height} pixels, its image {pair.image} has "
-        f"{image.width}x{image.height}"
-        for pair, image, mask in zip(pairs, images, masks, strict=True)
-        if (image.width, image.height) != (mask.width, mask.height)
-    ]
-    if differing:
-        more = f" (and {len(differing) - 1} more pairs)" if len(differing) > 1 else ""
-        raise UserError(f"{differing[0]}{more}; make their sizes equal")
-
-
-def _agree(pairs: list[Pair], masks: list[FileFacts]) -> bool:
-    """Whether masks are colour images; all or none of them must be."""
-    kinds = {mask.rgb: pair.mask for pair, mask in zip(pairs, masks, strict=True)}
-    if len(kinds) == 2:
-        raise UserError(
-            f"{kinds[True]} is a colour image, {kinds[False]} is not: masks of one data set must "
-            "be of one kind"
-        )
-    return True in kinds
-
-
-def _common_format(pairs: list[Pair], images: list[FileFacts]) -> ImageFormat:
-    """One number of channels and one depth for all: grey among colour becomes colour."""
-    depths = {image.max_value: pair.image for pair, image in zip(pairs, images, strict=True)}
-    if len(depths) == 2:
-        raise UserError(
-            f"{depths[65535]} has 16 bit, {depths[255]} has 8: images of one data set must be of "
-            "one depth; convert them"
-        )
-    channels = {image.channels: pair.image for pair, image in zip(pairs, images, strict=True)}
-    if len(channels) > 1 and set(channels) != {1, 3}:
-        (few, one), (many, other) = sorted(channels.items())[:2]
-        raise UserError(
-            f"{one} has {few} channels, {other} has {many}: images of one data set must have "
-            "equally many; convert them"
-        )
-    return ImageFormat(max(channels), next(iter(depths)))
-
-
-def _common_palette(masks: list[FileFacts]) -> tuple[tuple[int, int, int], ...] | None:
-    """The palette, where all masks have the same."""
-    first = masks[0].palette
-    if first is None or any(mask.palette != first for mask in masks):
-        return None
-    return tuple((r, g, b) for r, g, b in first)
-
-
-def _look_at(path: Path, is_mask: bool) -> FileFacts:
-    header = read_header(path)
-    values = palette = None
-    if is_mask:
-        found = np.unique(read_mask(path))
-        if len(found) > _MOST_VALUES or (header.is_lossy and len(found) > 2):
-            raise UserError(
-                f"{path}: {len(found)} different values in one mask"
-                + (", as lossy compression makes them" if header.is_lossy else "")
-                + "; a mask needs one value per class: save it as PNG, without soft edges"
-            )
-        values = [int(value) for value in found]
-        palette = [list(colour) for colour in header.palette] if header.palette else None
-    else:
-        check_decodes(path)
-    return FileFacts(
-        header.width,
-        header.height,
-        header.format.channels,
-        header.format.max_value,
-        header.is_colour,
-        values,
-        palette,
-    )
+def _result(found: Facts | UserError | Future[Facts | UserError]) -> Facts | UserError:
+    return found.result() if isinstance(found, Future) else found
 
 
 class _Cache:
     """Facts of files by path, kept in one JSON file for each folder of masks."""
 
-    def __init__(self, folder: Path) -> None:
-        name = hashlib.sha256(str(folder.resolve()).encode("utf-8", "surrogateescape")).hexdigest()
+    def __init__(self, folder: Path, nodata: float | None) -> None:
+        name = hashlib.sha256(
+            f"{folder.resolve()} {nodata}".encode("utf-8", "surrogateescape")
+        ).hexdigest()
         self.path = cache_folder() / f"scan-{name[:16]}.json"
+        self.nodata = nodata
         self.entries: dict[str, list[Any]] = {}
+        self.palettes: list[Palette] = []  # each kept once: there are few, with 256 colours
         self.changed = False
         self.saved = time.monotonic()
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        self.lock = threading.Lock()
+        with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
             kept = json.loads(self.path.read_text(encoding="utf-8"))
             if kept.get("version") == _VERSION:
+                self.palettes = [tuple((r, g, b) for r, g, b in p) for p in kept["palettes"]]
                 self.entries = kept["entries"]
+        self.numbers = {palette: k for k, palette in enumerate(self.palettes)}
 
-    def facts(self, path: Path, is_mask: bool) -> FileFacts:
+    def known(self, file: _File) -> Facts | UserError | None:
+        """What the cache knows of the file as it is now; None where nothing."""
+        path, is_mask = file
         try:
             status = path.stat()
         except OSError as error:
-            raise UserError(f"{path}: {error.strerror or error}; mend or remove it") from None
-        key = json.dumps([str(path.absolute()), is_mask])
-        stamp = [status.st_size, status.st_mtime_ns]
-        entry = self.entries.get(key)
-        if entry and entry[0] == stamp:
-            return FileFacts(**entry[1])
-        facts = _look_at(path, is_mask)
-        self.entries[key] = [stamp, asdict(facts)]
-        self.changed = True
+            return UserError(f"{path}: {error.strerror or error}; mend or remove it")
+        entry = self.entries.get(_key(file))
+        if not entry or entry[:2] != [status.st_size, status.st_mtime_ns]:
+            return None
+        kind: Any = MaskFacts if is_mask else ImageFacts
+        values: list[Any] = [tuple(v) if isinstance(v, list) else v for v in entry[2]]
+        if is_mask and values[4] is not None:
+            values[4] = self.palettes[values[4]]
+        facts: Facts = kind(*values)
+        return facts
+
+    def look(self, file: _File) -> Facts | UserError:
+        """Decode the file, and remember what it holds; called by several threads."""
+        path, is_mask = file
+        try:
+            status = path.stat()
+            facts = look_at_mask(path) if is_mask else look_at_image(path, self.nodata)
+        except UserError as error:
+            return error
+        except OSError as error:
+            return UserError(f"{path}: {error.strerror or error}; mend or remove it")
+        values = [getattr(facts, item.name) for item in fields(facts)]
+        with self.lock:
+            if isinstance(facts, MaskFacts) and facts.palette is not None:
+                number = self.numbers.setdefault(facts.palette, len(self.palettes))
+                if number == len(self.palettes):
+                    self.palettes.append(facts.palette)
+                values[4] = number
+            self.entries[_key(file)] = [status.st_size, status.st_mtime_ns, values]
+            self.changed = True
         return facts
 
     def save_now_and_then(self) -> None:
@@ -213,12 +191,18 @@ class _Cache:
         if not self.changed:
             return
         self.changed = False
-        entries = dict(self.entries)  # threads may add to it meanwhile
+        with self.lock:  # copies: threads may add meanwhile
+            palettes, entries = list(self.palettes), dict(self.entries)
+        kept = {"version": _VERSION, "palettes": palettes, "entries": entries}
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             half = self.path.with_suffix(f".{os.getpid()}.tmp")
-            half.write_text(json.dumps({"version": _VERSION, "entries": entries}))
+            half.write_text(json.dumps(kept))
             half.replace(self.path)
+
+
+def _key(file: _File) -> str:
+    return f"{'mask' if file[1] else 'image'} {file[0].absolute()}"
 
 
 def cache_folder() -> Path:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from unet_ddp.world.group import World, sum_over_ranks, without_sync
 from unet_ddp.world.joining import join, leave, pick_device
 from unet_ddp.world.launch import fail_early, tell
-from unet_ddp.world.preemption import Preemption
+from unet_ddp.world.preemption import TROUBLE, Preemption
 
 __all__ = [
+    "TROUBLE",
     "Preemption",
     "World",
     "fail_early",

@@ -42,6 +42,7 @@ class World:
     """Process numbers of the other ranks on this machine."""
     works: Iterator[int] = field(default_factory=itertools.count, repr=False)
     """Numbers for what `on_main` does, the same on every rank."""
+    _counted: set[str] = field(default_factory=set, repr=False)
 
     @property
     def is_main(self) -> bool:
@@ -86,6 +87,18 @@ class World:
         items = [item] * self.size
         dist.all_gather_object(items, item)
         return items
+
+    def count_once(self, what: str) -> tuple[int, bool]:
+        """How many different things have been counted on all ranks, and whether this one is new.
+
+        Any rank may call it at any time: it is no collective.
+        """
+        if self.store is None:
+            new = what not in self._counted
+            self._counted.add(what)
+            return len(self._counted), new
+        new = self.store.add(f"counted {what!r}", 1) == 1
+        return self.store.add("counted", int(new)), new
 
     def replicate(self, network: nn.Module, example: Tensor) -> nn.Module:
         """`network` such that its gradients are the mean over ranks: DDP, or itself alone.

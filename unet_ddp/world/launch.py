@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch.distributed as dist
 
-from unet_ddp.errors import RunError, UserError
+from unet_ddp.errors import RunError, UserError, one_line
 from unet_ddp.world.group import World
 from unet_ddp.world.joining import join, leave
 from unet_ddp.world.preemption import SIGNALS, is_alive
@@ -65,7 +65,7 @@ def _tell(story: Story[Config], config: Config, device: str, timeout: float) -> 
 def fail_early(error: UserError) -> NoReturn:
     """Exit with a mistake that every rank finds by itself before there is a group."""
     if int(os.environ.get("RANK", "0")) == 0:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
     else:
         # torchrun ends all ranks as soon as one ends: let the main one speak first.
         time.sleep(5)
@@ -88,7 +88,7 @@ def _report(error: BaseException, world: World) -> int:
             pass
     told = _plainly(error, world)
     if told is not None:
-        print(f"error: {told}", file=sys.stderr, flush=True)
+        print(f"error: {one_line(told)}", file=sys.stderr, flush=True)
     elif not isinstance(error, (KeyboardInterrupt, SystemExit)):
         where = f"rank {world.rank} of {world.size}: " if world.size > 1 else ""
         print(f"{where}{''.join(traceback.format_exception(error))}", file=sys.stderr, flush=True)

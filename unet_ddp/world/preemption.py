@@ -15,11 +15,15 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from unet_ddp.errors import UserError
 from unet_ddp.world.group import World
 
 Item = TypeVar("Item")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+TROUBLE = 1000
+"""In the place of a signal: a rank can't go on, and says why once the run is saved."""
+_LINGER = 60  # seconds that a reading process outlives a SIGTERM
 _TWICE = 1.0  # seconds; terminal and launcher may both pass on one Ctrl-C
 
 
@@ -34,7 +38,8 @@ class Preemption:
 
     def __init__(self, world: World) -> None:
         self.number = 0
-        """The signal that this rank was sent; 0 for none."""
+        """The signal that this rank was sent, or TROUBLE; 0 for none."""
+        self._trouble: str | None = None  # not the error: its traceback would keep loaders alive
         self._world = world
         self._heard = 0.0
         self._pending: tuple[Any, torch.Tensor] | None = None
@@ -106,24 +111,47 @@ class Preemption:
         return self.agreed() or self.agreed()
 
     def until_asked(self, items: Iterable[Item]) -> Iterator[Item]:
-        """`items`, until this rank is sent a signal; for work that counts as a whole or not at all."""
-        for item in items:
-            if self.number:
-                return
-            yield item
+        """`items`, until this rank is to stop; for work that counts as a whole or not at all."""
+        try:
+            for item in items:
+                if self.number:
+                    return
+                yield item
+        except UserError as error:
+            self.stop_for(error)
+
+    def stop_for(self, error: UserError) -> None:
+        """Ask all ranks to stop, as a signal would, for what this one has met with."""
+        self._trouble, self.number = str(error), TROUBLE
+
+    def raise_trouble(self) -> None:
+        """Where the ranks have stopped for an error, raise it on all of them alike.
+
+        Raises:
+            UserError: that of the first rank that has one.
+        """
+        for words in self._world.gather(self._trouble):
+            if words is not None:
+                raise UserError(words)
 
 
 def ignore_in_worker() -> None:
     """For processes that read data: the one they work for decides when to stop.
 
-    A terminal or a cluster sends its signal to them too. A second SIGTERM ends them: the loader
-    sends it to those that do not end by themselves.
+    A terminal or a cluster sends its signal to them too. A second SIGTERM ends them, which the
+    loader sends to those that do not end by themselves; so does a minute after the first, for
+    Python's own way out sends one only and waits for ever.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    signal.signal(signal.SIGTERM, _linger)
     with contextlib.suppress(ValueError):
         signal.set_wakeup_fd(-1)
+
+
+def _linger(number: int, frame: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.alarm(_LINGER)
 
 
 def is_alive(process: int) -> bool:

@@ -1,0 +1,93 @@
+"""What a training step takes in memory and time, from a trial on smaller images."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unet_ddp.config import TrainConfig
+from unet_ddp.losses import DiceCrossEntropy
+from unet_ddp.network.build import build_network, choose_architecture
+from unet_ddp.precision import Precision
+
+_SIDE, _BATCH, _TRIALS = 192, 2, 2
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one step with one batch."""
+
+    parameters: int
+    bytes: int
+    """Weights, gradients, the optimizer's moments, and what autograd keeps for the backward pass."""
+    seconds: float
+    device: str
+
+
+def estimate_cost(
+    config: TrainConfig,
+    *,
+    channels: int,
+    num_classes: int,
+    size: tuple[int, int],
+    device: torch.device,
+) -> Cost:
+    """The cost of a step of the network that `config` names, on images of `size` (height, width).
+
+    A convolution's work and memory grow with the pixels, so a trial on small images tells. What is
+    the network's alone, four numbers for each weight, is added.
+
+    Raises:
+        UserError: there is no such network.
+    """
+    network_config = config.network
+    architecture = choose_architecture(
+        network_config.model,
+        network_config.encoder,
+        channels=channels,
+        num_classes=num_classes,
+        width=network_config.width,
+        bilinear=network_config.bilinear,
+    )
+    network = build_network(architecture, checkpointing=network_config.checkpointing).to(device)
+    precision = Precision(device, amp=config.optimization.amp, dtype=config.optimization.amp_dtype)
+    height, width = (max(32, min(side, _SIDE) // 32 * 32) for side in size)
+    images = torch.randn(_BATCH, channels, height, width, device=device)
+    images = images.contiguous(memory_format=torch.channels_last)
+    masks = torch.randint(0, num_classes, (_BATCH, height, width), device=device)
+    loss, kept = DiceCrossEntropy().to(device), _Kept()
+    seconds = []
+    for trial in range(_TRIALS + 1):
+        began = time.perf_counter()
+        with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
+            with precision.autocast():
+                logits = network(images)
+            total = loss(logits, masks).total
+        kept.done = True
+        total.backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if trial:  # the first one also warms up
+            seconds.append(time.perf_counter() - began)
+    share = config.optimization.batch_size * size[0] * size[1] / (_BATCH * height * width)
+    count = sum(parameter.numel() for parameter in network.parameters())
+    return Cost(count, round(16 * count + kept.bytes * share), min(seconds) * share, device.type)
+
+
+class _Kept:
+    """Counts the bytes of the tensors that autograd keeps, each piece of memory once."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.done = False
+        self._seen: set[int] = set()
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if not self.done and storage.data_ptr() not in self._seen:
+            self._seen.add(storage.data_ptr())
+            self.bytes += storage.nbytes()
+        return tensor

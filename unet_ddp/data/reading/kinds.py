@@ -1,0 +1,108 @@
+"""What an image file can be, and how what is wrong with one is told."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from unet_ddp.errors import UserError
+
+Pixels = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.int16] | NDArray[np.float32]
+"""(H, W, C)"""
+
+PICTURES = frozenset({".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"})
+TIFFS = frozenset({".tif", ".tiff"})
+SUFFIXES = PICTURES | TIFFS | {".npy"}
+DTYPES = ("uint8", "uint16", "int16", "float32")
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """What all images of a data set have in common; never decided per image."""
+
+    channels: int
+    """1 for grey, 3 for colour, 4 with alpha, any number for bands."""
+    dtype: str = "uint8"
+    """uint8, uint16, int16 or float32."""
+    nodata: float | None = None
+    """The value of pixels that hold nothing; nan can be one."""
+    fill: tuple[float, ...] = ()
+    """What such pixels are given instead: a value for each channel."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says of itself, orientation applied."""
+
+    width: int
+    height: int
+    channels: int
+    """Alpha is not counted."""
+    dtype: str
+    has_alpha: bool = False
+    is_colour: bool = False
+    """Whether pixels are colours, rather than values or palette indices."""
+    is_lossy: bool = False
+    palette: tuple[tuple[int, int, int], ...] | None = None
+    """Colours of the indices, for palette files."""
+    nodata: float | None = None
+    """As GDAL notes it in a TIFF."""
+
+    @property
+    def format(self) -> ImageFormat:
+        """That of a data set of such images."""
+        return ImageFormat(self.channels, self.dtype, self.nodata)
+
+
+def bits_of(dtype: str) -> str:
+    """A type of pixels as people call it."""
+    return {"uint8": "8 bit", "uint16": "16 bit"}.get(dtype, dtype)
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Whatever goes wrong with reading `path`, as one line that names it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            yield
+    except UserError:
+        raise
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except PermissionError:
+        raise UserError(f"{path}: no permission to read it") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder, not an image; rename or remove it") from None
+    except Image.DecompressionBombError:
+        raise UserError(f"{path}: too large to be safe to open; cut it into tiles") from None
+    except UnidentifiedImageError:
+        raise UserError(f"{path}: {_not_an_image(path)}") from None
+    except Exception as error:  # decoders raise all kinds for damaged files
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if "imagecodecs" in reason:
+            raise UserError(
+                f"{path}: its compression needs 'pip install imagecodecs'; or save it uncompressed"
+            ) from None
+        raise UserError(f"{path}: damaged or cut short ({reason}); replace it") from None
+
+
+def _not_an_image(path: Path) -> str:
+    """Why a file could not be taken for an image, as far as its first bytes tell."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(256)
+    except OSError:
+        start = b"?"
+    if not start:
+        return "is empty (0 bytes); replace or remove it"
+    if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
+        return "is a web page, not an image, as a failed download leaves; fetch it again"
+    return "no image that can be read; replace or remove it"
