@@ -21,29 +21,8 @@ from tests.ranks import Ranks, call_main
 FLAGS = ["--width", "2", "--epochs", "1", "--batch-size", "1", "--workers", "0"]
 
 
-def no_images(folder: Path) -> list[str]:
-    for path in (folder / "imgs").iterdir():
-        path.unlink()
-    return []
-
-
 def no_such_folder(folder: Path) -> list[str]:
     return ["--images", str(folder / "nowhere")]
-
-
-def no_mask(folder: Path) -> list[str]:
-    (folder / "masks" / "cx.png").unlink()
-    return []
-
-
-def two_masks(folder: Path) -> list[str]:
-    Image.open(folder / "masks" / "cx.png").save(folder / "masks" / "cx.bmp")
-    return []
-
-
-def sizes_differ(folder: Path) -> list[str]:
-    Image.new("L", (33, 24)).save(folder / "masks" / "cx.png")
-    return []
 
 
 def strange_value(folder: Path) -> list[str]:
@@ -61,30 +40,6 @@ def strange_value(folder: Path) -> list[str]:
         assert path.stat().st_size == before.st_size
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     return ["--overwrite"]
-
-
-def truncated_image(folder: Path) -> list[str]:
-    path = folder / "imgs" / "cx.png"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
-    return []
-
-
-def truncated_mask(folder: Path) -> list[str]:
-    path = folder / "masks" / "cx.png"
-    path.write_bytes(path.read_bytes()[:60])
-    return []
-
-
-def empty_file(folder: Path) -> list[str]:
-    (folder / "imgs" / "cx.png").write_bytes(b"")
-    return []
-
-
-def lossy_mask(folder: Path) -> list[str]:
-    path = folder / "masks" / "cx.png"
-    Image.open(path).save(path.with_suffix(".jpg"), quality=60)
-    path.unlink()
-    return []
 
 
 def holds_a_run(folder: Path) -> list[str]:
@@ -107,20 +62,12 @@ def broken_resume(folder: Path) -> list[str]:
     return ["--resume"]
 
 
-def large_batch(folder: Path) -> list[str]:
-    return ["--batch-size", "50"]
-
-
 def unknown_flag(folder: Path) -> list[str]:
     return ["--epcohs", "3"]
 
 
 def unknown_model(folder: Path) -> list[str]:
     return ["--model", "yolo"]
-
-
-def weights_for_other_classes(folder: Path) -> list[str]:
-    return ["--class-weights", "1", "2", "3"]
 
 
 def strange_value_for_a_reading_process(folder: Path) -> list[str]:
@@ -132,25 +79,15 @@ def one_value_per_channel(folder: Path) -> list[str]:
 
 
 MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
-    (no_images, ["imgs", "no images"]),
     (no_such_folder, ["nowhere", "no such folder"]),
-    (no_mask, ["cx.png", "no mask"]),
-    (two_masks, ["two masks", "cx.bmp"]),
-    (sizes_differ, ["cx.png", "33x24", "32x24"]),
     (strange_value, ["masks", "x.bmp", "77"]),
     (strange_value_for_a_reading_process, ["masks", "x.bmp", "77"]),
-    (truncated_image, ["imgs", "cx.png"]),
-    (truncated_mask, ["masks", "cx.png"]),
-    (empty_file, ["cx.png"]),
-    (lossy_mask, ["cx.jpg", "lossy", "PNG"]),
     (holds_a_run, ["checkpoints", "--resume", "--exp-name", "--overwrite"]),
     (no_checkpoint, ["notes.pt", "no checkpoint"]),
     (nothing_to_resume, ["last.pt", "nothing to resume"]),
     (broken_resume, ["last.pt", "no checkpoint"]),
-    (large_batch, ["--batch-size", "50"]),
     (unknown_flag, ["--epcohs", "--help"]),
     (unknown_model, ["yolo"]),
-    (weights_for_other_classes, ["--class-weights", "3 weights for 2 classes"]),
 ]
 
 

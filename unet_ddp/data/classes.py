@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from unet_ddp.config import DataConfig
@@ -27,6 +27,16 @@ class MaskValues:
     """Colours of the indices, where all masks are palette files with the same."""
     lossy: str | None = None
     """A mask with lossy compression, if there is one."""
+    where: Mapping[int, str] = field(default_factory=dict)
+    """A file that each value is in."""
+
+    def rarest(self) -> str:
+        """The rarest value and where it is, in words; empty where that is not known."""
+        value = min(self.counts, key=lambda value: self.counts[value], default=None)
+        if value is None or value not in self.where:
+            return ""
+        shown = Labels((), self.rgb).show(value)
+        return f"; {shown} is in {self.counts[value]} pixel(s), as of {self.where[value]}"
 
     @property
     def values(self) -> list[int]:
@@ -63,6 +73,7 @@ def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
             palette=masks.palette,
             classes=config.classes,
             ignore=config.ignore_index,
+            rarest=masks.rarest(),
         )
     if config.invert:
         if labels.num_classes != 2:
@@ -116,9 +127,10 @@ def _refuse_soft(masks: MaskValues) -> None:
         return
     low, high = values[0], values[-1]
     quarter = (high - low) / 4
-    near = sum(n for v, n in masks.counts.items() if v <= low + quarter or v >= high - quarter)
+    dark = sum(n for v, n in masks.counts.items() if v <= low + quarter)
+    bright = sum(n for v, n in masks.counts.items() if v >= high - quarter)
     said = f"{masks.lossy or 'the masks'}: {len(values)} different values in the masks ({low} to {high})"
-    if near >= _CLUSTERS * total:
+    if dark + bright >= _CLUSTERS * total and bright >= (total - dark) / 2:
         how = "as lossy compression makes them" if masks.lossy else "as soft edges make them"
         raise UserError(
             f"{said}, nearly all close to {low} or {high}, {how}: give --mask-threshold "
@@ -239,8 +251,9 @@ def _from_palette(classes: list[NamedClass], masks: MaskValues, config: DataConf
     if strange:
         raise UserError(
             f"--palette {path}: the masks also hold {', '.join(map(labels.show, strange[:6]))} in "
-            f"{sum(masks.counts[value] for value in strange)} pixel(s); add a line for each, named "
-            "ignore where it is to be left out, or mend the masks"
+            f"{sum(masks.counts[value] for value in strange)} pixel(s), as of "
+            f"{masks.where.get(strange[0], 'some')}; add a line for each, named ignore where it is to "
+            "be left out, or mend the masks"
         )
     return labels
 
@@ -255,12 +268,16 @@ def infer_labels(
     palette: tuple[Colour, ...] | None = None,
     classes: int | None = None,
     ignore: int | None = None,
+    rarest: str = "",
 ) -> Labels:
     """Classes from the values found in the masks.
 
     Without `classes`, each value is a class, in rising order: {0, 255} and {0, 1} are two.
     With it, the values are taken for class ids where all are below `classes`, so that a class
     that no mask shows keeps its place.
+
+    Args:
+        rarest: what to say of the rarest value where there are too many.
 
     Raises:
         UserError: more or fewer values than classes, or no mask holds the value to ignore.
@@ -293,7 +310,8 @@ def infer_labels(
         )
     if len(kept) != classes:
         raise UserError(
-            f"--classes {classes}: the masks hold {len(kept)} values ({shown}); leave --classes "
-            "out to have one class per value, or name one of them with --ignore-index"
+            f"--classes {classes}: the masks hold {len(kept)} values ({shown}){rarest}; mend the "
+            "masks, leave --classes out to have one class per value, or name one of them with "
+            "--ignore-index"
         )
     return Labels(tuple(kept), rgb, ignore, palette)

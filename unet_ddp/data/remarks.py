@@ -12,6 +12,7 @@ from unet_ddp.data.scan import Findings
 from unet_ddp.data.splits import Split
 
 _MOST = 16  # classes that a line names
+_SLIP = 5e-4  # share of the pixels below which a class may be none
 
 
 def describe_images(found: Findings, form: ImageFormat, *, count: int, scale: float) -> str:
@@ -107,12 +108,25 @@ def suspect_classes(found: Findings, labels: Labels, split: Split) -> list[str]:
         )
     if never:
         lines.append(f"class {', '.join(never)} does not occur in validation: it gets no score")
-    if labels.num_classes == 2 and training[1] > 0.9 * sum(training):
+    lines += _slips(found, labels)
+    if labels.num_classes == 2 and training[1] > 0.85 * sum(training):
         lines.append(
             f"{training[1] / sum(training):.0%} of the pixels are class {names[1]}: if that is the "
             "background, give --invert"
         )
     return lines
+
+
+def _slips(found: Findings, labels: Labels) -> list[str]:
+    """Warnings about values of so few pixels that they may be slips of the pen."""
+    values = found.mask_values()
+    total = sum(values.counts.values())
+    return [
+        f"class {name} has {values.counts[value]} pixel(s) in all, as in {values.where[value]}: if it "
+        "is a slip, mend the mask"
+        for name, value in zip(labels.class_names, labels.values, strict=True)
+        if labels.threshold is None and 0 < values.counts[value] < _SLIP * total
+    ][:3]
 
 
 def pixels_of_classes(found: Findings, labels: Labels, pairs: list[Pair]) -> list[int]:

@@ -50,8 +50,12 @@ class Findings:
     def mask_values(self) -> MaskValues:
         """The values in all masks together."""
         counts: Counter[int] = Counter()
-        for mask in self.masks:
-            counts.update(dict(zip(mask.values, mask.counts, strict=True)))
+        where: dict[int, str] = {}
+        for pair, mask in zip(self.pairs, self.masks, strict=True):
+            for value, count in zip(mask.values, mask.counts, strict=True):
+                counts[value] += count
+                if value not in where:
+                    where[value] = str(pair.mask)
         palette = self.masks[0].palette
         if any(mask.palette != palette for mask in self.masks):
             palette = None
@@ -63,7 +67,7 @@ class Findings:
             ),
             None,
         )
-        return MaskValues(counts, self.masks[0].is_colour, palette, lossy)
+        return MaskValues(counts, self.masks[0].is_colour, palette, lossy, where)
 
 
 def scan(
