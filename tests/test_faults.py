@@ -25,7 +25,7 @@ sys.path.insert(0, {root!r})
 import train
 from unet_ddp.guard import FiniteGuard
 from unet_ddp import engine
-look, gradients = FiniteGuard.look, engine._gradients
+look, gradients = FiniteGuard.look, engine.gradients
 fault = {fault!r}
 
 def planted_look(self, report, step):
@@ -48,7 +48,7 @@ def planted_gradients(state, batches, loss, preprocess):
         next(state.network.parameters()).grad.fill_(float("nan"))
     return losses
 
-FiniteGuard.look, engine._gradients = planted_look, planted_gradients
+FiniteGuard.look, engine.gradients = planted_look, planted_gradients
 if __name__ == "__main__":
     train.main()
 """
@@ -121,12 +121,12 @@ def planted_run(fault: str, folder: str, words: list[str]) -> tuple[int, str, st
     from unet_ddp import engine
     from unet_ddp.guard import FiniteGuard
 
-    kept = FiniteGuard.look, engine._gradients
+    kept = FiniteGuard.look, engine.gradients
     try:
         exec(compile(PLANTED.format(root=str(ROOT), fault=fault), "planted", "exec"), space)
         return call_main("train", words, folder)
     finally:
-        FiniteGuard.look, engine._gradients = kept  # type: ignore[method-assign]
+        FiniteGuard.look, engine.gradients = kept  # type: ignore[method-assign]
 
 
 def test_a_step_that_is_not_finite_changes_nothing_but_the_position(

@@ -164,7 +164,7 @@ def train_epoch(
         torch.manual_seed(_mix(seed, step))
         batches_now = list(islice(source, accumulate))
         buffers = [buffer.clone() for buffer in state.network.buffers()]
-        losses = _gradients(state, batches_now, loss, preprocess)
+        losses = gradients(state, batches_now, loss, preprocess)
         is_finite = _update(state, losses, clip)
         for buffer, before in zip(state.network.buffers(), buffers, strict=True):
             buffer.copy_(torch.where(is_finite, buffer, before))  # batch norm's statistics
@@ -174,7 +174,7 @@ def train_epoch(
         yield StepReport(losses, rate, is_finite, pairs)
 
 
-def _gradients(
+def gradients(
     state: TrainState,
     batches: list[Sample],
     loss: DiceCrossEntropy,

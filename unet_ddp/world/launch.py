@@ -56,10 +56,16 @@ def _tell(story: Story[Config], config: Config, device: str, timeout: float) -> 
         leave(world)
     except BaseException as error:
         status = _report(error, world)
-        # DDP objects live on in the frames of the traceback; the group must outlive them.
-        traceback.clear_frames(error.__traceback__)
+        _clear_frames(error)
         leave(world, failed=True)
     return status
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """DDP objects live on in the frames of tracebacks; the group must outlive them."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def fail_early(error: UserError) -> NoReturn:
@@ -102,9 +108,15 @@ def _plainly(error: BaseException, world: World) -> str | None:
     """One line for what is no fault in the code; None where the traceback is wanted."""
     if isinstance(error, (UserError, RunError)):
         return str(error)
+    reason = str(error)
+    if isinstance(error, MemoryError) or "Caught MemoryError" in reason:
+        return (
+            f"rank {world.rank} of {world.size}: the machine is out of memory ({_last_line(reason)}); "
+            "give fewer --workers, a smaller --batch-size with --accumulate in its place, or a smaller "
+            "--scale; a run that had begun goes on by --resume"
+        )
     if not isinstance(error, RuntimeError):
         return None
-    reason = str(error)
     dead = [str(process) for process in world.peers if not is_alive(process)]
     if dead:
         return (
@@ -127,6 +139,11 @@ def _plainly(error: BaseException, world: World) -> str | None:
             "container a larger --shm-size; go on by --resume"
         )
     return None
+
+
+def _last_line(text: str) -> str:
+    """What a message, or a traceback in it, ends with."""
+    return (text.strip().splitlines() or ["a MemoryError"])[-1]
 
 
 def _status(error: BaseException) -> int:
