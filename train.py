@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from unet_ddp.data.loaders import (
 from unet_ddp.data.prepare import PreparedData, check_classes, prepare
 from unet_ddp.data.reading import read_image, read_mask
 from unet_ddp.data.splits import write_split
+from unet_ddp.determinism import deterministic
 from unet_ddp.drawing import draw_samples
 from unet_ddp.engine import Schedule, TrainState, evaluate, moving_average, train_epoch
 from unet_ddp.errors import UserError
@@ -53,7 +55,7 @@ from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.precision import Precision
 from unet_ddp.preprocessing import Preprocessing
 from unet_ddp.resuming import Begun, fit_batch, keep_global_batch, open_run
-from unet_ddp.tracking import Tracker, score_columns, show_files, start_tracker
+from unet_ddp.tracking import Tracker, score_columns, show_files, speaker, start_tracker
 from unet_ddp.world import TROUBLE, Preemption, World, fail_early, sum_over_ranks, tell
 
 
@@ -104,7 +106,8 @@ class Run:
 def train(words: list[str], world: World) -> int:
     """A run, from its first step or from where it stopped, to its end, --max-steps or a signal."""
     config = parse_train(words)
-    with RunFolder(config.folder, writes=world.is_main) as folder:
+    bits = deterministic(speaker(world.is_main)) if config.launch.deterministic else nullcontext()
+    with bits, RunFolder(config.folder, writes=world.is_main) as folder:
         begun = world.on_main(lambda: open_run(config, folder))
         run = begin(words, world, folder, begun)
         with Preemption(world) as preemption:
@@ -192,8 +195,6 @@ def is_due(run: Run, seconds: float) -> bool:
 def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Run:
     """Everything that a run needs; what its folder held before is deleted last."""
     config = parse_train(words, resumed=begun.content["config"] if begun.content else None)
-    if config.launch.deterministic:
-        make_deterministic()
     config = keep_global_batch(config, world, begun)
     data = world.on_main(lambda: prepare_data(config, world, begun))
     config = fit_batch(
@@ -247,13 +248,6 @@ def claim_folder(config: TrainConfig, folder: RunFolder, data: PreparedData, beg
             f"{folder.path}: {error.strerror or error}; make room, or choose another folder by "
             "--checkpoints"
         ) from None
-
-
-def make_deterministic() -> None:
-    """torch's deterministic algorithms; it warns where an operation has none."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before CUDA starts
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.benchmark = False
 
 
 def prepare_data(config: TrainConfig, world: World, begun: Begun) -> PreparedData:
