@@ -58,6 +58,8 @@ from unet_ddp.resuming import Begun, fit_batch, keep_global_batch, open_run
 from unet_ddp.tracking import Tracker, score_columns, show_files, speaker, start_tracker
 from unet_ddp.world import TROUBLE, Preemption, World, fail_early, sum_over_ranks, tell
 
+READING = 0.8  # of --timeout for a batch to be read: before the other ranks give up on this one
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line, then the story on every process."""
@@ -423,6 +425,7 @@ def training_loader(
         workers=count_workers(world, config.launch.workers),
         pin=world.device.type == "cuda",
         note=bad.note,
+        timeout=READING * config.launch.timeout,
     )
     return loader, sampler
 
@@ -454,6 +457,7 @@ def validation_loader(
         workers=count_workers(world, config.launch.workers),
         pin=world.device.type == "cuda",
         note=bad.note,
+        timeout=READING * config.launch.timeout,
     )
 
 

@@ -133,7 +133,10 @@ class Tracker:
         """The end."""
         self._bar.close()
         for writer in self.writers:
-            writer.close()
+            try:
+                writer.close()
+            except OSError as error:
+                self.say(f"WARNING: {type(writer).__name__}: {error}; its end is lost")
 
 
 def start_tracker(

@@ -123,6 +123,12 @@ def _plainly(error: BaseException, world: World) -> str | None:
             f"rank {world.rank} of {world.size} can't go on: process {' and '.join(dead)} of this "
             "run has died (out of memory, or killed); go on by --resume"
         )
+    if "DataLoader timed out" in reason:
+        return (
+            f"rank {world.rank} of {world.size}: a reading process hangs ({reason.splitlines()[0]}): the "
+            "file system does not answer, or a file takes for ever; try --workers 0, or a longer "
+            "--timeout where storage is slow; go on by --resume"
+        )
     if "timed out" in reason.lower() or "timeout" in reason.lower():
         where = [
             f.name for f in traceback.extract_tb(error.__traceback__) if "torch" not in f.filename
