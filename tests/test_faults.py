@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import torch
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
-from tests.test_programs import ROOT, TORCHRUN, hear_interrupts, python
+from tests.test_programs import ROOT, TORCHRUN, TRAIN, hear_interrupts, python
 from unet_ddp import checkpoint
 
 FLAGS = ["--width", "2", "--batch-size", "2", "--workers", "0"]
@@ -325,6 +327,35 @@ def test_a_reading_process_that_hangs_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(said) == 1 and "a reading process hangs" in said[0] and "--workers 0" in said[0]
+    assert "Traceback" not in done.stderr
+
+
+def small_shared_memory() -> bool:
+    """Whether a process may be given a /dev/shm of its own here."""
+    if shutil.which("unshare") is None:
+        return False
+    mount = ["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"]
+    return subprocess.run(mount, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not small_shared_memory(), reason="only root can mount a small /dev/shm")
+def test_shared_memory_that_is_too_small_is_named(tmp_path: Path) -> None:
+    """As a container has it, by default."""
+    make_set(tmp_path, 12, size=(420, 420))
+    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm && exec"
+    words = [TRAIN, *data_flags(tmp_path), *FLAGS[:-1], "1"]
+    line = f"{mount} {shlex.join([sys.executable, *words])}"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", line],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "error: a reading process of rank 0 finds no room for a batch" in done.stderr
+    assert "--workers 0" in done.stderr and "--shm-size" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -138,6 +138,12 @@ def _plainly(error: BaseException, world: World) -> str | None:
             f"{' > '.join(where[-3:])}: one of them hangs or is far slower; see --timeout, and go "
             "on by --resume"
         )
+    if "unable to allocate shared memory" in reason:
+        return (
+            f"a reading process of rank {world.rank} finds no room for a batch ({_last_line(reason)}): "
+            "the machine's shared memory is full; give --workers 0 or a smaller batch, and in a "
+            "container a larger --shm-size; go on by --resume"
+        )
     if "DataLoader worker" in reason and ("killed by signal" in reason or "exited" in reason):
         return (
             f"a reading process of rank {world.rank} has died ({reason.splitlines()[0]}): the "
