@@ -24,6 +24,8 @@ import yaml
 
 from unet_ddp.errors import UserError
 
+USUAL_STEP = 16  # images in a step, where --batch-size auto is not told
+
 Plain = bool | int | float | str | list[Any] | None
 Settings = TypeVar("Settings")
 
@@ -162,6 +164,13 @@ class OptimizationConfig:
     """Also keep a moving average of the weights, as 0.999, and score and predict with it; 0 for none."""
     seed: Annotated[int, _flag(metavar="N")] = 0
     """Everything random follows from it: weights, split, order, augmentation, dropout."""
+
+    @property
+    def images_at_once(self) -> int:
+        """The batch size; for auto the most that it can come to, a whole step on one process."""
+        if isinstance(self.batch_size, int):
+            return self.batch_size
+        return self.images_per_step or USUAL_STEP
 
 
 @dataclass(frozen=True)

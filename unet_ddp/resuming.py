@@ -9,7 +9,7 @@ from typing import Literal
 
 from unet_ddp import checkpoint
 from unet_ddp.checkpoint import RunFolder
-from unet_ddp.config import TrainConfig, resume_file, settings
+from unet_ddp.config import USUAL_STEP, TrainConfig, resume_file, settings
 from unet_ddp.errors import UserError
 from unet_ddp.memory import Trial, find_batch
 from unet_ddp.world import World
@@ -27,7 +27,6 @@ _FIXED |= {
 }
 _PLACE = {"checkpoints", "exp_name", "load", "images", "masks", "wandb", "batch_size"}
 _PLACE |= {"list", "val_images", "val_masks", "skip_scan"}
-_USUAL = 16  # images per step where --batch-size auto is not told
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,7 @@ def fit_batch(
     options, size = config.optimization, world.size
     if options.batch_size != "auto":
         return config
-    images = options.images_per_step or max(size, min(_USUAL, count) // size * size)
+    images = options.images_per_step or max(size, min(USUAL_STEP, count) // size * size)
     share, most = images // size, None
     if begun.content is not None and share % options.accumulate == 0:
         most = share // options.accumulate
