@@ -43,6 +43,12 @@ class Nothing:
     def agreed(self) -> int:
         return 0
 
+    def agreed_now(self) -> int:
+        return 0
+
+    def stop_for(self, error: Exception) -> None:
+        raise error
+
 
 def make_images(folder: Path, count: int) -> list[str]:
     """`count` images of 240x160 and masks; the flags that point to them."""
