@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,20 +41,24 @@ from unet_ddp.data.loaders import (
 from unet_ddp.data.prepare import PreparedData, check_classes, prepare
 from unet_ddp.data.reading import read_image, read_mask
 from unet_ddp.data.splits import write_split
+from unet_ddp.determinism import deterministic
 from unet_ddp.drawing import draw_samples
 from unet_ddp.engine import Schedule, TrainState, evaluate, moving_average, train_epoch
 from unet_ddp.errors import UserError
 from unet_ddp.guard import FiniteGuard
 from unet_ddp.inference import Predictor
 from unet_ddp.losses import DiceCrossEntropy
+from unet_ddp.memory import Trial, explained
 from unet_ddp.metrics import Scores
 from unet_ddp.network.build import Architecture, build_network, choose_architecture
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.precision import Precision
 from unet_ddp.preprocessing import Preprocessing
-from unet_ddp.resuming import Begun, keep_global_batch, open_run
-from unet_ddp.tracking import Tracker, score_columns, show_files, start_tracker
+from unet_ddp.resuming import Begun, fit_batch, keep_global_batch, open_run
+from unet_ddp.tracking import Tracker, score_columns, show_files, speaker, start_tracker
 from unet_ddp.world import TROUBLE, Preemption, World, fail_early, sum_over_ranks, tell
+
+READING = 0.8  # of --timeout for a batch to be read: before the other ranks give up on this one
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -103,7 +108,8 @@ class Run:
 def train(words: list[str], world: World) -> int:
     """A run, from its first step or from where it stopped, to its end, --max-steps or a signal."""
     config = parse_train(words)
-    with RunFolder(config.folder, writes=world.is_main) as folder:
+    bits = deterministic(speaker(world.is_main)) if config.launch.deterministic else nullcontext()
+    with bits, RunFolder(config.folder, writes=world.is_main) as folder:
         begun = world.on_main(lambda: open_run(config, folder))
         run = begin(words, world, folder, begun)
         with Preemption(world) as preemption:
@@ -117,10 +123,12 @@ def learn_and_score(run: Run, preemption: Preemption) -> int:
     """Epoch after epoch; the signal that ended it, 0 for none."""
     state = run.model.state
     while state.epoch < run.config.optimization.epochs:
-        number = learn(run, preemption)
+        with explained(run.config, run.world, "training"):
+            number = learn(run, preemption)
         if number or state.step < run.steps:
             return keep(run, preemption, number)
-        scores = score(run, preemption)
+        with explained(run.config, run.world, "scoring"):
+            scores = score(run, preemption)
         number = preemption.agreed_now()
         if number:
             return keep(run, preemption, number)  # the steps are done; --resume scores them
@@ -189,11 +197,13 @@ def is_due(run: Run, seconds: float) -> bool:
 def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Run:
     """Everything that a run needs; what its folder held before is deleted last."""
     config = parse_train(words, resumed=begun.content["config"] if begun.content else None)
-    if config.launch.deterministic:
-        make_deterministic()
     config = keep_global_batch(config, world, begun)
     data = world.on_main(lambda: prepare_data(config, world, begun))
-    model = build_model(config, world, data, begun)
+    config = fit_batch(
+        config, world, begun, trial(config, world, data, begun), len(data.split.training)
+    )
+    with explained(config, world, "building"):
+        model = build_model(config, world, data, begun)
     bad = Tolerance(world, config.launch.skip_bad_files)
     training, sampler = training_loader(config, world, data, model.preprocessing, bad)
     options, state = config.optimization, model.state
@@ -240,13 +250,6 @@ def claim_folder(config: TrainConfig, folder: RunFolder, data: PreparedData, beg
             f"{folder.path}: {error.strerror or error}; make room, or choose another folder by "
             "--checkpoints"
         ) from None
-
-
-def make_deterministic() -> None:
-    """torch's deterministic algorithms; it warns where an operation has none."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before CUDA starts
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.benchmark = False
 
 
 def prepare_data(config: TrainConfig, world: World, begun: Begun) -> PreparedData:
@@ -322,12 +325,31 @@ def build_model(config: TrainConfig, world: World, data: PreparedData, begun: Be
         state.load_state_dict(begun.content)
         for group in state.optimizer.param_groups:  # the learning rate is set at each step
             group["weight_decay"] = options.weight_decay
-    loss = DiceCrossEntropy(
+    return Model(architecture, preprocessing, new_loss(config, world), state, notes)
+
+
+def new_loss(config: TrainConfig, world: World) -> DiceCrossEntropy:
+    """What is made small."""
+    options = config.optimization
+    return DiceCrossEntropy(
         dice_weight=options.dice_weight,
         cross_entropy_weight=options.cross_entropy_weight,
         class_weights=options.class_weights,
     ).to(world.device)
-    return Model(architecture, preprocessing, loss, state, notes)
+
+
+def trial(config: TrainConfig, world: World, data: PreparedData, begun: Begun) -> Trial:
+    """What tries, for --batch-size auto, how many images of a step fit into memory."""
+    architecture, preprocessing, _ = choose(config, data, begun)
+    return Trial(
+        architecture,
+        preprocessing,
+        new_loss(config, world),
+        Precision(world.device, amp=config.optimization.amp, dtype=config.optimization.amp_dtype),
+        data.crop_size or data.smallest,
+        checkpointing=config.network.checkpointing,
+        average=config.optimization.ema > 0,
+    )
 
 
 def example_size(data: PreparedData) -> tuple[int, int]:
@@ -403,6 +425,7 @@ def training_loader(
         workers=count_workers(world, config.launch.workers),
         pin=world.device.type == "cuda",
         note=bad.note,
+        timeout=READING * config.launch.timeout,
     )
     return loader, sampler
 
@@ -434,6 +457,7 @@ def validation_loader(
         workers=count_workers(world, config.launch.workers),
         pin=world.device.type == "cuda",
         note=bad.note,
+        timeout=READING * config.launch.timeout,
     )
 
 
@@ -442,11 +466,11 @@ def describe(config: TrainConfig, world: World, model: Model, steps: int) -> lis
     options = config.optimization
     count = sum(p.numel() for p in model.state.network.parameters())
     dtype = str(model.state.precision.dtype).removeprefix("torch.")
-    each = f" times {options.accumulate} accumulated" if options.accumulate > 1 else ""
+    each = f", {options.accumulate} times" if options.accumulate > 1 else ""
     return [
         f"network: {model.architecture}; {count / 1e6:.1f} million parameters",
         f"run: {config.folder}; {options.epochs} epochs of {steps} steps of "
-        f"{options.batch_size * world.size} images ({options.batch_size} on each of {world.size} "
+        f"{options.batch_size * options.accumulate * world.size} images ({options.batch_size} on each of {world.size} "
         f"process(es){each}), {world.device.type}, {dtype}, "
         f"{count_workers(world, config.launch.workers)} reading process(es) each",
     ]

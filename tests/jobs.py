@@ -9,6 +9,7 @@ import torch
 
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.loaders import ScoringSampler
 from unet_ddp.engine import Schedule, TrainState, evaluate, train_epoch
 from unet_ddp.losses import DiceCrossEntropy
 from unet_ddp.network.build import build_network, choose_architecture
@@ -77,23 +78,25 @@ def train_steps(model: str, encoder: str | None, accumulate: int = 1) -> dict[st
     return weights
 
 
-def count_shards(count: int) -> np.ndarray:
-    """The confusion matrix of `count` images, shared out over the world."""
+def count_shards(counts: list[int]) -> list[np.ndarray]:
+    """For each of `counts`, the confusion matrix of so many images, shared out over the world."""
     world = join("cpu", 60)
     state = new_state(world, "unet", None, torch.float32)
-    share = range(world.rank, count, world.size)
-    counts = evaluate(
-        state.network,
-        [stack([fixed_sample(index)]) for index in share],
-        PIXELS,
-        state.precision,
-        num_classes=3,
-    )
-    total = sum_over_ranks(counts).numpy()
+    totals = []
+    for count in counts:
+        share = ScoringSampler(count, rank=world.rank, size=world.size)
+        found = evaluate(
+            state.network,
+            [stack([fixed_sample(index)]) for _, index in share],
+            PIXELS,
+            state.precision,
+            num_classes=3,
+        )
+        totals.append(sum_over_ranks(found).numpy())
     del state
     gc.collect()
     leave(world)
-    return total
+    return totals
 
 
 def on_main_results() -> tuple[int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from tests.conftest import SEED, data_flags, make_set
+from tests.ranks import Ranks, call_main
 from unet_ddp import checkpoint
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
@@ -137,13 +140,18 @@ class _Hostile:
         return (os.mkdir, (str(self.path),))
 
 
-@pytest.mark.parametrize("how", ["zip", "legacy", "pickle"])
-def test_code_in_a_checkpoint_is_never_run(tmp_path: Path, how: str) -> None:
-    path, harm = tmp_path / "x.pt", tmp_path / "harm"
+def plant_code(path: Path, harm: Path, how: str) -> None:
+    """A checkpoint whose loading would make the folder `harm`."""
     if how == "pickle":
         path.write_bytes(pickle.dumps({"model": _Hostile(harm)}))
     else:
         torch.save({"model": _Hostile(harm)}, path, _use_new_zipfile_serialization=how == "zip")
+
+
+@pytest.mark.parametrize("how", ["zip", "legacy", "pickle"])
+def test_code_in_a_checkpoint_is_never_run(tmp_path: Path, how: str) -> None:
+    path, harm = tmp_path / "x.pt", tmp_path / "harm"
+    plant_code(path, harm, how)
     with pytest.raises(UserError, match=r"x\.pt: refused|x\.pt: no checkpoint"):
         checkpoint.read_model(path)
     assert not harm.exists()
@@ -162,7 +170,7 @@ def test_damage_is_found(network: UNet, tmp_path: Path, rng: np.random.Generator
     checkpoint.save(path, {"model": network.state_dict()})
     sound = path.read_bytes()
     loaded_wrong = 0
-    for place in rng.integers(0, len(sound), 30).tolist():
+    for place in rng.integers(0, len(sound), 50).tolist():
         damaged = bytearray(sound)
         damaged[place] ^= 0x10
         path.write_bytes(damaged)
@@ -174,7 +182,7 @@ def test_damage_is_found(network: UNet, tmp_path: Path, rng: np.random.Generator
         expected = network.state_dict()
         loaded_wrong += any(not torch.equal(state[k], expected[k]) for k in expected)
     assert loaded_wrong == 0
-    for length in (0, len(sound) // 2, len(sound) - 1):
+    for length in (0, len(sound) // 2, int(len(sound) * 0.999999), len(sound) - 1):
         path.write_bytes(sound[:length])
         with pytest.raises(UserError):
             checkpoint.load(path)
@@ -229,3 +237,73 @@ def test_a_kill_while_saving_leaves_the_old_file(tmp_path: Path) -> None:
     assert (tmp_path / "x.pt.tmp").exists()  # half a file, under another name
     checkpoint.save(path, {"n": 3})
     assert [p.name for p in tmp_path.iterdir()] == ["x.pt"]
+
+
+SAVING = """
+import os, random, signal, sys, time
+from pathlib import Path
+import torch
+from unet_ddp import checkpoint
+folder, dice = Path(sys.argv[1]), random.Random(int(sys.argv[2]))
+path = folder / "last.pt"
+checkpoint.save(path, {"n": 0, "w": torch.zeros(200_000)})
+newest, half = 0, 0
+for kill in range(100):
+    child = os.fork()
+    if child == 0:
+        while True:
+            newest += 1
+            checkpoint.save(path, {"n": newest, "w": torch.full((200_000,), float(newest))}, keep_previous=True)
+    time.sleep(dice.uniform(0.001, 0.03))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    half += path.with_name("last.pt.tmp").exists()
+    content = checkpoint.load(path)
+    assert content["n"] >= newest and bool((content["w"] == content["n"]).all())
+    newest = content["n"]
+print(newest, half)
+"""
+
+
+def test_a_hundred_kills_in_a_loop_of_saves(tmp_path: Path) -> None:
+    """After each, the newest file is whole: the one before the kill, or a newer one."""
+    words = [sys.executable, "-c", SAVING, str(tmp_path), str(SEED)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    saved, half = map(int, done.stdout.split())
+    assert saved > 0 and half > 0  # saves were made, and kills fell into some
+
+
+def test_a_storage_that_claims_to_be_huge_is_refused(tmp_path: Path) -> None:
+    """A file says how large its tensors are; memory is taken for what it holds."""
+    path, grown = tmp_path / "x.pt", tmp_path / "grown.pt"
+    torch.save({"model": torch.zeros(123_457)}, path)
+    count, more = (b"J" + n.to_bytes(4, "little") for n in (123_457, 2_000_000_000))
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(grown, "w") as out:
+        for record in source.infolist():
+            data = source.read(record)
+            if record.filename.endswith("data.pkl"):
+                assert count in data
+                data = data.replace(count, more)
+            out.writestr(record.filename, data)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match=r"grown\.pt"):
+        checkpoint.load(grown)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB
+
+
+@pytest.mark.parametrize("how", ["zip", "legacy", "pickle"])
+@pytest.mark.parametrize("door", ["--resume", "--load", "predict"])
+def test_no_door_runs_code(ranks: Ranks, tmp_path: Path, door: str, how: str) -> None:
+    """From the command line, wherever a checkpoint goes in: one line, and nothing was run."""
+    path, harm = tmp_path / "x.pt", tmp_path / "harm"
+    plant_code(path, harm, how)
+    make_set(tmp_path, 4)
+    words = ["imgs/ax.png", "--model", str(path)] if door == "predict" else [door, str(path)]
+    program = "predict" if door == "predict" else "train"
+    if door == "--load":
+        words += data_flags(tmp_path)
+    ((status, out, err),) = ranks.run(1, call_main, program, words, str(tmp_path))
+    assert status == 2 and err.startswith("error: ") and err.count("\n") == 1, (out, err)
+    assert "x.pt" in err
+    assert not harm.exists()

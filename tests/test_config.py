@@ -16,6 +16,7 @@ from unet_ddp.errors import UserError
     [
         (["-e", "7"], "optimization", "epochs", 7),
         (["-b", "3"], "optimization", "batch_size", 3),
+        (["-b", "auto"], "optimization", "batch_size", "auto"),
         (["--batch_size", "3"], "optimization", "batch_size", 3),
         (["-l", "0.1"], "optimization", "learning_rate", 0.1),
         (["--lr", "0.1"], "optimization", "learning_rate", 0.1),
@@ -50,6 +51,8 @@ def test_flags(words: list[str], group: str, name: str, value: object) -> None:
         (["--epochs", "many"], "--epochs"),
         (["--scale", "2"], "--scale 2.0: must be above 0 and at most 1"),
         (["--batch-size", "0"], "--batch-size 0"),
+        (["--batch-size", "some"], "--batch-size"),
+        (["--images-per-step", "0"], "--images-per-step 0"),
         (["--classes", "1"], "--classes 1"),
         (["--validation", "100"], "--validation 100"),
         (["--images", "x"], "--images is given without --masks"),

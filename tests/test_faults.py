@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import torch
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
-from tests.test_programs import ROOT, TORCHRUN, hear_interrupts, python
+from tests.test_programs import ROOT, TORCHRUN, TRAIN, hear_interrupts, python
 from unet_ddp import checkpoint
 
 FLAGS = ["--width", "2", "--batch-size", "2", "--workers", "0"]
@@ -25,7 +27,7 @@ sys.path.insert(0, {root!r})
 import train
 from unet_ddp.guard import FiniteGuard
 from unet_ddp import engine
-look, gradients = FiniteGuard.look, engine._gradients
+look, gradients = FiniteGuard.look, engine.gradients
 fault = {fault!r}
 
 def planted_look(self, report, step):
@@ -38,17 +40,24 @@ def planted_look(self, report, step):
         os.kill(os.getpid(), signal.SIGINT)
     if step == 3 and fault == "die" and rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    if step == 3 and fault == "user signal" and rank == 0:
+        os.kill(os.getppid(), signal.SIGUSR1)
+    if step == 3 and fault == "folder removed" and rank == 0:
+        import shutil
+        shutil.rmtree("checkpoints")
     if step == 3 and fault == "hang" and rank == 1:
         signal.pause()
     look(self, report, step)
 
 def planted_gradients(state, batches, loss, preprocess):
+    if fault == "loss on one rank" and state.step == 1 and os.environ["RANK"] == "1":
+        sound, loss = loss, lambda logits, masks: sound(logits * float("nan"), masks)
     losses = gradients(state, batches, loss, preprocess)
     if fault.startswith("nan") and (state.step == 1 or fault == "nan always"):
         next(state.network.parameters()).grad.fill_(float("nan"))
     return losses
 
-FiniteGuard.look, engine._gradients = planted_look, planted_gradients
+FiniteGuard.look, engine.gradients = planted_look, planted_gradients
 if __name__ == "__main__":
     train.main()
 """
@@ -90,6 +99,19 @@ def test_a_signal_stops_all_ranks_at_one_step(
     assert not list((tmp_path / "checkpoints").glob("*.tmp"))
 
 
+def test_the_documented_line_hears_sigusr1(tmp_path: Path) -> None:
+    """As a cluster sends it before a job's end, to torchrun: it passes it on where it is told to."""
+    make_set(tmp_path, 12)
+    line = "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+    assert line in (ROOT / "docs" / "reliability.md").read_text()
+    flags = [*data_flags(tmp_path), *FLAGS, "--epochs", "99"]
+    done = python(tmp_path, *TORCHRUN, line, plant(tmp_path, "user signal"), *flags)
+    assert done.returncode == 1
+    assert "stopped by SIGUSR1 after step" in done.stdout, done.stderr
+    place = checkpoint.load(tmp_path / "checkpoints" / "last.pt")["position"]
+    assert place["epoch"] * 2 + place["step"] >= 3
+
+
 def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
     make_set(tmp_path, 12)
     done = python(tmp_path, *TORCHRUN, plant(tmp_path, "die"), *data_flags(tmp_path), *FLAGS)
@@ -121,12 +143,12 @@ def planted_run(fault: str, folder: str, words: list[str]) -> tuple[int, str, st
     from unet_ddp import engine
     from unet_ddp.guard import FiniteGuard
 
-    kept = FiniteGuard.look, engine._gradients
+    kept = FiniteGuard.look, engine.gradients
     try:
         exec(compile(PLANTED.format(root=str(ROOT), fault=fault), "planted", "exec"), space)
         return call_main("train", words, folder)
     finally:
-        FiniteGuard.look, engine._gradients = kept  # type: ignore[method-assign]
+        FiniteGuard.look, engine.gradients = kept  # type: ignore[method-assign]
 
 
 def test_a_step_that_is_not_finite_changes_nothing_but_the_position(
@@ -144,6 +166,37 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_position(
         assert all(bool(v.isfinite().all()) for v in content[part].values())
     for state in content["optimizer"]["state"].values():
         assert all(bool(v.isfinite().all()) for v in state.values())
+
+
+def test_a_loss_that_is_nan_on_one_rank_skips_the_step_on_all(ranks: Ranks, tmp_path: Path) -> None:
+    make_set(tmp_path, 12)
+    words = [*data_flags(tmp_path), *FLAGS, "--epochs", "1"]
+    outcomes = ranks.run(2, planted_run, "loss on one rank", str(tmp_path), words)
+    assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+    out = outcomes[0][1]
+    assert out.count("skipped: its loss came out as nan or infinity") == 1
+    assert out.count("x.png") >= 4  # both ranks' images
+    model = checkpoint.load(tmp_path / "checkpoints" / "last.pt")["model"]
+    assert all(bool(v.isfinite().all()) for v in model.values())
+
+
+def test_a_folder_that_is_removed_is_told_and_the_end_is_rescued(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    """While the run goes on: no hang, no lost work."""
+    make_set(tmp_path, 12)
+    (tmp_path / "rescue").mkdir()
+    words = [*data_flags(tmp_path), *FLAGS, "--epochs", "2"]
+    words += ["--rescue-dir", str(tmp_path / "rescue")]
+    (outcome,) = ranks.run(1, planted_run, "folder removed", str(tmp_path), words)
+    status, out, err = outcome
+    assert status == 1
+    assert "WARNING: " in out and "training goes on" in out
+    # TensorBoard's own thread shows its traceback too, as it ends.
+    said = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(said) == 1 and "its files are in" in said[0]
+    (rescued,) = (tmp_path / "rescue").glob("*/last.pt")
+    assert checkpoint.load(rescued)["position"]["epoch"] == 2
 
 
 def test_too_many_bad_steps_end_the_run(ranks: Ranks, tmp_path: Path) -> None:
@@ -251,6 +304,59 @@ def test_a_dead_reading_process_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "error: a reading process of rank 0 has died" in done.stderr
     assert "--workers" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_reading_process_that_hangs_is_named(tmp_path: Path) -> None:
+    """Within --timeout, by the rank whose it is: the other one's patience is longer."""
+    make_set(tmp_path, 12)
+    program = tmp_path / "hanging.py"
+    program.write_text(
+        "import signal, sys\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "import train\n"
+        "from unet_ddp.data.dataset import SegmentationDataset\n"
+        "read = SegmentationDataset._read\n"
+        "def hanging(self, epoch, index):\n"
+        "    if index == 4: signal.pause()\n"
+        "    return read(self, epoch, index)\n"
+        "SegmentationDataset._read = hanging\n"
+        "if __name__ == '__main__': train.main()\n"
+    )
+    words = [*data_flags(tmp_path), *FLAGS[:-1], "1", "--timeout", "10", "--nproc", "2"]
+    done = python(tmp_path, str(program), *words)
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(said) == 1 and "a reading process hangs" in said[0] and "--workers 0" in said[0]
+    assert "Traceback" not in done.stderr
+
+
+def small_shared_memory() -> bool:
+    """Whether a process may be given a /dev/shm of its own here."""
+    if shutil.which("unshare") is None:
+        return False
+    mount = ["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"]
+    return subprocess.run(mount, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not small_shared_memory(), reason="only root can mount a small /dev/shm")
+def test_shared_memory_that_is_too_small_is_named(tmp_path: Path) -> None:
+    """As a container has it, by default."""
+    make_set(tmp_path, 12, size=(420, 420))
+    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm && exec"
+    words = [TRAIN, *data_flags(tmp_path), *FLAGS[:-1], "1"]
+    line = f"{mount} {shlex.join([sys.executable, *words])}"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", line],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "error: a reading process of rank 0 finds no room for a batch" in done.stderr
+    assert "--workers 0" in done.stderr and "--shm-size" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_workers_survive_a_signal_to_the_whole_group(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import torch
 
 from tests import jobs
 from tests.ranks import Ranks
+from unet_ddp.data.loaders import TrainingSampler
+from unet_ddp.errors import UserError
 from unet_ddp.network.build import build_network, choose_architecture
 from unet_ddp.network.sync_batchnorm import GlobalBatchNorm2d, synchronise_batchnorm
 from unet_ddp.world import World
@@ -36,14 +38,37 @@ def test_accumulated_steps_agree_on_1_and_2_ranks(ranks: Ranks) -> None:
     assert np.abs(at_once["losses"] - alone["losses"]).max() > 1e-6  # it is another computation
 
 
-def test_scores_are_identical_on_1_2_and_3_ranks(ranks: Ranks) -> None:
-    """7 images, which neither 2 nor 3 divides: none twice, none left out."""
-    alone = ranks.run(1, jobs.count_shards, 7)[0]
-    valid = sum(int((jobs.fixed_sample(i).mask != 255).sum()) for i in range(7))
-    assert alone.sum() == valid
-    for size in (2, 3):
-        for counts in ranks.run(size, jobs.count_shards, 7):
-            assert (counts == alone).all()
+def test_scores_are_identical_on_1_to_4_ranks(ranks: Ranks) -> None:
+    """1 to 9 images, fewer than ranks or divided by none of them: none twice, none left out."""
+    sizes = list(range(1, 10))
+    alone = ranks.run(1, jobs.count_shards, sizes)[0]
+    for count, counts in zip(sizes, alone, strict=True):
+        valid = sum(int((jobs.fixed_sample(i).mask != 255).sum()) for i in range(count))
+        assert counts.sum() == valid
+    for size in (2, 3, 4):
+        for found in ranks.run(size, jobs.count_shards, sizes):
+            assert all((a == b).all() for a, b in zip(found, alone, strict=True))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_every_rank_has_as_many_batches(size: int) -> None:
+    """Or all refuse, with the numbers: a rank with a batch more would wait for ever."""
+    for count in range(1, 21):
+        for per_step in (1, 2, 3):
+            try:
+                samplers = [
+                    TrainingSampler(count, per_step, rank=rank, size=size, seed=1)
+                    for rank in range(size)
+                ]
+            except UserError as error:
+                assert count < per_step * size
+                assert f"takes {per_step * size} images" in str(error)
+                assert f"there are {count}" in str(error)
+                continue
+            shares = [[index for _, index in sampler] for sampler in samplers]
+            assert {len(share) for share in shares} == {count // (per_step * size) * per_step}
+            seen = [index for share in shares for index in share]
+            assert len(seen) == len(set(seen))
 
 
 def test_what_the_main_process_finds_is_known_to_all(ranks: Ranks) -> None:
@@ -103,7 +128,6 @@ def test_other_networks_train_on_two_ranks(ranks: Ranks, model: str) -> None:
 
 
 def test_more_ranks_than_gpus_is_known_to_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    from unet_ddp.errors import UserError
     from unet_ddp.world import pick_device
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -250,3 +250,59 @@ def test_scores_in_the_files_do_not_depend_on_ranks(
 
 
 _SCORES: dict[str, dict[str, str]] = {}
+
+
+def call_main_in_float64(words: list[str], folder: str) -> tuple[int, str, str]:
+    """train.py with float64 for torch's default: network, images, sums and moments are of it.
+
+    The picture at the end is left out: what predicts computes in float32.
+    """
+    import train
+
+    before, show = torch.get_default_dtype(), train.show_samples
+    torch.set_default_dtype(torch.float64)
+    train.show_samples = lambda run: None
+    try:
+        return call_main("train", words, folder)
+    finally:
+        torch.set_default_dtype(before)
+        train.show_samples = show
+
+
+def test_from_2_to_1_to_4_to_2_ranks_in_mid_epoch(
+    ranks: Ranks, images: Path, tmp_path: Path
+) -> None:
+    """In float64 nothing but the order of sums is left: 1e-6 after 8 steps, 2 in each epoch."""
+    words = [*data_flags(images), *FLAGS, "--validation", "1", "--epochs", "4"]
+    states = {}
+    for name, stops in (("whole", [(2, 8)]), ("moved", [(2, 1), (1, 3), (4, 5), (2, 8)])):
+        (tmp_path / name).mkdir()
+        for size, stop in stops:
+            resume = ["--resume"] if stop != stops[0][1] else []
+            argv = [*words, "--batch-size", str(4 // size), "--max-steps", str(stop), *resume]
+            outcomes = ranks.run(size, call_main_in_float64, argv, str(tmp_path / name))
+            assert [status for status, _, _ in outcomes] == [0] * size, outcomes
+            assert (last(tmp_path / name)["position"]["step"] == 0) == (stop == 8)
+        states[name] = last(tmp_path / name)
+    whole, moved = states["whole"], states["moved"]
+    assert whole["images_per_step"] == moved["images_per_step"] == 4
+    for part in ("model", "ema"):
+        for name, value in whole[part].items():
+            if value.is_floating_point():
+                assert value.dtype == torch.float64
+            torch.testing.assert_close(moved[part][name], value, rtol=0, atol=1e-6)
+    for number, moments in whole["optimizer"]["state"].items():
+        for name, value in moments.items():
+            other = moved["optimizer"]["state"][number][name]
+            torch.testing.assert_close(other, value, rtol=0, atol=1e-6)
+
+
+def test_resumed_with_other_reading_processes(ranks: Ranks, images: Path, tmp_path: Path) -> None:
+    """In mid-epoch from none to two, and back: samples do not depend on who reads them."""
+    for name in ("whole", "moved"):
+        (tmp_path / name).mkdir()
+    train(ranks, 1, tmp_path / "whole", images)
+    train(ranks, 1, tmp_path / "moved", images, "--max-steps", "3")
+    train(ranks, 1, tmp_path / "moved", images, "--resume", "--workers", "2", "--max-steps", "7")
+    train(ranks, 1, tmp_path / "moved", images, "--resume")
+    assert_same_state(last(tmp_path / "moved"), last(tmp_path / "whole"))

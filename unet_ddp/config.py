@@ -24,6 +24,8 @@ import yaml
 
 from unet_ddp.errors import UserError
 
+USUAL_STEP = 16  # images in a step, where --batch-size auto is not told
+
 Plain = bool | int | float | str | list[Any] | None
 Settings = TypeVar("Settings")
 
@@ -134,10 +136,12 @@ class OptimizationConfig:
 
     epochs: Annotated[int, _flag("-e", metavar="N")] = 10
     """Passes over the training images."""
-    batch_size: Annotated[int, _flag("-b", metavar="N")] = 4
-    """Images per process and step; the global batch is this times the processes times --accumulate."""
+    batch_size: Annotated[int | Literal["auto"], _flag("-b", metavar="N")] = 4
+    """Images per process at once; a step of the optimizer takes this times the processes times --accumulate. auto: the most that fit into memory, with --accumulate to make up --images-per-step."""
     accumulate: Annotated[int, _flag(metavar="N")] = 1
     """Steps of the optimizer gather the gradients of N batches; loss and batch norm see one batch at a time."""
+    images_per_step: Annotated[int | None, _flag(metavar="N")] = None
+    """Images in a step of the optimizer on all processes together, in place of --accumulate (with --batch-size auto: 16)."""
     learning_rate: Annotated[float, _flag("-l", "--lr", metavar="RATE")] = 1e-3
     """Highest learning rate of AdamW; reached after the warm-up, then a cosine falls to a hundredth of it."""
     warmup: Annotated[float, _flag(metavar="PERCENT")] = 5.0
@@ -160,6 +164,13 @@ class OptimizationConfig:
     """Also keep a moving average of the weights, as 0.999, and score and predict with it; 0 for none."""
     seed: Annotated[int, _flag(metavar="N")] = 0
     """Everything random follows from it: weights, split, order, augmentation, dropout."""
+
+    @property
+    def images_at_once(self) -> int:
+        """The batch size; for auto the most that it can come to, a whole step on one process."""
+        if isinstance(self.batch_size, int):
+            return self.batch_size
+        return self.images_per_step or USUAL_STEP
 
 
 @dataclass(frozen=True)
@@ -514,8 +525,9 @@ def _limits(config: TrainConfig) -> list[tuple[str, object, bool, str]]:
          "two sides of 16 or more pixels"),
         ("--width", config.network.width, config.network.width >= 1, "1 or more"),
         ("--epochs", optimization.epochs, optimization.epochs >= 1, "1 or more"),
-        ("--batch-size", optimization.batch_size, optimization.batch_size >= 1, "1 or more"),
+        ("--batch-size", optimization.batch_size, optimization.batch_size == "auto" or optimization.batch_size >= 1, "1 or more, or auto"),
         ("--accumulate", optimization.accumulate, optimization.accumulate >= 1, "1 or more"),
+        ("--images-per-step", optimization.images_per_step, optimization.images_per_step is None or optimization.images_per_step >= 1, "1 or more"),
         ("--learning-rate", optimization.learning_rate, optimization.learning_rate > 0, "above 0"),
         ("--warmup", optimization.warmup, 0 <= optimization.warmup < 100, "0 or more and below 100"),
         ("--weight-decay", optimization.weight_decay, optimization.weight_decay >= 0, "0 or more"),

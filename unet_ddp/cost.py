@@ -72,7 +72,7 @@ def estimate_cost(
             torch.cuda.synchronize(device)
         if trial:  # the first one also warms up
             seconds.append(time.perf_counter() - began)
-    share = config.optimization.batch_size * size[0] * size[1] / (_BATCH * height * width)
+    share = config.optimization.images_at_once * size[0] * size[1] / (_BATCH * height * width)
     count = sum(parameter.numel() for parameter in network.parameters())
     return Cost(count, round(16 * count + kept.bytes * share), min(seconds) * share, device.type)
 

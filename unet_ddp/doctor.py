@@ -160,13 +160,13 @@ def _cost(data: Inspection, config: DoctorConfig) -> dict[str, Any]:
         device=pick_device(config.launch.device),
     )
     steps = len(data.split.training) // (
-        config.optimization.batch_size * config.optimization.accumulate
+        config.optimization.images_at_once * config.optimization.accumulate
     )
     return {
         "parameters": cost.parameters,
         "height": side[0],
         "width": side[1],
-        "batch_size": config.optimization.batch_size,
+        "batch_size": config.optimization.images_at_once,
         "bytes": cost.bytes,
         "seconds_per_step": cost.seconds,
         "seconds_per_epoch": cost.seconds * config.optimization.accumulate * steps,

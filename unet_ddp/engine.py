@@ -163,18 +163,17 @@ def train_epoch(
             group["lr"] = rate
         torch.manual_seed(_mix(seed, step))
         batches_now = list(islice(source, accumulate))
-        buffers = [buffer.clone() for buffer in state.network.buffers()]
-        losses = _gradients(state, batches_now, loss, preprocess)
+        before = _statistics(state.network)
+        losses = gradients(state, batches_now, loss, preprocess)
         is_finite = _update(state, losses, clip)
-        for buffer, before in zip(state.network.buffers(), buffers, strict=True):
-            buffer.copy_(torch.where(is_finite, buffer, before))  # batch norm's statistics
+        _keep_statistics(before, is_finite)
         state.step += 1
         state.sums += torch.where(is_finite, losses, torch.zeros_like(losses))
         pairs = [int(pair) for batch in batches_now for pair in batch.pair]
         yield StepReport(losses, rate, is_finite, pairs)
 
 
-def _gradients(
+def gradients(
     state: TrainState,
     batches: list[Sample],
     loss: DiceCrossEntropy,
@@ -193,6 +192,29 @@ def _gradients(
             precision.scaler.scale(losses.total / accumulate).backward()
         total += torch.stack([part.detach().float() for part in losses]) / accumulate
     return total
+
+
+def _statistics(network: nn.Module) -> list[tuple[list[Tensor], Tensor]]:
+    """Batch norm's buffers, one list for each type, and what they hold, in a row.
+
+    In a row, for a copy and a choice of each by itself would be a hundred kernels in a step.
+    """
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for buffer in network.buffers():
+        groups.setdefault(buffer.dtype, []).append(buffer)
+    return [(group, _in_a_row(group)) for group in groups.values()]
+
+
+def _in_a_row(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def _keep_statistics(before: list[tuple[list[Tensor], Tensor]], is_finite: Tensor) -> None:
+    """After a step that was not finite, what the buffers held `before` it."""
+    for group, row in before:
+        chosen = torch.where(is_finite, _in_a_row(group), row)
+        parts = torch.split(chosen, [buffer.numel() for buffer in group])
+        torch._foreach_copy_(group, [p.view_as(b) for p, b in zip(parts, group, strict=True)])
 
 
 def _forward(replica: nn.Module, images: Tensor) -> Tensor:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from unet_ddp import checkpoint
 from unet_ddp.checkpoint import RunFolder
-from unet_ddp.config import TrainConfig, resume_file, settings
+from unet_ddp.config import USUAL_STEP, TrainConfig, resume_file, settings
 from unet_ddp.errors import UserError
+from unet_ddp.memory import Trial, find_batch
 from unet_ddp.world import World
 
 # What weights hang on, and what says only where things are.
@@ -94,7 +96,7 @@ def _note_changes(config: TrainConfig, begun: Begun) -> None:
         f"{name} {before[name]} -> {value}"
         for name, value in now.items()
         if before.get(name, value) != value
-        and name not in _PLACE
+        and name not in {*_PLACE, "images_per_step"}
         and not name.startswith("save_every")
     ]
     fixed = [words for words in changed if words.split()[0] in _FIXED]
@@ -108,11 +110,22 @@ def _note_changes(config: TrainConfig, begun: Begun) -> None:
 
 
 def keep_global_batch(config: TrainConfig, world: World, begun: Begun) -> TrainConfig:
-    """`config` with the batch size that, on these processes, gives the resumed run's steps."""
+    """`config` with the batches that, on these processes, give the run's images per step.
+
+    Raises:
+        UserError: these processes can't share them, or the resumed run has others.
+    """
     if begun.content is None:
-        return config
+        return _make_up(config, world)
     _note_changes(config, begun)
     images, accumulate = begun.content["images_per_step"], config.optimization.accumulate
+    if config.optimization.images_per_step not in (None, images):
+        raise UserError(
+            f"--images-per-step {config.optimization.images_per_step}: the run takes {images} in each "
+            "of its steps and keeps them; leave the flag out, or begin a new run by --load"
+        )
+    if config.optimization.batch_size == "auto" and images % world.size == 0:
+        return _with(config, "auto", accumulate, images)
     if images % (world.size * accumulate):
         sizes = [str(n) for n in range(1, images + 1) if images % (n * accumulate) == 0]
         raise UserError(
@@ -130,4 +143,71 @@ def keep_global_batch(config: TrainConfig, world: World, begun: Begun) -> TrainC
             f"--accumulate {accumulate}: batch statistics and Dice are those of "
             f"{batch_size * world.size} images now"
         )
-    return replace(config, optimization=replace(config.optimization, batch_size=batch_size))
+    return _with(config, batch_size, accumulate)
+
+
+def _make_up(config: TrainConfig, world: World) -> TrainConfig:
+    """A new run's `config` with the accumulation that makes up its --images-per-step."""
+    options, processes = config.optimization, f"{world.size} process(es)"
+    images, batch_size = options.images_per_step, options.batch_size
+    if images is None:
+        return config
+    at_once = world.size if batch_size == "auto" else batch_size * world.size
+    if images % at_once:
+        raise UserError(
+            f"--images-per-step {images}: {processes} take {at_once} at once, which does not divide "
+            "it; choose another number, of images, processes or --batch-size"
+        )
+    if batch_size == "auto":
+        return config
+    if options.accumulate not in (1, images // at_once):
+        raise UserError(
+            f"--images-per-step {images} of --batch-size {batch_size} on {processes} means --accumulate "
+            f"{images // at_once}, not {options.accumulate}; leave one of them out"
+        )
+    return _with(config, batch_size, images // at_once)
+
+
+def _with(
+    config: TrainConfig,
+    batch_size: int | Literal["auto"],
+    accumulate: int,
+    images_per_step: int | None = None,
+) -> TrainConfig:
+    """`config` with these; the images per step follow from the others, so one place says them."""
+    options = replace(
+        config.optimization,
+        batch_size=batch_size,
+        accumulate=accumulate,
+        images_per_step=images_per_step,
+    )
+    return replace(config, optimization=options)
+
+
+def fit_batch(
+    config: TrainConfig, world: World, begun: Begun, trial: Trial, count: int
+) -> TrainConfig:
+    """`config` with numbers for ``--batch-size auto``: the largest batch that fits on every process.
+
+    A run that goes on keeps the batch that it has, where it fits: its statistics depend on it.
+
+    Args:
+        count: training images; a step takes no more, unless it was told to.
+    """
+    options, size = config.optimization, world.size
+    if options.batch_size != "auto":
+        return config
+    images = options.images_per_step or max(size, min(USUAL_STEP, count) // size * size)
+    share, most = images // size, None
+    if begun.content is not None and share % options.accumulate == 0:
+        most = share // options.accumulate
+    batch_size = find_batch(trial, world, share, most=most)
+    accumulate = share // batch_size
+    note = f"batch size auto: {batch_size} image(s) at once fit on each of {size} process(es)"
+    if accumulate > 1:
+        note += (
+            f", {accumulate} times per step for {images}; batch statistics and Dice are those of "
+            f"{batch_size * size} images"
+        )
+    begun.notes.append(note)
+    return _with(config, batch_size, accumulate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -28,6 +28,11 @@ class Writer(Protocol):
     def write(self, row: Row, step: int) -> None: ...
 
     def close(self) -> None: ...
+
+
+def speaker(is_main: bool) -> Callable[[str], None]:
+    """What shows a line to the user, above the bar where there is one; silent off the main rank."""
+    return tqdm.write if is_main else lambda line: None
 
 
 class Tracker:
@@ -128,7 +133,10 @@ class Tracker:
         """The end."""
         self._bar.close()
         for writer in self.writers:
-            writer.close()
+            try:
+                writer.close()
+            except OSError as error:
+                self.say(f"WARNING: {type(writer).__name__}: {error}; its end is lost")
 
 
 def start_tracker(

@@ -180,8 +180,13 @@ def make_loader(
     workers: int,
     pin: bool,
     note: Callable[[UserError], None] | None = None,
+    timeout: float = 0,
 ) -> SampleLoader:
-    """The loader of one rank; `note` as in `SampleLoader`."""
+    """The loader of one rank; `note` as in `SampleLoader`.
+
+    Args:
+        timeout: seconds to wait for a reading process's batch; 0 for ever.
+    """
     if workers == 0:
         _one_thread()
     loader = DataLoader(
@@ -189,6 +194,7 @@ def make_loader(
         batch_size=batch_size,
         sampler=sampler,
         num_workers=workers,
+        timeout=timeout if workers > 0 else 0,
         pin_memory=pin,
         persistent_workers=workers > 0,
         worker_init_fn=_start_worker,

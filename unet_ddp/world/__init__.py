@@ -7,7 +7,7 @@ identity, and no caller has to know.
 
 from __future__ import annotations
 
-from unet_ddp.world.group import World, sum_over_ranks, without_sync
+from unet_ddp.world.group import World, alone, sum_over_ranks, without_sync
 from unet_ddp.world.joining import join, leave, pick_device
 from unet_ddp.world.launch import fail_early, tell
 from unet_ddp.world.preemption import TROUBLE, Preemption
@@ -16,6 +16,7 @@ __all__ = [
     "TROUBLE",
     "Preemption",
     "World",
+    "alone",
     "fail_early",
     "join",
     "leave",

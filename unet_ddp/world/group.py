@@ -189,14 +189,32 @@ class _Sum(torch.autograd.Function):
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
     """The sum of `tensor` over all ranks, of the same shape, differentiable."""
-    if not dist.is_initialized():
+    if _is_alone or not dist.is_initialized():
         return tensor
     total: Tensor = _Sum.apply(tensor)
     return total
 
 
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Within it, a sum over ranks is this rank's own value: for work that may fail on one of them."""
+    global _is_alone
+    _is_alone = True
+    try:
+        yield
+    finally:
+        _is_alone = False
+
+
+_is_alone = False
+
+
 def _sendable(error: Exception) -> Exception:
-    return error if isinstance(error, (UserError, RunError)) else RuntimeError(repr(error))
+    return (
+        error
+        if isinstance(error, (UserError, RunError, MemoryError))
+        else RuntimeError(repr(error))
+    )
 
 
 def usable_cores() -> int:

@@ -56,10 +56,16 @@ def _tell(story: Story[Config], config: Config, device: str, timeout: float) -> 
         leave(world)
     except BaseException as error:
         status = _report(error, world)
-        # DDP objects live on in the frames of the traceback; the group must outlive them.
-        traceback.clear_frames(error.__traceback__)
+        _clear_frames(error)
         leave(world, failed=True)
     return status
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """DDP objects live on in the frames of tracebacks; the group must outlive them."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def fail_early(error: UserError) -> NoReturn:
@@ -102,14 +108,26 @@ def _plainly(error: BaseException, world: World) -> str | None:
     """One line for what is no fault in the code; None where the traceback is wanted."""
     if isinstance(error, (UserError, RunError)):
         return str(error)
+    reason = str(error)
+    if isinstance(error, MemoryError) or "Caught MemoryError" in reason:
+        return (
+            f"rank {world.rank} of {world.size}: the machine is out of memory ({_last_line(reason)}); "
+            "give fewer --workers, a smaller --batch-size with --accumulate in its place, or a smaller "
+            "--scale; a run that had begun goes on by --resume"
+        )
     if not isinstance(error, RuntimeError):
         return None
-    reason = str(error)
     dead = [str(process) for process in world.peers if not is_alive(process)]
     if dead:
         return (
             f"rank {world.rank} of {world.size} can't go on: process {' and '.join(dead)} of this "
             "run has died (out of memory, or killed); go on by --resume"
+        )
+    if "DataLoader timed out" in reason:
+        return (
+            f"rank {world.rank} of {world.size}: a reading process hangs ({reason.splitlines()[0]}): the "
+            "file system does not answer, or a file takes for ever; try --workers 0, or a longer "
+            "--timeout where storage is slow; go on by --resume"
         )
     if "timed out" in reason.lower() or "timeout" in reason.lower():
         where = [
@@ -120,6 +138,12 @@ def _plainly(error: BaseException, world: World) -> str | None:
             f"{' > '.join(where[-3:])}: one of them hangs or is far slower; see --timeout, and go "
             "on by --resume"
         )
+    if "unable to allocate shared memory" in reason:
+        return (
+            f"a reading process of rank {world.rank} finds no room for a batch ({_last_line(reason)}): "
+            "the machine's shared memory is full; give --workers 0 or a smaller batch, and in a "
+            "container a larger --shm-size; go on by --resume"
+        )
     if "DataLoader worker" in reason and ("killed by signal" in reason or "exited" in reason):
         return (
             f"a reading process of rank {world.rank} has died ({reason.splitlines()[0]}): the "
@@ -127,6 +151,11 @@ def _plainly(error: BaseException, world: World) -> str | None:
             "container a larger --shm-size; go on by --resume"
         )
     return None
+
+
+def _last_line(text: str) -> str:
+    """What a message, or a traceback in it, ends with."""
+    return (text.strip().splitlines() or ["a MemoryError"])[-1]
 
 
 def _status(error: BaseException) -> int:
