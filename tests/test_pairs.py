@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from unet_ddp.data.pairs import Pair, find_pairs
-from unet_ddp.data.splits import split_pairs
+from unet_ddp.data.pairs import Pair, find_pairs, read_list
+from unet_ddp.data.splits import group_of, split_pairs, write_split
 from unet_ddp.errors import UserError
 
 
@@ -127,3 +127,37 @@ def test_nothing_left_to_train_on() -> None:
     with pytest.raises(UserError, match="none left to train on"):
         split_pairs(fake_pairs("only"), validation=10, seed=0)
     assert split_pairs(fake_pairs("only"), validation=0, seed=0).validation == []
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_folds_share_out_the_groups(count: int) -> None:
+    """Every image is validated on in one fold, groups are whole, sizes are close."""
+    pairs = fake_pairs(*CARS)
+    parts = [
+        split_pairs(pairs, validation=10, seed=1, folds=(count, fold)).validation
+        for fold in range(1, count + 1)
+    ]
+    assert sorted(pair.name for part in parts for pair in part) == sorted(p.name for p in pairs)
+    groups = [{pair.name[:5] for pair in part} for part in parts]
+    assert sum(map(len, groups)) == len(set().union(*groups))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 16
+    shuffled = random.Random(2).sample(pairs, len(pairs))
+    assert split_pairs(shuffled, validation=10, seed=1, folds=(count, 1)).validation == parts[0]
+
+
+def test_a_written_split_is_read_again(tmp_path: Path) -> None:
+    """split.csv is a list: the same sides, the same groups, whatever the names."""
+    for side in ("imgs", "masks"):
+        (tmp_path / side).mkdir()
+    names = [f'car{car}, "{view}"_{view:02d}' for car in range(4) for view in range(3)]
+    for name in names:
+        for side in ("imgs", "masks"):
+            (tmp_path / side / f"{name}.png").touch()
+    pairs, _ = find_pairs(tmp_path / "imgs", tmp_path / "masks")
+    split = split_pairs(pairs, validation=25, seed=0)
+    write_split(split, group_of(pairs, None), tmp_path / "split.csv")
+    again = split_pairs(read_list(tmp_path / "split.csv").pairs, validation=60, seed=9)
+    for before, after in ((split.training, again.training), (split.validation, again.validation)):
+        assert [p.image for p in after] == [p.image for p in before]
+        assert [p.mask for p in after] == [p.mask for p in before]
+    assert not list(tmp_path.glob("*.tmp"))
