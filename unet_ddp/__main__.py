@@ -11,13 +11,20 @@ from unet_ddp.errors import UserError, one_line
 
 HELP = """\
 python -m unet_ddp doctor --images DIR --masks DIR    look at a data set before training on it
+python -m unet_ddp evaluate [--model FILE …]          score a network on images and masks
+python -m unet_ddp report [RUN FOLDER]                write a run's report.html anew
 python -m unet_ddp demo-data [--folder DIR]           write the built-in demo set"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command named first; exit status 2 after a mistake."""
     words = list(sys.argv[1:] if argv is None else argv)
-    commands = {"doctor": doctor, "demo-data": demo_data}
+    commands = {
+        "doctor": doctor,
+        "evaluate": evaluate,
+        "report": report,
+        "demo-data": demo_data,
+    }
     try:
         if not words or words[0] in ("-h", "--help"):
             print(HELP)
@@ -45,6 +52,20 @@ def demo_data(words: Sequence[str]) -> int:
     folder = write_demo(Path(config.folder))
     print(f"{folder}: imgs and masks to train on, unseen to predict")
     return 0
+
+
+def evaluate(words: Sequence[str]) -> int:
+    """Score a trained network."""
+    from unet_ddp.commands.evaluate import main
+
+    main(words)
+
+
+def report(words: Sequence[str]) -> int:
+    """Write a run's report."""
+    from unet_ddp.commands.report import main
+
+    return main(words)
 
 
 if __name__ == "__main__":
