@@ -101,6 +101,12 @@ class Run:
         """Whether all epochs are done."""
         return self.model.state.epoch >= self.config.optimization.epochs
 
+    def close(self) -> None:
+        """End the reading processes."""
+        self.training.close()
+        if self.validation is not None:
+            self.validation.close()
+
     @property
     def last_step(self) -> int:
         """Where this start ends."""
@@ -114,8 +120,11 @@ def train(words: list[str], world: World) -> int:
     with bits, RunFolder(config.folder, writes=world.is_main) as folder:
         begun = world.on_main(lambda: open_run(config, folder))
         run = begin(words, world, folder, begun)
-        with Preemption(world) as preemption:
-            number = learn_and_score(run, preemption)
+        try:
+            with Preemption(world) as preemption:
+                number = learn_and_score(run, preemption)
+        finally:
+            run.close()
         run.tracker.close()
         world.on_main(lambda: finish(run, number))
         if run.is_over:

@@ -17,6 +17,10 @@ from unet_ddp.world import World
 from unet_ddp.world.preemption import ignore_in_worker
 
 
+# Ranks that --nproc spawns would spawn their reading processes too: seconds of imports for each.
+_FORK = "fork" if sys.platform == "linux" else None
+
+
 class TrainingSampler(DistributedSampler[Key]):
     """This rank's keys of an epoch, from any step on.
 
@@ -108,6 +112,16 @@ class SampleLoader:
             if batch is not None:
                 yield batch
 
+    def close(self) -> None:
+        """End the reading processes.
+
+        Left to the garbage collector, which may close their queues before it tells them to end,
+        they would be waited for in vain.
+        """
+        iterator = getattr(self.loader, "_iterator", None)
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+
 
 class Tolerance:
     """Bears files that can't be read, up to `most` different ones over all ranks."""
@@ -197,6 +211,7 @@ def make_loader(
         timeout=timeout if workers > 0 else 0,
         pin_memory=pin,
         persistent_workers=workers > 0,
+        multiprocessing_context=_FORK if workers > 0 else None,
         worker_init_fn=start_worker,
         generator=torch.Generator(),
         collate_fn=_collate,
