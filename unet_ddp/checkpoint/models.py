@@ -34,6 +34,9 @@ class SavedModel:
     preprocessing: Preprocessing | None
     notes: list[str]
     """What was done to make sense of the file."""
+    threshold: float | None = None
+    """Of two classes, the second is predicted where its probability is at least this; None for the
+    class with the highest probability."""
 
 
 def read_model(path: Path) -> SavedModel:
@@ -75,6 +78,7 @@ def _ours(path: Path, content: Mapping[str, Any]) -> SavedModel:
             Labels.from_plain(content["labels"]),
             Preprocessing.from_plain(content["preprocessing"]),
             [],
+            content.get("threshold"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
