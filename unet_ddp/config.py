@@ -322,6 +322,25 @@ class DemoConfig:
     """Where it goes: imgs, masks and unseen."""
 
 
+@dataclass(frozen=True)
+class ExportConfig:
+    """Write a checkpoint as a file for other programs.
+
+    python -m unet_ddp export best.pt model.onnx
+    """
+
+    checkpoint: tyro.conf.Positional[str] = ""
+    """The checkpoint."""
+    output: tyro.conf.Positional[str] = ""
+    """The file to write, .onnx or .pt2."""
+    format: Literal["onnx", "torch"] = "onnx"
+    """onnx, for onnxruntime and the like, and for predict.py; or torch, an exported program of torch."""
+    scale: Annotated[float | None, _flag("-s", metavar="FACTOR")] = None
+    """For checkpoints of other programs, which do not say at which scale they were trained (0.5)."""
+    overwrite: bool = False
+    """Replace the file where it is there already."""
+
+
 # -- command line and recipes ------------------------------------------------------------
 
 
