@@ -85,7 +85,7 @@ def bare_network(model: Path, image: Path) -> Callable[[], object]:
     network.load_state_dict(content["model"])
     pixels = Preprocessing.from_plain(content["preprocessing"])
     wanted = Predictor.from_checkpoint(model).format
-    batch = torch.from_numpy(read_image(image, wanted, scale=pixels.scale))[None]
+    batch = torch.from_numpy(np.array(read_image(image, wanted, scale=pixels.scale)))[None]
 
     def forward() -> object:
         with torch.inference_mode():
