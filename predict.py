@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from unet_ddp.config import PredictConfig, parse_predict
 from unet_ddp.errors import UserError
 from unet_ddp.inference import Prediction, Predictor
 from unet_ddp.inference.inputs import find_images
-from unet_ddp.inference.pipeline import Task, in_threads, predict_all
+from unet_ddp.inference.pipeline import Task, in_threads, one_core_each, predict_all, predict_one
 from unet_ddp.world import World, fail_early, pick_device, tell
 from unet_ddp.writing.files import Part, in_order
 from unet_ddp.writing.masks import read_ids, write_mask, write_overlay, write_probabilities
@@ -34,7 +35,7 @@ PATIENCE = 86400.0  # seconds that a process waits at the end for those that are
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0; 1 where some images of several could not be predicted; 2 after a mistake."""
+    """0; 1 where some images of several could not be predicted; 2 after a mistake, 130 after Ctrl-C."""
     words = sys.argv[1:] if argv is None else argv
     if "RANK" in os.environ:
         try:
@@ -48,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as mistake:
         print(f"error: {mistake}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("stopped; go on by --skip-existing", file=sys.stderr)
+        return 130
 
 
 @dataclass(frozen=True)
@@ -136,25 +140,34 @@ def load(config: PredictConfig, world: World) -> Predictor:
 
 def work(job: Job) -> Iterator[Report]:
     """Predict and write this process's share of the images; a report of each."""
-    config, world = job.config, job.world
+    config, world, predictor = job.config, job.world, job.predictor
     mine = [Task(n, job.images[n]) for n in range(world.rank, len(job.images), world.size)]
-    labels = job.predictor.labels
-    done = [config.skip_existing and is_done(job.outputs[t.number], config, labels) for t in mine]
-    threads = config.workers or min(8, max(1, world.cores - 1))
-    if len(mine) > 1:
-        import cv2
+    old = [
+        config.skip_existing and is_done(job.outputs[task.number], config, predictor.labels)
+        for task in mine
+    ]
+    left = [task for task, is_old in zip(mine, old, strict=True) if not is_old]
+    keep = config.probabilities != "none"
+    threads = config.workers or min(len(mine) or 1, max(1, world.cores))
+    in_batches = world.device.type == "cuda" or config.batch_size is not None
+    with one_core_each(threads) if len(mine) > 1 else nullcontext():
+        again = (task for task, is_old in zip(mine, old, strict=True) if is_old)
+        yield from in_threads(partial(list_again, job), again, threads, ahead=4 * threads)
+        if in_batches:
+            size = config.batch_size or 8
+            found = predict_all(predictor, left, batch_size=size, threads=threads, keep=keep)
+            yield from in_threads(
+                lambda pair: deliver(job, *pair), found, threads, ahead=4 * threads
+            )
+        else:
+            predictor.at_once = threads
+            whole = partial(read_to_write, job, keep=keep)
+            yield from in_threads(whole, left, threads, ahead=4 * threads)
 
-        cv2.setNumThreads(0)  # these threads are enough
-    old = (task for task, is_old in zip(mine, done, strict=True) if is_old)
-    yield from in_threads(partial(list_again, job), old, threads, ahead=4 * threads)
-    found = predict_all(
-        job.predictor,
-        [task for task, is_old in zip(mine, done, strict=True) if not is_old],
-        batch_size=config.batch_size or (8 if world.device.type == "cuda" else 1),
-        threads=threads,
-        keep=config.probabilities != "none",
-    )
-    yield from in_threads(lambda pair: deliver(job, *pair), found, threads, ahead=4 * threads)
+
+def read_to_write(job: Job, task: Task, *, keep: bool) -> Report:
+    """All of one image."""
+    return deliver(job, task, predict_one(job.predictor, task.path, keep=keep))
 
 
 def deliver(job: Job, task: Task, found: Prediction | UserError) -> Report:

@@ -307,9 +307,9 @@ class PredictConfig:
     skip_existing: bool = False
     """Go on with an interrupted job: leave images out whose files are there already."""
     batch_size: Annotated[int | None, _flag("-b", metavar="N")] = None
-    """Images of one size that the network sees at a time; 1 on a CPU and 8 on a GPU when absent."""
+    """Images of one size that the network sees at a time; 8 on a GPU when absent, and on a CPU one on each core."""
     workers: Annotated[int | None, _flag(metavar="N")] = None
-    """Threads that read and threads that write; from the cores when absent."""
+    """Threads that read and write, and on a CPU predict; one for each core when absent."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """A GPU where there is one, unless told."""
 

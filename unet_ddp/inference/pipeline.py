@@ -1,13 +1,21 @@
-"""Many images: reading, predicting and writing at the same time."""
+"""Many images: reading, predicting and writing at the same time.
+
+For a GPU, threads read and write, and the main one has the network see batches. On a CPU the
+network is the most of the work and runs best on one core: each thread takes an image from its file
+to its mask, and none waits for another.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+import torch
 
 from unet_ddp.data.reading import Pixels
 from unet_ddp.errors import UserError
@@ -35,6 +43,31 @@ class _Read:
     pixels: Pixels | None = None
     """None where it is too large to be predicted whole."""
     error: UserError | None = None
+
+
+@contextmanager
+def one_core_each(threads: int) -> Iterator[None]:
+    """Within it, neither torch nor OpenCV has threads of its own beside `threads` of ours."""
+    import cv2
+
+    before, cv2_before = torch.get_num_threads(), cv2.getNumThreads()
+    cv2.setNumThreads(0)
+    torch.set_num_threads(max(1, before // threads))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        cv2.setNumThreads(cv2_before)
+
+
+def predict_one(predictor: Predictor, path: Path, *, keep: bool) -> Prediction | UserError:
+    """The prediction of an image, or why it can't be read."""
+    try:
+        found = predictor(path, keep=keep)
+        _ = found.ids  # a damaged file shows here at the latest
+        return found
+    except UserError as error:
+        return error
 
 
 def predict_all(

@@ -66,6 +66,8 @@ class Predictor:
         self.notes = [note for member in members for note in member.notes]
         self.stride = max(member.backend.stride for member in members)
         self.threshold = self._pick_threshold()
+        self.at_once = 1
+        """Images that threads predict at the same time and that share the memory."""
         self.tiling = Tiling(self.options.tile or TILE, self.options.overlap, self.stride)
         self.tiling.check()
         if self.options.tta not in KINDS:
@@ -186,7 +188,7 @@ class Predictor:
         if max(size) <= TILE:
             return True
         needed = size[0] * size[1] * max(m.backend.bytes_per_pixel for m in self.members)
-        return needed < _MEMORY * free_memory(self.device)
+        return needed * self.at_once < _MEMORY * free_memory(self.device)
 
     def predict(self, opened: Opened, *, keep: bool = False) -> Prediction:
         """The mask of an opened image."""

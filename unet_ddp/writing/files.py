@@ -52,6 +52,7 @@ class Part:
     def __init__(self, path: Path, rank: int) -> None:
         self.path = _part_path(path, rank)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("wb")
         except OSError as error:
             raise UserError(f"{path}: can't be written: {error.strerror or error}") from None
