@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from unet_ddp.checkpoint import find_model
 from unet_ddp.config import PredictConfig, parse_predict
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, one_line
 from unet_ddp.inference import Prediction, Predictor
 from unet_ddp.inference.inputs import find_images
 from unet_ddp.inference.pipeline import Task, in_threads, one_core_each, predict_all, predict_one
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = parse_predict(words)
         return predict(config, World(device=pick_device(config.device)))
     except UserError as mistake:
-        print(f"error: {mistake}", file=sys.stderr)
+        print(f"error: {one_line(mistake)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped; go on by --skip-existing", file=sys.stderr)
@@ -246,7 +246,7 @@ def summarise(job: Job, reports: Iterator[Report]) -> tuple[int, int, int]:
         lonely += bool(report.only)
         left_out += not report.is_new
         if report.mistake:
-            tqdm.write(f"error: {report.mistake}", file=sys.stderr)
+            tqdm.write(f"error: {one_line(report.mistake)}", file=sys.stderr)
         elif report.line and len(job.images) <= FEW:
             warning = f"; warning: nothing but {report.only} was found in it" if report.only else ""
             tqdm.write(report.line + warning)

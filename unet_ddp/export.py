@@ -45,8 +45,8 @@ class Exported(nn.Module):
     def __init__(self, network: nn.Module, preprocessing: Preprocessing) -> None:
         super().__init__()
         self.network = network
-        mean = torch.tensor(preprocessing.mean) * preprocessing.max_value
-        std = torch.tensor(preprocessing.std) * preprocessing.max_value
+        mean = torch.tensor(preprocessing.fill)
+        std = torch.tensor(preprocessing.std) * ((preprocessing.high - preprocessing.low) or 1.0)
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
         self.register_buffer("factor", (1 / std).view(1, -1, 1, 1))
 
@@ -92,7 +92,7 @@ def export(config: ExportConfig) -> list[str]:
     sizes = ", ".join(f"{width}x{height}" for _, height, width in _SIZES)
     return [
         f"{path}: {architecture}",
-        f"  pixels (N, H, W, {architecture.channels}) of {_kind(member.preprocessing)}, at scale "
+        f"  pixels (N, H, W, {architecture.channels}) of {member.preprocessing.dtype}, at scale "
         f"{member.preprocessing.scale:g}, to logits and probabilities "
         f"(N, {architecture.num_classes}, H, W)",
         f"  probabilities differ by at most {difference:.1e} from the checkpoint's ({sizes} pixels)",
@@ -177,9 +177,5 @@ def _open_program(path: Path) -> Callable[[Tensor], Tensor]:
 def _pixels(preprocessing: Preprocessing, count: int, height: int, width: int) -> Tensor:
     """Noise of the images' kind."""
     shape = (count, height, width, preprocessing.channels)
-    noise = np.random.default_rng(0).integers(0, preprocessing.max_value + 1, shape)
-    return torch.from_numpy(noise.astype(_kind(preprocessing)))
-
-
-def _kind(preprocessing: Preprocessing) -> str:
-    return "uint8" if preprocessing.max_value == 255 else "uint16"
+    noise = np.random.default_rng(0).uniform(preprocessing.low, preprocessing.high, shape)
+    return torch.from_numpy(noise.astype(preprocessing.dtype))

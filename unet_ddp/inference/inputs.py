@@ -9,7 +9,7 @@ from pathlib import Path
 from unet_ddp.data.reading import SUFFIXES
 from unet_ddp.errors import UserError
 
-_MADE = ("_mask", "_overlay")
+_MADE = ("_mask", "_overlay", "_probabilities")
 
 
 def find_images(inputs: Sequence[str]) -> list[Path]:

@@ -118,7 +118,7 @@ class Predictor:
     @property
     def format(self) -> ImageFormat:
         """What images must be like."""
-        return ImageFormat(self.preprocessing.channels, self.preprocessing.max_value)
+        return self.preprocessing.format
 
     def __call__(
         self, image: str | Path | Image.Image | NDArray[np.generic], *, keep: bool = False
@@ -164,18 +164,17 @@ class Predictor:
         """An image in memory, scaled."""
         wanted = self.format
         if isinstance(image, Image.Image):
-            deep = image.mode.startswith("I")
+            deep = image.mode.startswith(("I", "F"))
             mode = "L" if wanted.channels == 1 else "RGB"
             image = np.asarray(image if deep else image.convert(mode))
-            image = image.astype(np.uint16) if deep else image
+            image = image.astype(wanted.dtype) if deep else image
         pixels = image if image.ndim == 3 else image[..., None]
         if pixels.shape[2] == 1 and wanted.channels == 3:
             pixels = np.repeat(pixels, 3, axis=2)
-        kind = np.dtype(np.uint8 if wanted.max_value == 255 else np.uint16)
-        if pixels.ndim != 3 or pixels.shape[2] != wanted.channels or pixels.dtype != kind:
+        if pixels.ndim != 3 or pixels.shape[2] != wanted.channels or pixels.dtype != wanted.dtype:
             raise UserError(
                 f"an array of shape {image.shape} and kind {image.dtype}: the network takes "
-                f"(H, W, {wanted.channels}) of {kind}"
+                f"(H, W, {wanted.channels}) of {wanted.dtype}"
             )
         size = pixels.shape[0], pixels.shape[1]
         scaled = fit(cast(Pixels, pixels), scaled_size(*size, self.preprocessing.scale))
@@ -277,7 +276,7 @@ def _check_match(path: str, member: Member, first_path: str, first: Member) -> N
     for what, mine, other in (
         ("classes", member.labels.values, first.labels.values),
         ("channels", member.preprocessing.channels, first.preprocessing.channels),
-        ("range of pixels", member.preprocessing.max_value, first.preprocessing.max_value),
+        ("type of pixels", member.preprocessing.dtype, first.preprocessing.dtype),
         ("scale", member.preprocessing.scale, first.preprocessing.scale),
     ):
         if mine != other:

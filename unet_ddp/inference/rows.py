@@ -187,10 +187,11 @@ class TiffRows:
 
 def _conversion(page: Any, wanted: ImageFormat) -> Callable[[Pixels], Pixels] | None:
     """From the file's samples to the wanted channels, for what needs no look at the whole image."""
-    kind = {"uint8": 255, "uint16": 65535}.get(str(page.dtype))
     plain = page.photometric.name in ("MINISBLACK", "RGB") or page.compression.name == "JPEG"
     upright = page.tags.valueof(_ORIENTATION, default=1) == 1
-    if kind != wanted.max_value or not plain or not upright or page.planarconfig != _CONTIGUOUS:
+    if str(page.dtype) != wanted.dtype or wanted.dtype == "float32" or wanted.nodata is not None:
+        return None  # floats are looked at for nan, and no-data values for what fills them
+    if not plain or not upright or page.planarconfig != _CONTIGUOUS:
         return None
     if page.bitspersample % 8 or page.imagedepth != 1:
         return None
