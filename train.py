@@ -10,7 +10,6 @@ one does alone is inside `world.on_main`, or with the tracker, which is silent e
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import signal
@@ -39,24 +38,22 @@ from unet_ddp.data.loaders import (
     make_loader,
 )
 from unet_ddp.data.prepare import PreparedData, check_classes, prepare
-from unet_ddp.data.reading import read_image, read_mask
 from unet_ddp.data.splits import write_split
 from unet_ddp.determinism import deterministic
-from unet_ddp.drawing import draw_samples
 from unet_ddp.engine import Schedule, TrainState, evaluate, moving_average, train_epoch
 from unet_ddp.errors import UserError
 from unet_ddp.guard import FiniteGuard
-from unet_ddp.inference import Predictor
 from unet_ddp.losses import DiceCrossEntropy
 from unet_ddp.memory import Trial, explained
-from unet_ddp.metrics import Scores
+from unet_ddp.metrics import Validation
 from unet_ddp.network.build import Architecture, build_network, choose_architecture
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.precision import Precision
 from unet_ddp.preprocessing import Preprocessing
-from unet_ddp.resuming import Begun, fit_batch, keep_global_batch, open_run
+from unet_ddp.report import report_run, write_samples
+from unet_ddp.resuming import Begun, fit_batch, keep_global_batch, name_hash, open_run
 from unet_ddp.tracking import Tracker, score_columns, show_files, speaker, start_tracker
-from unet_ddp.world import TROUBLE, Preemption, World, fail_early, sum_over_ranks, tell
+from unet_ddp.world import TROUBLE, Preemption, World, fail_early, tell
 
 READING = 0.8  # of --timeout for a batch to be read: before the other ranks give up on this one
 
@@ -100,6 +97,11 @@ class Run:
         return self.model.state.epoch * self.steps + self.model.state.step
 
     @property
+    def is_over(self) -> bool:
+        """Whether all epochs are done."""
+        return self.model.state.epoch >= self.config.optimization.epochs
+
+    @property
     def last_step(self) -> int:
         """Where this start ends."""
         return min(self.config.launch.max_steps or self.schedule.steps, self.schedule.steps)
@@ -116,6 +118,8 @@ def train(words: list[str], world: World) -> int:
             number = learn_and_score(run, preemption)
         run.tracker.close()
         world.on_main(lambda: finish(run, number))
+        if run.is_over:
+            show(run)
     return 128 + number if number else 0
 
 
@@ -128,12 +132,15 @@ def learn_and_score(run: Run, preemption: Preemption) -> int:
         if number or state.step < run.steps:
             return keep(run, preemption, number)
         with explained(run.config, run.world, "scoring"):
-            scores = score(run, preemption)
+            validation = score(run, preemption)
         number = preemption.agreed_now()
         if number:
             return keep(run, preemption, number)  # the steps are done; --resume scores them
-        record(run, scores)
-        is_best = state.finish_epoch(scores.dice if scores else math.nan)
+        record(run, validation)
+        is_best = state.finish_epoch(
+            validation.scores.dice if validation else math.nan,
+            validation.threshold if validation else None,
+        )
         save(run, is_best=is_best)
         if run.done >= run.last_step:
             break
@@ -273,17 +280,12 @@ def check_same_data(data: PreparedData, content: checkpoint.Content) -> None:
     """Refuse to go on with other images: their order, and so the position, would mean nothing."""
     pixels = Preprocessing.from_plain(content["preprocessing"])
     kind = (pixels.channels, pixels.dtype)
-    if kind != (data.format.channels, data.format.dtype) or content["names"] != name_hash(data):
+    names = name_hash(data.split)
+    if kind != (data.format.channels, data.format.dtype) or content["names"] != names:
         raise UserError(
             "--resume: the images or the split are not those that the run began with; give its own "
             "--images, --masks and --validation, or begin a new run from its weights by --load"
         )
-
-
-def name_hash(data: PreparedData) -> str:
-    """A short name for which pairs there are to train on and to validate."""
-    names = [[pair.name for pair in side] for side in (data.split.training, data.split.validation)]
-    return hashlib.sha256(repr(names).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -479,7 +481,7 @@ def describe(config: TrainConfig, world: World, model: Model, steps: int) -> lis
 # -- after each epoch ----------------------------------------------------------------------
 
 
-def score(run: Run, preemption: Preemption) -> Scores | None:
+def score(run: Run, preemption: Preemption) -> Validation | None:
     """Scores over all validation images, the same on every rank; None where there are none."""
     if run.validation is None:
         return None
@@ -491,10 +493,10 @@ def score(run: Run, preemption: Preemption) -> Scores | None:
         state.precision,
         num_classes=run.data.labels.num_classes,
     )
-    return Scores.from_confusion(sum_over_ranks(counts))
+    return Validation.from_counts(counts.over_ranks())
 
 
-def record(run: Run, scores: Scores | None) -> None:
+def record(run: Run, validation: Validation | None) -> None:
     """One line for the user and one row for the files, about the epoch that has ended."""
     state, tracker, labels = run.model.state, run.tracker, run.data.labels
     total, dice, cross_entropy = (state.sums / run.steps).tolist()
@@ -505,20 +507,29 @@ def record(run: Run, scores: Scores | None) -> None:
         "loss": total,
         "dice_loss": dice,
         "cross_entropy": cross_entropy,
-        **score_columns(scores, labels.class_names),
+        **score_columns(validation, labels.class_names),
         "skipped_steps": run.guard.skipped,
         "images_per_second": tracker.images_per_second,
         "data_wait": tracker.data_wait,
         "seconds": tracker.seconds,
     }
-    told = "not validated" if scores is None else f"validation Dice {scores.dice:.4f}"
-    best = " (best)" if scores is not None and scores.dice > state.best else ""
     tracker.say(
-        f"epoch {state.epoch + 1}: loss {total:.4f}, {told}{best}, "
+        f"epoch {state.epoch + 1}: loss {total:.4f}, {describe_validation(validation, state.best)}, "
         f"{tracker.images_per_second:.1f} images/s, {tracker.data_wait:.0%} waiting for data, "
         f"{tracker.seconds:.1f} s"
     )
     tracker.write(row, run.done)
+
+
+def describe_validation(validation: Validation | None, best: float) -> str:
+    """A few words; `best` is the best Dice before."""
+    if validation is None:
+        return "not validated"
+    dice, threshold = validation.scores.dice, validation.threshold
+    words = f"validation Dice {dice:.4f}" + (" (best)" if dice > best else "")
+    if threshold is not None:
+        words += f", {validation.dice_at_threshold:.4f} at threshold {threshold:.3f}"
+    return words
 
 
 def save(run: Run, *, is_best: bool = False) -> None:
@@ -538,11 +549,11 @@ def compose(run: Run, *, is_best: bool = False) -> dict[str, checkpoint.Content]
         "labels": run.data.labels.to_plain(),
         "preprocessing": model.preprocessing.to_plain(),
         "config": settings(config),
+        "names": name_hash(run.data.split),
     }
     whole = {
         **about,
         **state.state_dict(),
-        "names": name_hash(run.data),
         "images_per_step": run.sampler.per_step * run.world.size,
         "world_size": run.world.size,
         "launch": checkpoint.launch_name(),
@@ -554,7 +565,8 @@ def compose(run: Run, *, is_best: bool = False) -> dict[str, checkpoint.Content]
         files = {f"epoch_{state.epoch:04d}.pt": whole, **files}
     if is_best:
         best = {"score": state.best, "epoch": state.best_epoch}
-        files = {"best.pt": {**about, "model": state.scored.state_dict(), "best": best}, **files}
+        scored = {"model": state.scored.state_dict(), "best": best, "threshold": state.threshold}
+        files = {"best.pt": {**about, **scored}, **files}
     return files
 
 
@@ -567,29 +579,26 @@ def finish(run: Run, number: int) -> None:
     if number:
         name = signal.Signals(number).name
         print(f"stopped by {name} after step {run.done}; go on by --resume")
-    elif state.epoch < config.optimization.epochs:
+    elif not run.is_over:
         print(f"stopped at --max-steps {config.launch.max_steps}; go on by --resume")
-    else:
-        show_samples(run)
 
 
-def show_samples(run: Run) -> None:
-    """A picture of what the best network makes of validation images, and where it is."""
-    best, data, scale = run.folder.path / "best.pt", run.data, run.config.data.scale
-    if not best.exists() or not data.split.validation:
-        return
-    predictor = Predictor.from_checkpoint(best, device=run.world.device.type)
-    chosen = data.split.validation[:: max(1, len(data.split.validation) // 4)][:4]
-    samples = []
-    for pair in chosen:
-        image = read_image(pair.image, predictor.format, scale=scale)
-        truth = data.labels.to_ids(read_mask(pair.mask, scale=scale), pair.mask)
-        samples.append((image, truth, predictor.predict_scaled(image, image.shape[:2]).ids))
-    picture = run.folder.path / "samples.png"
-    draw_samples(samples, data.labels, picture)
-    state = run.model.state
-    print(f"best: epoch {state.best_epoch + 1}, validation Dice {state.best:.4f}; {best}")
-    print(f"look at {picture}: image, truth and prediction")
+def show(run: Run) -> None:
+    """samples.png and report.html: what the best network makes of the validation images.
+
+    The run is over and saved: what goes wrong here is a warning.
+    """
+    folder, pairs, state = run.folder.path, run.data.split.validation, run.model.state
+    say, best = run.tracker.say, folder / "best.pt"
+    try:
+        picture = run.world.on_main(lambda: write_samples(folder, pairs, run.world.device))
+        if picture is not None:
+            say(f"best: epoch {state.best_epoch + 1}, validation Dice {state.best:.4f}; {best}")
+            say(f"look at {picture}: image, truth and prediction")
+        page = report_run(folder, pairs, run.world, workers=run.config.launch.workers)
+        say(f"and at {page}: curves, scores and the worst images")
+    except UserError as trouble:
+        say(f"WARNING: {trouble}; the run is whole: later, python -m unet_ddp report {folder}")
 
 
 if __name__ == "__main__":

@@ -78,8 +78,8 @@ def train_steps(model: str, encoder: str | None, accumulate: int = 1) -> dict[st
     return weights
 
 
-def count_shards(counts: list[int]) -> list[np.ndarray]:
-    """For each of `counts`, the confusion matrix of so many images, shared out over the world."""
+def count_shards(counts: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each of `counts`, confusion matrix and histogram of so many images, shared out."""
     world = join("cpu", 60)
     state = new_state(world, "unet", None, torch.float32)
     totals = []
@@ -91,8 +91,8 @@ def count_shards(counts: list[int]) -> list[np.ndarray]:
             PIXELS,
             state.precision,
             num_classes=3,
-        )
-        totals.append(sum_over_ranks(found).numpy())
+        ).over_ranks()
+        totals.append((found.confusion.numpy(), found.histogram.numpy()))
     del state
     gc.collect()
     leave(world)

@@ -11,7 +11,14 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from unet_ddp.config import ExportConfig, PredictConfig, TrainConfig, _names, parse_train
+from unet_ddp.config import (
+    EvaluateConfig,
+    ExportConfig,
+    PredictConfig,
+    TrainConfig,
+    _names,
+    parse_train,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,12 +38,16 @@ def requirements() -> list[Requirement]:
     return [Requirement(line) for line in lines]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/migrating.md", "docs/prediction.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/migrating.md", "docs/evaluation.md", "docs/prediction.md"]
+)
 def test_flags_that_are_named_exist(page: str) -> None:
     """Those of other programs, in the first column of the migration table, aside."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"^\|[^|]*\|", "|", text, flags=re.M) if "migrating" in page else text
-    known = _names(TrainConfig) | _names(PredictConfig) | _names(ExportConfig)
+    known = (
+        _names(TrainConfig) | _names(PredictConfig) | _names(EvaluateConfig) | _names(ExportConfig)
+    )
     known |= {"lr", "help", "no_amp", "nproc_per_node", "max_restarts", "check"}
     for flag in re.findall(r"(?<![\w-])--([a-z][\w-]*)", text):
         assert flag.replace("-", "_") in known, flag

@@ -87,3 +87,24 @@ def test_nccl_world_of_one_trains_and_resumes(tmp_path: Path) -> None:
     assert "cuda, bfloat16" in done.stdout
     assert python(tmp_path, *one, "--resume").returncode == 0
     assert checkpoint.load(tmp_path / "checkpoints" / "last.pt")["position"]["epoch"] == 2
+
+
+def test_counting_waits_for_nothing() -> None:
+    """Scores of a batch are counted without the host looking at the GPU."""
+    from unet_ddp.data.labels import IGNORE_ID
+    from unet_ddp.metrics import Counts
+
+    for classes in (2, 5):
+        logits = torch.randn(1, classes, 64, 64)
+        masks = torch.randint(0, classes, (1, 64, 64), dtype=torch.uint8)
+        masks[:, :5] = IGNORE_ID
+        expected = Counts.of(logits, masks)
+        moved, total = (logits.cuda(), masks.cuda()), Counts.zeros(classes, torch.device("cuda"))
+        total.add(Counts.of(*moved))
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            total.add(Counts.of(*moved))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert torch.equal(total.confusion.cpu(), 2 * expected.confusion)
+        assert total.histogram.sum().item() == 2 * expected.histogram.sum().item()

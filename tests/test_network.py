@@ -123,7 +123,7 @@ def test_one_batch_is_learnt_by_heart() -> None:
         state.precision,
         num_classes=3,
     )
-    assert Scores.from_confusion(counts).dice > 0.95
+    assert Scores.from_confusion(counts.confusion).dice > 0.95
 
 
 def test_moving_average_lags_and_is_what_is_scored() -> None:

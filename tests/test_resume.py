@@ -48,6 +48,7 @@ def assert_same_state(one: dict[str, Any], other: dict[str, Any], *, ema: bool =
             assert torch.equal(value, other["optimizer"]["state"][number][name]), name
     assert one["position"] == other["position"]
     assert one["best"] == other["best"]
+    assert one["threshold"] == other["threshold"] is not None
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +74,12 @@ def test_stopped_after_any_step(
     )
     assert [row["step"] for row in rows] == ["5", "10"]
     for row, other in zip(rows, expected, strict=True):
-        for column in ("loss", "validation_dice", "learning_rate", "dice_255"):
-            assert row[column] == other[column]
+        for column in ("loss", "validation_dice", "learning_rate", "dice_255", "threshold",
+                       "dice_at_threshold", "calibration_error"):  # fmt: skip
+            assert row[column] == other[column] != ""
+    best = checkpoint.load(undisturbed / "checkpoints" / "best.pt")
+    assert best["threshold"] == float(expected[best["best"]["epoch"]]["threshold"])
+    assert last(undisturbed)["threshold"] == float(expected[-1]["threshold"])
 
 
 def test_stopped_on_four_ranks(ranks: Ranks, images: Path, tmp_path: Path) -> None:
@@ -265,14 +270,14 @@ def call_main_in_float64(words: list[str], folder: str) -> tuple[int, str, str]:
     """
     import train
 
-    before, show = torch.get_default_dtype(), train.show_samples
+    before, show = torch.get_default_dtype(), train.show
     torch.set_default_dtype(torch.float64)
-    train.show_samples = lambda run: None
+    train.show = lambda run: None
     try:
         return call_main("train", words, folder)
     finally:
         torch.set_default_dtype(before)
-        train.show_samples = show
+        train.show = show
 
 
 def test_from_2_to_1_to_4_to_2_ranks_in_mid_epoch(

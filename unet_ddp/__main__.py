@@ -11,6 +11,8 @@ from unet_ddp.errors import RunError, UserError, one_line
 
 HELP = """\
 python -m unet_ddp doctor --images DIR --masks DIR    look at a data set before training on it
+python -m unet_ddp evaluate [--model FILE …]          score a network on images and masks
+python -m unet_ddp report [RUN FOLDER]                write a run's report.html anew
 python -m unet_ddp demo-data [--folder DIR]           write the built-in demo set
 python -m unet_ddp export best.pt model.onnx          write a network for other programs"""
 
@@ -18,7 +20,13 @@ python -m unet_ddp export best.pt model.onnx          write a network for other 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command named first; exit status 2 after a mistake."""
     words = list(sys.argv[1:] if argv is None else argv)
-    commands = {"doctor": doctor, "demo-data": demo_data, "export": export}
+    commands = {
+        "doctor": doctor,
+        "evaluate": evaluate,
+        "report": report,
+        "demo-data": demo_data,
+        "export": export,
+    }
     try:
         if not words or words[0] in ("-h", "--help"):
             print(HELP)
@@ -59,6 +67,20 @@ def export(words: Sequence[str]) -> int:
     for line in write(config):
         print(line)
     return 0
+
+
+def evaluate(words: Sequence[str]) -> int:
+    """Score a trained network."""
+    from unet_ddp.commands.evaluate import main
+
+    main(words)
+
+
+def report(words: Sequence[str]) -> int:
+    """Write a run's report."""
+    from unet_ddp.commands.report import main
+
+    return main(words)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import contextlib
 import difflib
 import importlib.util
 import io
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -315,6 +316,52 @@ class PredictConfig:
 
 
 @dataclass(frozen=True)
+class EvaluateConfig:
+    """Score a trained network on images and masks: Dice, IoU, precision, recall, boundaries, calibration.
+
+    python -m unet_ddp evaluate --model best.pt --images DIR --masks DIR
+    """
+
+    model: Annotated[str | None, _flag("-m", metavar="FILE")] = None
+    """The checkpoint (checkpoints/best.pt, or the newest best.pt of the runs there)."""
+    images: Annotated[str | None, _flag(metavar="DIR")] = None
+    """Folder of images, all of which are scored; the validation images of the model's own run when absent."""
+    masks: Annotated[str | None, _flag(metavar="DIR")] = None
+    """Folder of their masks, with the values that the model was trained with."""
+    output: Annotated[str | None, _flag("-o", metavar="DIR")] = None
+    """Folder for scores.json, CSV files and report.html; evaluation beside the model when absent."""
+    threshold: Annotated[float | None, _flag(metavar="P")] = None
+    """Of two classes, the probability from which on a pixel is foreground; the model's own when absent, else 0.5."""
+    tolerance: Annotated[float | None, _flag(metavar="PIXELS")] = None
+    """How far a boundary may be off in the boundary F-score; 0.75 percent of the image's diagonal when absent."""
+    scale: Annotated[float | None, _flag("-s", metavar="FACTOR")] = None
+    """For checkpoints of other programs, which do not say at which scale they were trained (0.5)."""
+    overwrite: bool = False
+    """Replace results that are there already."""
+    nproc: Annotated[int, _flag(metavar="N")] = 1
+    """Start N processes on this machine, each for its share of the images; the results are the same."""
+    workers: Annotated[int | None, _flag(metavar="N")] = None
+    """Reading processes for each of them; from the cores when absent."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """A GPU where there is one, unless told."""
+    timeout: Annotated[float, _flag(metavar="SECONDS")] = 600.0
+    """How long a process waits for the others before it gives up."""
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Write a run's report.html anew, from what its folder holds.
+
+    python -m unet_ddp report checkpoints/NAME
+    """
+
+    folder: tyro.conf.Positional[str | None] = None
+    """The run folder (checkpoints, or the newest run there)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """A GPU where there is one, unless told."""
+
+
+@dataclass(frozen=True)
 class DemoConfig:
     """Write the built-in demo set: drawn images, their masks, and a few unseen ones."""
 
@@ -386,6 +433,36 @@ def _with_recipe(
     if not kept and not recipe:
         return config
     return parse(kind, [*_as_words(kept), *_as_words(recipe), *words], prog=prog)
+
+
+def parse_evaluate(words: Sequence[str]) -> EvaluateConfig:
+    """The configuration of an evaluation.
+
+    Raises:
+        UserError: an unknown flag, or a value that can't be, by its name.
+    """
+    config = parse(EvaluateConfig, words, prog="python -m unet_ddp evaluate")
+    limits = [
+        (
+            "--threshold",
+            config.threshold,
+            config.threshold is None or 0 < config.threshold < 1,
+            "above 0 and below 1",
+        ),
+        ("--tolerance", config.tolerance, (config.tolerance or 0) >= 0, "0 or more pixels"),
+        ("--nproc", config.nproc, config.nproc >= 1, "1 or more"),
+        ("--workers", config.workers, (config.workers or 0) >= 0, "0 or more"),
+        ("--timeout", config.timeout, config.timeout > 0, "above 0"),
+    ]
+    for flag, value, sound, allowed in limits:
+        if not sound:
+            raise UserError(f"{flag} {value}: must be {allowed}")
+    if config.nproc > 1 and "LOCAL_RANK" in os.environ:
+        raise UserError("--nproc under torchrun: it starts the processes; leave --nproc out")
+    if (config.images is None) != (config.masks is None):
+        given, other = ("--images", "--masks") if config.images else ("--masks", "--images")
+        raise UserError(f"{given} is given without {other}: give both folders")
+    return config
 
 
 def _in_its_folder(config: TrainConfig) -> TrainConfig:

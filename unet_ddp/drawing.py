@@ -15,7 +15,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.reading import Pixels
 
 _GAP = 4  # pixels between pictures
-_TINT = (0, 255, 150)  # for the one foreground class of two
+TINT = (0, 255, 150)  # for the one foreground class of two
 
 
 def draw_mask(image: Pixels, ids: NDArray[np.uint8], labels: Labels) -> Tensor:
@@ -27,11 +27,11 @@ def draw_mask(image: Pixels, ids: NDArray[np.uint8], labels: Labels) -> Tensor:
 
     shown = [k for k in range(labels.num_classes) if labels.num_classes > 2 or k > 0]
     colours: list[str | tuple[int, int, int]] = [
-        labels.colours[k] if labels.num_classes > 2 else _TINT for k in shown
+        labels.colours[k] if labels.num_classes > 2 else TINT for k in shown
     ]
     classes = torch.tensor(shown).view(-1, 1, 1)
     layers = torch.from_numpy(ids)[None] == classes  # (classes shown, H, W)
-    drawn: Tensor = draw_segmentation_masks(_visible(image), layers, alpha=0.5, colors=colours)
+    drawn: Tensor = draw_segmentation_masks(visible(image), layers, alpha=0.5, colors=colours)
     return drawn
 
 
@@ -41,7 +41,7 @@ def draw_samples(
     """A picture with a row for each sample: image, truth and prediction side by side."""
     rows = [
         _join(
-            [_visible(image), draw_mask(image, truth, labels), draw_mask(image, predicted, labels)],
+            [visible(image), draw_mask(image, truth, labels), draw_mask(image, predicted, labels)],
             axis=2,
         )
         for image, truth, predicted in samples
@@ -54,7 +54,7 @@ def draw_grid(
 ) -> None:
     """A picture of images with their masks over them, `columns` in a row, beside the plain image."""
     pictures = [
-        _join([_visible(image), draw_mask(image, ids, labels)], axis=2) for image, ids in samples
+        _join([visible(image), draw_mask(image, ids, labels)], axis=2) for image, ids in samples
     ]
     rows = [_join(pictures[n : n + columns], axis=2) for n in range(0, len(pictures), columns)]
     save_picture(_join(rows, axis=1), path)
@@ -77,7 +77,7 @@ def save_picture(picture: Tensor, path: Path) -> None:
     Image.fromarray(picture.permute(1, 2, 0).numpy()).save(path, format="PNG")
 
 
-def _visible(image: Pixels) -> Tensor:
+def visible(image: Pixels) -> Tensor:
     """Any image as 8-bit colour (3, H, W): the first bands, other types by the image's own range."""
     pixels = torch.from_numpy(image[..., :3].astype(np.float32))
     if image.dtype != np.uint8:

@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from unet_ddp.data.dataset import Sample
 from unet_ddp.errors import UserError
 from unet_ddp.losses import DiceCrossEntropy
-from unet_ddp.metrics import confusion
+from unet_ddp.metrics import Counts
 from unet_ddp.precision import Precision
 from unet_ddp.preprocessing import Preprocessing
 from unet_ddp.world import without_sync
@@ -65,11 +65,14 @@ class TrainState:
     """Steps of the optimizer done in this epoch."""
     best: float = -math.inf
     best_epoch: int = 0
+    threshold: float | None = None
+    """The best threshold of the epoch that was scored last; None for more than two classes."""
     sums: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
     """(3,): loss, Dice loss and cross-entropy, summed over this epoch's finite steps, on the device."""
 
-    def finish_epoch(self, score: float) -> bool:
+    def finish_epoch(self, score: float, threshold: float | None = None) -> bool:
         """Go on to the next epoch; whether this one's score is the best so far."""
+        self.threshold = threshold
         is_best = score > self.best  # never for nan
         if is_best:
             self.best, self.best_epoch = score, self.epoch
@@ -93,6 +96,7 @@ class TrainState:
             "scaler": self.precision.scaler.state_dict(),
             "position": {"epoch": self.epoch, "step": self.step, "sums": self.sums.tolist()},
             "best": {"score": self.best, "epoch": self.best_epoch},
+            "threshold": self.threshold,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -108,6 +112,7 @@ class TrainState:
         self.epoch, self.step = position["epoch"], position["step"]
         self.sums = self.sums.new_tensor(position["sums"])
         self.best, self.best_epoch = best["score"], best["epoch"]
+        self.threshold = state.get("threshold")
 
 
 def moving_average(network: nn.Module, decay: float) -> AveragedModel | None:
@@ -260,16 +265,16 @@ def evaluate(
     precision: Precision,
     *,
     num_classes: int,
-) -> Tensor:
-    """This rank's confusion matrix (C, C) int64 on the device; sum it over ranks for scores."""
+) -> Counts:
+    """This rank's counts, on the device; sum them over ranks for scores."""
     was_training = network.training
     network.eval()
-    counts = torch.zeros(num_classes, num_classes, dtype=torch.int64, device=precision.device)
+    counts = Counts.zeros(num_classes, precision.device)
     for batch in batches:
         images, masks = _to_device(batch, precision.device)
         with precision.autocast():
             logits = network(preprocess(images, _dtype(network)))
-        counts += confusion(logits.argmax(1), masks, num_classes)
+        counts.add(Counts.of(logits, masks))
     network.train(was_training)
     return counts
 

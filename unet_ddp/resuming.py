@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Literal
 from unet_ddp import checkpoint
 from unet_ddp.checkpoint import RunFolder
 from unet_ddp.config import USUAL_STEP, TrainConfig, resume_file, settings
+from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.memory import Trial, find_batch
 from unet_ddp.world import World
@@ -211,3 +213,9 @@ def fit_batch(
         )
     begun.notes.append(note)
     return _with(config, batch_size, accumulate)
+
+
+def name_hash(split: Split) -> str:
+    """A short name for which pairs there are to train on and to validate."""
+    names = [[pair.name for pair in side] for side in (split.training, split.validation)]
+    return hashlib.sha256(repr(names).encode("utf-8", "surrogateescape")).hexdigest()

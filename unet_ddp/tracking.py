@@ -14,7 +14,7 @@ from tqdm import tqdm
 from unet_ddp.config import TrainConfig, settings
 from unet_ddp.engine import StepReport
 from unet_ddp.errors import one_line
-from unet_ddp.metrics import Scores
+from unet_ddp.metrics import Validation
 
 Item = TypeVar("Item")
 Row = dict[str, Any]
@@ -162,11 +162,16 @@ def show_files(items: Iterable[Item], total: int) -> Iterator[Item]:
     )
 
 
-def score_columns(scores: Scores | None, names: list[str]) -> Row:
+def score_columns(validation: Validation | None, names: list[str]) -> Row:
     """The columns of a row that scores fill; empty where a class never occurs."""
-    if scores is None:
+    if validation is None:
         return {}
+    scores = validation.scores
     row: Row = {"validation_dice": scores.dice, "validation_iou": scores.iou}
+    if validation.threshold is not None:
+        row["threshold"] = validation.threshold
+        row["dice_at_threshold"] = validation.dice_at_threshold
+    row["calibration_error"] = validation.calibration_error
     row |= {f"dice_{name}": value for name, value in zip(names, scores.dice_per_class, strict=True)}
     row |= {f"iou_{name}": value for name, value in zip(names, scores.iou_per_class, strict=True)}
     return {key: "" if math.isnan(value) else value for key, value in row.items()}

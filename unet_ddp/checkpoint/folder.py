@@ -21,6 +21,7 @@ _RUN_FILES = (
     "metrics.csv",
     "split.csv",
     "samples.png",
+    "report.html",
     "events.out.tfevents.*",
 )
 

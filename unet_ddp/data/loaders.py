@@ -197,7 +197,7 @@ def make_loader(
         timeout=timeout if workers > 0 else 0,
         pin_memory=pin,
         persistent_workers=workers > 0,
-        worker_init_fn=_start_worker,
+        worker_init_fn=start_worker,
         generator=torch.Generator(),
         collate_fn=_collate,
     )
@@ -231,7 +231,8 @@ def count_workers(world: World, asked: int | None) -> int:
     return min(8, world.cores if world.device.type == "cuda" else world.cores - 1)
 
 
-def _start_worker(worker: int) -> None:
+def start_worker(worker: int) -> None:
+    """What a reading process does first."""
     gc.freeze()  # or looking for garbage would copy the parent's memory, page by page
     _one_thread()
     ignore_in_worker()

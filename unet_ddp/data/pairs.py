@@ -133,7 +133,7 @@ def _files_by_name(folder: Path) -> dict[str, list[str]]:
         for name in sorted(names):  # text, not paths: a hundred thousand files take a second
             stem, dot, ending = name.rpartition(".")
             if stem and name[0] != "." and (dot + ending).lower() in SUFFIXES:
-                files[prefix + stem].append(os.path.join(parent, name))
+                files[prefix + stem].append(f"{parent}/{name}")
     return files
 
 

@@ -1,0 +1,1 @@
+"""Stories of `python -m unet_ddp` that are too long for `__main__`."""

@@ -1,0 +1,164 @@
+"""``python -m unet_ddp evaluate``: score a trained network on images and masks.
+
+    python -m unet_ddp evaluate
+    torchrun --nproc_per_node=4 -m unet_ddp evaluate --model best.pt --images DIR --masks DIR
+
+All processes score their share; the main one writes and speaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tqdm import tqdm
+
+from unet_ddp import checkpoint
+from unet_ddp.config import EvaluateConfig, parse_evaluate
+from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.errors import UserError
+from unet_ddp.evaluation import (
+    Evaluation,
+    EvaluationDataset,
+    EvaluationSample,
+    Trained,
+    check_described,
+    one_thread,
+    result_files,
+    score_pairs,
+)
+from unet_ddp.evaluation.output import check_output, write_files
+from unet_ddp.evaluation.own import own_validation, resizes_masks
+from unet_ddp.evaluation.table import scores_as_text
+from unet_ddp.report import Page, figures, make_gallery, render
+from unet_ddp.tracking import show_files
+from unet_ddp.world import World, fail_early, tell
+
+
+def main(words: Sequence[str]) -> NoReturn:
+    """The command line, then the story on every process."""
+    try:
+        config = parse_evaluate(words)
+    except UserError as mistake:
+        fail_early(mistake)
+    tell(evaluate, config, nproc=config.nproc, device=config.device, timeout=config.timeout)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be scored, and where its results go."""
+
+    model: checkpoint.SavedModel
+    source: Path
+    best: dict[str, Any] | None
+    """Training's "score" for this network, and its "epoch" from 0; None where none is told."""
+    pairs: list[Pair]
+    images: str
+    """Which images those are, in words."""
+    is_own: bool
+    """Whether they are the validation images of the network's run."""
+    resize_masks: bool
+    threshold: float | None
+    output: Path
+
+
+def evaluate(config: EvaluateConfig, world: World) -> int:
+    """Find model and pairs, score them, write and tell."""
+    one_thread(world)
+    task = world.on_main(lambda: find_task(config, world))
+    trained = Trained.from_model(task.model, task.source, world.device)
+    dataset = EvaluationDataset(task.pairs, trained, full_size=True, resize_masks=task.resize_masks)
+
+    def progress(samples: Iterable[EvaluationSample], total: int) -> Iterable[EvaluationSample]:
+        silent = None if world.is_main else True
+        return tqdm(samples, total=total, unit="image", leave=False, disable=silent)
+
+    evaluation = score_pairs(
+        trained,
+        dataset,
+        world,
+        threshold=task.threshold,
+        tolerance=config.tolerance,
+        workers=config.workers,
+        progress=progress,
+    )
+    world.on_main(lambda: finish(task, evaluation, trained, dataset))
+    return 0
+
+
+def find_task(config: EvaluateConfig, world: World) -> Task:
+    """Everything that can be wrong is found here, before the first image is scored."""
+    source = checkpoint.find_model(config.model)
+    output = Path(config.output) if config.output else source.parent / "evaluation"
+    check_output(output, overwrite=config.overwrite)
+    content = checkpoint.load(source)
+    best = None if "optimizer" in content else content.get("best")  # last.pt is another epoch's
+    model = checkpoint.with_scale(checkpoint.read_model(source), config.scale)
+    labels = check_described(model, source)[1]
+    if config.threshold is not None and labels.num_classes != 2:
+        raise UserError(
+            f"--threshold {config.threshold}: is for two classes, {source} has {labels.num_classes}"
+        )
+    if config.images is not None and config.masks is not None:
+        pairs = find_pairs(Path(config.images), Path(config.masks))[0]
+        images = f"in {config.images}"
+    else:
+        pairs = own_validation(content, source, labels, progress=show_files, workers=world.cores)
+        images = "of its run's validation"
+    threshold = config.threshold or (model.threshold if labels.num_classes == 2 else None)
+    is_own = config.images is None
+    return Task(
+        model, source, best, pairs, images, is_own, resizes_masks(content), threshold, output
+    )
+
+
+def finish(
+    task: Task, evaluation: Evaluation, trained: Trained, dataset: EvaluationDataset
+) -> None:
+    """Write the files and show the scores."""
+    about = {
+        "model": str(task.source),
+        "scored": f"{len(task.pairs)} images {task.images}",
+    }
+    files = result_files(evaluation, about)
+    page = Page(
+        title=f"Evaluation of {task.source}",
+        facts=[
+            ("model", str(task.source)),
+            ("images", about["scored"]),
+            *task_facts(task, evaluation),
+        ],
+        evaluation=evaluation,
+        gallery=make_gallery(evaluation, trained, dataset),
+        notes=list(task.model.notes),
+    )
+    write_files(task.output, {**files, "report.html": render(page)})
+    for line in [*told(task, evaluation), *scores_as_text(evaluation)]:
+        print(line)
+    if task.is_own and task.best is not None:
+        print(
+            f"as training's validation scores it (scale {trained.preprocessing.scale:g}, the more "
+            f"probable class): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
+            f"{task.best['score']:.6f}"
+        )
+    print(f"wrote {task.output}/: {', '.join(sorted([*files, 'report.html']))}")
+
+
+def task_facts(task: Task, evaluation: Evaluation) -> list[tuple[str, str]]:
+    """What else the report's head says."""
+    trained = [("trained for", f"{task.best['epoch'] + 1} epoch(s)")] if task.best else []
+    return [*trained, *figures(evaluation)]
+
+
+def told(task: Task, evaluation: Evaluation) -> list[str]:
+    """What was scored, and how."""
+    lines = [f"model: {task.source}", *(f"  {note}" for note in task.model.notes)]
+    how = (
+        f"foreground from probability {evaluation.threshold:g} on"
+        if evaluation.threshold is not None
+        else "the most probable class"
+    )
+    lines.append(f"scored: {len(task.pairs)} images {task.images}, at their own size; {how}")
+    return lines
