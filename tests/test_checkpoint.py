@@ -79,7 +79,7 @@ def test_every_form_predicts_the_same(
     path = tmp_path / "x.pth"
     torch.save(FORMS[form](network.state_dict()), path)
     found = Predictor.from_checkpoint(path, device="cpu")(photo).ids
-    plain = Predictor(
+    plain = Predictor.of_network(
         network,
         Labels((0, 255)),
         Preprocessing(3, (0.0,) * 3, (1.0,) * 3, 0.5),

@@ -11,7 +11,14 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from unet_ddp.config import EvaluateConfig, PredictConfig, TrainConfig, _names, parse_train
+from unet_ddp.config import (
+    EvaluateConfig,
+    ExportConfig,
+    PredictConfig,
+    TrainConfig,
+    _names,
+    parse_train,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,12 +38,16 @@ def requirements() -> list[Requirement]:
     return [Requirement(line) for line in lines]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/migrating.md", "docs/evaluation.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/migrating.md", "docs/evaluation.md", "docs/prediction.md"]
+)
 def test_flags_that_are_named_exist(page: str) -> None:
     """Those of other programs, in the first column of the migration table, aside."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"^\|[^|]*\|", "|", text, flags=re.M) if "migrating" in page else text
-    known = _names(TrainConfig) | _names(PredictConfig) | _names(EvaluateConfig)
+    known = (
+        _names(TrainConfig) | _names(PredictConfig) | _names(EvaluateConfig) | _names(ExportConfig)
+    )
     known |= {"lr", "help", "no_amp", "nproc_per_node", "max_restarts", "check"}
     for flag in re.findall(r"(?<![\w-])--([a-z][\w-]*)", text):
         assert flag.replace("-", "_") in known, flag
@@ -48,6 +59,23 @@ def test_migrating_has_every_flag_of_the_well_known_scripts() -> None:
     for flag in ("-e", "-b", "-l", "-f", "-s", "-v", "-c", "--amp", "--bilinear", "--exp_name",
                  "--save_every", "--start_from", "--ddp_mode"):  # fmt: skip
         assert f"`{flag}" in first, flag
+
+
+def test_the_example_of_a_program_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.test_predict import write_model, write_photo
+    from unet_ddp.data.labels import Labels
+
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "checkpoints" / "best.pt", Labels((0, 255), names=("road", "car")))
+    write_photo(tmp_path / "image.jpg", (50, 70))
+    text = (ROOT / "docs/prediction.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    exec(program, {})
+    out = capsys.readouterr().out
+    assert "(50, 70)\n(2, 50, 70)\n" in out and "'car': " in out
+    assert (tmp_path / "mask.png").exists()
 
 
 @pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda p: p.name)

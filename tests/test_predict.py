@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 import predict
+from tests.ranks import Ranks, call_main
 from unet_ddp import checkpoint
 from unet_ddp.data.labels import Labels
 from unet_ddp.network.build import Architecture
@@ -17,9 +18,18 @@ from unet_ddp.network.unet import UNet
 from unet_ddp.preprocessing import Preprocessing
 
 
-def write_model(path: Path, labels: Labels, *, channels: int = 3, max_value: int = 255) -> None:
+def write_model(
+    path: Path,
+    labels: Labels,
+    *,
+    channels: int = 3,
+    max_value: int = 255,
+    scale: float = 0.5,
+    threshold: float | None = None,
+    seed: int = 3,
+) -> None:
     """A network that has learnt nothing but is of several minds."""
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     network = UNet(channels, labels.num_classes, width=4).eval()
     with torch.no_grad():
         logits = network(torch.randn(1, channels, 64, 64))
@@ -31,7 +41,8 @@ def write_model(path: Path, labels: Labels, *, channels: int = 3, max_value: int
             "model": network.state_dict(),
             "architecture": Architecture("unet", channels, labels.num_classes, None, 4).to_plain(),
             "labels": labels.to_plain(),
-            "preprocessing": Preprocessing.for_images(channels, max_value, scale=0.5).to_plain(),
+            "preprocessing": Preprocessing.for_images(channels, max_value, scale=scale).to_plain(),
+            "threshold": threshold,
         },
     )
 
@@ -191,3 +202,168 @@ def test_prediction_imports_nothing_that_only_training_needs() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_patterns_and_lists(here: Path) -> None:
+    for name in ("p/a.png", "p/q/b.jpg", "p/q/c.txt.png"):
+        write_photo(here / name)
+    assert predict.main(["p/**/*.*", "-o", "one"]) == 0
+    assert len(list(Path("one").iterdir())) == 3
+    (here / "p" / "list.txt").write_text("# mine\nq/b.jpg\n\np/a.png\n")  # from the list, from here
+    assert predict.main(["p/list.txt", "-o", "two", "--mask-format", "tif"]) == 0
+    assert {path.name for path in Path("two").iterdir()} == {"a_mask.tif", "b_mask.tif"}
+
+
+def test_an_interrupted_job_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "abcd":
+        write_photo(here / "p" / f"{name}.png")
+    words = ["p", "-o", "out", "--rle"]
+    assert predict.main([*words, "whole.csv"]) == 0
+    Path("out/c_mask.png").unlink()
+    before = Path("out/a_mask.png").stat().st_mtime_ns
+    assert predict.main([*words, "b.csv"]) == 2  # not untold
+    assert predict.main([*words, "b.csv", "--skip-existing"]) == 0
+    assert Path("out/c_mask.png").exists()
+    assert Path("out/a_mask.png").stat().st_mtime_ns == before
+    assert Path("b.csv").read_text() == Path("whole.csv").read_text()
+    assert "3 images left out" in capsys.readouterr().out
+    assert not [path for path in here.rglob(".*") if path.name != ".lock"]
+
+
+def test_lists_of_several_images(here: Path) -> None:
+    import csv
+    import json
+
+    from tests.test_writing import by_hand
+
+    for name in "ba":
+        write_photo(here / f"{name}.png")
+    (here / "c.png").write_bytes(b"no image")
+    words = ["b.png", "c.png", "a.png", "--rle", "l.csv", "--polygons", "l.geojson"]
+    assert predict.main([*words, "--rle-order", "columns"]) == 1
+    rows = list(csv.DictReader(Path("l.csv").read_text().splitlines()))
+    assert [row["img"] for row in rows] == ["b.png", "a.png"]
+    features = json.loads(Path("l.geojson").read_text())["features"]
+    for row in rows:
+        mask = np.asarray(Image.open(row["img"].replace(".png", "_mask.png")))
+        assert np.array_equal(by_hand(row["rle_mask"], mask.shape, "columns") * 255, mask)
+        of_it = [f["properties"] for f in features if f["properties"]["image"] == row["img"]]
+        assert sum(about["area"] for about in of_it) == (mask == 255).sum()
+        assert {about["class"] for about in of_it} == {"255"}
+
+
+def test_probabilities_are_written(here: Path) -> None:
+    from unet_ddp import Predictor
+
+    write_photo(here / "a.png")
+    expected = Predictor.from_checkpoint("checkpoints/best.pt")("a.png").probabilities
+    for flags in ([], ["--tile", "16", "--overlap", "0.5"]):
+        assert predict.main(["a.png", "--probabilities", "npy", "--overwrite", *flags]) == 0
+        assert predict.main(["a.png", "--probabilities", "png", "--overwrite", *flags]) == 0
+        stored = np.load("a_probabilities.npy")
+        assert stored.shape == (2, 41, 67) and stored.dtype == np.float32
+        assert flags or np.abs(stored - expected).max() < 1e-6
+        for k, name in enumerate(("0", "255")):
+            picture = np.asarray(Image.open(f"a_probability_{name}.png"))
+            assert picture.dtype == np.uint16
+            assert np.abs(picture / 65535 - stored[k]).max() < 1e-4
+    assert predict.main([".", "-o", "x"]) == 0  # none of these is taken for an image
+    assert {path.name for path in Path("x").iterdir()} == {"a_mask.png"}
+
+
+def test_the_checkpoints_threshold_is_used(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_model(here / "t.pt", Labels((0, 255)), threshold=0.502)
+    write_photo(here / "a.png")
+    shares = []
+    for flags in (["-m", "t.pt"], ["-m", "t.pt", "-t", "0.498"], ["-t", "0.502"], []):
+        assert predict.main(["a.png", "--overwrite", *flags]) == 0
+        shares.append((np.asarray(Image.open("a_mask.png")) == 255).mean())
+    assert shares[0] == shares[2] < shares[3] < shares[1]
+    assert "threshold: 255 where its probability is 0.502 or more" in capsys.readouterr().out
+
+
+def test_models_before_the_image(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_photo(here / "a.png")
+    write_model(here / "b.pt", Labels((0, 255)), seed=5)
+    assert predict.main(["-m", "checkpoints", "b.pt", "a.png", "--tta", "d4"]) == 0
+    assert "model: checkpoints/best.pt, b.pt" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_any_number_of_processes_writes_the_same(here: Path, ranks: Ranks, size: int) -> None:
+    for number in range(7):
+        write_photo(here / "p" / f"{number}.png", (30 + number % 2, 40))
+    (here / "p" / "5.png").write_bytes(b"no image")
+    words = ["p", "-o", "out", "--rle", "out.csv", "--polygons", "out.geojson", "--device", "cpu"]
+    outcomes = ranks.run(size, call_main, "predict", words, str(here))
+    assert [status for status, _, _ in outcomes] == [1] * size
+    said = "".join(err for _, _, err in outcomes)
+    assert said.count("error: ") == 1 and said.count("1 of 7 images could not") == 1
+    assert sum(out.count("model: ") for _, out, _ in outcomes) == 1
+    assert predict.main([*words[:2], "alone", "--rle", "alone.csv", "--polygons", "a.geojson"]) == 1
+    assert Path("out.csv").read_bytes() == Path("alone.csv").read_bytes()
+    assert Path("out.geojson").read_bytes() == Path("a.geojson").read_bytes()
+    for path in Path("alone").iterdir():
+        assert (Path("out") / path.name).read_bytes() == path.read_bytes()
+    assert len(list(Path("out").iterdir())) == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a.png", "-m", "grey.pt"], None),
+        (["bands.tif"], "5 channels"),
+        (["a.png", "--tile", "8"], "--tile 8: smaller than the network's stride of 16"),
+        (["a.png", "--overlap", "1"], "--overlap 1"),
+        (["a.png", "--overlap", "-0.1"], "--overlap -0.1"),
+        (["a.png", "-t", "1.5"], "--threshold 1.5"),
+        (["a.png", "-m", "three.pt", "-t", "0.4"], "this network has 3"),
+        (["a.png", "-m", "three.pt", "--rle", "x.csv"], "--rle: its format has two classes"),
+        (["a.png", "-m", "checkpoints", "three.pt"], "three.pt: its classes"),
+        (["a.png", "-m", "checkpoints", "grey.pt"], "grey.pt: its channels"),
+        (["a.png", "-m", "checkpoints", "half.pt"], "half.pt: its scale"),
+        (["a.png", "-o", "a_overlay.png/x"], "a_overlay.png is a file"),
+        (["a.png", "--rle", "there.csv"], "there.csv: is there already"),
+        (["a.png", "--rle", "empty"], "empty: is a folder"),
+        (["a.png", "--rle", "a_overlay.png/x.csv"], "can't be written"),
+        (["empty/*.png"], "no image matches"),
+        (["none.txt"], "none.txt: no images"),
+        (["a.png", "--batch-size", "0"], "--batch-size 0"),
+        (["a.png", "--overwrite", "--skip-existing"], "give one"),
+        (["a.png", "--tta", "cubes"], "--tta"),
+    ],
+)
+def test_more_mistakes(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str | None
+) -> None:
+    import tifffile
+
+    write_photo(here / "a.png")
+    (here / "empty").mkdir()
+    (here / "none.txt").write_text("# nothing\n")
+    for name in ("a_overlay.png", "there.csv"):
+        (here / name).write_bytes(b"by hand")
+    write_model(here / "grey.pt", Labels((0, 255)), channels=1)
+    write_model(here / "three.pt", Labels((0, 1, 2)))
+    write_model(here / "half.pt", Labels((0, 255)), scale=0.25)
+    tifffile.imwrite(here / "bands.tif", np.zeros((20, 20, 5), np.uint8), planarconfig="contig")
+    before = set(here.rglob("*"))
+    status = predict.main(words)
+    if said is None:  # colour is made grey
+        assert status == 0
+        return
+    err = capsys.readouterr().err
+    assert status == 2 and said in err
+    assert err.startswith("error: ") and err.count("\n") == 1
+    assert set(here.rglob("*")) == before
+
+
+def test_the_package_itself_is_light() -> None:
+    import subprocess
+    import sys
+
+    program = "import sys, unet_ddp; print('torch' in sys.modules); from unet_ddp import Predictor"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"

@@ -6,14 +6,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from unet_ddp.config import DemoConfig, parse
-from unet_ddp.errors import UserError, one_line
+from unet_ddp.config import DemoConfig, ExportConfig, parse
+from unet_ddp.errors import RunError, UserError, one_line
 
 HELP = """\
 python -m unet_ddp doctor --images DIR --masks DIR    look at a data set before training on it
 python -m unet_ddp evaluate [--model FILE …]          score a network on images and masks
 python -m unet_ddp report [RUN FOLDER]                write a run's report.html anew
-python -m unet_ddp demo-data [--folder DIR]           write the built-in demo set"""
+python -m unet_ddp demo-data [--folder DIR]           write the built-in demo set
+python -m unet_ddp export best.pt model.onnx          write a network for other programs"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "evaluate": evaluate,
         "report": report,
         "demo-data": demo_data,
+        "export": export,
     }
     try:
         if not words or words[0] in ("-h", "--help"):
@@ -35,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as mistake:
         print(f"error: {one_line(mistake)}", file=sys.stderr)
         return 2
+    except RunError as failure:
+        print(f"error: {one_line(failure)}", file=sys.stderr)
+        return 1
 
 
 def doctor(words: Sequence[str]) -> int:
@@ -51,6 +56,16 @@ def demo_data(words: Sequence[str]) -> int:
     config = parse(DemoConfig, words, prog="python -m unet_ddp demo-data")
     folder = write_demo(Path(config.folder))
     print(f"{folder}: imgs and masks to train on, unseen to predict")
+    return 0
+
+
+def export(words: Sequence[str]) -> int:
+    """Write a checkpoint as a file for other programs."""
+    from unet_ddp.export import export as write
+
+    config = parse(ExportConfig, words, prog="python -m unet_ddp export")
+    for line in write(config):
+        print(line)
     return 0
 
 

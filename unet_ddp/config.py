@@ -276,17 +276,41 @@ class PredictConfig:
     """
 
     inputs: tyro.conf.Positional[tuple[str, ...]]
-    """Images, and folders of images."""
+    """Images, folders of images, patterns as 'a/**/*.jpg', and .txt files with a path on each line."""
     output: Annotated[str | None, _flag("-o", metavar="PATH")] = None
     """The mask's file, or for several images the folder for their masks; beside each image when absent."""
-    model: Annotated[str | None, _flag("-m", metavar="FILE")] = None
-    """The checkpoint (checkpoints/best.pt, or the newest best.pt of the runs there)."""
+    model: Annotated[tuple[str, ...], _flag("-m", metavar="FILE ...")] = ()
+    """The checkpoint, or a file that export wrote (checkpoints/best.pt, or the newest best.pt of the runs there); of several the mean."""
     scale: Annotated[float | None, _flag("-s", metavar="FACTOR")] = None
     """For checkpoints of other programs, which do not say at which scale they were trained (0.5)."""
+    threshold: Annotated[float | None, _flag("-t", metavar="SHARE")] = None
+    """Of two classes, the second is predicted where its probability is at least this; the checkpoint's, or else the class with the highest probability, when absent."""
+    tta: Literal["none", "mirror", "flips", "d4"] = "none"
+    """Also predict the image mirrored (mirror), upside down (flips) and turned (d4), and take the mean: 2, 4 or 8 times the work."""
+    tile: Annotated[int | None, _flag(metavar="PIXELS")] = None
+    """Predict in overlapping windows of this side, after scaling; by itself 1024 where an image does not fit into memory."""
+    overlap: Annotated[float, _flag(metavar="SHARE")] = 0.25
+    """Share of a window's side that its neighbours see too, 0 <= SHARE < 1."""
+    mask_format: Literal["png", "tif"] = "png"
+    """Of masks that --output does not name."""
     overlay: bool = False
     """Also write each image with its mask drawn over it, image_overlay.png."""
+    probabilities: Literal["none", "png", "npy"] = "none"
+    """Also write the probabilities: 16-bit PNGs, image_probability_CLASS.png, or image_probabilities.npy."""
+    rle: Annotated[str | None, _flag(metavar="FILE")] = None
+    """Also write the run lengths of all masks to one CSV file, as the Carvana challenge takes them."""
+    rle_order: Literal["rows", "columns"] = "rows"
+    """In which order pixels are numbered: along rows, as Carvana has it, or down columns, as the Data Science Bowl and most others."""
+    polygons: Annotated[str | None, _flag(metavar="FILE")] = None
+    """Also write the outlines of all objects to one GeoJSON file."""
     overwrite: bool = False
-    """Replace masks that are there already."""
+    """Replace files that are there already."""
+    skip_existing: bool = False
+    """Go on with an interrupted job: leave images out whose files are there already."""
+    batch_size: Annotated[int | None, _flag("-b", metavar="N")] = None
+    """Images of one size that the network sees at a time; 8 on a GPU when absent, and on a CPU one on each core."""
+    workers: Annotated[int | None, _flag(metavar="N")] = None
+    """Threads that read and write, and on a CPU predict; one for each core when absent."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """A GPU where there is one, unless told."""
 
@@ -343,6 +367,25 @@ class DemoConfig:
 
     folder: Annotated[str, _flag(metavar="DIR")] = "data/demo"
     """Where it goes: imgs, masks and unseen."""
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """Write a checkpoint as a file for other programs.
+
+    python -m unet_ddp export best.pt model.onnx
+    """
+
+    checkpoint: tyro.conf.Positional[str] = ""
+    """The checkpoint."""
+    output: tyro.conf.Positional[str] = ""
+    """The file to write, .onnx or .pt2."""
+    format: Literal["onnx", "torch"] = "onnx"
+    """onnx, for onnxruntime and the like, and for predict.py; or torch, an exported program of torch."""
+    scale: Annotated[float | None, _flag("-s", metavar="FACTOR")] = None
+    """For checkpoints of other programs, which do not say at which scale they were trained (0.5)."""
+    overwrite: bool = False
+    """Replace the file where it is there already."""
 
 
 # -- command line and recipes ------------------------------------------------------------
@@ -526,6 +569,31 @@ def _as_words(values: Mapping[str, Plain]) -> list[str]:
         else:
             words += [flag, str(value)]
     return words
+
+
+def parse_predict(words: Sequence[str]) -> PredictConfig:
+    """The configuration of a prediction.
+
+    ``--model a.pt b.pt photo.jpg`` takes two models: what can be none is an image.
+
+    Raises:
+        UserError: an unknown flag, or a value that can't be, by its name.
+    """
+    config = parse(PredictConfig, words, prog="predict.py")
+    given = config.model
+    count = next((n for n, name in enumerate(given) if n and not _is_model(name)), len(given))
+    config = replace(config, model=given[:count], inputs=(*config.inputs, *given[count:]))
+    for flag, value in (("--batch-size", config.batch_size), ("--workers", config.workers)):
+        if value is not None and value < 1:
+            raise UserError(f"{flag} {value}: must be 1 or more")
+    if config.overwrite and config.skip_existing:
+        raise UserError("--overwrite replaces what is there, --skip-existing leaves it: give one")
+    return config
+
+
+def _is_model(name: str) -> bool:
+    path = Path(name)
+    return (path / "best.pt").exists() or path.suffix.lower() in (".pt", ".pth", ".onnx", ".ckpt")
 
 
 def resume_file(config: TrainConfig) -> Path:

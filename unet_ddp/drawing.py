@@ -74,7 +74,7 @@ def _join(pictures: list[Tensor], axis: int) -> Tensor:
 
 def save_picture(picture: Tensor, path: Path) -> None:
     """Write a (3, H, W) uint8 picture."""
-    Image.fromarray(picture.permute(1, 2, 0).numpy()).save(path)
+    Image.fromarray(picture.permute(1, 2, 0).numpy()).save(path, format="PNG")
 
 
 def visible(image: Pixels) -> Tensor:

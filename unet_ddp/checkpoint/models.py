@@ -35,7 +35,8 @@ class SavedModel:
     notes: list[str]
     """What was done to make sense of the file."""
     threshold: float | None = None
-    """Of two classes, the probability from which on validation best called pixels foreground."""
+    """Of two classes, the second is predicted where its probability is at least this; None for the
+    class with the highest probability."""
 
 
 def read_model(path: Path) -> SavedModel:

@@ -104,7 +104,7 @@ class _AnySize(nn.Module):
         """(N, channels, H, W) to logits (N, num_classes, H, W)."""
         height, width = images.shape[-2:]
         rows, columns = -height % self.stride, -width % self.stride
-        if rows or columns:
+        if torch.compiler.is_exporting() or rows or columns:  # exported, it is for any size
             images = F.pad(images, (0, columns, 0, rows))
         logits: Tensor = super().forward(images)
         return logits[..., :height, :width]

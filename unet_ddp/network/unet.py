@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +76,8 @@ class Up(nn.Module):
         """
         grown = self.up(deep)
         rows, columns = skip.shape[2] - grown.shape[2], skip.shape[3] - grown.shape[3]
-        if rows or columns:
+        # Exported, it is for any size: then zero or more pixels are put in, whatever there is now.
+        if torch.compiler.is_exporting() or rows or columns:
             left, top = columns // 2, rows // 2
             grown = F.pad(grown, (left, columns - left, top, rows - top))
         out: Tensor = self.conv(torch.cat([skip, grown], dim=1))
@@ -134,8 +136,12 @@ class UNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(N, channels, H, W) to logits (N, num_classes, H, W)."""
         height, width = images.shape[-2:]
-        short = max(0, SMALLEST_SIDE - height), max(0, SMALLEST_SIDE - width)
-        if any(short):
+        exporting = (
+            torch.compiler.is_exporting()
+        )  # for any size: the pads are a matter of the input
+        lack = [torch.sym_max(0, SMALLEST_SIDE - side) for side in (height, width)]
+        short = cast("list[int]", lack)
+        if exporting or any(short):
             images = F.pad(images, (0, short[1], 0, short[0]))
         x1 = self._level(self.inc, images)
         x2 = self._level(self.down1, x1)

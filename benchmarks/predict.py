@@ -1,0 +1,194 @@
+"""What prediction costs beside the network itself, in time and in memory.
+
+    python -m benchmarks.predict [one] [folder] [large]
+
+Random weights, drawn images, this machine's CPU. Times are medians of runs that take turns, so
+that a noisy machine disturbs both sides of a ratio alike.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+import predict
+from unet_ddp import checkpoint
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.reading import read_image
+from unet_ddp.inference import Predictor
+from unet_ddp.inference.pipeline import in_threads, one_core_each
+from unet_ddp.network.build import Architecture, build_network
+from unet_ddp.preprocessing import Preprocessing
+
+PREDICT = str(Path(__file__).parent.parent / "predict.py")
+WIDTH, HEIGHT, IMAGES = 1918, 1280, 200  # Carvana's
+
+
+def main(chosen: list[str]) -> None:
+    """One table."""
+    parts = {"one": one_image, "folder": many_images, "large": large_images}
+    print(f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, torch {torch.__version__}\n")
+    print("| what | took | beside it | ratio |\n|---|---|---|---|")
+    for name in chosen or parts:
+        with tempfile.TemporaryDirectory() as folder:
+            parts[name](Path(folder))
+
+
+def write_model(path: Path, *, width: int, scale: float) -> None:
+    """An untrained network, whose two classes both occur."""
+    torch.manual_seed(0)
+    architecture = Architecture("unet", 3, 2, None, width)
+    checkpoint.save(
+        path,
+        {
+            "model": build_network(architecture).state_dict(),
+            "architecture": architecture.to_plain(),
+            "labels": Labels((0, 255)).to_plain(),
+            "preprocessing": Preprocessing.for_images(3, 255, scale=scale).to_plain(),
+        },
+    )
+
+
+def draw(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """Colours that change slowly, with a little noise: as JPEG, about a Carvana photograph's 0.1 MB."""
+    random = np.random.default_rng(seed)
+    coarse = random.integers(0, 256, (8, 12, 3), dtype=np.uint8)
+    smooth = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
+    noise = random.integers(0, 3, (height, width, 1), dtype=np.uint8)
+    return smooth // 2 + noise
+
+
+def take_turns(works: list[Callable[[], object]], times: int) -> list[float]:
+    """Median seconds of each."""
+    took: list[list[float]] = [[] for _ in works]
+    for _ in range(times):
+        for work, seconds in zip(works, took, strict=True):
+            began = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - began)
+    return [statistics.median(seconds) for seconds in took]
+
+
+def bare_network(model: Path, image: Path) -> Callable[[], object]:
+    """The network as it was trained, on the image in memory."""
+    content = checkpoint.load(model)
+    network = build_network(Architecture.from_plain(content["architecture"])).eval()
+    network.load_state_dict(content["model"])
+    pixels = Preprocessing.from_plain(content["preprocessing"])
+    wanted = Predictor.from_checkpoint(model).format
+    batch = torch.from_numpy(np.array(read_image(image, wanted, scale=pixels.scale)))[None]
+
+    def forward() -> object:
+        with torch.inference_mode():
+            return network(pixels(batch))
+
+    forward()
+    return forward
+
+
+def one_image(folder: Path) -> None:
+    """`predict.py one.jpg` as a process, beside importing torch and the bare forward pass."""
+    image, model = folder / "one.jpg", folder / "best.pt"
+    Image.fromarray(draw(HEIGHT, WIDTH)).save(image, quality=90)
+    words = [PREDICT, str(image), "-m", str(model), "--overwrite"]
+    for scale in (0.125, 0.5):
+        write_model(model, width=32, scale=scale)
+        whole, importing, forward = take_turns(
+            [
+                lambda: run(words),
+                lambda: run(["-c", "import torch"]),
+                bare_network(model, image),
+            ],
+            7,
+        )
+        print(
+            f"| predict.py one.jpg, width 32, scale {scale} | {whole:.2f} s | import torch "
+            f"{importing:.2f} s, forward {forward:.2f} s | {whole / (importing + forward):.2f} |"
+        )
+
+
+def run(words: list[str]) -> None:
+    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+
+
+def many_images(folder: Path) -> None:
+    """A folder of photographs, beside the bare forward passes of as many."""
+    photos, model = folder / "photos", folder / "best.pt"
+    photos.mkdir()
+    for number in range(IMAGES):
+        Image.fromarray(draw(HEIGHT, WIDTH, number % 8)).save(
+            photos / f"{number:03}.jpg", quality=90
+        )
+    write_model(model, width=16, scale=0.125)
+    forward = bare_network(model, photos / "000.jpg")
+    words = [str(photos), "-m", str(model), "-o", str(folder / "masks"), "--overwrite"]
+
+    def whole() -> None:
+        with open(os.devnull, "w") as nowhere:  # noqa: PTH123
+            before, sys.stdout = sys.stdout, nowhere
+            try:
+                assert predict.main(words) == 0
+            finally:
+                sys.stdout = before
+
+    def on_each_core() -> None:
+        cores = os.cpu_count() or 1
+        with one_core_each(cores):
+            list(in_threads(lambda _: forward(), range(IMAGES), cores, ahead=2 * cores))
+
+    took, bare, apart = take_turns(
+        [whole, lambda: [forward() for _ in range(IMAGES)], on_each_core], 3
+    )
+    for how, seconds in (("with torch's threads", bare), ("one on each core", apart)):
+        print(
+            f"| {IMAGES} photographs, width 16, scale 0.125 | {IMAGES / took:.1f} images/s | forward "
+            f"passes {how} {IMAGES / seconds:.1f} images/s | {seconds / took:.2f} |"
+        )
+
+
+def large_images(folder: Path) -> None:
+    """The most memory that a process takes for an image of 12000 x 12000."""
+    import tifffile
+
+    band = draw(1000, 12000)
+    pixels = np.concatenate([band] * 12)
+    tifffile.imwrite(folder / "plain.tif", pixels, photometric="rgb")
+    tifffile.imwrite(
+        folder / "tiled.tif", pixels, photometric="rgb", tile=(512, 512), compression="zlib"
+    )
+    tifffile.imwrite(folder / "band.tif", pixels[:1500], photometric="rgb")
+    Image.fromarray(pixels).save(folder / "plain.png", compress_level=1)
+    del pixels
+    for name, width, scale, size in (  # what windows take depends on an image's width alone
+        ("plain.tif", 2, 1.0, "12000 x 12000"),
+        ("plain.png", 2, 1.0, "12000 x 12000"),
+        ("tiled.tif", 16, 0.25, "12000 x 12000"),
+        ("band.tif", 32, 1.0, "12000 x 1500"),
+    ):
+        write_model(folder / "best.pt", width=width, scale=scale)
+        output = str(folder / f"mask{Path(name).suffix}")
+        words = [PREDICT, str(folder / name), "-m", str(folder / "best.pt"), "-o", output]
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, *words, "--tile", "1024", "--overwrite"], stdout=subprocess.DEVNULL
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        most = usage.ru_maxrss * 1024 / 1e9
+        took = time.perf_counter() - began
+        print(f"| {name}, {size}, width {width}, scale {scale} | {took:.0f} s | | {most:.2f} GB |")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

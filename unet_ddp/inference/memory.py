@@ -1,0 +1,21 @@
+"""How much memory is free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+_UNKNOWN = 4 << 30  # bytes, where the system does not say
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that `device` can still give."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return _UNKNOWN
+    found = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")]
+    return found[0] if found else _UNKNOWN

@@ -1,0 +1,158 @@
+"""A prediction as files: the mask, its probabilities, and a picture of it over the image."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.reading import read_mask, scaled_size
+from unet_ddp.inference.prediction import Prediction, allocate
+from unet_ddp.inference.predictor import Opened
+from unet_ddp.inference.rows import ScaledRows
+from unet_ddp.writing.files import replacing
+
+MASK_SUFFIXES = (".png", ".tif", ".tiff")
+_FAST = 3  # zlib's level: half the time of Pillow's 6, files hardly larger
+_TILE = 256
+_PICTURE = 4096  # pixels; the side to which overlays of larger images are reduced
+
+
+def write_mask(prediction: Prediction, path: Path) -> None:
+    """The mask in the training masks' own values, PNG or TIFF.
+
+    Raises:
+        UserError: it can't be written.
+    """
+    ids, labels = prediction.ids, prediction.labels
+    with replacing(path) as half:
+        if path.suffix.lower() == ".png":
+            # Masks are runs of one value: that strategy is fast, and the file a third.
+            _to_image(ids, labels).save(half, format="PNG", compress_type=zlib.Z_RLE)
+        else:
+            _write_tiff(ids, labels, half)
+
+
+def _bands(ids: NDArray[np.uint8], high: int = 1024) -> Iterator[NDArray[np.uint8]]:
+    """Rows of it, for what takes several times the memory."""
+    for top in range(0, len(ids), high):
+        yield ids[top : top + high]
+
+
+def _to_image(ids: NDArray[np.uint8], labels: Labels) -> Image.Image:
+    """`labels.to_image`, with little memory and time."""
+    first = labels.to_image(ids[:1])
+    if first.mode in ("P", "L"):
+        import cv2
+
+        table = np.zeros(256, np.uint8)
+        table[: labels.num_classes] = labels.values
+        image = Image.fromarray(cv2.LUT(ids, table))
+    else:
+        bands = [np.asarray(labels.to_image(band)) for band in _bands(ids)]
+        image = Image.fromarray(np.concatenate(bands))
+    if first.mode == "P":
+        image.putpalette(first.getpalette() or [])
+    return image
+
+
+def _write_tiff(ids: NDArray[np.uint8], labels: Labels, path: Path) -> None:
+    """Tile by tile, so that the mask may be larger than memory."""
+    import tifffile
+
+    first = labels.to_image(ids[:1])
+    sample = np.asarray(first)
+    how = {"RGB": "rgb", "P": "palette"}.get(first.mode, "minisblack")
+    colours = None
+    if how == "palette":
+        flat = np.array(first.getpalette(), np.uint16)
+        colours = np.pad(flat, (0, 768 - flat.size)).reshape(256, 3).T * 257
+    tifffile.imwrite(
+        path,
+        (tile for band in _bands(ids, _TILE) for tile in _tiles(np.asarray(labels.to_image(band)))),
+        shape=(*ids.shape, *sample.shape[2:]),
+        dtype=sample.dtype,
+        photometric=how,
+        colormap=colours,
+        tile=(_TILE, _TILE),
+        compression="zlib",
+        metadata=None,
+    )
+
+
+def _tiles(band: NDArray[np.generic]) -> Iterator[NDArray[np.generic]]:
+    """A band of rows from left to right, all tiles of full size."""
+    for left in range(0, band.shape[1], _TILE):
+        tile = band[:, left : left + _TILE]
+        lack = (_TILE - tile.shape[0], _TILE - tile.shape[1])
+        yield np.pad(tile, ((0, lack[0]), (0, lack[1]), *((0, 0),) * (band.ndim - 2)))
+
+
+def read_ids(path: Path, labels: Labels) -> NDArray[np.uint8]:
+    """The class ids (H, W) of a mask that is written already.
+
+    Raises:
+        UserError: it can't be read, or holds other values.
+    """
+    return labels.to_ids(read_mask(path), path)
+
+
+def probability_paths(base: Path, kind: str, labels: Labels) -> list[Path]:
+    """Where probabilities go beside `base`, the image's name without an ending."""
+    if kind == "npy":
+        return [base.with_name(f"{base.name}_probabilities.npy")]
+    return [
+        base.with_name(f"{base.name}_probability_{name.strip('#')}.png")
+        for name in labels.class_names
+    ]
+
+
+def write_probabilities(prediction: Prediction, base: Path, kind: str) -> None:
+    """Of each class a PNG of 16 bit, 65535 for 1; or all in one NPY file, (C, H, W) float32.
+
+    Raises:
+        UserError: they can't be written.
+    """
+    paths = probability_paths(base, kind, prediction.labels)
+    shape = (prediction.labels.num_classes, *prediction.size)
+    if kind == "npy":
+        with replacing(paths[0]) as half:
+            stored = np.lib.format.open_memmap(half, "w+", np.float32, shape)
+            for top, band in prediction.probability_bands():
+                stored[:, top : top + band.shape[1]] = band
+            stored.flush()
+        return
+    deep = allocate(shape, np.uint16)
+    for top, band in prediction.probability_bands():
+        deep[:, top : top + band.shape[1]] = np.rint(band * 65535).astype(np.uint16)
+    for path, plane in zip(paths, deep, strict=True):
+        with replacing(path) as half:
+            Image.fromarray(plane).save(half, format="PNG", compress_level=_FAST)
+
+
+def write_overlay(prediction: Prediction, image: Opened, path: Path) -> None:
+    """The image with the mask over it; one of more than 4096 pixels a side is reduced.
+
+    Args:
+        image: at its own size.
+
+    Raises:
+        UserError: it can't be written.
+    """
+    from unet_ddp.drawing import draw_mask, save_picture
+
+    ids, size = prediction.ids, prediction.size
+    if max(size) > _PICTURE:
+        size = scaled_size(*size, _PICTURE / max(size))
+        rows, columns = (
+            (np.arange(n) + 0.5) * m / n for n, m in zip(size, prediction.size, strict=True)
+        )
+        ids = ids[rows.astype(int)[:, None], columns.astype(int)]
+    pixels = ScaledRows(image.rows, size).read(0, size[0])
+    with replacing(path) as half:
+        save_picture(draw_mask(pixels, ids, prediction.labels), half)
