@@ -198,7 +198,7 @@ def learn(run: Run, preemption: Preemption) -> int:
         if is_due(run, time.monotonic() - saved):
             save(run)
             saved = time.monotonic()
-    return 0
+    return preemption.agreed_now()
 
 
 def is_due(run: Run, seconds: float) -> bool:

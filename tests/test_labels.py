@@ -109,3 +109,15 @@ def test_scan_believes_its_cache_until_a_file_changes(tmp_path: Path) -> None:
     os.utime(mask, ns=(1, 1))
     assert scan(pairs, progress=progress).mask_values().values == [0, 3]
     assert looked == [2, 2]
+
+
+@pytest.mark.parametrize("ignore", [0, 3, 255])
+@pytest.mark.parametrize("values", [(0, 255), (255, 0)])
+def test_what_is_ignored_is_on_no_side_of_a_threshold(values: tuple[int, int], ignore: int) -> None:
+    codes = np.array([[0, 1, 3, 128, 200, 255]], np.int32)
+    labels = Labels(values, threshold=127, ignore=ignore)
+    ids = labels.to_ids(codes, Path("m.png"))
+    bright = 1 if values == (0, 255) else 0
+    expected = np.where(codes > 127, bright, 1 - bright)
+    assert (ids[codes != ignore] == expected[codes != ignore]).all()
+    assert (ids[codes == ignore] == IGNORE_ID).all()

@@ -54,7 +54,7 @@ def test_every_start_trains_and_predicts(tmp_path: Path, start: list[str]) -> No
     folder = tmp_path / "checkpoints"
     files = {path.name for path in folder.iterdir() if "tfevents" not in path.name}
     kept = {"best.pt", "last.pt", "last.1.pt", "config.yaml", "metrics.csv", "samples.png"}
-    kept.add("split.csv")
+    kept |= {"split.csv", "report.html"}
     assert files == {*kept, ".lock"}
     assert any("tfevents" in path.name for path in folder.iterdir())
     rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))

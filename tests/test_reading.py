@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
-from PIL import Image
+from PIL import Image, ImageOps
 
 from unet_ddp.data.facts import look_at_image
 from unet_ddp.data.reading import ImageFormat, read_header, read_image, read_mask
@@ -188,3 +189,67 @@ def test_lossless_webp_masks_are_not_lossy(tmp_path: Path) -> None:
     for lossless in (True, False):
         Image.fromarray(mask).convert("RGB").save(tmp_path / "x.webp", lossless=lossless)
         assert read_header(tmp_path / "x.webp").is_lossy != lossless
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["png", "deep.png", "tif", "deep.tif", "mask.tif"])
+def test_every_reader_turns_every_orientation(tmp_path: Path, orientation: int, kind: str) -> None:
+    """As Pillow turns the same picture; header and pixels agree, so that image and mask do."""
+    pixels = np.random.default_rng(1).integers(0, 255, (10, 16, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(tmp_path / "model.png", exif=exif)
+    with Image.open(tmp_path / "model.png") as opened:
+        expected = np.asarray(ImageOps.exif_transpose(opened))
+    path = tmp_path / f"x.{kind}"
+    tag = [(274, 3, 1, orientation, True)]
+    if kind == "png":
+        Image.fromarray(pixels).save(path, exif=exif)
+    elif kind == "deep.png":
+        import cv2
+
+        cv2.imwrite(str(path), pixels[..., ::-1].astype(np.uint16) * 256)
+        plain = path.read_bytes()
+        chunk = b"eXIf" + exif.tobytes()[6:]
+        block = (len(chunk) - 4).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+        path.write_bytes(plain[:33] + block + plain[33:])  # behind the header
+    elif kind == "tif":
+        Image.fromarray(pixels).save(path, exif=exif)
+    elif kind == "deep.tif":
+        tifffile.imwrite(path, pixels.astype(np.uint16) * 256, photometric="rgb", extratags=tag)
+    else:
+        tifffile.imwrite(path, pixels[..., 0].astype(np.int16), extratags=tag)
+    header = read_header(path)
+    assert (header.height, header.width) == expected.shape[:2]
+    if kind == "mask.tif":
+        assert (read_mask(path) == expected[..., 0]).all()
+        return
+    read = read_image(path, ImageFormat(3, header.dtype))
+    assert (read // (256 if header.dtype == "uint16" else 1) == expected).all()
+
+
+def test_a_png_that_ends_in_zeros_is_cut_short(tmp_path: Path, picture: np.ndarray) -> None:
+    """As a crash leaves it: Pillow would give black rows."""
+    path = tmp_path / "x.png"
+    Image.fromarray(picture).save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+    with pytest.raises(UserError, match="end is missing"):
+        look_at_image(path, None)
+
+
+def test_overviews_are_passed_over(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(1).integers(0, 255, (64, 48, 3), dtype=np.uint8)
+    with tifffile.TiffWriter(tmp_path / "x.tif") as tiff:
+        tiff.write(pixels, photometric="rgb")
+        tiff.write(pixels[::2, ::2], photometric="rgb", subfiletype=1)
+    assert (read_image(tmp_path / "x.tif", COLOUR) == pixels).all()
+
+
+def test_hundreds_of_bands_are_scaled(tmp_path: Path) -> None:
+    bands = np.random.default_rng(1).integers(0, 900, (220, 240, 200)).astype(np.int16)
+    np.save(tmp_path / "x.npy", bands)
+    read = read_image(tmp_path / "x.npy", ImageFormat(200, "int16"), scale=0.5)
+    assert read.shape == (110, 120, 200)
+    means = bands.reshape(110, 2, 120, 2, 200).mean((1, 3))
+    assert np.abs(read - means).max() <= 0.5

@@ -567,7 +567,7 @@ def _as_words(values: Mapping[str, Plain]) -> list[str]:
         elif isinstance(value, list):
             words += [flag, *map(str, value)]
         else:
-            words += [flag, str(value)]
+            words.append(f"{flag}={value}")  # one word, for a value may begin with a dash
     return words
 
 

@@ -46,6 +46,7 @@ def doctor(words: Sequence[str]) -> int:
     if data.labels is not None:
         weights, labels = config.optimization.class_weights, data.labels
         data.attempt(lambda: check_classes(labels, weights))
+    data.blame(check_batch(data, config))
     findings = gather(data, config)
     if config.doctor.json:
         print(json.dumps(findings, indent=1))
@@ -58,6 +59,18 @@ def doctor(words: Sequence[str]) -> int:
     if data.problems:
         return 2
     return 1 if data.warnings and config.doctor.strict else 0
+
+
+def check_batch(data: Inspection, config: DoctorConfig) -> list[str]:
+    """A line where one process could not fill a single step."""
+    options = config.optimization
+    images = options.images_at_once * options.accumulate
+    if data.split is None or options.batch_size == "auto" or images <= len(data.split.training):
+        return []
+    return [
+        f"--batch-size: one step takes {images} images, and there are {len(data.split.training)} to "
+        "train on; make it smaller"
+    ]
 
 
 # -- what was found, as plain values -------------------------------------------------------

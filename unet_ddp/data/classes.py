@@ -130,7 +130,7 @@ def _refuse_soft(masks: MaskValues) -> None:
     dark = sum(n for v, n in masks.counts.items() if v <= low + quarter)
     bright = sum(n for v, n in masks.counts.items() if v >= high - quarter)
     said = f"{masks.lossy or 'the masks'}: {len(values)} different values in the masks ({low} to {high})"
-    if dark + bright >= _CLUSTERS * total and bright >= (total - dark) / 2:
+    if dark + bright >= _CLUSTERS * total and bright >= 0.4 * (total - dark):
         how = "as lossy compression makes them" if masks.lossy else "as soft edges make them"
         raise UserError(
             f"{said}, nearly all close to {low} or {high}, {how}: give --mask-threshold "
@@ -186,7 +186,7 @@ def read_palette(path: Path) -> list[NamedClass]:
         for number, row in enumerate(csv.reader(text.splitlines()), start=1)
         if any(row)
     ]
-    if rows and not any(re.search(r"\d", cell) for cell in rows[0][1][1:]):
+    if rows and not any(re.search(r"[\d#]", cell) for cell in rows[0][1][1:]):
         del rows[0]
     classes = [_palette_line(path, number, cells) for number, cells in rows]
     names, values = [c.name for c in classes], [(c.is_colour, c.value) for c in classes]
@@ -238,6 +238,10 @@ def _from_palette(classes: list[NamedClass], masks: MaskValues, config: DataConf
     kept = [c for c in classes if c.name.lower() != "ignore" and c.value != config.ignore_index]
     left_out = [c.value for c in classes if c not in kept]
     ignore = config.ignore_index if config.ignore_index is not None else next(iter(left_out), None)
+    if len(kept) > IGNORE_ID:
+        raise UserError(
+            f"--palette {path}: {len(kept)} classes; at most {IGNORE_ID} can be told apart"
+        )
     if config.classes not in (None, len(kept)):
         raise UserError(f"--classes {config.classes}: {path} names {len(kept)}")
     labels = Labels(

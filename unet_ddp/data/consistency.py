@@ -12,6 +12,7 @@ import numpy as np
 from unet_ddp.data.facts import ImageFacts, unpack_thumbnails
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.reading import ImageFormat, bits_of
+from unet_ddp.data.reading.arrays import is_array
 from unet_ddp.data.scan import Findings
 
 _ALIKE = 0.995  # correlation of thumbnails: above it, one image is a copy of the other
@@ -76,6 +77,33 @@ def compare_kinds(found: Findings) -> list[str]:
     return lines
 
 
+def compare_palettes(found: Findings) -> list[str]:
+    """A line where one index has different colours in two palette masks."""
+    seen: dict[int, tuple[tuple[int, int, int], Path]] = {}
+    for pair, mask in zip(found.pairs, found.masks, strict=True):
+        for value in mask.values if mask.palette else ():
+            colour = (
+                mask.palette[value] if mask.palette and value < len(mask.palette) else (0, 0, 0)
+            )
+            known = seen.setdefault(value, (colour, pair.mask))
+            if known[0] != colour:
+                shown = ["#{:02x}{:02x}{:02x}".format(*c) for c in (known[0], colour)]
+                return [
+                    f"index {value} is {shown[0]} in {known[1]} and {shown[1]} in {pair.mask}: palettes "
+                    "of one data set must agree; save the masks as colour images"
+                ]
+    return []
+
+
+def compare_nodata(found: Findings) -> list[str]:
+    """A line where files name different no-data values, or only some name one."""
+    named = [(p.image, i.nodata) for p, i in zip(found.pairs, found.images, strict=True)]
+    return _odd_ones(
+        [(path, "no no-data value" if value is None else f"{value:g}") for path, value in named],
+        "says {0}, {other} says {1}: say which by --nodata VALUE",
+    )
+
+
 def _odd_ones(kinds: list[tuple[Path, str]], text: str) -> list[str]:
     """The rarer kinds, each with one file, beside a file of the commonest."""
     counts = Counter(kind for _, kind in kinds)
@@ -104,7 +132,12 @@ def check_channels(found: Findings, channels: int | None) -> list[str]:
         return []
     for pair, image in zip(found.pairs, found.images, strict=True):
         own = image.channels + image.has_alpha
-        from_picture = image.dtype == "uint8" and image.channels in (1, 3) and channels in (1, 3, 4)
+        from_picture = (
+            image.dtype == "uint8"
+            and image.channels in (1, 3)
+            and channels in (1, 3, 4)
+            and not is_array(pair.image)
+        )
         if (
             channels not in (image.channels, own)
             and not from_picture
@@ -119,6 +152,7 @@ def measure_range(images: list[ImageFacts], channels: int) -> PixelRange | None:
     known = [image for image in images if image.count]
     if not known:
         return None
+    assert all(len(image.sums) in (1, channels) for image in known)
     low, high = min(image.low for image in known), max(image.high for image in known)
     extent = (high - low) or 1.0
     count = sum(image.count for image in known)

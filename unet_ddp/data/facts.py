@@ -66,8 +66,12 @@ class MaskFacts:
     """Pixels of each value."""
 
 
-def look_at_image(path: Path, nodata: float | None) -> ImageFacts:
+def look_at_image(path: Path, nodata: float | None, channels: int | None = None) -> ImageFacts:
     """Decode the image once.
+
+    Args:
+        nodata: the value of pixels that hold nothing; the file's own where None.
+        channels: as many of them as are asked for; those of the file, without alpha, where None.
 
     Raises:
         UserError: it is damaged, too large, or holds nan or infinity.
@@ -78,7 +82,8 @@ def look_at_image(path: Path, nodata: float | None) -> ImageFacts:
     if header.dtype == "uint8":
         return ImageFacts(*about, header.nodata, _pack(read_small(path, THUMBNAIL)))
     nodata = header.nodata if nodata is None else nodata
-    form = ImageFormat(header.channels, header.dtype, nodata)
+    whole = header.channels + header.has_alpha
+    form = ImageFormat(whole if channels == whole else header.channels, header.dtype, nodata)
     pixels, holes = read_with_holes(path, form)
     grey = fit(pixels.mean(axis=2, dtype=np.float32)[..., None], (THUMBNAIL, THUMBNAIL))[..., 0]
     kept = pixels[~holes] if holes is not None else pixels.reshape(-1, pixels.shape[2])

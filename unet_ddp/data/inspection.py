@@ -12,12 +12,19 @@ from typing import TypeVar
 
 from unet_ddp.config import DataConfig
 from unet_ddp.data.classes import MaskValues, choose_labels, soft_edges
-from unet_ddp.data.consistency import check_channels, common_format, compare_kinds, compare_sizes
+from unet_ddp.data.consistency import (
+    check_channels,
+    common_format,
+    compare_kinds,
+    compare_nodata,
+    compare_palettes,
+    compare_sizes,
+)
 from unet_ddp.data.demo import write_demo
 from unet_ddp.data.facts import ImageFacts, MaskFacts
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Matches, Pair, match, note_orphans, read_list, refuse
-from unet_ddp.data.reading import SUFFIXES, ImageFormat, read_header
+from unet_ddp.data.reading import SUFFIXES, ImageFormat, bits_of, read_header
 from unet_ddp.data.remarks import (
     copies_across,
     describe_classes,
@@ -32,6 +39,7 @@ from unet_ddp.data.splits import Split, group_of, split_by_folders, split_pairs
 from unet_ddp.errors import UserError
 
 HOME = Path("data")
+_ASKED = 100  # headers that are read in the place of a scan
 Result = TypeVar("Result")
 
 
@@ -104,9 +112,15 @@ def inspect(
         return data
     _split(config, data, seed)
     if config.skip_scan:
-        data.found = _trust(pairs)
+        data.found = data.attempt(lambda: _trust(pairs)) or Findings([], [], [])
     else:
-        data.found = scan(pairs, progress=progress, workers=workers, nodata=config.nodata)
+        data.found = scan(
+            pairs,
+            progress=progress,
+            workers=workers,
+            nodata=config.nodata,
+            channels=config.channels,
+        )
     _bear(data, skip_bad)
     if data.found.pairs:
         _agree(config, data)
@@ -179,8 +193,18 @@ def _split(config: DataConfig, data: Inspection, seed: int) -> None:
 
 
 def _trust(pairs: list[Pair]) -> Findings:
-    """What the first pair's headers say, taken for all, with no file decoded."""
+    """What the first pair's headers say, taken for all, with no file decoded.
+
+    A few more are asked whether they agree; one that does not is found when it is read.
+    """
     image, mask = read_header(pairs[0].image), read_header(pairs[0].mask)
+    for pair in pairs[:: max(1, len(pairs) // _ASKED)]:
+        other = read_header(pair.image)
+        if (other.channels, other.dtype) != (image.channels, image.dtype):
+            raise UserError(
+                f"--skip-scan: {pair.image} has {other.channels} channel(s), {bits_of(other.dtype)}, "
+                f"{pairs[0].image} has {image.channels}, {bits_of(image.dtype)}; leave the flag out"
+            )
     return Findings(
         pairs[:1],
         [
@@ -203,7 +227,7 @@ def _bear(data: Inspection, skip_bad: int) -> None:
     assert data.found is not None
     errors = list(data.found.errors.values())
     if len(errors) <= skip_bad and data.found.pairs:
-        data.warnings += [f"{line}; left out (--skip-bad-files)" for line in errors]
+        data.warnings += [f"{line}; borne (--skip-bad-files)" for line in errors]
     else:
         data.blame(errors)
 
@@ -214,6 +238,10 @@ def _agree(config: DataConfig, data: Inspection) -> None:
     if not config.resize_masks:
         data.blame(compare_sizes(data.found))
     data.blame(compare_kinds(data.found))
+    if config.palette is None or not data.found.masks[0].palette:
+        data.blame(compare_palettes(data.found))
+    if config.nodata is None:
+        data.blame(compare_nodata(data.found))
     data.blame(check_channels(data.found, config.channels))
     data.format = common_format(data.found, channels=config.channels, nodata=config.nodata)
     if config.nodata is None and data.format.nodata is not None:
@@ -255,7 +283,8 @@ def _remark(config: DataConfig, data: Inspection) -> None:
     """Say what there is, and warn of what looks wrong."""
     found, labels, split = data.found, data.labels, data.split
     assert found is not None and data.format is not None
-    count = len(data.groups) or len(found.pairs)
+    sides = (split.training, split.validation) if split is not None else ()
+    count = sum(map(len, sides)) or len(found.pairs)
     data.notes.append(describe_images(found, data.format, count=count, scale=config.scale))
     data.notes += [describe_classes(labels)] if labels else []
     if split is not None:

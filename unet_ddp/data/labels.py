@@ -67,8 +67,9 @@ class Labels:
         Raises:
             UserError: a value that is none of the classes, with the file's name.
         """
+        if self.threshold is not None:
+            return self._split(codes, self.threshold)
         known, ids = self._table
-        codes = self._two_values(codes)
         places = np.searchsorted(known, codes).clip(max=len(known) - 1)
         strange = known[places] != codes
         if strange.any():
@@ -81,16 +82,16 @@ class Labels:
         found: NDArray[np.uint8] = ids[places]
         return found
 
-    def _two_values(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Soft or numbered masks as two values; the value to ignore stays."""
-        if self.threshold is None:
-            return codes
+    def _split(self, codes: NDArray[np.int32], threshold: int) -> NDArray[np.uint8]:
+        """Class ids of soft or numbered masks: what is brighter is the class of the larger value."""
         brightness = codes
         if self.rgb:
             brightness = np.maximum.reduce([codes >> shift & 0xFF for shift in (16, 8, 0)])
-        two = np.where(brightness > self.threshold, max(self.values), min(self.values))
-        kept = two if self.ignore is None else np.where(codes == self.ignore, codes, two)
-        return kept.astype(np.int32)
+        bright = int(self.values[1] > self.values[0])
+        ids = np.where(brightness > threshold, bright, 1 - bright).astype(np.uint8)
+        if self.ignore is not None:  # whatever side it is on
+            ids[codes == self.ignore] = IGNORE_ID
+        return ids
 
     @cached_property
     def _table(self) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:

@@ -16,7 +16,6 @@ from unet_ddp.errors import UserError, one_line
 from unet_ddp.world import World
 from unet_ddp.world.preemption import ignore_in_worker
 
-
 # Ranks that --nproc spawns would spawn their reading processes too: seconds of imports for each.
 _FORK = "fork" if sys.platform == "linux" else None
 

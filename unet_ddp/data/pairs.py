@@ -114,7 +114,9 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
             pairs.append(Pair(name, Path(files[0]), Path(candidates[0])))
     wanted = {name + suffix for name in found_images}
     orphans = [Path(found_masks[name][0]) for name in sorted(found_masks.keys() - wanted)]
-    return Matches(pairs, problems, [] if one_folder else orphans)
+    if one_folder and suffix:
+        orphans = [path for path in orphans if path.stem.endswith(suffix)]
+    return Matches(pairs, problems, orphans)
 
 
 def _files_by_name(folder: Path) -> dict[str, list[str]]:
@@ -191,7 +193,12 @@ def read_list(path: Path) -> Matches:
     for number, row in enumerate(rows, start=2):
         pair, problem = _listed_pair(path, number, row)
         if pair is not None and pair.name in pairs:
-            problem = f"{path}, line {number}: {pair.image} is in the list twice"
+            other = pairs[pair.name].image
+            problem = (
+                f"{path}, line {number}: {pair.image} is in the list twice"
+                if pair.image == other
+                else f"{path}, line {number}: {pair.image} has the name of {other}"
+            )
         if problem:
             problems.append(problem)
         elif pair is not None:

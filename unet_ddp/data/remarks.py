@@ -103,11 +103,11 @@ def suspect_classes(found: Findings, labels: Labels, split: Split) -> list[str]:
     never = [names[k] for k in range(labels.num_classes) if split.validation and not validation[k]]
     if only:
         lines.append(
-            f"class {', '.join(only)} occurs in validation only: nothing of it can be learnt; "
+            f"class {_listed(only)} occurs in validation only: nothing of it can be learnt; "
             "choose another split by --seed or --validation"
         )
     if never:
-        lines.append(f"class {', '.join(never)} does not occur in validation: it gets no score")
+        lines.append(f"class {_listed(never)} does not occur in validation: it gets no score")
     lines += _slips(found, labels)
     if labels.num_classes == 2 and training[1] > 0.85 * sum(training):
         lines.append(
@@ -115,6 +115,10 @@ def suspect_classes(found: Findings, labels: Labels, split: Split) -> list[str]:
             "background, give --invert"
         )
     return lines
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_MOST]) + (", …" if len(names) > _MOST else "")
 
 
 def _slips(found: Findings, labels: Labels) -> list[str]:

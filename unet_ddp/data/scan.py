@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import tempfile
 import threading
 import time
 from collections import Counter, deque
@@ -71,7 +72,12 @@ class Findings:
 
 
 def scan(
-    pairs: list[Pair], *, progress: Progress, workers: int = 1, nodata: float | None = None
+    pairs: list[Pair],
+    *,
+    progress: Progress,
+    workers: int = 1,
+    nodata: float | None = None,
+    channels: int | None = None,
 ) -> Findings:
     """Look at every image and mask, and report all that is wrong.
 
@@ -79,13 +85,14 @@ def scan(
         progress: wraps an iterable and its length, to show how far it is.
         workers: threads; decoders let go of Python's lock.
         nodata: the value of pixels that hold nothing.
+        channels: as many as the images are to have.
     """
     files = [
         (path, is_mask)
         for pair in pairs
         for path, is_mask in ((pair.image, False), (pair.mask, True))
     ]
-    cache = _Cache(pairs[0].mask.parent, nodata)
+    cache = _Cache(pairs[0].mask.parent, nodata, channels)
     try:
         facts = []
         for found in progress(_look_at_all(files, cache, max(1, workers)), len(files)):
@@ -128,12 +135,11 @@ def _result(found: Facts | UserError | Future[Facts | UserError]) -> Facts | Use
 class _Cache:
     """Facts of files by path, kept in one JSON file for each folder of masks."""
 
-    def __init__(self, folder: Path, nodata: float | None) -> None:
-        name = hashlib.sha256(
-            f"{folder.resolve()} {nodata}".encode("utf-8", "surrogateescape")
-        ).hexdigest()
+    def __init__(self, folder: Path, nodata: float | None, channels: int | None) -> None:
+        key = f"{folder.resolve()} {nodata} {channels}"
+        name = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
         self.path = cache_folder() / f"scan-{name[:16]}.json"
-        self.nodata = nodata
+        self.nodata, self.channels = nodata, channels
         self.entries: dict[str, list[Any]] = {}
         self.palettes: list[Palette] = []  # each kept once: there are few, with 256 colours
         self.changed = False
@@ -168,7 +174,9 @@ class _Cache:
         path, is_mask = file
         try:
             status = path.stat()
-            facts = look_at_mask(path) if is_mask else look_at_image(path, self.nodata)
+            facts = (
+                look_at_mask(path) if is_mask else look_at_image(path, self.nodata, self.channels)
+            )
         except UserError as error:
             return error
         except OSError as error:
@@ -212,4 +220,7 @@ def _key(file: _File) -> str:
 def cache_folder() -> Path:
     """Where this user's caches go."""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "unet_ddp"
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "unet_ddp"
+    except RuntimeError:  # a user without a home, as in containers
+        return Path(tempfile.gettempdir()) / f"unet_ddp-{os.getuid()}"

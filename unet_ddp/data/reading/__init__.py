@@ -18,6 +18,8 @@ from unet_ddp.data.reading import arrays, pictures
 from unet_ddp.data.reading.kinds import SUFFIXES, Header, ImageFormat, Pixels, bits_of, told
 from unet_ddp.errors import UserError
 
+_BANDS = 64  # OpenCV takes no more than 128 at a time
+
 __all__ = [
     "SUFFIXES",
     "Header",
@@ -89,9 +91,11 @@ def read_with_holes(
 
 
 def holes_in(pixels: Pixels, nodata: float) -> NDArray[np.bool_]:
-    """Where a pixel (H, W) has the no-data value in any of its channels."""
+    """Where a pixel (H, W) has the no-data value: in any channel; of 8 bit, where it is also a
+    value like others, in all of them."""
     empty = np.isnan(pixels) if math.isnan(nodata) else np.equal(pixels, nodata)
-    return cast(NDArray[np.bool_], empty.any(axis=2))
+    is_common = pixels.dtype == np.uint8
+    return cast(NDArray[np.bool_], empty.all(axis=2) if is_common else empty.any(axis=2))
 
 
 def refuse_not_finite(pixels: Pixels, path: Path) -> None:
@@ -139,10 +143,17 @@ def fit(pixels: Pixels, size: tuple[int, int]) -> Pixels:
         return pixels
     import cv2
 
-    resized: Pixels = cv2.resize(
-        np.ascontiguousarray(pixels), (size[1], size[0]), interpolation=cv2.INTER_AREA
-    )
-    return resized if resized.ndim == 3 else resized[..., None]
+    parts = [
+        np.atleast_3d(
+            cv2.resize(
+                np.ascontiguousarray(pixels[..., first : first + _BANDS]),
+                (size[1], size[0]),
+                interpolation=cv2.INTER_AREA,
+            )
+        )
+        for first in range(0, pixels.shape[2], _BANDS)
+    ]
+    return cast(Pixels, parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2))
 
 
 def read_mask(path: Path, *, scale: float = 1.0) -> NDArray[np.int32]:

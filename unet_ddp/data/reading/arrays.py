@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from unet_ddp.data.reading.kinds import DTYPES, TIFFS, Header, Pixels
+from unet_ddp.data.reading.kinds import DTYPES, TIFFS, Header, Pixels, upright
 from unet_ddp.errors import UserError
 
 _KEPT_AS = {"float64": "float32", "float16": "float32", "int8": "int16", "bool": "uint8"}
 _SAMPLES, _BITS, _EXTRA, _PHOTOMETRIC, _RGB = 277, 258, 338, 262, 2  # of TIFF
-_SAMPLE_FORMAT, _UNSIGNED, _GDAL_NODATA = 339, 1, 42113
+_SAMPLE_FORMAT, _UNSIGNED, _GDAL_NODATA, _ORIENTATION = 339, 1, 42113, 274
 _READ_BY_PILLOW = frozenset(
     {"1", "L", "LA", "RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "I;16", "I;16B"}
 )
@@ -37,6 +37,7 @@ def is_array(path: Path) -> bool:
                 or (other and not has_alpha)
                 or any(sign != _UNSIGNED for sign in signs)
                 or _GDAL_NODATA in tags
+                or getattr(image, "n_frames", 1) > 1  # overviews, perhaps
                 or image.mode not in _READ_BY_PILLOW
             )
     except UnidentifiedImageError:
@@ -56,6 +57,8 @@ def array_header(path: Path) -> Header:
     with tifffile.TiffFile(path) as tiff:
         page = _only_page(tiff, path)
         sizes = dict(zip(page.axes, page.shape, strict=True))
+        if _orientation(page) >= 5:
+            sizes["X"], sizes["Y"] = sizes["Y"], sizes["X"]
         alpha = _has_alpha(page)
         return Header(
             sizes["X"],
@@ -76,12 +79,8 @@ def read_array(path: Path) -> Pixels:
 
     with tifffile.TiffFile(path) as tiff:
         page = _only_page(tiff, path)
-        bands = np.asarray(page.asarray())
-        planar = page.planarconfig == 2
-    if bands.ndim == 2:
-        bands = bands[..., None]
-    elif planar:
-        bands = np.moveaxis(bands, 0, -1)
+        bands = _page_pixels(page)
+    bands = bands[..., None] if bands.ndim == 2 else bands
     return cast(Pixels, bands.astype(_kind(bands.dtype, path), copy=False))
 
 
@@ -98,8 +97,7 @@ def read_codes(path: Path) -> NDArray[np.int32]:
 
         with tifffile.TiffFile(path) as tiff:
             page = _only_page(tiff, path)
-            stored = np.asarray(page.asarray())
-            stored = np.moveaxis(stored, 0, -1) if page.planarconfig == 2 else stored
+            stored = _page_pixels(page)
     values = np.asarray(stored)
     codes = values.astype(np.int32)
     if not np.array_equal(codes, values):
@@ -131,6 +129,19 @@ def _only_page(tiff: Any, path: Path) -> Any:
     if len(pages) > 1:
         raise UserError(f"{path}: holds several frames or pages; save one image per file")
     return pages[0]
+
+
+def _page_pixels(page: Any) -> NDArray[Any]:
+    """(H, W) or (H, W, C), upright."""
+    stored: NDArray[Any] = np.asarray(page.asarray())
+    if stored.ndim == 3 and page.planarconfig == 2:
+        stored = np.moveaxis(stored, 0, -1)
+    return np.ascontiguousarray(upright(stored, _orientation(page)))
+
+
+def _orientation(page: Any) -> int:
+    tag = page.tags.get(_ORIENTATION)
+    return int(tag.value) if tag is not None else 1
 
 
 def _has_alpha(page: Any) -> bool:

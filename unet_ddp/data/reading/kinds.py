@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,15 @@ class Header:
     def format(self) -> ImageFormat:
         """That of a data set of such images."""
         return ImageFormat(self.channels, self.dtype, self.nodata)
+
+
+def upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
+    """`pixels` (H, W, …) turned as EXIF's orientation, 1 to 8, asks for."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    rows = -1 if orientation in (3, 4, 7, 8) else 1
+    columns = -1 if orientation in (2, 3, 6, 7) else 1
+    return pixels[::rows, ::columns]
 
 
 def bits_of(dtype: str) -> str:

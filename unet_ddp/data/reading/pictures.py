@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from unet_ddp.data.reading.kinds import Header, ImageFormat, Pixels
+from unet_ddp.data.reading.kinds import Header, ImageFormat, Pixels, upright
 from unet_ddp.errors import UserError
 
 _GREY = frozenset({"1", "L", "LA", "I;16", "I;16B", "I;16L", "I"})
 _DEEP = frozenset({"I;16", "I;16B", "I;16L", "I"})
 _COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV"})
+_TAIL = 4096  # bytes at the end of a PNG; some programs append to it
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
@@ -30,7 +31,18 @@ def opened(path: Path) -> Iterator[Image.Image]:
     with Image.open(path) as image:
         if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
             raise UserError(f"{path}: holds several frames or pages; save one image per file")
+        if image.format == "PNG":
+            _check_end(path)
         yield image
+
+
+def _check_end(path: Path) -> None:
+    """Pillow takes a PNG whose end was never written, or only as zeros, for black rows."""
+    with path.open("rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - _TAIL))
+        if b"IEND" not in file.read():
+            raise UserError(f"{path}: damaged or cut short (its end is missing); replace it")
 
 
 def header(path: Path) -> Header:
@@ -56,6 +68,8 @@ def header(path: Path) -> Header:
 
 def _orientation(image: Image.Image) -> int:
     """EXIF's 1 to 8; above 4 for a turn by 90 degrees."""
+    if image.format == "TIFF":
+        return 1  # Pillow turns it by itself
     if image.format == "PNG" and "exif" not in image.info:
         return 1  # Pillow would decode all pixels to look for it behind them
     return int(image.getexif().get(0x0112, 1))
@@ -84,16 +98,17 @@ def read(path: Path, wanted: ImageFormat, scale: float) -> tuple[Pixels, tuple[i
 
 def _as_array(image: Image.Image, wanted: ImageFormat, path: Path) -> Pixels:
     if _is_deep_png(image):
-        return _read_deep_png(path, wanted.channels)
-    upright = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
-    if upright.mode in _DEEP:
-        values = np.asarray(upright)
+        pixels = _read_deep_png(path, wanted.channels)
+        return cast(Pixels, np.ascontiguousarray(upright(pixels, _orientation(image))))
+    turned = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
+    if turned.mode in _DEEP:
+        values = np.asarray(turned)
         if values.min() < 0 or values.max() > 65535:
             raise UserError(f"{path}: values beyond 16 bit; save as 8 or 16 bit")
         return values.astype(np.uint16)[..., None]
     if wanted.channels not in _MODES:
-        return np.atleast_3d(np.asarray(upright))
-    return np.atleast_3d(np.asarray(upright.convert(_MODES[wanted.channels]), np.uint8))
+        return np.atleast_3d(np.asarray(turned))
+    return np.atleast_3d(np.asarray(turned.convert(_MODES[wanted.channels]), np.uint8))
 
 
 def read_codes(path: Path) -> NDArray[np.int32]:
