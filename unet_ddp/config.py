@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -480,10 +481,17 @@ def _in_its_folder(config: TrainConfig) -> TrainConfig:
 
 def parse(kind: type[Settings], words: Sequence[str], *, prog: str) -> Settings:
     """An instance of `kind` from command-line words; what tyro has to say becomes one line."""
+    anything: Any = kind
+    parsed: Settings = _parse(anything, tuple(words), prog)
+    return parsed
+
+
+@lru_cache(maxsize=16)  # a run asks more than once, and it takes a tenth of a second
+def _parse(kind: Any, words: tuple[str, ...], prog: str) -> Any:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(kind, args=list(words), prog=prog, config=(tyro.conf.OmitArgPrefixes,))
+            return tyro.cli(kind, args=words, prog=prog, config=(tyro.conf.OmitArgPrefixes,))
     except SystemExit as stop:
         if stop.code in (0, None):
             raise  # --help

@@ -118,9 +118,9 @@ def leave(world: World, *, failed: bool = False) -> None:
     gloo aborts the process if a DDP object outlives its group, so those go first; the
     barrier keeps the store's host alive until the last rank is through.
     """
-    gc.collect()  # also ends reading processes that an error has left behind
     if world.store is None or not dist.is_initialized():
         return
+    gc.collect()
     if failed and world.device.type == "cuda":
         # Destroying waits for collectives that a dead peer will never join; aborting does not.
         dist.distributed_c10d._abort_process_group()
