@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import zlib
 from pathlib import Path
 
@@ -253,3 +255,21 @@ def test_hundreds_of_bands_are_scaled(tmp_path: Path) -> None:
     assert read.shape == (110, 120, 200)
     means = bands.reshape(110, 2, 120, 2, 200).mean((1, 3))
     assert np.abs(read - means).max() <= 0.5
+
+
+def test_no_permission_is_said() -> None:
+    """As another user where the tests run as root, whom no permission stops."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "x.png"
+        Image.new("RGB", (8, 8)).save(path)
+        path.chmod(0)
+        before = os.geteuid()
+        if before == 0:
+            os.seteuid(65534)
+        try:
+            with pytest.raises(UserError, match=r"x\.png: no permission to read it"):
+                look_at_image(path, None)
+        finally:
+            os.seteuid(before)
+            path.chmod(0o644)

@@ -106,9 +106,10 @@ def _as_array(image: Image.Image, wanted: ImageFormat, path: Path) -> Pixels:
         if values.min() < 0 or values.max() > 65535:
             raise UserError(f"{path}: values beyond 16 bit; save as 8 or 16 bit")
         return values.astype(np.uint16)[..., None]
-    if wanted.channels not in _MODES:
-        return np.atleast_3d(np.asarray(turned))
-    return np.atleast_3d(np.asarray(turned.convert(_MODES[wanted.channels]), np.uint8))
+    mode = _MODES.get(wanted.channels, turned.mode)
+    if turned.mode != mode:  # or Pillow would copy it
+        turned = turned.convert(mode)
+    return np.atleast_3d(np.asarray(turned))
 
 
 def read_codes(path: Path) -> NDArray[np.int32]:
