@@ -123,8 +123,10 @@ def train(words: list[str], world: World) -> int:
         try:
             with Preemption(world) as preemption:
                 number = learn_and_score(run, preemption)
-        finally:
+        except UserError:  # of other errors none: a reading process that hangs would be waited for
             run.close()
+            raise
+        run.close()
         run.tracker.close()
         world.on_main(lambda: finish(run, number))
         if run.is_over:

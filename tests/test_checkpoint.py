@@ -244,6 +244,7 @@ import os, random, signal, sys, time
 from pathlib import Path
 import torch
 from unet_ddp import checkpoint
+torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
 folder, dice = Path(sys.argv[1]), random.Random(int(sys.argv[2]))
 path = folder / "last.pt"
 checkpoint.save(path, {"n": 0, "w": torch.zeros(200_000)})

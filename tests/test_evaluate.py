@@ -18,6 +18,7 @@ from tests.ranks import Ranks, call_main
 from unet_ddp import checkpoint
 from unet_ddp.evaluation import FILES
 from unet_ddp.evaluation.output import write_files
+from unet_ddp.network.build import build_network
 
 FLAGS = ["--width", "2", "--epochs", "2", "--batch-size", "2", "--workers", "0", "--lr", "0.01"]
 SPLIT = ["--scale", "0.5", "--validation", "50"]
@@ -69,10 +70,12 @@ def test_figures_are_those_of_the_masks_that_the_threshold_gives(
     ranks: Ranks, run: Path, tmp_path: Path
 ) -> None:
     """Counted again from each image's probabilities, at full size."""
-    from unet_ddp.inference import Predictor
-
     evaluate(ranks, run, *data_flags(run), "-o", str(tmp_path / "o"), "--threshold", "0.3")
-    predictor = Predictor.from_checkpoint(run / "checkpoints" / "best.pt")
+    best = run / "checkpoints" / "best.pt"
+    saved = checkpoint.read_model(best)
+    assert saved.architecture is not None and saved.preprocessing is not None
+    network = build_network(saved.architecture).eval()
+    checkpoint.load_weights(network, saved.state, best)
     totals, truths = np.zeros(3, int), 0
     for row in rows(tmp_path / "o" / "per_image.csv"):
         photo = Image.open(run / "imgs" / f"{row['image']}.png")
@@ -80,9 +83,7 @@ def test_figures_are_those_of_the_masks_that_the_threshold_gives(
             torch.from_numpy(np.array(photo)).permute(2, 0, 1)[None].float(), 2
         ).round()
         with torch.inference_mode():
-            logits = predictor.network(
-                predictor.preprocessing(small.permute(0, 2, 3, 1).to(torch.uint8))
-            )
+            logits = network(saved.preprocessing(small.permute(0, 2, 3, 1).to(torch.uint8)))
             logits = torch.nn.functional.interpolate(logits, (32, 40), mode="bilinear")
         mine = logits.softmax(1)[0, 1].numpy() >= 0.3
         truth = np.asarray(Image.open(run / "masks" / f"{row['image']}.png")) == 255

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
 import socket
-import sys
 from datetime import timedelta
 
 import torch
@@ -15,6 +13,7 @@ import torch.distributed as dist
 
 from unet_ddp.errors import UserError
 from unet_ddp.world.group import World, usable_cores
+from unet_ddp.world.preemption import die_with_parent
 
 
 def join(device: str, timeout: float) -> World:
@@ -41,7 +40,9 @@ def join(device: str, timeout: float) -> World:
         )  # torchrun says 1, whatever there is
     if "RANK" not in os.environ:
         return World(device=mine)
-    _end_with_launcher()
+    die_with_parent(
+        signal.SIGTERM
+    )  # orphans would train on and hold the folder: they save and stop
     patience = timedelta(seconds=timeout)
     store = _store(rank, size, local_size, patience)
     dist.init_process_group(
@@ -53,16 +54,6 @@ def join(device: str, timeout: float) -> World:
         device_id=mine if mine.type == "cuda" else None,
     )
     return World(rank, size, local_rank, local_size, mine, store, _peers())
-
-
-def _end_with_launcher() -> None:
-    """Have the system send SIGTERM to this process when its launcher dies, killed or not.
-
-    Orphans would train on and hold the run's folder; so they save and stop (Linux only).
-    """
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 def _peers() -> tuple[int, ...]:

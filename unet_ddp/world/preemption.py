@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -145,8 +147,18 @@ def ignore_in_worker() -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _linger)
+    # Whatever it hangs in, it must not outlive its rank: it would hold the pipe by which a launcher
+    # sees that the rank has ended.
+    die_with_parent(signal.SIGKILL)
     with contextlib.suppress(ValueError):
         signal.set_wakeup_fd(-1)
+
+
+def die_with_parent(number: signal.Signals) -> None:
+    """Have the system send this process a signal when the one that has started it ends (Linux)."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, number)
 
 
 def _linger(number: int, frame: Any) -> None:
