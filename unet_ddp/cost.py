@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.losses import DiceCrossEntropy
@@ -58,36 +61,42 @@ def estimate_cost(
     images = torch.randn(_BATCH, channels, height, width, device=device)
     images = images.contiguous(memory_format=torch.channels_last)
     masks = torch.randint(0, num_classes, (_BATCH, height, width), device=device)
-    loss, kept = DiceCrossEntropy().to(device), _Kept()
-    seconds = []
-    for trial in range(_TRIALS + 1):
+    seconds, kept = _try_out(network, images, masks, precision)
+    share = config.optimization.images_at_once * size[0] * size[1] / (_BATCH * height * width)
+    count = sum(parameter.numel() for parameter in network.parameters())
+    return Cost(count, round(16 * count + kept * share), seconds * share, device.type)
+
+
+def _try_out(
+    network: nn.Module, images: Tensor, masks: Tensor, precision: Precision
+) -> tuple[float, int]:
+    """Seconds of the quickest of some steps, and the bytes that one keeps for its backward pass."""
+    loss, seconds = DiceCrossEntropy().to(precision.device), []
+    for _ in range(_TRIALS + 1):
         began = time.perf_counter()
-        with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
+        with counting_kept() as kept:
             with precision.autocast():
                 logits = network(images)
             total = loss(logits, masks).total
-        kept.done = True
         total.backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        if trial:  # the first one also warms up
-            seconds.append(time.perf_counter() - began)
-    share = config.optimization.images_at_once * size[0] * size[1] / (_BATCH * height * width)
-    count = sum(parameter.numel() for parameter in network.parameters())
-    return Cost(count, round(16 * count + kept.bytes * share), min(seconds) * share, device.type)
+        if precision.device.type == "cuda":
+            torch.cuda.synchronize(precision.device)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds[1:]), sum(kept.values())  # the first one also warms up
 
 
-class _Kept:
-    """Counts the bytes of the tensors that autograd keeps, each piece of memory once."""
+@contextmanager
+def counting_kept() -> Iterator[dict[int, int]]:
+    """Within it, the bytes of what autograd keeps for the backward pass, by where they lie.
 
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.done = False
-        self._seen: set[int] = set()
+    By address, for several operations keep the same memory.
+    """
+    kept: dict[int, int] = {}
 
-    def pack(self, tensor: Tensor) -> Tensor:
+    def count(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if not self.done and storage.data_ptr() not in self._seen:
-            self._seen.add(storage.data_ptr())
-            self.bytes += storage.nbytes()
+        kept[storage.data_ptr()] = storage.nbytes()
         return tensor
+
+    with saved_tensors_hooks(count, lambda tensor: tensor):
+        yield kept

@@ -16,6 +16,7 @@ from unet_ddp.config import DoctorConfig, parse_doctor
 from unet_ddp.cost import Cost, estimate_cost
 from unet_ddp.data.inspection import Inspection, inspect
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.loaders import TrainingSampler
 from unet_ddp.data.prepare import check_classes, crop_size
 from unet_ddp.data.reading import scaled_size
 from unet_ddp.data.remarks import pixels_of_classes
@@ -46,7 +47,9 @@ def doctor(words: Sequence[str]) -> int:
     if data.labels is not None:
         weights, labels = config.optimization.class_weights, data.labels
         data.attempt(lambda: check_classes(labels, weights))
-    data.blame(check_batch(data, config))
+    if data.split is not None:
+        count = len(data.split.training)
+        data.attempt(lambda: check_batch(count, config))
     findings = gather(data, config)
     if config.doctor.json:
         print(json.dumps(findings, indent=1))
@@ -61,16 +64,12 @@ def doctor(words: Sequence[str]) -> int:
     return 1 if data.warnings and config.doctor.strict else 0
 
 
-def check_batch(data: Inspection, config: DoctorConfig) -> list[str]:
-    """A line where one process could not fill a single step."""
+def check_batch(count: int, config: DoctorConfig) -> None:
+    """Refuse `count` training images of which one process could not fill a single step."""
     options = config.optimization
-    images = options.images_at_once * options.accumulate
-    if data.split is None or options.batch_size == "auto" or images <= len(data.split.training):
-        return []
-    return [
-        f"--batch-size: one step takes {images} images, and there are {len(data.split.training)} to "
-        "train on; make it smaller"
-    ]
+    if options.batch_size != "auto":
+        per_step = options.batch_size * options.accumulate
+        TrainingSampler(count, per_step, rank=0, size=1, seed=options.seed)
 
 
 # -- what was found, as plain values -------------------------------------------------------

@@ -11,10 +11,9 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 
 from unet_ddp.config import TrainConfig
+from unet_ddp.cost import counting_kept
 from unet_ddp.data.dataset import Sample
 from unet_ddp.engine import TrainState, gradients
 from unet_ddp.errors import RunError
@@ -103,14 +102,7 @@ class Trial:
     @cached_property
     def _kept_by_one(self) -> int:
         """Bytes that a step keeps of one image for its backward pass."""
-        kept: dict[int, int] = {}
-
-        def count_bytes(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        with saved_tensors_hooks(count_bytes, lambda tensor: tensor):
+        with counting_kept() as kept:
             self._step(1, batches=1)
         return sum(kept.values())
 

@@ -286,36 +286,37 @@ def infer_labels(
     Raises:
         UserError: more or fewer values than classes, or no mask holds the value to ignore.
     """
-    told = Labels(tuple(values), rgb)
-    shown = ", ".join(map(told.show, values[:12])) + (", …" if len(values) > 12 else "")
-    kept = [value for value in values if value != ignore]
+    show = Labels((), rgb).show
+    shown = ", ".join(map(show, values[:12])) + (", …" if len(values) > 12 else "")
     if ignore is not None and ignore not in values and (rgb or classes is None):
+        raise UserError(f"--ignore-index {show(ignore)}: no mask holds it; the values are {shown}")
+    kept = [value for value in values if value != ignore]
+    if classes is None and len(kept) < 2:
         raise UserError(
-            f"--ignore-index {told.show(ignore)}: no mask holds it; the values are {shown}"
+            f"the masks hold one value only ({shown}): nothing to tell apart; check the masks, "
+            "or give --classes"
         )
-    if classes is None:
-        if len(kept) < 2:
-            raise UserError(
-                f"the masks hold one value only ({shown}): nothing to tell apart; check the masks, "
-                "or give --classes"
-            )
-        classes = len(kept)
-    elif not rgb and (not kept or max(kept) < classes):
-        if ignore is not None and ignore < classes:
-            raise UserError(
-                f"--classes {classes} counts the value {ignore} that --ignore-index names: give "
-                f"--classes {classes - 1}, or leave it out"
-            )
-        kept = list(range(classes))
+    if classes is not None and not rgb and max(kept, default=0) < classes:
+        kept = _class_ids(classes, ignore)
     if len(kept) > IGNORE_ID:
         raise UserError(
             f"the masks hold {len(kept)} different values ({shown}): one value per class is "
             "needed, at most 255"
         )
-    if len(kept) != classes:
+    if len(kept) != (classes or len(kept)):
         raise UserError(
             f"--classes {classes}: the masks hold {len(kept)} values ({shown}){rarest}; mend the "
             "masks, leave --classes out to have one class per value, or name one of them with "
             "--ignore-index"
         )
     return Labels(tuple(kept), rgb, ignore, palette)
+
+
+def _class_ids(classes: int, ignore: int | None) -> list[int]:
+    """0 … C-1, of which the value to ignore can't be one."""
+    if ignore is not None and ignore < classes:
+        raise UserError(
+            f"--classes {classes} counts the value {ignore} that --ignore-index names: give "
+            f"--classes {classes - 1}, or leave it out"
+        )
+    return list(range(classes))
