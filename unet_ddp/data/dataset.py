@@ -108,7 +108,7 @@ class SegmentationDataset(Dataset[Sample | Replaced | UserError]):
         if mask.shape != image.shape[:2]:
             if not self.resize_masks:
                 raise UserError(f"{mask_path}: not of the size of {image_path}; make them equal")
-            mask = nearest(mask.astype(np.int32), image.shape[:2]).astype(np.uint8)
+            mask = nearest(mask, image.shape[:2])
         if self.size is not None and image.shape[:2] != self.size:
             raise UserError(
                 f"{image_path}: at its scale {image.shape[1]}x{image.shape[0]} pixels, the others "
