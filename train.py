@@ -23,20 +23,12 @@ from pathlib import Path
 import torch
 
 from unet_ddp import __version__, checkpoint
+from unet_ddp.batches import Reader
 from unet_ddp.checkpoint import RunFolder
 from unet_ddp.config import TrainConfig, parse_train, save_settings, settings
-from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.loaders import (
-    LookAhead,
-    SampleLoader,
-    ScoringSampler,
-    Tolerance,
-    TrainingSampler,
-    count_workers,
-    make_loader,
-)
+from unet_ddp.data.loaders import LookAhead, SampleLoader, TrainingSampler, count_workers
 from unet_ddp.data.prepare import PreparedData, check_classes, prepare
 from unet_ddp.data.splits import write_split
 from unet_ddp.determinism import deterministic
@@ -54,8 +46,6 @@ from unet_ddp.report import report_run, write_samples
 from unet_ddp.resuming import Begun, fit_batch, keep_global_batch, name_hash, open_run
 from unet_ddp.tracking import Tracker, score_columns, show_files, speaker, start_tracker
 from unet_ddp.world import TROUBLE, Preemption, World, fail_early, tell
-
-READING = 0.8  # of --timeout for a batch to be read: before the other ranks give up on this one
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -82,6 +72,7 @@ class Run:
     training: SampleLoader
     sampler: TrainingSampler
     validation: SampleLoader | None
+    cache: SampleCache | None
     schedule: Schedule
     tracker: Tracker
     guard: FiniteGuard
@@ -106,6 +97,8 @@ class Run:
         self.training.close()
         if self.validation is not None:
             self.validation.close()
+        if self.cache is not None and self.world.local_rank == 0:
+            self.cache.flush()
 
     @property
     def last_step(self) -> int:
@@ -222,11 +215,11 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
     )
     with explained(config, world, "building"):
         model = build_model(config, world, data, begun)
-    bad = Tolerance(world, config.launch.skip_bad_files)
-    training, sampler = training_loader(config, world, data, model.preprocessing, bad)
+    reader = Reader(config, world, data, model.preprocessing.format)
+    training, sampler = reader.training()
     options, state = config.optimization, model.state
     schedule = Schedule(options.learning_rate, options.epochs * sampler.steps, options.warmup / 100)
-    validation = validation_loader(config, world, data, model.preprocessing, bad)
+    validation = reader.validation()
     world.on_main(lambda: claim_folder(config, folder, data, begun))
     tracker = start_tracker(
         config,
@@ -236,7 +229,7 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
         images_per_step=sampler.per_step * world.size,
     )
     about = describe(config, world, model, sampler.steps)
-    for line in [*begun.notes, *data.notes, *model.notes, *about]:
+    for line in [*begun.notes, *data.notes, *reader.notes, *model.notes, *about]:
         tracker.say(line)
     run = Run(
         config,
@@ -247,6 +240,7 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
         training,
         sampler,
         validation,
+        reader.cache,
         schedule,
         tracker,
         FiniteGuard(world, data.split.training, most=config.launch.max_bad_steps, say=tracker.say),
@@ -402,76 +396,6 @@ def choose(
     if told is not None and (told.channels, told.dtype) == kind:
         preprocessing = replace(told, scale=scale, nodata=preprocessing.nodata)
     return architecture, preprocessing, [f"network as in {config.run.load}"]
-
-
-def training_loader(
-    config: TrainConfig,
-    world: World,
-    data: PreparedData,
-    preprocessing: Preprocessing,
-    bad: Tolerance,
-) -> tuple[SampleLoader, TrainingSampler]:
-    """This rank's training batches, and the sampler that says from which step on."""
-    options = config.optimization
-    sampler = TrainingSampler(
-        len(data.split.training),
-        options.batch_size * options.accumulate,
-        rank=world.rank,
-        size=world.size,
-        seed=options.seed,
-    )
-    loader = make_loader(
-        SegmentationDataset(
-            data.split.training,
-            data.labels,
-            preprocessing.format,
-            scale=config.data.scale,
-            augmentation=Augmentation.for_images(
-                data.format, config.data.augmentation, data.crop_size, seed=options.seed
-            ),
-            size=None if data.crop_size else data.smallest,
-            resize_masks=config.data.resize_masks,
-            bad="replaced" if bad.most else "told",
-        ),
-        sampler,
-        batch_size=options.batch_size,
-        workers=count_workers(world, config.launch.workers),
-        pin=world.device.type == "cuda",
-        note=bad.note,
-        timeout=READING * config.launch.timeout,
-    )
-    return loader, sampler
-
-
-def validation_loader(
-    config: TrainConfig,
-    world: World,
-    data: PreparedData,
-    preprocessing: Preprocessing,
-    bad: Tolerance,
-) -> SampleLoader | None:
-    """This rank's share of the validation images, one at a time.
-
-    So every image is computed the same way on any number of ranks, at any size.
-    """
-    if not data.split.validation:
-        return None
-    return make_loader(
-        SegmentationDataset(
-            data.split.validation,
-            data.labels,
-            preprocessing.format,
-            scale=config.data.scale,
-            resize_masks=config.data.resize_masks,
-            bad="left out" if bad.most else "told",
-        ),
-        ScoringSampler(len(data.split.validation), rank=world.rank, size=world.size),
-        batch_size=1,
-        workers=count_workers(world, config.launch.workers),
-        pin=world.device.type == "cuda",
-        note=bad.note,
-        timeout=READING * config.launch.timeout,
-    )
 
 
 def describe(config: TrainConfig, world: World, model: Model, steps: int) -> list[str]:

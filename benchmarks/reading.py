@@ -24,9 +24,11 @@ from PIL import Image
 from benchmarks.timing import draw, machine, ratios, take_turns
 from unet_ddp.config import DataConfig
 from unet_ddp.data.augmentation import Augmentation
+from unet_ddp.data.cache import Contents, SampleCache, open_cache
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.prepare import prepare
+from unet_ddp.data.reading import scaled_size
 
 WIDTH, HEIGHT, IMAGES = 1918, 1280, 8  # Carvana's
 
@@ -81,9 +83,15 @@ def measure(config: DataConfig, scale: float, turns: int) -> dict[str, list[floa
     pairs = [*data.split.training, *data.split.validation][:IMAGES]
     photo = Augmentation.for_images(data.format, "photo", data.crop_size, seed=0)
 
-    def dataset(augmentation: Augmentation | None) -> SegmentationDataset:
+    sizes = [scaled_size(*data.sizes[pair.name], scale) for pair in pairs]
+    contents = Contents(pairs, sizes, data.labels, data.format, scale, False)
+    kept, _ = open_cache("disk", contents, limit=None, memory=None, token="")
+
+    def dataset(
+        augmentation: Augmentation | None, cache: SampleCache | None = None
+    ) -> SegmentationDataset:
         return SegmentationDataset(
-            pairs, data.labels, data.format, scale=scale, augmentation=augmentation
+            pairs, data.labels, data.format, scale=scale, augmentation=augmentation, cache=cache
         )
 
     epochs = iter(range(9999))
@@ -94,10 +102,13 @@ def measure(config: DataConfig, scale: float, turns: int) -> dict[str, list[floa
             samples[epoch, index]
 
     plain, changed = dataset(None), dataset(photo)
+    plain_kept, changed_kept = dataset(None, kept), dataset(photo, kept)
     works = {
         "the plain way": lambda: [read_plainly(pair, scale) for pair in pairs],
         "without augmentation": lambda: read(plain),
         "with --augmentation photo": lambda: read(changed),
+        "from the cache, without": lambda: read(plain_kept),
+        "from the cache, with": lambda: read(changed_kept),
     }
     for work in works.values():
         work()

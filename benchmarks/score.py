@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         os.environ["XDG_CACHE_HOME"] = home
         words = [
             *make_images(Path(home) / "data", 2 * options.images), "--validation", "50",
-            "--width", str(options.width), "--checkpoints", f"{home}/run", *more,
+            "--width", str(options.width), "--cache", "ram", "--checkpoints", f"{home}/run", *more,
         ]  # fmt: skip
         world = join("auto", 60)
         config = parse_train(words)
