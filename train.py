@@ -120,6 +120,7 @@ def train(words: list[str], world: World) -> int:
             run.close()
             raise
         run.close()
+        world.on_main(lambda: settle(run))
         run.tracker.close()
         world.on_main(lambda: finish(run, number))
         if run.is_over:
@@ -247,6 +248,7 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
     )
     if begun.content is None:
         save(run)  # so that a kill in the first epoch finds a run to go on with
+        settle(run)  # reading processes are forked next, which a thread that writes could disturb
     return run
 
 
@@ -420,6 +422,7 @@ def score(run: Run, preemption: Preemption) -> Validation | None:
     """Scores over all validation images, the same on every rank; None where there are none."""
     if run.validation is None:
         return None
+    settle(run)  # as before the first step
     state = run.model.state
     counts = evaluate(
         state.scored,
@@ -468,11 +471,23 @@ def describe_validation(validation: Validation | None, best: float) -> str:
 
 
 def save(run: Run, *, is_best: bool = False) -> None:
-    """Write the checkpoints, on the main process; what can't be written is told, and tried again."""
+    """Have the checkpoints written beside what goes on, on the main process.
+
+    What can't be written is told at the next save, which tries again.
+    """
     if run.folder.writes:
-        warning = run.folder.write(compose(run, is_best=is_best), f"step {run.done}")
-        if warning:
-            run.tracker.say(warning)
+        tell_trouble(run, run.folder.begin_write(compose(run, is_best=is_best), f"step {run.done}"))
+
+
+def settle(run: Run) -> None:
+    """Wait until what was saved is on the disk."""
+    tell_trouble(run, run.folder.wait())
+
+
+def tell_trouble(run: Run, warning: str) -> None:
+    """Show a warning, if it is one."""
+    if warning:
+        run.tracker.say(warning)
 
 
 def compose(run: Run, *, is_best: bool = False) -> dict[str, checkpoint.Content]:
