@@ -31,7 +31,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import LookAhead, SampleLoader, TrainingSampler, count_workers
 from unet_ddp.data.prepare import PreparedData, check_classes, prepare
 from unet_ddp.data.splits import write_split
-from unet_ddp.determinism import deterministic
+from unet_ddp.determinism import allow_fast, deterministic
 from unet_ddp.engine import Schedule, TrainState, evaluate, moving_average, train_epoch
 from unet_ddp.errors import UserError
 from unet_ddp.guard import FiniteGuard
@@ -39,6 +39,7 @@ from unet_ddp.losses import DiceCrossEntropy
 from unet_ddp.memory import Trial, explained
 from unet_ddp.metrics import Validation
 from unet_ddp.network.build import Architecture, build_network, choose_architecture
+from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.precision import Precision
 from unet_ddp.preprocessing import Preprocessing
@@ -214,6 +215,7 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
     config = fit_batch(
         config, world, begun, trial(config, world, data, begun), len(data.split.training)
     )
+    allow_fast(one_size=len(set(data.sizes.values())) <= 1)
     with explained(config, world, "building"):
         model = build_model(config, world, data, begun)
     reader = Reader(config, world, data, model.preprocessing.format)
@@ -225,6 +227,7 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
     tracker = start_tracker(
         config,
         is_main=world.is_main,
+        device=world.device,
         steps=schedule.steps,
         done=state.epoch * sampler.steps + state.step,
         images_per_step=sampler.per_step * world.size,
@@ -322,12 +325,14 @@ def build_model(config: TrainConfig, world: World, data: PreparedData, begun: Be
         checkpoint.load_weights(network, begun.weights.state, Path(str(config.run.load)))
     network = synchronise_batchnorm(network.to(world.device), world)
     example = torch.zeros(2, architecture.channels, *example_size(data), device=world.device)
+    replica = world.replicate(network, example)
     state = TrainState(
         network,
-        world.replicate(network, example),
+        replica,
         torch.optim.AdamW(network.parameters(), weight_decay=options.weight_decay, fused=True),
         precision,
         moving_average(network, options.ema),
+        compile_network(replica, world.device) if options.compile else None,
         sums=torch.zeros(3, dtype=torch.float64, device=world.device),
     )
     if begun.content is not None:

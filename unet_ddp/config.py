@@ -162,6 +162,8 @@ class OptimizationConfig:
     """Mixed precision; on by default on a GPU."""
     amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 where the GPU has it, else float16; on a CPU, float32 unless bfloat16 is asked for."""
+    compile: bool = False
+    """Have torch.compile make code for this network and image size: a minute at the start, quicker steps after it."""
     ema: Annotated[float, _flag(metavar="DECAY")] = 0.0
     """Also keep a moving average of the weights, as 0.999, and score and predict with it; 0 for none."""
     seed: Annotated[int, _flag(metavar="N")] = 0
@@ -225,6 +227,8 @@ class LaunchConfig:
     """Bear up to N files that can't be read, taking another image for each; 0 to stop at the first."""
     rescue_dir: Annotated[str | None, _flag(metavar="DIR")] = None
     """Where the end of a run goes that can't be written to its folder; the system's temporary folder."""
+    profile: bool = False
+    """Show where the time of ten steps goes, and write their trace into the run's folder."""
     deterministic: bool = False
     """Use torch's deterministic algorithms, slower on a GPU, and say where there is none."""
 

@@ -84,7 +84,8 @@ class Trial:
             held.append(torch.empty(spare, dtype=torch.uint8, device=device))
         optimizer = torch.optim.AdamW(network.parameters(), fused=True)
         state = TrainState(network, network, optimizer, self.precision)
-        gradients(state, [self._batch(count)] * batches, self.loss, self.preprocessing)
+        batch = self._batch(count)
+        gradients(state, [batch] * batches, self.loss, self.preprocessing, count=batches)
 
     def _batch(self, count: int) -> Sample:
         height, width = self.size

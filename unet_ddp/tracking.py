@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import torch
+from torch.profiler import record_function
 from tqdm import tqdm
 
 from unet_ddp.config import TrainConfig, settings
 from unet_ddp.engine import StepReport
 from unet_ddp.errors import one_line
 from unet_ddp.metrics import Validation
+from unet_ddp.profiling import Profile
 
 Item = TypeVar("Item")
 Row = dict[str, Any]
@@ -43,6 +46,7 @@ class Tracker:
         steps: of the whole run.
         done: steps that a resumed run has behind it.
         images_per_step: over all ranks.
+        profile: is told of each step.
     """
 
     def __init__(
@@ -53,8 +57,10 @@ class Tracker:
         steps: int,
         done: int = 0,
         images_per_step: int = 1,
+        profile: Profile | None = None,
     ) -> None:
         self.writers = writers
+        self.profile = profile
         self.speaks = speaks
         self.images_per_step = images_per_step
         self.waited = 0.0
@@ -86,7 +92,8 @@ class Tracker:
         while True:
             asked = time.perf_counter()
             try:
-                batch = next(source)
+                with record_function("data wait"):
+                    batch = next(source)
             except StopIteration:
                 return
             finally:
@@ -97,6 +104,8 @@ class Tracker:
         """A step was done; its loss is looked at now and then only."""
         self._steps += 1
         self._bar.update()
+        if self.profile is not None:
+            self._tell_profile(self.profile.step())
         now = time.perf_counter()
         if self._bar.disable or now - self._looked < _REFRESH:
             return
@@ -105,6 +114,10 @@ class Tracker:
             f"loss {report.losses[0].item():.4f}, rate {report.learning_rate:.2e}, "
             f"{self.images_per_second:.1f} images/s, data {self.data_wait:.0%}"
         )
+
+    def _tell_profile(self, lines: list[str]) -> None:
+        for line in lines:
+            self.say(line)
 
     @property
     def seconds(self) -> float:
@@ -131,6 +144,8 @@ class Tracker:
 
     def close(self) -> None:
         """The end."""
+        if self.profile is not None:
+            self._tell_profile(self.profile.close())
         self._bar.close()
         for writer in self.writers:
             try:
@@ -140,7 +155,13 @@ class Tracker:
 
 
 def start_tracker(
-    config: TrainConfig, *, is_main: bool, steps: int, done: int, images_per_step: int
+    config: TrainConfig,
+    *,
+    is_main: bool,
+    device: torch.device,
+    steps: int,
+    done: int,
+    images_per_step: int,
 ) -> Tracker:
     """The tracker of a run; `done` steps of `steps` are behind it."""
     writers: list[Writer] = []
@@ -152,7 +173,14 @@ def start_tracker(
         ]
         if config.run.wandb:
             writers.append(WandbWriter(config.run.exp_name, folder, settings(config)))
-    return Tracker(writers, speaks=is_main, steps=steps, done=done, images_per_step=images_per_step)
+    return Tracker(
+        writers,
+        speaks=is_main,
+        steps=steps,
+        done=done,
+        images_per_step=images_per_step,
+        profile=Profile(config.folder, device) if is_main and config.launch.profile else None,
+    )
 
 
 def show_files(items: Iterable[Item], total: int) -> Iterator[Item]:

@@ -22,6 +22,7 @@ _RUN_FILES = (
     "metrics.csv",
     "split.csv",
     "samples.png",
+    "profile.json",
     "report.html",
     "events.out.tfevents.*",
 )
