@@ -41,6 +41,7 @@ from unet_ddp.metrics import Validation
 from unet_ddp.network.build import Architecture, build_network, choose_architecture
 from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
+from unet_ddp.optimizer import AdamW
 from unet_ddp.precision import Precision
 from unet_ddp.preprocessing import Preprocessing
 from unet_ddp.report import report_run, write_samples
@@ -329,7 +330,7 @@ def build_model(config: TrainConfig, world: World, data: PreparedData, begun: Be
     state = TrainState(
         network,
         replica,
-        torch.optim.AdamW(network.parameters(), weight_decay=options.weight_decay, fused=True),
+        AdamW(network.parameters(), weight_decay=options.weight_decay, fused=True),
         precision,
         moving_average(network, options.ema),
         compile_network(replica, world.device) if options.compile else None,
