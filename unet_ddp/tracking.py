@@ -64,7 +64,7 @@ class Tracker:
         self.speaks = speaks
         self.images_per_step = images_per_step
         self.waited = 0.0
-        self._began = self._looked = time.perf_counter()
+        self._began = self._looked = self._last = time.perf_counter()
         self._steps = 0
         # Silent in a log file: there, the line of each epoch tells.
         self._bar = tqdm(
@@ -84,7 +84,8 @@ class Tracker:
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Epoch `epoch`, from 0, begins or goes on."""
         self._bar.set_description(f"epoch {epoch + 1}/{epochs}")
-        self._began, self.waited, self._steps = time.perf_counter(), 0.0, 0
+        self._began = self._last = time.perf_counter()
+        self.waited, self._steps = 0.0, 0
 
     def waiting(self, batches: Iterable[Item]) -> Iterator[Item]:
         """`batches`, with the time counted that they are waited for."""
@@ -106,7 +107,7 @@ class Tracker:
         self._bar.update()
         if self.profile is not None:
             self._tell_profile(self.profile.step())
-        now = time.perf_counter()
+        now = self._last = time.perf_counter()
         if self._bar.disable or now - self._looked < _REFRESH:
             return
         self._looked = now
@@ -121,18 +122,23 @@ class Tracker:
 
     @property
     def seconds(self) -> float:
-        """Since the epoch began here."""
+        """Since the epoch began here, with its scoring."""
         return time.perf_counter() - self._began
 
     @property
+    def _training(self) -> float:
+        """Seconds from the epoch's beginning here to its last step."""
+        return max(self._last - self._began, 1e-9)
+
+    @property
     def images_per_second(self) -> float:
-        """Of this epoch so far, over all ranks."""
-        return self._steps * self.images_per_step / max(self.seconds, 1e-9)
+        """Trained on in this epoch so far, over all ranks."""
+        return self._steps * self.images_per_step / self._training
 
     @property
     def data_wait(self) -> float:
-        """Share of this epoch's time that was spent waiting for data."""
-        return self.waited / max(self.seconds, 1e-9)
+        """Share of this epoch's training that was spent waiting for data."""
+        return self.waited / self._training
 
     def write(self, row: Row, step: int) -> None:
         """A row of numbers for all writers."""
