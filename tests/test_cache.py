@@ -59,7 +59,7 @@ def test_what_is_kept_is_what_was_read(contents: Contents, monkeypatch: pytest.M
     assert cache.filled == COUNT
 
     again, line = opened(contents)
-    assert f"{COUNT} are there already" in line
+    assert f"{COUNT} of them there already" in line
     monkeypatch.setattr(SegmentationDataset, "_decode", None)  # no file is opened any more
     assert equal(samples(contents, again), read)
     assert equal(samples(contents, pickle.loads(pickle.dumps(again))), read)
@@ -127,7 +127,7 @@ def test_settings_do_not_share_a_cache(contents: Contents) -> None:
 def test_as_many_as_have_room(contents: Contents) -> None:
     each = int(contents.ends[0])
     cache, line = opened(contents, limit=4096 * 2 + 2 * each)
-    assert f"2 of {COUNT} pairs have room" in line
+    assert "cache: 2 pairs" in line and f"no room for the other {COUNT - 2}" in line
     assert equal(samples(contents, cache), samples(contents, None))
     assert cache.filled == 2
     with pytest.raises(OSError, match="would be needed"):
@@ -219,7 +219,7 @@ def test_a_run_ends_with_the_same_bits(ranks: Ranks, tmp_path: Path, size: int, 
         folder = tmp_path / name
         folder.mkdir()
         told = train(ranks, size, folder, images, "--epochs", "1", "--cache", *more)[0]
-        assert ("are there already" in told) == (name == "again" and kind == "disk")
+        assert ("of them there already" in told) == (name == "again" and kind == "disk")
         ends.append(last(folder))
     assert_same_state(ends[0], ends[1])
     assert_same_state(ends[0], ends[2])

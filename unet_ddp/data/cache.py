@@ -241,7 +241,7 @@ def open_cache(
     elif not folder.is_dir():
         raise OSError(errno.ENOENT, "this system has no memory that processes share by name")
     digest = contents.digest()
-    with _alone(path):
+    with _alone(path, lasting=kind == "disk"):
         count, why = _count_sound(path, contents, digest, limit)
         if count == 0:
             path.unlink(missing_ok=True)
@@ -293,18 +293,18 @@ def _make(path: Path, contents: Contents, digest: str, room: int, kind: str) -> 
             errno.ENOSPC,
             f"{needed:.2g} GB would be needed, and {max(0, room) / 1e9:.2g} GB may be taken",
         )
-    half = path.with_suffix(".tmp")
+    half, size = path.with_suffix(".tmp"), _first_slot(count) + int(ends[count - 1])
     file = os.open(half, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        size = _first_slot(count) + int(ends[count - 1])
         os.ftruncate(file, size)  # zeros: all slots are empty
         if kind == "disk":  # now rather than in mid-run; memory is taken as it is filled
             _reserve(file, size)
         _note(file, {"digest": digest, "count": count, "boot": _boot(), "flushed": False})
         half.replace(path)
-    except OSError:
+    except OSError as error:
         half.unlink(missing_ok=True)
-        raise
+        reason = f"{size / 1e9:.2g} GB: {error.strerror}"
+        raise OSError(error.errno, reason, str(path.parent)) from None
     finally:
         os.close(file)
     return count
@@ -324,14 +324,11 @@ def _describe(cache: SampleCache, kind: str, why: str) -> str:
     count, whole, filled = cache.count, len(cache.contents.pairs), cache.filled
     size = (_first_slot(count) + int(cache.contents.ends[count - 1])) / 1e9
     where = f"in {cache.path}" if kind == "disk" else "in memory"
-    parts = [f"cache: {count} pairs, {size:.2g} GB {where}"]
+    line = f"cache: {count} pairs, {size:.2g} GB {where}, "
+    line += f"{filled} of them there already" if filled else "filled as they are read"
     if count < whole:
-        parts = [
-            f"cache: {count} of {whole} pairs have room in {size:.2g} GB {where} (see --cache-limit), "
-            "the others are read each time"
-        ]
-    parts.append(f"{filled} are there already" if filled else "filled as they are read")
-    return ", ".join(parts) + (f"; made anew: {why}" if why else "")
+        line += f"; there is no room for the other {whole - count} (see --cache-limit)"
+    return line + (f"; made anew: {why}" if why else "")
 
 
 def _boot() -> str:
@@ -347,10 +344,19 @@ def _lock_of(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Within it, no other process makes or judges the cache; a killed one lets go."""
+def _alone(path: Path, *, lasting: bool) -> Iterator[None]:
+    """Within it, no other process makes or judges the cache; a killed one lets go.
+
+    Args:
+        lasting: whether the lock's file stays where the cache could not be made.
+    """
     import fcntl
 
     with _lock_of(path).open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        except OSError:
+            if not lasting:
+                _lock_of(path).unlink(missing_ok=True)
+            raise
