@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -70,19 +71,23 @@ def draw(height: int, width: int, seed: int = 0) -> np.ndarray:
     return smooth // 2 + noise
 
 
-def take_turns(
-    works: list[Callable[[], object]],
-    times: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> list[float]:
-    """Median seconds of each."""
-    took: list[list[float]] = [[] for _ in works]
+class Took(NamedTuple):
+    """Medians of one work's turns."""
+
+    seconds: float
+    cpu: float
+    """Seconds of all cores, which other programs disturb less."""
+
+
+def take_turns(works: list[Callable[[], object]], times: int) -> list[Took]:
+    """What each takes."""
+    took: list[list[Took]] = [[] for _ in works]
     for _ in range(times):
-        for work, seconds in zip(works, took, strict=True):
-            began = clock()
+        for work, turns in zip(works, took, strict=True):
+            began, cpu = time.perf_counter(), time.process_time()
             work()
-            seconds.append(clock() - began)
-    return [statistics.median(seconds) for seconds in took]
+            turns.append(Took(time.perf_counter() - began, time.process_time() - cpu))
+    return [Took(*map(statistics.median, zip(*turns, strict=True))) for turns in took]
 
 
 def bare_network(model: Path, image: Path) -> Callable[[], object]:
@@ -109,14 +114,12 @@ def one_image(folder: Path) -> None:
     words = [PREDICT, str(image), "-m", str(model), "--overwrite"]
     for scale in (0.125, 0.5):
         write_model(model, width=32, scale=scale)
-        whole, importing, forward = take_turns(
-            [
-                lambda: run(words),
-                lambda: run(["-c", "import torch"]),
-                bare_network(model, image),
-            ],
-            7,
-        )
+        works = [
+            lambda: run(words),
+            lambda: run(["-c", "import torch"]),
+            bare_network(model, image),
+        ]
+        whole, importing, forward = (took.seconds for took in take_turns(works, 7))
         print(
             f"| predict.py one.jpg, width 32, scale {scale} | {whole:.2f} s | import torch "
             f"{importing:.2f} s, forward {forward:.2f} s | {whole / (importing + forward):.2f} |"
@@ -153,13 +156,14 @@ def many_images(folder: Path) -> None:
             list(in_threads(lambda _: forward(), range(IMAGES), cores, ahead=2 * cores))
 
     works = [whole, lambda: [forward() for _ in range(IMAGES)], on_each_core]
-    for what, clock in (("second", time.perf_counter), ("CPU second", time.process_time)):
-        took, bare, apart = take_turns(works, 5, clock)
-        for how, seconds in (("with torch's threads", bare), ("one on each core", apart)):
-            print(
-                f"| {IMAGES} photographs, width 16, scale 0.125 | {IMAGES / took:.1f} images per "
-                f"{what} | forward passes {how} {IMAGES / seconds:.1f} | {seconds / took:.2f} |"
-            )
+    took, *others = take_turns(works, 3)
+    for how, bare in zip(("with torch's threads", "one on each core"), others, strict=True):
+        print(
+            f"| {IMAGES} photographs, width 16, scale 0.125 | {IMAGES / took.seconds:.1f} images/s, "
+            f"{took.cpu / IMAGES * 1000:.1f} ms of a core each | forward passes {how} "
+            f"{IMAGES / bare.seconds:.1f} images/s, {bare.cpu / IMAGES * 1000:.1f} ms | "
+            f"{bare.seconds / took.seconds:.2f}; of cores' time {bare.cpu / took.cpu:.2f} |"
+        )
 
 
 def large_images(folder: Path) -> None:
