@@ -26,7 +26,7 @@ from unet_ddp.inference import Prediction, Predictor
 from unet_ddp.inference.inputs import find_images
 from unet_ddp.inference.pipeline import Task, in_threads, one_core_each, predict_all, predict_one
 from unet_ddp.world import World, fail_early, pick_device, tell
-from unet_ddp.writing.files import Part, in_order
+from unet_ddp.writing.files import Part, in_order, remove_on_signals
 from unet_ddp.writing.masks import read_ids, write_mask, write_overlay, write_probabilities
 from unet_ddp.writing.names import Outputs, check_probabilities, is_done, name_outputs
 
@@ -35,7 +35,7 @@ PATIENCE = 86400.0  # seconds that a process waits at the end for those that are
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0; 1 where some images of several could not be predicted; 2 after a mistake, 130 after Ctrl-C."""
+    """0; 1 where some images of several could not be predicted; 2 after a mistake."""
     words = sys.argv[1:] if argv is None else argv
     if "RANK" in os.environ:
         try:
@@ -49,9 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as mistake:
         print(f"error: {one_line(mistake)}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("stopped; go on by --skip-existing", file=sys.stderr)
-        return 130
 
 
 @dataclass(frozen=True)
@@ -270,4 +267,5 @@ def say_end(job: Job, failed: int, lonely: int, left_out: int) -> None:
 
 
 if __name__ == "__main__":
+    remove_on_signals()
     sys.exit(main())

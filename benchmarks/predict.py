@@ -16,13 +16,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
 
 import predict
-from benchmarks.timing import draw, take_turns
+from benchmarks.timing import draw
 from unet_ddp import checkpoint
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.reading import read_image
@@ -45,7 +46,9 @@ def main(chosen: list[str]) -> None:
             parts[name](Path(folder))
 
 
-def write_model(path: Path, *, width: int, scale: float) -> None:
+def write_model(
+    path: Path, *, width: int, scale: float, values: tuple[int, int] = (0, 255)
+) -> None:
     """An untrained network, whose two classes both occur."""
     torch.manual_seed(0)
     architecture = Architecture("unet", 3, 2, None, width)
@@ -54,15 +57,29 @@ def write_model(path: Path, *, width: int, scale: float) -> None:
         {
             "model": build_network(architecture).state_dict(),
             "architecture": architecture.to_plain(),
-            "labels": Labels((0, 255)).to_plain(),
+            "labels": Labels(values).to_plain(),
             "preprocessing": Preprocessing.for_images(3, 255, scale=scale).to_plain(),
         },
     )
 
 
-def medians(works: list[Callable[[], object]], times: int) -> list[float]:
-    """Median seconds of each."""
-    return [statistics.median(seconds) for seconds in take_turns(works, times)]
+class Took(NamedTuple):
+    """Medians of one work's turns."""
+
+    seconds: float
+    cpu: float
+    """Seconds of all cores, which other programs disturb less."""
+
+
+def measure(works: list[Callable[[], object]], times: int) -> list[Took]:
+    """What each takes."""
+    took: list[list[Took]] = [[] for _ in works]
+    for _ in range(times):
+        for work, turns in zip(works, took, strict=True):
+            began, cpu = time.perf_counter(), time.process_time()
+            work()
+            turns.append(Took(time.perf_counter() - began, time.process_time() - cpu))
+    return [Took(*map(statistics.median, zip(*turns, strict=True))) for turns in took]
 
 
 def bare_network(model: Path, image: Path) -> Callable[[], object]:
@@ -89,14 +106,12 @@ def one_image(folder: Path) -> None:
     words = [PREDICT, str(image), "-m", str(model), "--overwrite"]
     for scale in (0.125, 0.5):
         write_model(model, width=32, scale=scale)
-        whole, importing, forward = medians(
-            [
-                lambda: run(words),
-                lambda: run(["-c", "import torch"]),
-                bare_network(model, image),
-            ],
-            7,
-        )
+        works = [
+            lambda: run(words),
+            lambda: run(["-c", "import torch"]),
+            bare_network(model, image),
+        ]
+        whole, importing, forward = (took.seconds for took in measure(works, 7))
         print(
             f"| predict.py one.jpg, width 32, scale {scale} | {whole:.2f} s | import torch "
             f"{importing:.2f} s, forward {forward:.2f} s | {whole / (importing + forward):.2f} |"
@@ -115,7 +130,7 @@ def many_images(folder: Path) -> None:
         Image.fromarray(draw(HEIGHT, WIDTH, number % 8)).save(
             photos / f"{number:03}.jpg", quality=90
         )
-    write_model(model, width=16, scale=0.125)
+    write_model(model, width=16, scale=0.125, values=(0, 1))  # Carvana's
     forward = bare_network(model, photos / "000.jpg")
     words = [str(photos), "-m", str(model), "-o", str(folder / "masks"), "--overwrite"]
 
@@ -132,13 +147,14 @@ def many_images(folder: Path) -> None:
         with one_core_each(cores):
             list(in_threads(lambda _: forward(), range(IMAGES), cores, ahead=2 * cores))
 
-    took, bare, apart = medians(
-        [whole, lambda: [forward() for _ in range(IMAGES)], on_each_core], 3
-    )
-    for how, seconds in (("with torch's threads", bare), ("one on each core", apart)):
+    works = [whole, lambda: [forward() for _ in range(IMAGES)], on_each_core]
+    took, *others = measure(works, 3)
+    for how, bare in zip(("with torch's threads", "one on each core"), others, strict=True):
         print(
-            f"| {IMAGES} photographs, width 16, scale 0.125 | {IMAGES / took:.1f} images/s | forward "
-            f"passes {how} {IMAGES / seconds:.1f} images/s | {seconds / took:.2f} |"
+            f"| {IMAGES} photographs, width 16, scale 0.125 | {IMAGES / took.seconds:.1f} images/s, "
+            f"{took.cpu / IMAGES * 1000:.1f} ms of a core each | forward passes {how} "
+            f"{IMAGES / bare.seconds:.1f} images/s, {bare.cpu / IMAGES * 1000:.1f} ms | "
+            f"{bare.seconds / took.seconds:.2f}; of cores' time {bare.cpu / took.cpu:.2f} |"
         )
 
 

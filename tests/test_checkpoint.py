@@ -28,6 +28,7 @@ from unet_ddp.checkpoint import RunFolder, save
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.inference import Predictor
+from unet_ddp.inference.backends import Member, TorchBackend
 from unet_ddp.network.build import Architecture
 from unet_ddp.network.unet import UNet
 from unet_ddp.preprocessing import Preprocessing
@@ -82,12 +83,9 @@ def test_every_form_predicts_the_same(
     path = tmp_path / "x.pth"
     torch.save(FORMS[form](network.state_dict()), path)
     found = Predictor.from_checkpoint(path, device="cpu")(photo).ids
-    plain = Predictor.of_network(
-        network,
-        Labels((0, 255)),
-        Preprocessing(3, (0.0,) * 3, (1.0,) * 3, 0.5),
-        device=torch.device("cpu"),
-    )
+    pixels, device = Preprocessing(3, (0.0,) * 3, (1.0,) * 3, 0.5), torch.device("cpu")
+    backend = TorchBackend(network, pixels, device)
+    plain = Predictor([Member(backend, Labels((0, 255)), pixels, None, [])], device=device)
     assert (found == plain(photo).ids).all()
     assert 0 < found.mean() < 1  # both classes: the comparison says something
 
@@ -347,3 +345,22 @@ def test_an_error_beside_training_is_not_lost(tmp_path: Path) -> None:
         (tmp_path / "last.pt.tmp").mkdir()  # nothing can be written there
         folder.begin_write({"last.pt": {"model": {"w": torch.ones(1)}}}, "step 3")
         assert "can't be written" in folder.wait()
+
+
+def test_overwriting_a_run_deletes_its_evaluation_and_nothing_of_others(tmp_path: Path) -> None:
+    from unet_ddp.evaluation import FILES
+
+    for kept in ((), ("notes.txt", "old/scores.json")):
+        evaluation = tmp_path / "evaluation"
+        evaluation.mkdir()
+        for name in ("best.pt", "report.html", *(f"evaluation/{name}" for name in FILES)):
+            (tmp_path / name).write_text("of the run before")
+        for name in kept:
+            (evaluation / name).parent.mkdir(exist_ok=True)
+            (evaluation / name).write_text("by hand")
+        with checkpoint.RunFolder(tmp_path, writes=True) as folder:
+            folder.clear()
+        left = {str(path.relative_to(evaluation)) for path in evaluation.rglob("*.*")}
+        assert left == set(kept)
+        assert evaluation.exists() == bool(kept)
+    assert {path.name for path in tmp_path.iterdir()} == {"evaluation"}

@@ -56,6 +56,51 @@ def test_files_are_identical_on_1_2_and_3_ranks(ranks: Ranks, run: Path, tmp_pat
     assert sorted(p.name for p in (tmp_path / "3").iterdir()) == sorted(FILES)
 
 
+def call_in_windows(words: list[str], folder: str) -> tuple[int, str, str]:
+    """As on a machine whose memory no image fits into."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unet_ddp.evaluation.trained.TILE", 16)
+        patch.setattr("unet_ddp.evaluation.trained.all_memory", lambda device: 0)
+        patch.setattr("unet_ddp.evaluation.scoring._AT_ONCE", 100)
+        return call_main("unet_ddp.__main__", words, folder)
+
+
+def test_in_windows_too_ranks_make_no_difference(ranks: Ranks, run: Path, tmp_path: Path) -> None:
+    """Images of 16 x 20 at the network's scale in windows of 16."""
+    for size in (1, 2, 3):
+        argv = ["evaluate", "--workers", "0", "-o", str(tmp_path / str(size))]
+        outcomes = ranks.run(size, call_in_windows, argv, str(run))
+        assert [status for status, _, _ in outcomes] == [0] * size, outcomes
+    for name in FILES:
+        assert len({(tmp_path / str(size) / name).read_bytes() for size in (1, 2, 3)}) == 1, name
+    evaluate(ranks, run, "-o", str(tmp_path / "whole"))
+    found, whole = (json.loads((tmp_path / n / "scores.json").read_text()) for n in ("1", "whole"))
+    assert found["classes"][1]["pixels"] == whole["classes"][1]["pixels"]
+    assert found["dice"] != whole["dice"]  # windows of one stride do see less
+    assert found["dice"] == pytest.approx(whole["dice"], abs=0.2)
+
+
+def test_windows_are_predicts() -> None:
+    """Wide enough, they give the whole image's logits."""
+    from tests.test_tiling import lively_network, noise
+    from unet_ddp.data.labels import Labels
+    from unet_ddp.evaluation import Trained
+    from unet_ddp.preprocessing import Preprocessing
+
+    pixels = Preprocessing.for_images(3, 255, scale=1.0)
+    trained = Trained(lively_network(), Labels((0, 1)), pixels, torch.device("cpu"))
+    image = torch.from_numpy(noise(551, 743))[None]
+    whole = trained(image)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unet_ddp.evaluation.trained.TILE", 512)
+        patch.setattr("unet_ddp.evaluation.trained.OVERLAP", 0.5)
+        assert torch.equal(trained(image), whole)
+        patch.setattr("unet_ddp.evaluation.trained.all_memory", lambda device: 0)
+        found = trained(image)
+    assert not torch.equal(found, whole)
+    assert (found - whole).abs().max() < 1e-4 * max(1, float(whole.abs().max()))
+
+
 def test_its_own_validation_gives_trainings_figure(ranks: Ranks, run: Path, tmp_path: Path) -> None:
     out = evaluate(ranks, run, "-o", str(tmp_path / "out"))[0][1]
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())

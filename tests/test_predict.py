@@ -367,3 +367,101 @@ def test_the_package_itself_is_light() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "False"
+
+
+STOPPED = """
+import os, signal, sys
+sys.path.insert(0, {root!r})
+import predict
+from unet_ddp.writing.files import remove_on_signals, replacing
+
+def write_mask(prediction, path):
+    with replacing(path) as half:
+        half.write_bytes(b"half")
+        if path.name == "b_mask.png":
+            os.kill(os.getpid(), signal.{name})
+            while True:  # the thread goes on in the midst of its file
+                half.stat()
+
+predict.write_mask = write_mask
+remove_on_signals()
+predict.main(["p", "-o", "out", "--rle", "out/list.csv", "--overlay"])
+"""
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_stopped_job_leaves_no_half_files(here: Path, name: str, status: int) -> None:
+    import subprocess
+    import sys
+
+    for letter in "abc":
+        write_photo(here / "p" / f"{letter}.png")
+    program = STOPPED.format(root=str(Path(predict.__file__).parent), name=name)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr and "--skip-existing" in done.stderr
+    left = {path.name for path in (here / "out").iterdir()}
+    assert not [name for name in left if name.startswith(".")] and "b_mask.png" not in left
+
+
+def test_what_a_killed_job_has_left_is_removed(here: Path) -> None:
+    import os
+    import subprocess
+    import sys
+
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=-1).stdout
+    write_photo(here / "p" / "a.png")
+    out = here / "out"
+    out.mkdir()
+    stale = [f".a_mask.png.{int(dead)}.tmp", f".a_overlay.png.{int(dead)}.tmp", ".l.csv.7.part"]
+    stale.append(f".a_probabilities.npy.{int(dead)}.tmp")
+    kept = [f".a_mask.png.{os.getpid()}.tmp", f".other.png.{int(dead)}.tmp", ".a_mask.png.tmp"]
+    for name in (*stale, *kept):
+        (out / name).write_bytes(b"half")
+    words = ["p", "-o", "out", "--overlay", "--rle", "out/l.csv", "--probabilities", "npy"]
+    (out / kept.pop(0)).rename(out / ".a_mask.png.1.tmp")  # another job's that is at work
+    assert predict.main([*words, "--skip-existing"]) == 0
+    hidden = {path.name for path in out.iterdir() if path.name.startswith(".")}
+    assert hidden == {*kept, ".a_mask.png.1.tmp"}
+
+
+def test_without_permission_nothing_is_written(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, exit status 2; among many, an image that can't be read is passed over."""
+    import os
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:  # where another user may come at all
+        folder, open_to_all = Path(name), Path(name) / "out"
+        folder.chmod(0o755)
+        write_photo(folder / "p" / "a.png")
+        write_photo(folder / "p" / "b.png").chmod(0)
+        write_model(folder / "m.pt", Labels((0, 255)))
+        (folder / "closed").mkdir(mode=0o555)
+        open_to_all.mkdir()
+        open_to_all.chmod(0o777)
+        image, secret = str(folder / "p" / "a.png"), str(folder / "p" / "b.png")
+        model = ["-m", str(folder / "m.pt")]
+        before = os.geteuid()
+        if before == 0:
+            os.seteuid(65534)
+        try:
+            for words, said in (
+                ([image, "-o", str(folder / "closed")], "closed: can't be written: no permission"),
+                ([image, "-o", str(folder / "closed" / "new")], "can't be written: no permission"),
+                ([image, "-o", str(open_to_all), "--rle", str(folder / "closed/l.csv")], "closed"),
+                ([secret, "-o", str(open_to_all)], "b.png: no permission to read it"),
+            ):
+                assert predict.main([*words, *model]) == 2
+                err = capsys.readouterr().err
+                assert err.startswith("error: ") and err.count("\n") == 1 and said in err
+                assert not list(open_to_all.iterdir()) and not list((folder / "closed").iterdir())
+            assert predict.main([str(folder / "p"), "-o", str(open_to_all), *model]) == 1
+            assert "b.png: no permission to read it" in capsys.readouterr().err
+            assert [path.name for path in open_to_all.iterdir()] == ["a_mask.png"]
+        finally:
+            os.seteuid(before)
+            (folder / "closed").chmod(0o755)

@@ -6,6 +6,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import tifffile
@@ -111,13 +112,21 @@ LABELS = [
 ]
 
 
+def as_others_see(labels: Labels, ids: np.ndarray) -> np.ndarray:
+    """Values, or colours where OpenCV makes them of a palette."""
+    image = labels.to_image(ids)
+    if image.mode != "P":
+        return np.asarray(image)
+    return np.asarray(image.convert("RGB"))[..., ::-1]
+
+
 @pytest.mark.parametrize("labels", LABELS, ids=str)
 @pytest.mark.parametrize("suffix", [".png", ".tif"])
 def test_masks_are_read_back_as_they_were(
     tmp_path: Path, rng: np.random.Generator, labels: Labels, suffix: str
 ) -> None:
-    """By ourselves, and by others: Pillow, tifffile."""
-    ids = rng.integers(0, labels.num_classes, (601, 300)).astype(np.uint8)
+    """By ourselves, and by others: Pillow, OpenCV, tifffile."""
+    ids = rng.integers(0, labels.num_classes, (1001, 301)).astype(np.uint8)  # several bands
     path = tmp_path / f"m{suffix}"
     write_mask(Prediction.of_ids(ids, labels), path)
     assert np.array_equal(read_ids(path, labels), ids)
@@ -125,6 +134,11 @@ def test_masks_are_read_back_as_they_were(
     if suffix == ".tif":
         stored = tifffile.imread(path)
         assert np.array_equal(stored, np.asarray(labels.to_image(ids)))
+    else:
+        stored = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        assert np.array_equal(
+            stored[..., ::-1] if labels.rgb else stored, as_others_see(labels, ids)
+        )
     with Image.open(path) as image:
         assert (
             np.array_equal(image.convert("RGB"), labels.to_image(ids).convert("RGB"))

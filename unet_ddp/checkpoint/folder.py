@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -25,6 +26,14 @@ _RUN_FILES = (
     "profile.json",
     "report.html",
     "events.out.tfevents.*",
+)
+_EVALUATED = (  # what `evaluate` has written of the run, in `evaluation/`
+    "scores.json",
+    "per_image.csv",
+    "confusion.csv",
+    "threshold.csv",
+    "calibration.csv",
+    "report.html",
 )
 
 
@@ -110,6 +119,11 @@ class RunFolder:
         """Delete the run that is there."""
         for path in self._held():
             path.unlink()
+        evaluation = self.path / "evaluation"
+        for name in _EVALUATED:
+            (evaluation / name).unlink(missing_ok=True)
+        with suppress(OSError):  # it holds what somebody else has put there
+            evaluation.rmdir()
 
     def _held(self) -> list[Path]:
         return [path for pattern in _RUN_FILES for path in self.path.glob(pattern)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from unet_ddp.errors import UserError
@@ -20,6 +21,8 @@ from unet_ddp.metrics import (
     histogram,
 )
 from unet_ddp.world import World
+
+_AT_ONCE = 1 << 22  # pixels that are counted at a time
 
 Progress = Callable[[Iterable[EvaluationSample], int], Iterable[EvaluationSample]]
 
@@ -93,23 +96,36 @@ class _Share:
         classes, device = self.trained.labels.num_classes, self.trained.device
         truth, reduced = sample.truth.to(device), sample.reduced.to(device)
         logits = self.trained(sample.image)
-        self.counts.confusion.add_(confusion(logits.max(1).indices, reduced, classes))
+        for rows in _bands(reduced):
+            found = confusion(logits[:, :, rows].max(1).indices, reduced[:, rows], classes)
+            self.counts.confusion.add_(found)
         logits = resize(logits, truth.shape[-2:])
-        self.counts.histogram.add_(
-            histogram(confidence(logits), logits.max(1).indices, truth, classes)
-        )
-        ids = decide(logits, self.threshold)
+        ids = torch.empty_like(truth)
+        table = np.zeros((classes, classes), np.int64)
+        for rows in _bands(truth):
+            some, true = logits[:, :, rows], truth[:, rows]
+            self.counts.histogram.add_(
+                histogram(confidence(some), some.max(1).indices, true, classes)
+            )
+            ids[:, rows] = decide(some, self.threshold).to(ids.dtype)
+            table += confusion(ids[:, rows], true, classes).cpu().numpy()
         boundaries = count_boundaries(
-            ids[0].cpu().numpy().astype(np.uint8),
+            ids[0].cpu().numpy(),
             truth[0].cpu().numpy(),
             classes,
             tolerance=default_tolerance(*truth.shape[-2:])
             if self.tolerance is None
             else self.tolerance,
         )
-        table = confusion(ids, truth, classes).cpu().numpy()
         name = self.pairs[sample.number].name
         self.records.append(ImageRecord(name, sample.number, table, boundaries))
+
+
+def _bands(masks: Tensor) -> Iterator[slice]:
+    """Rows of masks (1, H, W), for counting takes tens of bytes for a pixel."""
+    _, height, width = masks.shape
+    high = max(1, _AT_ONCE // width)
+    yield from (slice(top, top + high) for top in range(0, height, high))
 
 
 def decide(logits: Tensor, threshold: float | None) -> Tensor:

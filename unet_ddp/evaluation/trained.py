@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,9 +13,15 @@ from torch.nn import functional as F
 from unet_ddp.checkpoint import SavedModel, load_weights
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.inference.backends import bytes_per_pixel, stride_of
+from unet_ddp.inference.memory import all_memory
+from unet_ddp.inference.predictor import OVERLAP, TILE
+from unet_ddp.inference.tiling import Tiling, blend
 from unet_ddp.network.build import Architecture, build_network
 from unet_ddp.preprocessing import Preprocessing
 from unet_ddp.world import World
+
+_MEMORY = 1 / 8  # share of all memory that an image may take: there may be several processes
 
 
 @dataclass(frozen=True)
@@ -41,9 +48,40 @@ class Trained:
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
-        """Pixels (N, H, W, C), as files hold them, to logits (N, num_classes, H, W)."""
+        """Pixels (N, H, W, C), as files hold them, to logits (N, num_classes, H, W).
+
+        Images that are too large for the memory are seen in `predict.py`'s windows.
+        """
+        if self.fits((images.shape[1], images.shape[2])):
+            return self._whole(images)
+        return torch.stack([self._in_windows(image) for image in images])
+
+    def fits(self, size: tuple[int, int]) -> bool:
+        """Whether images of `size` are seen whole.
+
+        By the memory that there is and not by what is free: so that it is the same on any number
+        of processes, and in any minute.
+        """
+        if max(size) <= TILE:
+            return True
+        needed = size[0] * size[1] * bytes_per_pixel(self.network)
+        return needed < _MEMORY * all_memory(self.device)
+
+    def _whole(self, images: Tensor) -> Tensor:
         logits: Tensor = self.network(self.preprocessing(images.to(self.device)))
         return logits
+
+    def _in_windows(self, image: Tensor) -> Tensor:
+        """Pixels (H, W, C) to logits (num_classes, H, W)."""
+        pixels = image.numpy()
+        bands = blend(
+            lambda top, bottom: pixels[top:bottom],
+            lambda windows: self._whole(torch.from_numpy(np.stack(windows))).float().cpu().numpy(),
+            (image.shape[0], image.shape[1]),
+            Tiling(TILE, OVERLAP, stride_of(self.network)),
+        )
+        found = np.concatenate([logits for _, logits in bands], axis=1)
+        return torch.from_numpy(found).to(self.device)
 
 
 def check_described(model: SavedModel, source: Path) -> tuple[Architecture, Labels, Preprocessing]:

@@ -60,20 +60,26 @@ class TorchBackend:
         self.network = fold_batchnorm(network.eval()).to(device)
         self.preprocessing = preprocessing
         self.device = device
-        self.stride = int(getattr(network, "stride", SMALLEST_SIDE))
-        first = getattr(network, "inc", None)
-        values = (
-            _VALUES_PER_PIXEL * first.double_conv[0].out_channels
-            if first is not None
-            else _SMP_VALUES
-        )
-        self.bytes_per_pixel = 4 * values
+        self.stride = stride_of(network)
+        self.bytes_per_pixel = bytes_per_pixel(network)
 
     @torch.inference_mode()
     def __call__(self, pixels: Tensor) -> Tensor:
         batch = self.preprocessing(pixels.to(self.device, non_blocking=True))
         logits: Tensor = self.network(batch)
         return logits.float()
+
+
+def stride_of(network: nn.Module) -> int:
+    """How often it halves, as a power of two."""
+    return int(getattr(network, "stride", SMALLEST_SIDE))
+
+
+def bytes_per_pixel(network: nn.Module) -> int:
+    """Of memory that it takes at its widest, about."""
+    first = getattr(network, "inc", None)
+    values = _SMP_VALUES if first is None else _VALUES_PER_PIXEL * first.double_conv[0].out_channels
+    return 4 * int(values)
 
 
 def fold_batchnorm(network: nn.Module) -> nn.Module:

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import nn
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.reading import ImageFormat, Pixels, fit, read_header, read_image, scaled_size
 from unet_ddp.errors import UserError
-from unet_ddp.inference.backends import Member, TorchBackend, open_member
+from unet_ddp.inference.backends import Member, open_member
 from unet_ddp.inference.memory import free_memory
 from unet_ddp.inference.prediction import Band, Prediction, Scores, allocate, reduce_logits
 from unet_ddp.inference.rows import ArrayRows, Rows, ScaledRows, TiffRows
@@ -101,22 +100,6 @@ class Predictor:
             _check_match(str(path), member, str(paths[0]), members[0])
         options = Options(tile, overlap, tta, threshold)
         return cls(members, device=place, options=options)
-
-    @classmethod
-    def of_network(
-        cls,
-        network: nn.Module,
-        labels: Labels,
-        preprocessing: Preprocessing,
-        *,
-        device: torch.device,
-        options: Options | None = None,
-    ) -> Predictor:
-        """A network that is in memory already, as it is now."""
-        backend = TorchBackend(network, preprocessing, device)
-        return cls(
-            [Member(backend, labels, preprocessing, None, [])], device=device, options=options
-        )
 
     def _pick_threshold(self) -> float | None:
         asked = self.options.threshold

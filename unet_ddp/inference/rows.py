@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.reading import ImageFormat, Pixels, fit
+from unet_ddp.data.reading import ImageFormat, Pixels, fit, holes_in, refuse_not_finite
 from unet_ddp.errors import UserError
 
 _AT_ONCE = 1 << 24  # pixels that are scaled at a time
@@ -107,7 +107,9 @@ class ScaledRows:
         weights = (shared.clip(0) / float(self.ratio)).astype(np.float32)
         narrow = fit(cast(Any, pixels.astype(np.float32)), (len(pixels), self.width))
         mean = np.tensordot(weights, narrow, axes=1)
-        return cast(Pixels, np.rint(mean).astype(pixels.dtype))
+        if pixels.dtype.kind != "f":
+            mean = np.rint(mean)
+        return cast(Pixels, mean.astype(pixels.dtype))
 
 
 class TiffRows:
@@ -115,8 +117,11 @@ class TiffRows:
     strip or tile by tile.
     """
 
-    def __init__(self, path: Path, page: Any, convert: Callable[[Pixels], Pixels]) -> None:
+    def __init__(
+        self, path: Path, page: Any, wanted: ImageFormat, convert: Callable[[Pixels], Pixels]
+    ) -> None:
         self.path = path
+        self._wanted = wanted
         self.height, self.width = page.imagelength, page.imagewidth
         self._page = page
         self._convert = convert
@@ -142,7 +147,7 @@ class TiffRows:
                 convert = _conversion(page, wanted)
                 if convert is None:
                     return None
-                rows = cls(path, page, convert)
+                rows = cls(path, page, wanted, convert)
                 rows.read(0, 1)  # whether it can be decoded
             except Exception:  # the reader of whole images says what is wrong
                 return None
@@ -156,7 +161,17 @@ class TiffRows:
             reason = " ".join(str(error).split())
             raise UserError(f"{self.path}: damaged or cut short ({reason}); replace it") from None
         native = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
-        return self._convert(cast(Pixels, native))
+        return self._filled(self._convert(cast(Pixels, native)))
+
+    def _filled(self, pixels: Pixels) -> Pixels:
+        """As `read_with_holes` does it."""
+        if self._wanted.nodata is not None:
+            holes = holes_in(pixels, self._wanted.nodata)
+            if holes.any():
+                pixels = pixels.copy()
+                pixels[holes] = np.array(self._wanted.fill or 0, pixels.dtype)
+        refuse_not_finite(pixels, self.path)
+        return pixels
 
     def close(self) -> None:
         self._mapped = None
@@ -189,9 +204,9 @@ def _conversion(page: Any, wanted: ImageFormat) -> Callable[[Pixels], Pixels] | 
     """From the file's samples to the wanted channels, for what needs no look at the whole image."""
     plain = page.photometric.name in ("MINISBLACK", "RGB") or page.compression.name == "JPEG"
     upright = page.tags.valueof(_ORIENTATION, default=1) == 1
-    if str(page.dtype) != wanted.dtype or wanted.dtype == "float32" or wanted.nodata is not None:
-        return None  # floats are looked at for nan, and no-data values for what fills them
-    if not plain or not upright or page.planarconfig != _CONTIGUOUS:
+    if str(page.dtype) != wanted.dtype or not plain or not upright:
+        return None
+    if page.planarconfig != _CONTIGUOUS:
         return None
     if page.bitspersample % 8 or page.imagedepth != 1:
         return None

@@ -2,13 +2,77 @@
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Iterator
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
+from types import FrameType
 
 from unet_ddp.errors import UserError
+
+_HALF = re.compile(r"\.(.+)\.(\d+)\.tmp")
+_unfinished: set[Path] = set()
+"""Halves and parts that this process is writing, on any thread."""
+_guard = RLock()  # a signal may come while the main thread holds it
+
+
+def remove_on_signals() -> None:
+    """From now on, Ctrl-C, SIGTERM and SIGHUP end the process at once and leave nothing half written.
+
+    Threads that are in the midst of an image are not waited for.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    with _guard:  # and no other thread begins a file after this
+        for path in _unfinished:
+            with suppress(OSError):
+                path.unlink()
+        os.write(sys.stderr.fileno(), b"stopped; go on by --skip-existing\n")
+        os._exit(128 + number)
+
+
+def _begin(path: Path) -> None:
+    with _guard:
+        _unfinished.add(path)
+
+
+def _end(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+    with _guard:
+        _unfinished.discard(path)
+
+
+def remove_stale(files: Iterable[Path]) -> None:
+    """Remove what killed processes have left of these files."""
+    names: dict[Path, set[str]] = {}
+    for path in files:
+        names.setdefault(path.parent, set()).add(path.name)
+    for folder in names:
+        for half in folder.glob(".*.tmp"):
+            found = _HALF.fullmatch(half.name)
+            if found and found[1] in names[folder] and not _is_alive(int(found[2])):
+                half.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 @contextmanager
@@ -19,6 +83,7 @@ def replacing(path: Path) -> Iterator[Path]:
         UserError: it can't be written; what was there before stays.
     """
     half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _begin(half)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield half
@@ -26,8 +91,7 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise UserError(f"{path}: can't be written: {error.strerror or error}") from None
     finally:
-        with suppress(OSError):
-            half.unlink(missing_ok=True)
+        _end(half)
 
 
 def check_writable(folder: Path) -> None:
@@ -37,9 +101,16 @@ def check_writable(folder: Path) -> None:
         UserError: naming it.
     """
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        why = "no permission" if there.is_dir() else f"{there} is a file"
-        raise UserError(f"{folder}: can't be written: {why}; choose another by --output")
+    if not there.is_dir():
+        raise UserError(
+            f"{folder}: can't be written: {there} is a file; choose another by --output"
+        )
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        why = "no permission" if isinstance(error, PermissionError) else error.strerror
+        raise UserError(f"{folder}: can't be written: {why}; choose another by --output") from None
 
 
 class Part:
@@ -53,8 +124,10 @@ class Part:
         self.path = _part_path(path, rank)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            _begin(self.path)
             self._file = self.path.open("wb")
         except OSError as error:
+            _end(self.path)
             raise UserError(f"{path}: can't be written: {error.strerror or error}") from None
         self._lock = Lock()
 
@@ -71,7 +144,7 @@ class Part:
     def drop(self) -> None:
         """Remove it."""
         self._file.close()
-        self.path.unlink(missing_ok=True)
+        _end(self.path)
 
 
 def in_order(path: Path, size: int) -> Iterator[bytes]:
@@ -90,6 +163,12 @@ def in_order(path: Path, size: int) -> Iterator[bytes]:
     finally:
         for file in files:
             file.close()
+
+
+def remove_stale_parts(path: Path) -> None:
+    """Remove what a killed job, perhaps of more processes, has left of a list."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        part.unlink(missing_ok=True)
 
 
 def _part_path(path: Path, rank: int) -> Path:

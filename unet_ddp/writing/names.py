@@ -9,7 +9,7 @@ from pathlib import Path
 from unet_ddp.config import PredictConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.writing.files import check_writable
+from unet_ddp.writing.files import check_writable, remove_stale, remove_stale_parts
 from unet_ddp.writing.masks import MASK_SUFFIXES, probability_paths
 
 
@@ -58,16 +58,25 @@ def name_outputs(images: Sequence[Path], config: PredictConfig) -> list[Outputs]
     lists = [Path(name) for name in (config.rle, config.polygons) if name is not None]
     for folder in {path.parent for path in (*masks, *lists)}:
         check_writable(folder)
+    remove_stale([*masks, *(image_files.overlay for image_files in outputs), *lists])
+    for path in lists:
+        remove_stale_parts(path)
     return outputs
 
 
 def check_probabilities(outputs: Sequence[Outputs], config: PredictConfig, labels: Labels) -> None:
     """As `name_outputs`, for files that are named after the classes."""
-    if config.probabilities == "none" or config.skip_existing:
+    if config.probabilities == "none":
         return
-    for image_files in outputs:
-        for path in probability_paths(image_files.base, config.probabilities, labels):
+    paths = [
+        path
+        for image_files in outputs
+        for path in probability_paths(image_files.base, config.probabilities, labels)
+    ]
+    if not config.skip_existing:
+        for path in paths:
             _check_free(path, config)
+    remove_stale(paths)
 
 
 def is_done(outputs: Outputs, config: PredictConfig, labels: Labels) -> bool:
