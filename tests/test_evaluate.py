@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests import jobs
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp import checkpoint
@@ -54,6 +55,11 @@ def test_files_are_identical_on_1_2_and_3_ranks(ranks: Ranks, run: Path, tmp_pat
         contents = {(tmp_path / str(size) / name).read_bytes() for size in (1, 2, 3)}
         assert len(contents) == 1 and contents != {b""}, name
     assert sorted(p.name for p in (tmp_path / "3").iterdir()) == sorted(FILES)
+
+
+def test_reading_processes_have_their_imports(ranks: Ranks) -> None:
+    """Spawned ones would begin with seconds of them, for each report of a run by --nproc."""
+    assert ranks.run(1, jobs.read_where_processes_are_spawned) == [3]
 
 
 def test_its_own_validation_gives_trainings_figure(ranks: Ranks, run: Path, tmp_path: Path) -> None:
