@@ -284,6 +284,13 @@ def test_threads_leave_the_warning_filters_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where each image is one that Pillow warns of as large."""
+    before = list(warnings.filters)
+    first, second = told(tmp_path), told(tmp_path)  # as two threads meet in it, now and then
+    for enter in (first.__enter__, second.__enter__):
+        enter()
+    for leave in (first.__exit__, second.__exit__):
+        leave(None, None, None)
+    assert list(warnings.filters) == before
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # as at import
     make_set(tmp_path, 20)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # they have 768; an error from 1000 on
@@ -291,9 +298,4 @@ def test_threads_leave_the_warning_filters_as_they_are(
     before = list(warnings.filters)
     found = scan(pairs, progress=lambda items, total: items, workers=8)
     assert len(found.pairs) == 20 and found.errors == {}
-    first, second = told(tmp_path), told(tmp_path)  # as two threads meet in it, now and then
-    for step in (first.__enter__, second.__enter__):
-        step()
-    for last_step in (first.__exit__, second.__exit__):
-        last_step(None, None, None)
     assert list(warnings.filters) == before
