@@ -132,6 +132,7 @@ def _program(
     folder: Path, words: tuple[str, ...], environment: dict[str, str], streams: list[Path]
 ) -> None:
     gc.freeze()  # as in _serve
+    torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     os.environ.update(environment)

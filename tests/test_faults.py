@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +14,7 @@ import torch
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main, warm_python
-from tests.test_programs import ROOT, TORCHRUN, TRAIN, hear_interrupts, python
+from tests.test_programs import ROOT, TORCHRUN, TRAIN, python
 from unet_ddp import checkpoint
 
 FLAGS = ["--width", "2", "--batch-size", "2", "--augmentation", "none", "--workers", "0"]
@@ -38,6 +36,8 @@ def planted_look(self, report, step):
         os.kill(os.getppid(), signal.SIGTERM)
     if step == 3 and fault == "interrupt" :
         os.kill(os.getpid(), signal.SIGINT)
+    if step == 8 and fault == "interrupt group":
+        os.killpg(0, signal.SIGINT)
     if step == 3 and fault == "die" and rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if step == 3 and fault == "user signal" and rank == 0:
@@ -58,6 +58,8 @@ def planted_gradients(state, batches, loss, preprocess):
     return losses
 
 FiniteGuard.look, engine.gradients = planted_look, planted_gradients
+if fault == "interrupt group":
+    os.setsid()  # with its reading processes, as a shell starts a command
 if __name__ == "__main__":
     train.main()
 """
@@ -355,24 +357,11 @@ def test_shared_memory_that_is_too_small_is_named(tmp_path: Path) -> None:
 def test_workers_survive_a_signal_to_the_whole_group(tmp_path: Path) -> None:
     """Ctrl-C in a terminal reaches the reading processes too: they read on until they are told."""
     make_set(tmp_path, 12)
-    program = plant(tmp_path, "none")
-    process = subprocess.Popen(
-        [sys.executable, "-u", program, *data_flags(tmp_path), *FLAGS[:-1], "1", "--epochs", "999"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=hear_interrupts,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("epoch 2"):
-            os.killpg(process.pid, signal.SIGINT)
-            break
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "stopped by SIGINT" in out and err == ""
+    words = [*data_flags(tmp_path), *FLAGS[:-1], "1", "--epochs", "999"]
+    done = warm_python(tmp_path, plant(tmp_path, "interrupt group"), *words)
+    assert done.returncode == 130, done.stderr
+    assert "epoch 1: loss" in done.stdout
+    assert "stopped by SIGINT" in done.stdout and done.stderr == ""
 
 
 def test_chaos() -> None:

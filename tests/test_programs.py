@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 FLAGS = ["--width", "2", "--epochs", "2", "--batch-size", "2", "--workers", "0"]
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node=2"]
 LAUNCH = ["-W", "ignore::FutureWarning", "-m", "torch.distributed.launch", "--nproc_per_node=2"]
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # as in conftest.py
 TRAIN, PREDICT = str(ROOT / "train.py"), str(ROOT / "predict.py")
 
 
@@ -25,7 +26,7 @@ def python(folder: Path, *words: str, **environment: str) -> subprocess.Complete
     return subprocess.run(
         [sys.executable, *words],
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**os.environ, **ONE_THREAD, **environment},
         capture_output=True,
         text=True,
         timeout=120,
@@ -65,6 +66,7 @@ class Started:
             self.process = subprocess.Popen(
                 [sys.executable, *start, *data_flags(folder), *FLAGS],
                 cwd=folder,
+                env={**os.environ, **ONE_THREAD},
                 stdout=out,
                 stderr=err,
             )
@@ -160,7 +162,7 @@ def restarted(words: list[str], folder: str) -> tuple[int, str, str]:
 
 
 def test_demo_set_where_there_is_no_data(tmp_path: Path) -> None:
-    done = python(tmp_path, TRAIN, "--width", "2", "--max-steps", "1", "--workers", "0")
+    done = warm_python(tmp_path, TRAIN, "--width", "2", "--max-steps", "1", "--workers", "0")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("no data: data/imgs and data/masks are empty")
     assert len(list((tmp_path / "data" / "demo" / "imgs").iterdir())) == 160
