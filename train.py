@@ -23,23 +23,15 @@ from pathlib import Path
 import torch
 
 from unet_ddp import __version__, checkpoint
+from unet_ddp.batches import Reader
 from unet_ddp.checkpoint import RunFolder
 from unet_ddp.config import TrainConfig, parse_train, save_settings, settings
-from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.loaders import (
-    LookAhead,
-    SampleLoader,
-    ScoringSampler,
-    Tolerance,
-    TrainingSampler,
-    count_workers,
-    make_loader,
-)
+from unet_ddp.data.loaders import LookAhead, SampleLoader, TrainingSampler, count_workers
 from unet_ddp.data.prepare import PreparedData, check_classes, prepare
 from unet_ddp.data.splits import write_split
-from unet_ddp.determinism import deterministic
+from unet_ddp.determinism import allow_fast, deterministic
 from unet_ddp.engine import Schedule, TrainState, evaluate, moving_average, train_epoch
 from unet_ddp.errors import UserError
 from unet_ddp.guard import FiniteGuard
@@ -47,15 +39,15 @@ from unet_ddp.losses import DiceCrossEntropy
 from unet_ddp.memory import Trial, explained
 from unet_ddp.metrics import Validation
 from unet_ddp.network.build import Architecture, build_network, choose_architecture
+from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
+from unet_ddp.optimizer import AdamW
 from unet_ddp.precision import Precision
 from unet_ddp.preprocessing import Preprocessing
 from unet_ddp.report import report_run, write_samples
 from unet_ddp.resuming import Begun, fit_batch, keep_global_batch, name_hash, open_run
 from unet_ddp.tracking import Tracker, score_columns, show_files, speaker, start_tracker
 from unet_ddp.world import TROUBLE, Preemption, World, fail_early, tell
-
-READING = 0.8  # of --timeout for a batch to be read: before the other ranks give up on this one
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -82,6 +74,7 @@ class Run:
     training: SampleLoader
     sampler: TrainingSampler
     validation: SampleLoader | None
+    cache: SampleCache | None
     schedule: Schedule
     tracker: Tracker
     guard: FiniteGuard
@@ -106,6 +99,8 @@ class Run:
         self.training.close()
         if self.validation is not None:
             self.validation.close()
+        if self.cache is not None and self.world.local_rank == 0:
+            self.cache.flush()
 
     @property
     def last_step(self) -> int:
@@ -127,6 +122,7 @@ def train(words: list[str], world: World) -> int:
             run.close()
             raise
         run.close()
+        world.on_main(lambda: settle(run))
         run.tracker.close()
         world.on_main(lambda: finish(run, number))
         if run.is_over:
@@ -220,23 +216,25 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
     config = fit_batch(
         config, world, begun, trial(config, world, data, begun), len(data.split.training)
     )
+    allow_fast(one_size=len(set(data.sizes.values())) <= 1)
     with explained(config, world, "building"):
         model = build_model(config, world, data, begun)
-    bad = Tolerance(world, config.launch.skip_bad_files)
-    training, sampler = training_loader(config, world, data, model.preprocessing, bad)
+    reader = Reader(config, world, data, model.preprocessing.format)
+    training, sampler = reader.training()
     options, state = config.optimization, model.state
     schedule = Schedule(options.learning_rate, options.epochs * sampler.steps, options.warmup / 100)
-    validation = validation_loader(config, world, data, model.preprocessing, bad)
+    validation = reader.validation()
     world.on_main(lambda: claim_folder(config, folder, data, begun))
     tracker = start_tracker(
         config,
         is_main=world.is_main,
+        device=world.device,
         steps=schedule.steps,
         done=state.epoch * sampler.steps + state.step,
         images_per_step=sampler.per_step * world.size,
     )
     about = describe(config, world, model, sampler.steps)
-    for line in [*begun.notes, *data.notes, *model.notes, *about]:
+    for line in [*begun.notes, *data.notes, *reader.notes, *model.notes, *about]:
         tracker.say(line)
     run = Run(
         config,
@@ -247,12 +245,14 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
         training,
         sampler,
         validation,
+        reader.cache,
         schedule,
         tracker,
         FiniteGuard(world, data.split.training, most=config.launch.max_bad_steps, say=tracker.say),
     )
     if begun.content is None:
         save(run)  # so that a kill in the first epoch finds a run to go on with
+        settle(run)  # reading processes are forked next, which a thread that writes could disturb
     return run
 
 
@@ -326,12 +326,14 @@ def build_model(config: TrainConfig, world: World, data: PreparedData, begun: Be
         checkpoint.load_weights(network, begun.weights.state, Path(str(config.run.load)))
     network = synchronise_batchnorm(network.to(world.device), world)
     example = torch.zeros(2, architecture.channels, *example_size(data), device=world.device)
+    replica = world.replicate(network, example)
     state = TrainState(
         network,
-        world.replicate(network, example),
-        torch.optim.AdamW(network.parameters(), weight_decay=options.weight_decay, fused=True),
+        replica,
+        AdamW(network.parameters(), weight_decay=options.weight_decay, fused=True),
         precision,
         moving_average(network, options.ema),
+        compile_network(replica, world.device) if options.compile else None,
         sums=torch.zeros(3, dtype=torch.float64, device=world.device),
     )
     if begun.content is not None:
@@ -404,76 +406,6 @@ def choose(
     return architecture, preprocessing, [f"network as in {config.run.load}"]
 
 
-def training_loader(
-    config: TrainConfig,
-    world: World,
-    data: PreparedData,
-    preprocessing: Preprocessing,
-    bad: Tolerance,
-) -> tuple[SampleLoader, TrainingSampler]:
-    """This rank's training batches, and the sampler that says from which step on."""
-    options = config.optimization
-    sampler = TrainingSampler(
-        len(data.split.training),
-        options.batch_size * options.accumulate,
-        rank=world.rank,
-        size=world.size,
-        seed=options.seed,
-    )
-    loader = make_loader(
-        SegmentationDataset(
-            data.split.training,
-            data.labels,
-            preprocessing.format,
-            scale=config.data.scale,
-            augmentation=Augmentation.for_images(
-                data.format, config.data.augmentation, data.crop_size, seed=options.seed
-            ),
-            size=None if data.crop_size else data.smallest,
-            resize_masks=config.data.resize_masks,
-            bad="replaced" if bad.most else "told",
-        ),
-        sampler,
-        batch_size=options.batch_size,
-        workers=count_workers(world, config.launch.workers),
-        pin=world.device.type == "cuda",
-        note=bad.note,
-        timeout=READING * config.launch.timeout,
-    )
-    return loader, sampler
-
-
-def validation_loader(
-    config: TrainConfig,
-    world: World,
-    data: PreparedData,
-    preprocessing: Preprocessing,
-    bad: Tolerance,
-) -> SampleLoader | None:
-    """This rank's share of the validation images, one at a time.
-
-    So every image is computed the same way on any number of ranks, at any size.
-    """
-    if not data.split.validation:
-        return None
-    return make_loader(
-        SegmentationDataset(
-            data.split.validation,
-            data.labels,
-            preprocessing.format,
-            scale=config.data.scale,
-            resize_masks=config.data.resize_masks,
-            bad="left out" if bad.most else "told",
-        ),
-        ScoringSampler(len(data.split.validation), rank=world.rank, size=world.size),
-        batch_size=1,
-        workers=count_workers(world, config.launch.workers),
-        pin=world.device.type == "cuda",
-        note=bad.note,
-        timeout=READING * config.launch.timeout,
-    )
-
-
 def describe(config: TrainConfig, world: World, model: Model, steps: int) -> list[str]:
     """The run in two lines."""
     options = config.optimization
@@ -496,6 +428,7 @@ def score(run: Run, preemption: Preemption) -> Validation | None:
     """Scores over all validation images, the same on every rank; None where there are none."""
     if run.validation is None:
         return None
+    settle(run)  # as before the first step
     state = run.model.state
     counts = evaluate(
         state.scored,
@@ -544,11 +477,23 @@ def describe_validation(validation: Validation | None, best: float) -> str:
 
 
 def save(run: Run, *, is_best: bool = False) -> None:
-    """Write the checkpoints, on the main process; what can't be written is told, and tried again."""
+    """Have the checkpoints written beside what goes on, on the main process.
+
+    What can't be written is told at the next save, which tries again.
+    """
     if run.folder.writes:
-        warning = run.folder.write(compose(run, is_best=is_best), f"step {run.done}")
-        if warning:
-            run.tracker.say(warning)
+        tell_trouble(run, run.folder.begin_write(compose(run, is_best=is_best), f"step {run.done}"))
+
+
+def settle(run: Run) -> None:
+    """Wait until what was saved is on the disk."""
+    tell_trouble(run, run.folder.wait())
+
+
+def tell_trouble(run: Run, warning: str) -> None:
+    """Show a warning, if it is one."""
+    if warning:
+        run.tracker.say(warning)
 
 
 def compose(run: Run, *, is_best: bool = False) -> dict[str, checkpoint.Content]:

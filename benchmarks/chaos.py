@@ -34,6 +34,9 @@ from unet_ddp.world.preemption import is_alive
 
 VICTIM = Path(__file__).parent / "victim.py"
 IMAGES, SAVE_EVERY, STEPS_PER_KILL = 40, 4, 10
+LOST_AT_MOST = (
+    2 * SAVE_EVERY
+)  # the steps since a save, and those that were done while it was written
 LONGEST = 120  # seconds for a start to show its first step
 
 
@@ -232,7 +235,7 @@ def main(argv: list[str] | None = None) -> int:
         same_rows = rows(calm.folder / "run") == rows(wild.folder / "run")
         report(toll, options, epochs * steps_per_epoch, time.time() - began, same, same_rows)
         sound = same and same_rows and not toll.unreadable
-        return 0 if sound and max(toll.lost + toll.lost_to_term, default=0) <= SAVE_EVERY else 1
+        return 0 if sound and max(toll.lost + toll.lost_to_term, default=0) <= LOST_AT_MOST else 1
 
 
 def report(

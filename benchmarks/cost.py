@@ -22,10 +22,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
-from PIL import Image
-
 import train
+from benchmarks.timing import make_images
 from unet_ddp import engine
 from unet_ddp.checkpoint import RunFolder
 from unet_ddp.config import parse_train
@@ -48,19 +46,6 @@ class Nothing:
 
     def stop_for(self, error: Exception) -> None:
         raise error
-
-
-def make_images(folder: Path, count: int) -> list[str]:
-    """`count` images of 240x160 and masks; the flags that point to them."""
-    numbers = np.random.default_rng(0)
-    for side in ("imgs", "masks"):
-        (folder / side).mkdir(parents=True)
-    for n in range(count):
-        small = numbers.integers(0, 256, (10, 15, 3), dtype=np.uint8)
-        image = Image.fromarray(small).resize((240, 160), Image.Resampling.BICUBIC)
-        image.save(folder / "imgs" / f"n{n}q.png")
-        image.convert("L").point(lambda v: 255 * (v > 127)).save(folder / "masks" / f"n{n}q.png")
-    return ["--images", str(folder / "imgs"), "--masks", str(folder / "masks")]
 
 
 def turn(run: train.Run, *, guarded: bool) -> float:

@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 
 import predict
+from benchmarks.timing import draw, take_turns
 from unet_ddp import checkpoint
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.reading import read_image
@@ -59,24 +60,9 @@ def write_model(path: Path, *, width: int, scale: float) -> None:
     )
 
 
-def draw(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """Colours that change slowly, with a little noise: as JPEG, about a Carvana photograph's 0.1 MB."""
-    random = np.random.default_rng(seed)
-    coarse = random.integers(0, 256, (8, 12, 3), dtype=np.uint8)
-    smooth = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
-    noise = random.integers(0, 3, (height, width, 1), dtype=np.uint8)
-    return smooth // 2 + noise
-
-
-def take_turns(works: list[Callable[[], object]], times: int) -> list[float]:
+def medians(works: list[Callable[[], object]], times: int) -> list[float]:
     """Median seconds of each."""
-    took: list[list[float]] = [[] for _ in works]
-    for _ in range(times):
-        for work, seconds in zip(works, took, strict=True):
-            began = time.perf_counter()
-            work()
-            seconds.append(time.perf_counter() - began)
-    return [statistics.median(seconds) for seconds in took]
+    return [statistics.median(seconds) for seconds in take_turns(works, times)]
 
 
 def bare_network(model: Path, image: Path) -> Callable[[], object]:
@@ -103,7 +89,7 @@ def one_image(folder: Path) -> None:
     words = [PREDICT, str(image), "-m", str(model), "--overwrite"]
     for scale in (0.125, 0.5):
         write_model(model, width=32, scale=scale)
-        whole, importing, forward = take_turns(
+        whole, importing, forward = medians(
             [
                 lambda: run(words),
                 lambda: run(["-c", "import torch"]),
@@ -146,7 +132,7 @@ def many_images(folder: Path) -> None:
         with one_core_each(cores):
             list(in_threads(lambda _: forward(), range(IMAGES), cores, ahead=2 * cores))
 
-    took, bare, apart = take_turns(
+    took, bare, apart = medians(
         [whole, lambda: [forward() for _ in range(IMAGES)], on_each_core], 3
     )
     for how, seconds in (("with torch's threads", bare), ("one on each core", apart)):

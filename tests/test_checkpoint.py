@@ -8,10 +8,12 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,8 +24,9 @@ from torch import Tensor
 from tests.conftest import SEED, data_flags, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp import checkpoint
+from unet_ddp.checkpoint import RunFolder, save
 from unet_ddp.data.labels import Labels
-from unet_ddp.errors import UserError
+from unet_ddp.errors import RunError, UserError
 from unet_ddp.inference import Predictor
 from unet_ddp.network.build import Architecture
 from unet_ddp.network.unet import UNet
@@ -244,6 +247,7 @@ import os, random, signal, sys, time
 from pathlib import Path
 import torch
 from unet_ddp import checkpoint
+from unet_ddp.checkpoint import RunFolder, save
 torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
 folder, dice = Path(sys.argv[1]), random.Random(int(sys.argv[2]))
 path = folder / "last.pt"
@@ -308,3 +312,38 @@ def test_no_door_runs_code(ranks: Ranks, tmp_path: Path, door: str, how: str) ->
     assert status == 2 and err.startswith("error: ") and err.count("\n") == 1, (out, err)
     assert "x.pt" in err
     assert not harm.exists()
+
+
+def test_what_is_written_beside_training_is_the_state_at_its_beginning(tmp_path: Path) -> None:
+    """And in order: the next one waits for it, and so does the end."""
+    weight = torch.zeros(3)
+    gate = threading.Event()
+    written: list[float] = []
+
+    def slowly(path: Path, content: dict[str, Any], **how: bool) -> None:
+        assert gate.wait(30)
+        written.append(float(content["model"]["w"][0]))
+        save(path, content, **how)
+
+    with mock.patch.object(checkpoint.folder, "save", slowly):
+        with RunFolder(tmp_path, writes=True) as folder:
+            folder.begin_write({"last.pt": {"model": {"w": weight}}}, "step 1")
+            weight += 1  # a step of the optimizer, while the file is being written
+            assert written == []
+            gate.set()
+            folder.begin_write({"last.pt": {"model": {"w": weight}}}, "step 2")
+            weight += 1
+        assert written == [0.0, 1.0]
+    assert float(checkpoint.load(tmp_path / "last.pt")["model"]["w"][0]) == 1.0
+    assert float(checkpoint.load(tmp_path / "last.1.pt")["model"]["w"][0]) == 0.0
+
+
+def test_an_error_beside_training_is_not_lost(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, writes=True) as folder:
+        nan = torch.tensor([float("nan")])
+        folder.begin_write({"last.pt": {"model": {"w": nan}}}, "step 1")
+        with pytest.raises(RunError, match=r"model\.w holds nan"):
+            folder.begin_write({"last.pt": {"model": {"w": torch.ones(1)}}}, "step 2")
+        (tmp_path / "last.pt.tmp").mkdir()  # nothing can be written there
+        folder.begin_write({"last.pt": {"model": {"w": torch.ones(1)}}}, "step 3")
+        assert "can't be written" in folder.wait()

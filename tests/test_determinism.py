@@ -24,10 +24,10 @@ def train_watched(words: list[str], folder: str) -> tuple[tuple[int, str, str], 
 
     kept, seen = engine.gradients, []
 
-    def watched(*args: Any) -> Any:
+    def watched(*args: Any, **how: Any) -> Any:
         seen.append(torch.are_deterministic_algorithms_enabled())
         torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
-        return kept(*args)
+        return kept(*args, **how)
 
     engine.gradients = watched
     try:

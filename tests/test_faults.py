@@ -49,10 +49,10 @@ def planted_look(self, report, step):
         signal.pause()
     look(self, report, step)
 
-def planted_gradients(state, batches, loss, preprocess):
+def planted_gradients(state, batches, loss, preprocess, **how):
     if fault == "loss on one rank" and state.step == 1 and os.environ["RANK"] == "1":
         sound, loss = loss, lambda logits, masks: sound(logits * float("nan"), masks)
-    losses = gradients(state, batches, loss, preprocess)
+    losses = gradients(state, batches, loss, preprocess, **how)
     if fault.startswith("nan") and (state.step == 1 or fault == "nan always"):
         next(state.network.parameters()).grad.fill_(float("nan"))
     return losses

@@ -11,6 +11,7 @@ from tests.conftest import data_flags, make_set
 from tests.jobs import PIXELS, fixed_sample, stack
 from tests.test_programs import FLAGS, TORCHRUN, TRAIN, python
 from unet_ddp import checkpoint
+from unet_ddp.data.dataset import Sample
 from unet_ddp.engine import Schedule, TrainState, train_epoch
 from unet_ddp.losses import DiceCrossEntropy
 from unet_ddp.network.build import build_network, choose_architecture
@@ -108,3 +109,37 @@ def test_counting_waits_for_nothing() -> None:
             torch.cuda.set_sync_debug_mode("default")
         assert torch.equal(total.confusion.cpu(), 2 * expected.confusion)
         assert total.histogram.sum().item() == 2 * expected.histogram.sum().item()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_step_waits_for_nothing(dtype: str, accumulate: int) -> None:
+    """From the copy of the batch to the update, the host never waits for the GPU."""
+    state, steps = gpu_state(dtype), 6
+    batch = Sample(*(part.pin_memory() for part in stack([fixed_sample(0), fixed_sample(1)])))
+    reports = train_epoch(
+        state, [batch] * steps * accumulate, DiceCrossEntropy().cuda(), PIXELS,
+        Schedule(1e-3, steps), steps=steps, accumulate=accumulate, clip=1.0,
+    )  # fmt: skip
+    next(reports), next(reports)  # libraries start, constants are copied
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        left = list(reports)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(left) == steps - 2
+    assert all(bool(report.is_finite) for report in left)
+
+
+def test_batches_that_are_copied_ahead_are_the_same() -> None:
+    """Copied on a stream of its own while the one before is computed on."""
+    from unet_ddp.engine import _moved
+
+    device = torch.device("cuda")
+    batches = [stack([fixed_sample(n, 512)]) for n in range(12)]
+    pinned = [Sample(*(part.pin_memory() for part in batch)) for batch in batches]
+    busy = torch.randn(4096, 4096, device=device)
+    for batch, moved in zip(batches, _moved(pinned, device), strict=True):
+        busy = (busy @ busy).clamp(-1, 1)  # work that is still going on when the next is copied
+        assert torch.equal(moved.image.cpu(), batch.image)
+        assert torch.equal(moved.mask.cpu(), batch.mask)

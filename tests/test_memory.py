@@ -46,7 +46,8 @@ def train_short_of_memory(
     kept = getattr(module, name)
 
     def limited(first: Any, batches: Any, *rest: Any, **named: Any) -> Any:
-        count = len(batches[0].image) if isinstance(batches, list) else most + 1
+        batches = list(batches) if name == "gradients" else batches
+        count = len(batches[0].image) if name == "gradients" else most + 1
         if int(os.environ["RANK"]) == rank and count > most:
             raise SHORT[kind]()
         return kept(first, batches, *rest, **named)
@@ -200,7 +201,7 @@ def test_a_cpu_is_asked_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_errors_in_a_trial_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("broken code")
 
     monkeypatch.setattr("unet_ddp.memory.gradients", broken)

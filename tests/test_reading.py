@@ -13,10 +13,17 @@ import pytest
 import tifffile
 from PIL import Image, ImageOps
 
-from tests.conftest import make_set
+from tests.conftest import SEED, make_set
 from unet_ddp.data.facts import look_at_image
 from unet_ddp.data.pairs import find_pairs
-from unet_ddp.data.reading import ImageFormat, read_header, read_image, read_mask
+from unet_ddp.data.reading import (
+    ImageFormat,
+    fit,
+    read_header,
+    read_image,
+    read_mask,
+    scaled_size,
+)
 from unet_ddp.data.reading.kinds import told
 from unet_ddp.data.scan import scan
 from unet_ddp.errors import UserError
@@ -299,3 +306,21 @@ def test_threads_leave_the_warning_filters_as_they_are(
     found = scan(pairs, progress=lambda items, total: items, workers=8)
     assert len(found.pairs) == 20 and found.errors == {}
     assert list(warnings.filters) == before
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 0.25, 0.125, 0.3])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_jpeg_s_pixels_are_pillow_s(tmp_path: Path, scale: float, orientation: int) -> None:
+    """Whichever decoder reads it: both at the size that the format gives for little."""
+    random = np.random.default_rng(SEED)
+    small = random.integers(0, 256, (9, 14, 3), dtype=np.uint8)
+    image = Image.fromarray(small).resize((301, 203), Image.Resampling.BICUBIC)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image.save(tmp_path / "x.jpg", quality=88, exif=exif)
+    found = read_image(tmp_path / "x.jpg", ImageFormat(3), scale=scale)
+    with Image.open(tmp_path / "x.jpg") as stored:
+        stored.draft("RGB", (round(301 * scale), round(203 * scale)))
+        plain = np.asarray(ImageOps.exif_transpose(stored))
+    size = scaled_size(*((203, 301) if orientation == 1 else (301, 203)), scale)
+    assert np.array_equal(found, fit(plain, size))

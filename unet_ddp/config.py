@@ -162,6 +162,8 @@ class OptimizationConfig:
     """Mixed precision; on by default on a GPU."""
     amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 where the GPU has it, else float16; on a CPU, float32 unless bfloat16 is asked for."""
+    compile: bool = False
+    """Have torch.compile make code for this network and image size: a minute at the start, quicker steps after it."""
     ema: Annotated[float, _flag(metavar="DECAY")] = 0.0
     """Also keep a moving average of the weights, as 0.999, and score and predict with it; 0 for none."""
     seed: Annotated[int, _flag(metavar="N")] = 0
@@ -211,6 +213,10 @@ class LaunchConfig:
     """Start N processes on this machine, as torchrun --nproc_per_node=N would."""
     workers: Annotated[int | None, _flag(metavar="N")] = None
     """Reading processes per training process; from the cores when absent."""
+    cache: Literal["none", "ram", "disk"] = "none"
+    """Decode and scale each pair once, and keep it: in memory for this start, or on disk, in the user's cache folder, for later ones too."""
+    cache_limit: Annotated[float | None, _flag(metavar="GB")] = None
+    """The most that --cache may take; half of what is free when absent. Pairs beyond it are read each time."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """A GPU where there is one, unless told."""
     timeout: Annotated[float, _flag(metavar="SECONDS")] = 600.0
@@ -221,6 +227,8 @@ class LaunchConfig:
     """Bear up to N files that can't be read, taking another image for each; 0 to stop at the first."""
     rescue_dir: Annotated[str | None, _flag(metavar="DIR")] = None
     """Where the end of a run goes that can't be written to its folder; the system's temporary folder."""
+    profile: bool = False
+    """Show where the time of ten steps goes, and write their trace into the run's folder."""
     deterministic: bool = False
     """Use torch's deterministic algorithms, slower on a GPU, and say where there is none."""
 
@@ -693,6 +701,7 @@ def _limits(config: TrainConfig) -> list[tuple[str, object, bool, str]]:
         ("--max-bad-steps", launch.max_bad_steps, launch.max_bad_steps >= 1, "1 or more"),
         ("--nproc", launch.nproc, launch.nproc >= 1, "1 or more"),
         ("--workers", launch.workers, launch.workers is None or launch.workers >= 0, "0 or more"),
+        ("--cache-limit", launch.cache_limit, launch.cache_limit is None or launch.cache_limit > 0, "above 0"),
         ("--max-steps", launch.max_steps, launch.max_steps is None or launch.max_steps >= 1, "1 or more"),
         ("--timeout", launch.timeout, launch.timeout > 0, "above 0"),
     ]  # fmt: skip

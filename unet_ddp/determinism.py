@@ -51,3 +51,13 @@ def deterministic(say: Callable[[str], None]) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before[2]
         if before[3] is None:
             os.environ.pop(_CUBLAS, None)
+
+
+def allow_fast(*, one_size: bool) -> None:
+    """Let a GPU use TF32 where it computes in float32, and choose convolutions by trying them out.
+
+    Args:
+        one_size: whether all images have the same size: each other size would be tried out anew.
+    """
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = one_size and not torch.are_deterministic_algorithms_enabled()

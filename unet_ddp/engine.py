@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.profiler import record_function
 
 from unet_ddp.data.dataset import Sample
 from unet_ddp.errors import UserError
@@ -60,6 +61,8 @@ class TrainState:
     precision: Precision
     average: AveragedModel | None = None
     """Moving average of the weights."""
+    compiled: nn.Module | None = None
+    """The replica as torch.compile has it: the same weights, no others."""
     epoch: int = 0
     step: int = 0
     """Steps of the optimizer done in this epoch."""
@@ -79,6 +82,11 @@ class TrainState:
         self.epoch, self.step = self.epoch + 1, 0
         self.sums = torch.zeros_like(self.sums)
         return is_best
+
+    @property
+    def forward(self) -> nn.Module:
+        """The replica, in the form that is the fastest."""
+        return self.replica if self.compiled is None else self.compiled
 
     @property
     def scored(self) -> nn.Module:
@@ -160,43 +168,82 @@ def train_epoch(
         seed: for random layers, drawn anew at each step; of its own for each rank.
     """
     state.replica.train()
-    source = iter(batches)
+    source = _moved(batches, state.precision.device)
     while state.step < (steps if until is None else min(steps, until)):
         step = state.epoch * steps + state.step
         rate = schedule.at(step)
         for group in state.optimizer.param_groups:
             group["lr"] = rate
         torch.manual_seed(_mix(seed, step))
-        batches_now = list(islice(source, accumulate))
         before = _statistics(state.network)
-        losses = gradients(state, batches_now, loss, preprocess)
-        is_finite = _update(state, losses, clip)
-        _keep_statistics(before, is_finite)
+        pairs: list[int] = []
+        losses = gradients(
+            state, _noted(islice(source, accumulate), pairs), loss, preprocess, count=accumulate
+        )
+        with record_function("step"):
+            is_finite = _update(state, losses, clip)
+            _keep_statistics(before, is_finite)
+            state.sums += torch.where(is_finite, losses, torch.zeros_like(losses))
         state.step += 1
-        state.sums += torch.where(is_finite, losses, torch.zeros_like(losses))
-        pairs = [int(pair) for batch in batches_now for pair in batch.pair]
         yield StepReport(losses, rate, is_finite, pairs)
 
 
 def gradients(
     state: TrainState,
-    batches: list[Sample],
+    batches: Iterable[Sample],
     loss: DiceCrossEntropy,
     preprocess: Preprocessing,
+    *,
+    count: int,
 ) -> Tensor:
-    """Backward passes of one step's batches; their mean losses, (3,)."""
+    """Backward passes of one step's `count` batches; their mean losses, (3,)."""
     precision, total = state.precision, torch.zeros(3, device=state.precision.device)
-    accumulate = len(batches)
     for number, batch in enumerate(batches, start=1):
         images, masks = _to_device(batch, precision.device)
-        last = number == accumulate
-        with nullcontext() if last else without_sync(state.replica):
-            with precision.autocast():
-                logits = _forward(state.replica, preprocess(images, _dtype(state.network)))
-            losses = loss(logits, masks)
-            precision.scaler.scale(losses.total / accumulate).backward()
-        total += torch.stack([part.detach().float() for part in losses]) / accumulate
+        with nullcontext() if number == count else without_sync(state.replica):
+            with record_function("forward"), precision.autocast():
+                logits = _forward(state.forward, preprocess(images, _dtype(state.network)))
+            with record_function("loss"):
+                losses = loss(logits, masks)
+            del images, logits
+            with record_function("backward"):
+                precision.scaler.scale(losses.total / count).backward()
+        total += torch.stack([part.detach().float() for part in losses]) / count
     return total
+
+
+def _moved(batches: Iterable[Sample], device: torch.device) -> Iterator[Sample]:
+    """`batches` on a GPU: while one is computed on, the next is copied, on a stream of its own."""
+    if device.type != "cuda":
+        yield from batches
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    ahead: tuple[Sample, torch.cuda.Event] | None = None
+    for batch in batches:
+        with torch.cuda.stream(stream):
+            images, masks = _to_device(batch, device)
+            arriving = Sample(images, masks, batch.pair), stream.record_event()
+        if ahead is not None:
+            yield _arrived(*ahead)
+        ahead = arriving
+    if ahead is not None:
+        yield _arrived(*ahead)
+
+
+def _arrived(batch: Sample, event: torch.cuda.Event) -> Sample:
+    """A batch that is being copied, for work that begins when it is there."""
+    stream = torch.cuda.current_stream(batch.image.device)
+    stream.wait_event(event)
+    for tensor in (batch.image, batch.mask):
+        tensor.record_stream(stream)  # or its memory could be given away while it is worked on
+    return batch
+
+
+def _noted(batches: Iterable[Sample], pairs: list[int]) -> Iterator[Sample]:
+    """`batches`, with the numbers of their pairs added to `pairs`."""
+    for batch in batches:
+        pairs += batch.pair.tolist()
+        yield batch
 
 
 def _statistics(network: nn.Module) -> list[tuple[list[Tensor], Tensor]]:
@@ -225,7 +272,7 @@ def _keep_statistics(before: list[tuple[list[Tensor], Tensor]], is_finite: Tenso
 def _forward(replica: nn.Module, images: Tensor) -> Tensor:
     try:
         logits: Tensor = replica(images)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # compiled, it is a RuntimeError
         if "more than 1 value per channel" not in str(error):
             raise
         raise UserError(
@@ -280,7 +327,8 @@ def evaluate(
 
 
 def _to_device(batch: Sample, device: torch.device) -> tuple[Tensor, Tensor]:
-    return batch.image.to(device, non_blocking=True), batch.mask.to(device, non_blocking=True)
+    with record_function("host to device"):
+        return batch.image.to(device, non_blocking=True), batch.mask.to(device, non_blocking=True)
 
 
 def _dtype(network: nn.Module) -> torch.dtype:

@@ -19,6 +19,7 @@ from unet_ddp.engine import TrainState, gradients
 from unet_ddp.errors import RunError
 from unet_ddp.losses import DiceCrossEntropy
 from unet_ddp.network.build import Architecture, build_network
+from unet_ddp.optimizer import AdamW
 from unet_ddp.precision import Precision
 from unet_ddp.preprocessing import Preprocessing
 from unet_ddp.world import World, alone
@@ -82,9 +83,10 @@ class Trial:
         if device.type == "cuda":
             spare = int(_MARGIN * torch.cuda.get_device_properties(device).total_memory)
             held.append(torch.empty(spare, dtype=torch.uint8, device=device))
-        optimizer = torch.optim.AdamW(network.parameters(), fused=True)
+        optimizer = AdamW(network.parameters(), fused=True)
         state = TrainState(network, network, optimizer, self.precision)
-        gradients(state, [self._batch(count)] * batches, self.loss, self.preprocessing)
+        batch = self._batch(count)
+        gradients(state, [batch] * batches, self.loss, self.preprocessing, count=batches)
 
     def _batch(self, count: int) -> Sample:
         height, width = self.size

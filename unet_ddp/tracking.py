@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import torch
+from torch.profiler import record_function
 from tqdm import tqdm
 
 from unet_ddp.config import TrainConfig, settings
 from unet_ddp.engine import StepReport
 from unet_ddp.errors import one_line
 from unet_ddp.metrics import Validation
+from unet_ddp.profiling import Profile
 
 Item = TypeVar("Item")
 Row = dict[str, Any]
@@ -43,6 +46,7 @@ class Tracker:
         steps: of the whole run.
         done: steps that a resumed run has behind it.
         images_per_step: over all ranks.
+        profile: is told of each step.
     """
 
     def __init__(
@@ -53,12 +57,14 @@ class Tracker:
         steps: int,
         done: int = 0,
         images_per_step: int = 1,
+        profile: Profile | None = None,
     ) -> None:
         self.writers = writers
+        self.profile = profile
         self.speaks = speaks
         self.images_per_step = images_per_step
         self.waited = 0.0
-        self._began = self._looked = time.perf_counter()
+        self._began = self._looked = self._last = time.perf_counter()
         self._steps = 0
         # Silent in a log file: there, the line of each epoch tells.
         self._bar = tqdm(
@@ -78,7 +84,8 @@ class Tracker:
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Epoch `epoch`, from 0, begins or goes on."""
         self._bar.set_description(f"epoch {epoch + 1}/{epochs}")
-        self._began, self.waited, self._steps = time.perf_counter(), 0.0, 0
+        self._began = self._last = time.perf_counter()
+        self.waited, self._steps = 0.0, 0
 
     def waiting(self, batches: Iterable[Item]) -> Iterator[Item]:
         """`batches`, with the time counted that they are waited for."""
@@ -86,7 +93,8 @@ class Tracker:
         while True:
             asked = time.perf_counter()
             try:
-                batch = next(source)
+                with record_function("data wait"):
+                    batch = next(source)
             except StopIteration:
                 return
             finally:
@@ -97,7 +105,9 @@ class Tracker:
         """A step was done; its loss is looked at now and then only."""
         self._steps += 1
         self._bar.update()
-        now = time.perf_counter()
+        if self.profile is not None:
+            self._tell_profile(self.profile.step())
+        now = self._last = time.perf_counter()
         if self._bar.disable or now - self._looked < _REFRESH:
             return
         self._looked = now
@@ -106,20 +116,29 @@ class Tracker:
             f"{self.images_per_second:.1f} images/s, data {self.data_wait:.0%}"
         )
 
+    def _tell_profile(self, lines: list[str]) -> None:
+        for line in lines:
+            self.say(line)
+
     @property
     def seconds(self) -> float:
-        """Since the epoch began here."""
+        """Since the epoch began here, with its scoring."""
         return time.perf_counter() - self._began
 
     @property
+    def _training(self) -> float:
+        """Seconds from the epoch's beginning here to its last step."""
+        return max(self._last - self._began, 1e-9)
+
+    @property
     def images_per_second(self) -> float:
-        """Of this epoch so far, over all ranks."""
-        return self._steps * self.images_per_step / max(self.seconds, 1e-9)
+        """Trained on in this epoch so far, over all ranks."""
+        return self._steps * self.images_per_step / self._training
 
     @property
     def data_wait(self) -> float:
-        """Share of this epoch's time that was spent waiting for data."""
-        return self.waited / max(self.seconds, 1e-9)
+        """Share of this epoch's training that was spent waiting for data."""
+        return self.waited / self._training
 
     def write(self, row: Row, step: int) -> None:
         """A row of numbers for all writers."""
@@ -131,6 +150,8 @@ class Tracker:
 
     def close(self) -> None:
         """The end."""
+        if self.profile is not None:
+            self._tell_profile(self.profile.close())
         self._bar.close()
         for writer in self.writers:
             try:
@@ -140,7 +161,13 @@ class Tracker:
 
 
 def start_tracker(
-    config: TrainConfig, *, is_main: bool, steps: int, done: int, images_per_step: int
+    config: TrainConfig,
+    *,
+    is_main: bool,
+    device: torch.device,
+    steps: int,
+    done: int,
+    images_per_step: int,
 ) -> Tracker:
     """The tracker of a run; `done` steps of `steps` are behind it."""
     writers: list[Writer] = []
@@ -152,7 +179,14 @@ def start_tracker(
         ]
         if config.run.wandb:
             writers.append(WandbWriter(config.run.exp_name, folder, settings(config)))
-    return Tracker(writers, speaks=is_main, steps=steps, done=done, images_per_step=images_per_step)
+    return Tracker(
+        writers,
+        speaks=is_main,
+        steps=steps,
+        done=done,
+        images_per_step=images_per_step,
+        profile=Profile(config.folder, device) if is_main and config.launch.profile else None,
+    )
 
 
 def show_files(items: Iterable[Item], total: int) -> Iterator[Item]:

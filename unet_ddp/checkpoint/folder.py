@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from unet_ddp.checkpoint.background import Background, copy_to_host
 from unet_ddp.checkpoint.files import Content, first_not_finite, save
 from unet_ddp.errors import RunError, UserError
 
@@ -21,6 +22,7 @@ _RUN_FILES = (
     "metrics.csv",
     "split.csv",
     "samples.png",
+    "profile.json",
     "report.html",
     "events.out.tfevents.*",
 )
@@ -40,6 +42,7 @@ class RunFolder:
         self.trouble = ""
         """Why the newest checkpoint could not be written; empty when it was."""
         self._lock: IO[str] | None = None
+        self._background: Background[str] = Background()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -50,6 +53,7 @@ class RunFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._background.close()  # while the folder is still held
         if self._lock is not None:
             self._lock.close()
 
@@ -109,6 +113,28 @@ class RunFolder:
 
     def _held(self) -> list[Path]:
         return [path for pattern in _RUN_FILES for path in self.path.glob(pattern)]
+
+    def begin_write(self, files: Mapping[str, Content], position: str) -> str:
+        """Have checkpoints written, as `write` does, beside what goes on: from a copy of them.
+
+        At most one is being written: an earlier one is waited for, and its warning returned.
+
+        Raises:
+            RunError: of the earlier one.
+        """
+        warning = self.wait()
+        if self.writes:
+            kept = copy_to_host(dict(files))
+            self._background.begin(lambda: self.write(kept, position))
+        return warning
+
+    def wait(self) -> str:
+        """The warning, empty when all is well, of what is being written, once it is.
+
+        Raises:
+            RunError: as `write`.
+        """
+        return self._background.wait() or ""
 
     def write(self, files: Mapping[str, Content], position: str) -> str:
         """Write checkpoints by name, in this order; returns a warning, empty when all is well.

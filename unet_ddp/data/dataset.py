@@ -9,13 +9,15 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from unet_ddp.data.augmentation import Augmentation
+from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Pair
-from unet_ddp.data.reading import ImageFormat, nearest, read_mask, read_with_holes
+from unet_ddp.data.reading import ImageFormat, Pixels, nearest, read_mask, read_with_holes
 from unet_ddp.errors import UserError
 
 Key = tuple[int, int]
@@ -55,6 +57,7 @@ class SegmentationDataset(Dataset[Sample | Replaced | UserError]):
         size: (height, width) that all samples must have; None for any.
         resize_masks: bring masks of another size to that of their images.
         bad: what becomes of a pair that can't be read: told, replaced by another, or left out.
+        cache: where samples are kept as they come from the reader.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class SegmentationDataset(Dataset[Sample | Replaced | UserError]):
         size: tuple[int, int] | None = None,
         resize_masks: bool = False,
         bad: Literal["told", "replaced", "left out"] = "told",
+        cache: SampleCache | None = None,
     ) -> None:
         self.images = PathTable(pair.image for pair in pairs)
         self.masks = PathTable(pair.mask for pair in pairs)
@@ -78,6 +82,8 @@ class SegmentationDataset(Dataset[Sample | Replaced | UserError]):
         self.size = size
         self.resize_masks = resize_masks
         self.bad = bad
+        self.cache = cache
+        self.slots = cache.slots(pairs) if cache is not None else None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -102,20 +108,12 @@ class SegmentationDataset(Dataset[Sample | Replaced | UserError]):
         return error
 
     def _read(self, epoch: int, index: int) -> Sample:
-        image_path, mask_path = self.images[index], self.masks[index]
-        image, holes = read_with_holes(image_path, self.format, scale=self.scale)
-        mask = self.labels.to_ids(read_mask(mask_path, scale=self.scale), mask_path)
-        if mask.shape != image.shape[:2]:
-            if not self.resize_masks:
-                raise UserError(f"{mask_path}: not of the size of {image_path}; make them equal")
-            mask = nearest(mask.astype(np.int32), image.shape[:2]).astype(np.uint8)
+        image, mask = self._kept(index)
         if self.size is not None and image.shape[:2] != self.size:
             raise UserError(
-                f"{image_path}: at its scale {image.shape[1]}x{image.shape[0]} pixels, the others "
-                f"{self.size[1]}x{self.size[0]}; give --crop-size to train on parts of one size"
+                f"{self.images[index]}: at its scale {image.shape[1]}x{image.shape[0]} pixels, the "
+                f"others {self.size[1]}x{self.size[0]}; give --crop-size to train on parts of one size"
             )
-        if holes is not None:
-            mask[holes] = IGNORE_ID
         if self.augmentation is not None:
             image, mask = self.augmentation(image, mask, epoch=epoch, index=index)
         return Sample(
@@ -123,6 +121,30 @@ class SegmentationDataset(Dataset[Sample | Replaced | UserError]):
             torch.from_numpy(np.require(mask, requirements=_OWN)),
             torch.tensor(index),
         )
+
+    def _kept(self, index: int) -> tuple[Pixels, NDArray[np.uint8]]:
+        """The pair, decoded now or before."""
+        if self.cache is None or self.slots is None:
+            return self._decode(index)
+        slot = int(self.slots[index])
+        found = self.cache.get(slot)
+        if found is None:
+            found = self._decode(index)
+            self.cache.put(slot, *found)
+        return found
+
+    def _decode(self, index: int) -> tuple[Pixels, NDArray[np.uint8]]:
+        """Image (H, W, C) and class ids (H, W) of a pair, scaled."""
+        image_path, mask_path = self.images[index], self.masks[index]
+        image, holes = read_with_holes(image_path, self.format, scale=self.scale)
+        mask = self.labels.to_ids(read_mask(mask_path, scale=self.scale), mask_path)
+        if mask.shape != image.shape[:2]:
+            if not self.resize_masks:
+                raise UserError(f"{mask_path}: not of the size of {image_path}; make them equal")
+            mask = nearest(mask, image.shape[:2])
+        if holes is not None:
+            mask[holes] = IGNORE_ID
+        return image, mask
 
 
 class PathTable:

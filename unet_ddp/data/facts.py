@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.reading import (
+    Codes,
     Header,
     ImageFormat,
     Pixels,
@@ -132,7 +133,7 @@ def _refuse_huge(header: Header, path: Path) -> None:
         )
 
 
-def _count(codes: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _count(codes: Codes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The values in a mask, rising, and the pixels of each."""
     if codes.size and codes.min() >= 0 and codes.max() < 65536:  # ten times as fast as sorting
         counts = np.bincount(codes.ravel())

@@ -37,6 +37,8 @@ class PreparedData:
     """Measured on the training images; None for 8 bit, whose range is known."""
     groups: dict[str, str] = field(default_factory=dict)
     """The group of each pair, by name."""
+    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """(height, width) of each image that was looked at, after scaling, by name."""
 
 
 def prepare(
@@ -72,6 +74,10 @@ def prepare(
         data.notes + [f"warning: {line}" for line in data.warnings],
         measured,
         data.groups,
+        {
+            pair.name: scaled_size(*size, config.scale)
+            for pair, size in zip(found.pairs, found.sizes, strict=True)
+        },
     )
 
 

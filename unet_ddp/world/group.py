@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import record_function
 
 from unet_ddp.errors import RunError, UserError
 
@@ -178,8 +179,9 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        total = tensor.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
+        with record_function("all-reduce"):
+            total = tensor.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(total)
         return total
 
     @staticmethod

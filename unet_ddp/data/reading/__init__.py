@@ -9,19 +9,30 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.reading import arrays, pictures
-from unet_ddp.data.reading.kinds import SUFFIXES, Header, ImageFormat, Pixels, bits_of, told
+from unet_ddp.data.reading.kinds import (
+    SUFFIXES,
+    Codes,
+    Header,
+    ImageFormat,
+    Pixels,
+    bits_of,
+    told,
+)
 from unet_ddp.errors import UserError
+
+Value = TypeVar("Value", bound=np.generic)
 
 _BANDS = 64  # OpenCV takes no more than 128 at a time
 
 __all__ = [
     "SUFFIXES",
+    "Codes",
     "Header",
     "ImageFormat",
     "Pixels",
@@ -156,32 +167,36 @@ def fit(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     return cast(Pixels, parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2))
 
 
-def read_mask(path: Path, *, scale: float = 1.0) -> NDArray[np.int32]:
+def read_mask(path: Path, *, scale: float = 1.0) -> Codes:
     """The mask's values, every one of them a value that the file holds, at `scale`.
 
     Returns:
-        (H, W) int32: grey values or palette indices as they are, colours as 0xRRGGBB.
+        (H, W): grey values or palette indices as they are, of 8 bit as uint8 and else as int32;
+        colours as 0xRRGGBB, int32.
 
     Raises:
         UserError: it can't be read.
     """
     with told(path):
-        values = arrays.read_codes(path) if arrays.is_array(path) else pictures.read_codes(path)
-    if values.ndim == 3:
-        if values.shape[2] < 3:
-            raise UserError(f"{path}: {values.shape[2]} bands; a mask has one, or three of colour")
-        red, green, blue = (values[..., band].astype(np.int32) for band in range(3))
-        values = red << 16 | green << 8 | blue
-    codes = values.astype(np.int32)
-    height, width = codes.shape
-    return codes if scale == 1 else nearest(codes, scaled_size(height, width, scale))
+        if arrays.is_array(path):
+            values = arrays.read_codes(path)
+            height, width = values.shape[:2]
+            values = values if scale == 1 else nearest(values, scaled_size(height, width, scale))
+        else:
+            values = pictures.read_codes(path, scale)
+    if values.ndim == 2:
+        return values if values.dtype == np.uint8 else values.astype(np.int32, copy=False)
+    if values.shape[2] < 3:
+        raise UserError(f"{path}: {values.shape[2]} bands; a mask has one, or three of colour")
+    red, green, blue = (values[..., band].astype(np.int32) for band in range(3))
+    return red << 16 | green << 8 | blue
 
 
-def nearest(codes: NDArray[np.int32], size: tuple[int, int]) -> NDArray[np.int32]:
-    """The value at the centre of each new pixel: no value that was not there."""
+def nearest(pixels: NDArray[Value], size: tuple[int, int]) -> NDArray[Value]:
+    """`pixels` (H, W, …) at `size` (height, width): what lies at the centre of each new pixel, so
+    that no value is new."""
     rows, columns = (
         ((np.arange(new) + 0.5) * old / new).astype(np.intp)
-        for new, old in zip(size, codes.shape, strict=True)
+        for new, old in zip(size, pixels.shape, strict=False)
     )
-    sampled: NDArray[np.int32] = codes[rows[:, None], columns]
-    return sampled
+    return cast(NDArray[Value], pixels[rows].take(columns, axis=1))

@@ -18,6 +18,9 @@ from unet_ddp.errors import UserError
 Pixels = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.int16] | NDArray[np.float32]
 """(H, W, C)"""
 
+Codes = NDArray[np.uint8] | NDArray[np.int32]
+"""(H, W): the values of a mask."""
+
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"})
 TIFFS = frozenset({".tif", ".tiff"})
 SUFFIXES = PICTURES | TIFFS | {".npy"}
