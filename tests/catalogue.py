@@ -319,6 +319,7 @@ CASES = [
     Case("infinity in a float TIFF", float_with(np.inf), 2, ("cx.tif", "nan or infinity")),
     Case("int16 TIFF with GDAL's no-data value", as_tiff("int16", extratags=[(42113, 2, 0, "-300", True)]), 0, ("int16", "no-data value -300")),
     Case("five bands of 16 bit", as_tiff("uint16", 5), 0, ("5 bands, 16 bit", "5 channels")),
+    Case("two hundred bands", as_tiff("uint16", 200), 0, ("200 bands, 16 bit", "200 channels"), ["--augmentation", "overhead"]),
     Case("five bands among four", lambda f: (as_tiff("uint16", 5)(f), tifffile.imwrite(f / "imgs" / "cx.tif", np.zeros((24, 32, 4), np.uint16), photometric="minisblack", planarconfig="contig")), 2, ("cx.tif", "4 channels", "5")),
     Case("NPY arrays", numpy_arrays, 0, ("colour, 8 bit",)),
     Case("images of one colour", lambda f: Image.new("RGB", (32, 24), (9, 9, 9)).save(image(f)), 0, ("1 image(s) of one colour", "cx.png")),

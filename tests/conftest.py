@@ -14,6 +14,9 @@ from PIL import Image
 
 from tests.ranks import Ranks
 
+# Networks are small here, and threads that wait for each other on a machine with other work wait long.
+torch.set_num_threads(1)
+
 SEED = int(os.environ.get("TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from unet_ddp.precision import Precision
 from unet_ddp.preprocessing import Preprocessing
 from unet_ddp.world import World, join, leave, sum_over_ranks
 
-GLOBAL_BATCH, STEPS = 8, 20
+GLOBAL_BATCH = 8
 PIXELS = Preprocessing.for_images(3, 255, scale=1.0)
 
 
@@ -50,22 +51,24 @@ def new_state(
     )
 
 
-def train_steps(model: str, encoder: str | None, accumulate: int = 1) -> dict[str, np.ndarray]:
-    """Weights after STEPS steps in float64, on whatever world this is."""
+def train_steps(
+    model: str, encoder: str | None, accumulate: int = 1, steps: int = 20
+) -> dict[str, np.ndarray]:
+    """Weights after `steps` steps in float64, on whatever world this is."""
     world = join("cpu", 60)
     state = new_state(world, model, encoder, torch.float64)
     mine = GLOBAL_BATCH // world.size // accumulate
     batches = [
         stack([fixed_sample(first + world.rank + n * world.size) for n in range(mine)])
-        for first in range(0, STEPS * GLOBAL_BATCH, GLOBAL_BATCH // accumulate)
+        for first in range(0, steps * GLOBAL_BATCH, GLOBAL_BATCH // accumulate)
     ]
     reports = train_epoch(
         state,
         batches,
         DiceCrossEntropy(class_weights=(0.5, 1.0, 2.0)),
         PIXELS,
-        Schedule(1e-3, STEPS),
-        steps=STEPS,
+        Schedule(1e-3, steps),
+        steps=steps,
         accumulate=accumulate,
         clip=1.0,
     )
@@ -97,6 +100,27 @@ def count_shards(counts: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
     gc.collect()
     leave(world)
     return totals
+
+
+def read_where_processes_are_spawned() -> int:
+    """How many samples a reading process gives in a process that would spawn others, as --nproc's do.
+
+    A spawned one would be sent the data set, which can't be: its class is known here alone.
+    """
+    from unet_ddp.evaluation.dataset import fetch
+
+    class Numbers:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, key: tuple[int, int]) -> int:
+            return key[1]
+
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        return len(list(fetch(Numbers(), World(), workers=1)))  # type: ignore[arg-type]
+    finally:
+        multiprocessing.set_start_method(None, force=True)
 
 
 def on_main_results() -> tuple[int, str]:

@@ -1,10 +1,17 @@
-"""A pool of processes that form worlds of any size, so that start-ups are paid once."""
+"""Processes whose imports are paid once: a pool that forms worlds of any size, and whole programs."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import io
 import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -16,6 +23,23 @@ import torch.distributed as dist
 from torch import multiprocessing as mp
 
 LIMIT = 120  # seconds for one job: a hang is a failure, not a wait
+HEAVY = [
+    "tests.jobs",
+    "train",
+    "torch._dynamo",  # by the first step of an optimizer
+    "torchvision.utils",
+    "torch.utils.tensorboard",
+    "albumentations",
+    "tyro",
+]
+
+
+def warm_context() -> Any:
+    """Makes processes that begin with what a run imports: seconds, which one server pays for all."""
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(HEAVY)
+    return context
 
 
 class Ranks:
@@ -45,7 +69,7 @@ class Ranks:
         return [value for _, value in outcomes]
 
     def _add(self) -> None:
-        context = mp.get_context("spawn")
+        context = warm_context()
         here, there = context.Pipe()
         process = context.Process(target=_serve, args=(there,), daemon=False)
         process.start()
@@ -53,9 +77,9 @@ class Ranks:
         self.workers.append((process, here))
 
     def close(self) -> None:
-        for process, pipe in self.workers:
-            with contextlib.suppress(OSError):
-                pipe.close()
+        for _, pipe in self.workers:  # all at once: to end takes them some tenths of a second
+            pipe.close()
+        for process, _ in self.workers:
             process.join(5)
             process.kill()
         self.workers = []
@@ -63,6 +87,7 @@ class Ranks:
 
 def _serve(pipe: Connection) -> None:
     torch.set_num_threads(1)
+    gc.freeze()  # a run collects garbage at its end: not among all that has been imported
     while True:
         try:
             rank, size, port, job, args = pipe.recv()
@@ -82,6 +107,48 @@ def _serve(pipe: Connection) -> None:
             pipe.send((True, job(*args)))
         except BaseException:
             pipe.send((False, f"rank {rank} of {size}: {traceback.format_exc()}"))
+
+
+def warm_python(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What `python WORDS` does in `folder`, in a process of its own that has its imports already.
+
+    Ranks of `--nproc` are forked from it and have them too; those of torchrun start anew.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        streams = [Path(place, name) for name in ("out", "err")]
+        process = warm_context().Process(
+            target=_program, args=(folder, words, {**os.environ, **environment}, streams)
+        )
+        process.start()
+        process.join(LIMIT)
+        out, err = (path.read_text() if path.exists() else "" for path in streams)
+        if process.exitcode is None:
+            process.kill()
+            raise subprocess.TimeoutExpired(list(words), LIMIT, out, err)
+        return subprocess.CompletedProcess(list(words), process.exitcode, out, err)
+
+
+def _program(
+    folder: Path, words: tuple[str, ...], environment: dict[str, str], streams: list[Path]
+) -> None:
+    gc.freeze()  # as in _serve
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(folder)
+    os.environ.update(environment)
+    for number, path in enumerate(streams, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    mp.start_processes = functools.partial(_forked, mp.start_processes)
+    if words[0] == "-m":
+        sys.argv = list(words[1:])
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(words)
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def _forked(start: Callable[..., Any], *args: Any, **how: Any) -> Any:
+    return start(*args, **{**how, "start_method": "fork"})
 
 
 def call_main(module: str, argv: list[str], folder: str) -> tuple[int, str, str]:

@@ -51,6 +51,26 @@ def test_streams_differ_by_epoch_and_index_and_not_by_workers(tmp_path: Path) ->
     assert stream(dataset(tmp_path, seed=4), 0) != alone
 
 
+@pytest.mark.parametrize("preset", ["photo", "overhead"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_hundreds_of_bands_are_changed_alike(preset: str, dtype: str) -> None:
+    """OpenCV takes 128. Each band, its mask too, is what a single one becomes."""
+    band = np.random.default_rng(0).integers(0, 200, (20, 26, 1)).astype(dtype)
+    mask = (band[..., 0] > 99).astype(np.uint8)
+    crop = (16, 16)
+    many, one = (
+        Augmentation.for_images(ImageFormat(channels, dtype), preset, crop, seed=5)
+        for channels in (300, 1)
+    )
+    assert many is not None and one is not None
+    for index in range(20):
+        image, ids = many(np.repeat(band, 300, axis=2), mask, epoch=1, index=index)
+        expected, expected_ids = one(band, mask, epoch=1, index=index)
+        assert image.shape == (16, 16, 300) and image.dtype == band.dtype
+        assert (image == expected).all()
+        assert (ids == expected_ids).all()
+
+
 def test_flips_are_independent() -> None:
     """With albumentations' set_random_seed, both flips fire together every time."""
     augmentation = Augmentation("overhead", None, colour=False, seed=0)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests import jobs
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp import checkpoint
@@ -99,6 +100,11 @@ def test_windows_are_predicts() -> None:
         found = trained(image)
     assert not torch.equal(found, whole)
     assert (found - whole).abs().max() < 1e-4 * max(1, float(whole.abs().max()))
+
+
+def test_reading_processes_have_their_imports(ranks: Ranks) -> None:
+    """Spawned ones would begin with seconds of them, for each report of a run by --nproc."""
+    assert ranks.run(1, jobs.read_where_processes_are_spawned) == [3]
 
 
 def test_its_own_validation_gives_trainings_figure(ranks: Ranks, run: Path, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import torch
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
-from tests.test_programs import ROOT, TORCHRUN, python
 from tests.test_resume import assert_same_state, last
 from unet_ddp.losses import DiceCrossEntropy
 from unet_ddp.memory import Trial
@@ -87,26 +86,16 @@ def test_too_little_memory_is_one_line_with_what_would_fit(
         assert last(tmp_path)["images_per_step"] == 8
 
 
-def test_one_of_two_ranks_out_of_memory(tmp_path: Path) -> None:
+def test_one_of_two_ranks_out_of_memory(ranks: Ranks, tmp_path: Path) -> None:
     """The other waits in a collective meanwhile: it ends with the one that speaks."""
     make_set(tmp_path, 12)
-    program = tmp_path / "short.py"
-    program.write_text(
-        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from tests.test_memory import train_short_of_memory\n"
-        "def main():\n"
-        "    status, out, err = train_short_of_memory(\n"
-        "        'unet_ddp.engine.gradients', 'GPU', 1, 1, sys.argv[1:], '.')\n"
-        "    print(err, end='', file=sys.stderr)\n"
-        "    sys.exit(status)\n"
-        "main()\n"
-    )
     words = [*data_flags(tmp_path), *FLAGS, "--batch-size", "4"]
-    done = python(tmp_path, *TORCHRUN, str(program), *words)
-    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    place = "unet_ddp.engine.gradients"
+    outcomes = ranks.run(2, train_short_of_memory, place, "GPU", 1, 1, words, str(tmp_path))
+    assert [status for status, _, _ in outcomes] == [1, 1]
+    said = "".join(err for _, _, err in outcomes).splitlines()
     assert len(said) == 1 and said[0].startswith("error: rank 1 of 2: the machine is out of memory")
     assert "--batch-size 2 --accumulate 2 keeps the 8 images per step" in said[0]
-    assert done.stderr.count("Traceback") == 1  # torchrun's own, about its workers' statuses
 
 
 def find(ranks: Ranks, folder: Path, most: int, *words: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unet_ddp.data.pairs import Pair, find_pairs, read_list
-from unet_ddp.data.splits import group_of, split_pairs, write_split
+from unet_ddp.data.splits import Split, group_of, split_pairs, write_split
 from unet_ddp.errors import UserError
 
 
@@ -161,3 +161,18 @@ def test_a_written_split_is_read_again(tmp_path: Path) -> None:
         assert [p.image for p in after] == [p.image for p in before]
         assert [p.mask for p in after] == [p.mask for p in before]
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_groups_in_a_written_split_keep_their_blanks(tmp_path: Path) -> None:
+    """Two groups that differ by a blank are two when they are read again."""
+    pairs = []
+    for name in "abcdefg":
+        path = tmp_path / f"{name}.png"
+        path.touch()
+        pairs.append(Pair(str(tmp_path / name), path, path))
+    names = ["car", " car", "car ", "  ", 'a "car", red', "two\nlines", "\tcar"]
+    groups = {pair.name: group for pair, group in zip(pairs, names, strict=True)}
+    write_split(Split(pairs[:3], pairs[3:], ""), groups, tmp_path / "split.csv")
+    again = read_list(tmp_path / "split.csv")
+    assert again.problems == []
+    assert {pair.name: pair.group for pair in again.pairs} == groups

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import data_flags, make_set
+from tests.ranks import Ranks, call_main, warm_python
 
 ROOT = Path(__file__).parent.parent
 FLAGS = ["--width", "2", "--epochs", "2", "--batch-size", "2", "--workers", "0"]
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node=2"]
 LAUNCH = ["-W", "ignore::FutureWarning", "-m", "torch.distributed.launch", "--nproc_per_node=2"]
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # as in conftest.py
 TRAIN, PREDICT = str(ROOT / "train.py"), str(ROOT / "predict.py")
 
 
@@ -24,7 +26,7 @@ def python(folder: Path, *words: str, **environment: str) -> subprocess.Complete
     return subprocess.run(
         [sys.executable, *words],
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**os.environ, **ONE_THREAD, **environment},
         capture_output=True,
         text=True,
         timeout=120,
@@ -38,20 +40,53 @@ def hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize(
-    "start",
-    [[TRAIN], [*TORCHRUN, TRAIN], [*LAUNCH, TRAIN], [TRAIN, "--nproc", "2"]],
-    ids=["python", "torchrun", "launch", "nproc"],
-)
-def test_every_start_trains_and_predicts(tmp_path: Path, start: list[str]) -> None:
-    make_set(tmp_path, 10)
-    done = python(tmp_path, *start, *data_flags(tmp_path), *FLAGS)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("epoch 2: loss") == 1  # one process speaks
-    assert ("on each of 2 process(es)" in done.stdout) == (start != [TRAIN])
+STARTS = {
+    "python": [TRAIN],
+    "torchrun": [*TORCHRUN, TRAIN],
+    "launch": [*LAUNCH, TRAIN],
+    "nproc": [TRAIN, "--nproc", "2"],
+}
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Started]:
+    """A run by each way to start one, side by side: each waits for much of its time."""
+    return {
+        name: Started(make_set(tmp_path_factory.mktemp(name), 10), start)
+        for name, start in STARTS.items()
+    }
+
+
+class Started:
+    """A run that has been started in `folder`."""
+
+    def __init__(self, folder: Path, start: list[str]) -> None:
+        self.folder = folder
+        with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, *start, *data_flags(folder), *FLAGS],
+                cwd=folder,
+                env={**os.environ, **ONE_THREAD},
+                stdout=out,
+                stderr=err,
+            )
+
+    def end(self) -> tuple[int, str, str]:
+        """Its exit status, output and errors."""
+        status = self.process.wait(120)
+        return status, (self.folder / "out").read_text(), (self.folder / "err").read_text()
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_every_start_trains_and_predicts(started: dict[str, Started], name: str) -> None:
+    status, out, err = started[name].end()
+    assert status == 0, err
+    assert out.count("epoch 2: loss") == 1  # one process speaks
+    assert ("on each of 2 process(es)" in out) == (name != "python")
     for trace in ("Traceback", "Warning: "):
-        assert trace not in done.stderr
-    folder = tmp_path / "checkpoints"
+        assert trace not in err
+    home = started[name].folder
+    folder = home / "checkpoints"
     files = {path.name for path in folder.iterdir() if "tfevents" not in path.name}
     kept = {"best.pt", "last.pt", "last.1.pt", "config.yaml", "metrics.csv", "samples.png"}
     kept |= {"split.csv", "report.html"}
@@ -59,10 +94,10 @@ def test_every_start_trains_and_predicts(tmp_path: Path, start: list[str]) -> No
     assert any("tfevents" in path.name for path in folder.iterdir())
     rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
     assert [row["epoch"] for row in rows] == ["1", "2"]
-    if start == [TRAIN]:
-        predicted = python(tmp_path, PREDICT, "imgs/ax.png")
+    if name == "python":
+        predicted = python(home, PREDICT, "imgs/ax.png")
         assert predicted.returncode == 0, predicted.stderr
-        assert (tmp_path / "imgs" / "ax_mask.png").exists()
+        assert (home / "imgs" / "ax_mask.png").exists()
         assert predicted.stderr == ""
 
 
@@ -73,7 +108,7 @@ def test_a_mistake_is_said_once(tmp_path: Path, start: list[str], status: int) -
     """torchrun itself exits with 1, and reports that its workers exited with 2."""
     make_set(tmp_path, 4)
     (tmp_path / "masks" / "bx.png").unlink()
-    done = python(tmp_path, *start, *data_flags(tmp_path), *FLAGS)
+    done = warm_python(tmp_path, *start, *data_flags(tmp_path), *FLAGS)
     assert done.returncode == status
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
         line for line in done.stderr.splitlines() if "no mask for" in line
@@ -84,11 +119,11 @@ def test_a_mistake_is_said_once(tmp_path: Path, start: list[str], status: int) -
 
 
 def test_a_wrong_flag_is_said_once_under_torchrun(tmp_path: Path) -> None:
-    done = python(tmp_path, *TORCHRUN, TRAIN, "--epohcs", "3")
+    done = warm_python(tmp_path, *TORCHRUN, TRAIN, "--epohcs", "3")
     assert done.stderr.count("error: ") == 1
 
 
-def test_torchrun_restarts_resume_by_themselves(tmp_path: Path) -> None:
+def test_torchrun_restarts_resume_by_themselves(ranks: Ranks, tmp_path: Path) -> None:
     """A rank is killed once, after the first epoch: the restarted run goes on and ends."""
     make_set(tmp_path, 10)
     program = tmp_path / "killed_once.py"
@@ -106,24 +141,32 @@ def test_torchrun_restarts_resume_by_themselves(tmp_path: Path) -> None:
         "TrainingSampler.start_at = killed\n"
         "train.main()\n"
     )
-    done = python(
-        tmp_path, *TORCHRUN, "--max-restarts=1", str(program), *data_flags(tmp_path), *FLAGS
-    )
+    words = [*data_flags(tmp_path), *FLAGS, "--augmentation", "none"]
+    done = warm_python(tmp_path, *TORCHRUN, "--max-restarts=1", str(program), *words)
     assert done.returncode == 0, done.stderr
     assert "1 epochs and 0 steps are done" in done.stdout
-    again = python(
-        tmp_path, *TORCHRUN, "--max-restarts=1", str(program), *data_flags(tmp_path), *FLAGS
-    )
-    assert again.returncode != 0  # another torchrun's run is not picked up by accident
-    assert "holds a run" in again.stderr
+    # Another torchrun's run is not picked up by accident, at its restart either.
+    ((status, _, err),) = ranks.run(1, restarted, words, str(tmp_path))
+    assert status == 2 and "holds a run" in err
+
+
+def restarted(words: list[str], folder: str) -> tuple[int, str, str]:
+    """train.py as another torchrun starts it for the second time."""
+    variables = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1"}
+    os.environ.update(variables)
+    try:
+        return call_main("train", words, folder)
+    finally:
+        for name in variables:
+            del os.environ[name]
 
 
 def test_demo_set_where_there_is_no_data(tmp_path: Path) -> None:
-    done = python(tmp_path, TRAIN, "--width", "2", "--max-steps", "1", "--workers", "0")
+    done = warm_python(tmp_path, TRAIN, "--width", "2", "--max-steps", "1", "--workers", "0")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("no data: data/imgs and data/masks are empty")
     assert len(list((tmp_path / "data" / "demo" / "imgs").iterdir())) == 160
-    written = python(tmp_path, "-m", "unet_ddp", "demo-data", "--folder", "again")
+    written = warm_python(tmp_path, "-m", "unet_ddp", "demo-data", "--folder", "again")
     assert written.returncode == 0
     first, again = (
         (tmp_path / f / "imgs" / "scene00_0.jpg").read_bytes() for f in ("data/demo", "again")

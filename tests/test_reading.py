@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 import zlib
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 import tifffile
 from PIL import Image, ImageOps
 
-from tests.conftest import SEED
+from tests.conftest import SEED, make_set
 from unet_ddp.data.facts import look_at_image
+from unet_ddp.data.pairs import find_pairs
 from unet_ddp.data.reading import (
     ImageFormat,
     fit,
@@ -22,6 +24,8 @@ from unet_ddp.data.reading import (
     read_mask,
     scaled_size,
 )
+from unet_ddp.data.reading.kinds import told
+from unet_ddp.data.scan import scan
 from unet_ddp.errors import UserError
 
 COLOUR, GREY = ImageFormat(3), ImageFormat(1)
@@ -281,6 +285,27 @@ def test_no_permission_is_said() -> None:
         finally:
             os.seteuid(before)
             path.chmod(0o644)
+
+
+def test_threads_leave_the_warning_filters_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where each image is one that Pillow warns of as large."""
+    before = list(warnings.filters)
+    first, second = told(tmp_path), told(tmp_path)  # as two threads meet in it, now and then
+    for enter in (first.__enter__, second.__enter__):
+        enter()
+    for leave in (first.__exit__, second.__exit__):
+        leave(None, None, None)
+    assert list(warnings.filters) == before
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # as at import
+    make_set(tmp_path, 20)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # they have 768; an error from 1000 on
+    pairs, _ = find_pairs(tmp_path / "imgs", tmp_path / "masks")
+    before = list(warnings.filters)
+    found = scan(pairs, progress=lambda items, total: items, workers=8)
+    assert len(found.pairs) == 20 and found.errors == {}
+    assert list(warnings.filters) == before
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5, 0.25, 0.125, 0.3])

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.data.reading import ImageFormat, Pixels
 
+_BANDS = 64  # at a time: OpenCV, which turns and shifts them, takes 128 at most
+
 
 class Augmentation:
     """A preset of albumentations, drawn anew for each sample of each epoch.
@@ -24,18 +26,28 @@ class Augmentation:
         preset: none, photo or overhead; see ``--augmentation``.
         crop_size: (height, width) of random crops, smaller images padded; None for whole images.
         colour: whether the images are 8-bit colour, which the colour changes need.
+        channels: how many bands the images have, any number.
     """
 
     def __init__(
-        self, preset: str, crop_size: tuple[int, int] | None, *, colour: bool, seed: int
+        self,
+        preset: str,
+        crop_size: tuple[int, int] | None,
+        *,
+        colour: bool,
+        seed: int,
+        channels: int = 3,
     ) -> None:
         self.seed = seed
+        starts = range(0, channels, _BANDS)
+        self.parts = {f"from {start}" if start else "image": start for start in starts}
         # albumentations asks a server for its newest version at import, unless told not to.
         os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
         import albumentations
 
         self.compose = albumentations.Compose(
-            _transforms(albumentations, preset, crop_size, colour)
+            _transforms(albumentations, preset, crop_size, colour),
+            additional_targets={name: "image" for name, start in self.parts.items() if start},
         )
 
     @classmethod
@@ -46,7 +58,7 @@ class Augmentation:
         if preset == "none" and crop_size is None:
             return None
         colour = form.channels == 3 and form.dtype == "uint8"
-        return cls(preset, crop_size, colour=colour, seed=seed)
+        return cls(preset, crop_size, colour=colour, seed=seed, channels=form.channels)
 
     def __call__(
         self, image: Pixels, mask: NDArray[np.uint8], *, epoch: int, index: int
@@ -55,8 +67,15 @@ class Augmentation:
         sequence = np.random.SeedSequence([self.seed, epoch, index])
         generator = np.random.default_rng(sequence)
         self.compose.set_random_state(generator, random.Random(int(generator.integers(2**63))))
-        changed = self.compose(image=image, mask=mask)
-        return changed["image"], changed["mask"]
+        if len(self.parts) == 1:
+            changed = self.compose(image=image, mask=mask)
+            return changed["image"], changed["mask"]
+        bands = {  # all are changed alike
+            name: np.ascontiguousarray(image[..., start : start + _BANDS])
+            for name, start in self.parts.items()
+        }
+        changed = self.compose(**bands, mask=mask)
+        return np.concatenate([changed[name] for name in self.parts], axis=2), changed["mask"]
 
 
 def _transforms(

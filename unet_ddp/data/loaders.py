@@ -17,7 +17,7 @@ from unet_ddp.world import World
 from unet_ddp.world.preemption import ignore_in_worker
 
 # Ranks that --nproc spawns would spawn their reading processes too: seconds of imports for each.
-_FORK = "fork" if sys.platform == "linux" else None
+FORK = "fork" if sys.platform == "linux" else None
 
 
 class TrainingSampler(DistributedSampler[Key]):
@@ -210,7 +210,7 @@ def make_loader(
         timeout=timeout if workers > 0 else 0,
         pin_memory=pin,
         persistent_workers=workers > 0,
-        multiprocessing_context=_FORK if workers > 0 else None,
+        multiprocessing_context=FORK if workers > 0 else None,
         worker_init_fn=start_worker,
         generator=torch.Generator(),
         collate_fn=_collate,

@@ -220,6 +220,6 @@ def _listed_pair(path: Path, number: int, row: dict[str, str | None]) -> tuple[P
     lost = [place for place in (image_path, mask_path) if not place.is_file()]
     if lost:
         return None, f"{path}, line {number}: {lost[0]}: no such file"
-    group = (row.get("group") or "").strip() or None
+    group = row.get("group") or None  # as it is: split.csv quotes it, blanks and all
     name = str(Path(image).with_suffix(""))
     return Pair(name, image_path, mask_path, group, _SIDES[side]), ""

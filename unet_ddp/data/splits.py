@@ -191,7 +191,7 @@ def write_split(split: Split, groups: Mapping[str, str], path: Path) -> None:
     """Write the split as a list that ``--list`` reads again; whole or not at all."""
     half = path.with_name(path.name + ".tmp")
     with half.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        writer = csv.writer(file)
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)  # blanks that a name begins with count
         writer.writerow(("image", "mask", "group", "split"))
         for side, pairs in (("training", split.training), ("validation", split.validation)):
             writer.writerows(

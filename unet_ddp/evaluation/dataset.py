@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
 from unet_ddp.data.labels import IGNORE_ID
-from unet_ddp.data.loaders import ScoringSampler, count_workers, start_worker
+from unet_ddp.data.loaders import FORK, ScoringSampler, count_workers, start_worker
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.reading import nearest, read_header, read_mask, read_with_holes
 from unet_ddp.errors import UserError
@@ -109,11 +109,13 @@ def fetch(
     Raises:
         UserError: one can't be read.
     """
+    count = count_workers(world, workers)
     loader: DataLoader[EvaluationSample | UserError] = DataLoader(
         dataset,
         batch_size=None,
         sampler=ScoringSampler(len(dataset), rank=world.rank, size=world.size),
-        num_workers=count_workers(world, workers),
+        num_workers=count,
+        multiprocessing_context=FORK if count > 0 else None,
         pin_memory=world.device.type == "cuda",
         worker_init_fn=start_worker,
         generator=torch.Generator(),

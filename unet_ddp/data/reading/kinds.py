@@ -24,6 +24,10 @@ Codes = NDArray[np.uint8] | NDArray[np.int32]
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"})
 TIFFS = frozenset({".tif", ".tiff"})
 SUFFIXES = PICTURES | TIFFS | {".npy"}
+# Large images are read, too large ones are an error. Once and for all: files are read by several
+# threads, and a filter that one of them sets for a time is not restored as it was.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
 DTYPES = ("uint8", "uint16", "int16", "float32")
 
 
@@ -83,9 +87,7 @@ def bits_of(dtype: str) -> str:
 def told(path: Path) -> Iterator[None]:
     """Whatever goes wrong with reading `path`, as one line that names it."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            yield
+        yield
     except UserError:
         raise
     except FileNotFoundError:
