@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 from tests.conftest import make_set
 from unet_ddp.data.augmentation import Augmentation
@@ -131,6 +133,29 @@ def test_scoring_takes_each_image_once() -> None:
             shares = [list(ScoringSampler(count, rank=r, size=size)) for r in range(size)]
             indices = sorted(index for share in shares for _, index in share)
             assert indices == list(range(count))
+
+
+def test_what_is_fetched_together_is_given_one_by_one(tmp_path: Path) -> None:
+    """The same batches of one, however many a message holds; one that can't be read is left out."""
+    make_set(tmp_path, 8, size=(20, 26))
+    (tmp_path / "imgs" / "broken.png").write_bytes(b"no picture")
+    Image.new("L", (26, 20)).save(tmp_path / "masks" / "broken.png")
+    pairs, _ = find_pairs(tmp_path / "imgs", tmp_path / "masks")
+    data = SegmentationDataset(pairs, Labels((0, 255)), ImageFormat(3), scale=1.0, bad="left out")
+    sampler = ScoringSampler(len(data), rank=0, size=1)
+    told: list[UserError] = []
+    found = []
+    for count in (1, 3, 9):
+        loader = make_loader(
+            data, sampler, batch_size=count, workers=0, pin=False, note=told.append, singly=True
+        )
+        found.append(list(loader))
+    assert [len(samples) for samples in found] == [8, 8, 8]
+    assert len(told) == 3
+    for samples in zip(*found, strict=True):
+        for part in zip(*samples, strict=True):
+            assert part[0].shape[0] == 1
+            assert all(torch.equal(part[0], other) for other in part[1:])
 
 
 def test_a_batch_larger_than_the_set_is_refused() -> None:

@@ -16,6 +16,7 @@ from tests.conftest import SEED, data_flags, make_set
 from tests.ranks import Ranks, call_main
 from tests.test_resume import assert_same_state, last, train
 from unet_ddp import checkpoint
+from unet_ddp.checkpoint.background import Background
 from unet_ddp.errors import UserError
 from unet_ddp.network.compiled import compile_network
 from unet_ddp.optimizer import AdamW
@@ -43,6 +44,20 @@ def train_with_slow_files(words: list[str], folder: str) -> tuple[int, str, str]
         return call_main("train", words, folder)
     finally:
         SegmentationDataset.__getitem__ = read  # type: ignore[method-assign]
+
+
+def test_what_writes_takes_one_thread() -> None:
+    """More OpenMP threads than cores, and libgomp's sleep between all of training's kernels."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    background: Background[int] = Background()
+    background.begin(torch.get_num_threads)
+    try:
+        assert background.wait() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        background.close()
+        torch.set_num_threads(before)
 
 
 def test_profile_says_where_the_time_goes(ranks: Ranks, images: Path, tmp_path: Path) -> None:

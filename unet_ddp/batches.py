@@ -23,6 +23,7 @@ from unet_ddp.data.reading import ImageFormat
 from unet_ddp.memory import available_memory
 from unet_ddp.world import World
 
+_MOST, _MESSAGE = 8, 2**21  # images, and bytes, of what validation fetches at once
 _READING = 0.8  # of --timeout for a batch to be read: before the other ranks give up on this one
 
 
@@ -72,14 +73,19 @@ class Reader:
     def validation(self) -> SampleLoader | None:
         """This rank's share of the validation images, one at a time.
 
-        So every image is computed the same way on any number of ranks, at any size.
+        So every image is computed the same way on any number of ranks, at any size. Small ones of
+        one size are fetched several at once: a message from a reading process takes 2 ms.
         """
         pairs = self.data.split.validation
         if not pairs:
             return None
-        dataset = self._dataset(pairs, bad="left out" if self.bad.most else "told")
+        count, size = 1, None
+        if len(sizes := set(self.data.sizes.values())) == 1:
+            (size,) = sizes
+            count = max(1, min(_MOST, _MESSAGE // self.format.bytes_with_mask(*size)))
+        dataset = self._dataset(pairs, size=size, bad="left out" if self.bad.most else "told")
         sampler = ScoringSampler(len(pairs), rank=self.world.rank, size=self.world.size)
-        return self._loader(dataset, sampler, 1)
+        return self._loader(dataset, sampler, count, singly=True)
 
     def _dataset(self, pairs: list[Pair], **more: Any) -> SegmentationDataset:
         options = self.config.data
@@ -98,6 +104,8 @@ class Reader:
         dataset: SegmentationDataset,
         sampler: TrainingSampler | ScoringSampler,
         batch_size: int,
+        *,
+        singly: bool = False,
     ) -> SampleLoader:
         return make_loader(
             dataset,
@@ -106,6 +114,7 @@ class Reader:
             workers=count_workers(self.world, self.config.launch.workers),
             pin=self.world.device.type == "cuda",
             note=self.bad.note,
+            singly=singly,
             timeout=_READING * self.config.launch.timeout,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor
 
 Result = TypeVar("Result")
@@ -18,7 +19,11 @@ class Background(Generic[Result]):
     """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        # A second pool of OpenMP threads would be more than there are cores: libgomp's threads go
+        # to sleep between kernels then, in training too, and waking them costs more than the small ones.
+        self._pool = ThreadPoolExecutor(
+            1, thread_name_prefix="checkpoint", initializer=torch.set_num_threads, initargs=(1,)
+        )
         self._work: Future[Result] | None = None
 
     def begin(self, work: Callable[[], Result]) -> None:

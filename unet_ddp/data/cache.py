@@ -57,9 +57,7 @@ class Contents:
     @property
     def ends(self) -> NDArray[np.int64]:
         """Where each slot ends, counted from the first one's beginning."""
-        itemsize = np.dtype(self.format.dtype).itemsize
-        pixels = np.array(self.sizes, np.int64).prod(axis=1)
-        whole = pixels * (self.format.channels * itemsize + 1)
+        whole = np.array([self.format.bytes_with_mask(*size) for size in self.sizes], np.int64)
         return np.cumsum(-(-whole // _ALIGNED) * _ALIGNED)
 
     def place(self) -> str:

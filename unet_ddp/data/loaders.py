@@ -89,17 +89,30 @@ class SampleLoader:
 
     Args:
         note: is told of files that can't be read and for which others were taken; it may raise.
+        singly: give the samples of a batch one after the other, as batches of one.
     """
 
     def __init__(
         self,
         loader: DataLoader[Sample | Replaced | UserError],
         note: Callable[[UserError], None] | None = None,
+        *,
+        singly: bool = False,
     ) -> None:
         self.loader = loader
         self.note = note
+        self.singly = singly
 
     def __iter__(self) -> Iterator[Sample]:
+        for batch in self._batches():
+            if self.singly:
+                yield from map(
+                    Sample._make, zip(*(torch.split(part, 1) for part in batch), strict=True)
+                )
+            else:
+                yield batch
+
+    def _batches(self) -> Iterator[Sample]:
         for batch in self.loader:
             if isinstance(batch, UserError):
                 raise batch
@@ -193,9 +206,10 @@ def make_loader(
     workers: int,
     pin: bool,
     note: Callable[[UserError], None] | None = None,
+    singly: bool = False,
     timeout: float = 0,
 ) -> SampleLoader:
-    """The loader of one rank; `note` as in `SampleLoader`.
+    """The loader of one rank; `note` and `singly` as in `SampleLoader`.
 
     Args:
         timeout: seconds to wait for a reading process's batch; 0 for ever.
@@ -215,7 +229,7 @@ def make_loader(
         generator=torch.Generator(),
         collate_fn=_collate,
     )
-    return SampleLoader(loader, note)
+    return SampleLoader(loader, note, singly=singly)
 
 
 def _collate(samples: list[Sample | Replaced | UserError]) -> Sample | Replaced | UserError:

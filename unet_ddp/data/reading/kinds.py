@@ -44,6 +44,10 @@ class ImageFormat:
     fill: tuple[float, ...] = ()
     """What such pixels are given instead: a value for each channel."""
 
+    def bytes_with_mask(self, height: int, width: int) -> int:
+        """Bytes of an image of that size and its class ids."""
+        return height * width * (self.channels * np.dtype(self.dtype).itemsize + 1)
+
 
 @dataclass(frozen=True)
 class Header:
