@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -22,6 +23,8 @@ from unet_ddp.errors import RunError, UserError
 Result = TypeVar("Result")
 
 _PATIENCE = timedelta(days=7)
+_AWAKE = 0.05  # seconds; another rank that is later than that does something else
+_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has none
 
 
 @dataclass(frozen=True)
@@ -181,12 +184,22 @@ class _Sum(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
         with record_function("all-reduce"):
             total = tensor.clone(memory_format=torch.contiguous_format)
-            dist.all_reduce(total)
+            work = dist.all_reduce(total, async_op=True)
+            if total.device.type == "cpu":
+                _yield_until_done(work)
+            work.wait()
         return total
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         return _Sum.forward(ctx, gradients[0])
+
+
+def _yield_until_done(work: dist.Work) -> None:
+    """A core that fell asleep takes longer to wake up than a small sum takes: a tenth of a step in all."""
+    until = time.perf_counter() + _AWAKE
+    while not work.is_completed() and time.perf_counter() < until:
+        _yield()
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
