@@ -384,6 +384,7 @@ def write_mask(prediction, path):
                 half.stat()
 
 predict.write_mask = write_mask
+signal.signal(signal.{name}, signal.SIG_DFL)  # a shell's background job has SIGINT ignored
 remove_on_signals()
 predict.main(["p", "-o", "out", "--rle", "out/list.csv", "--overlay"])
 """
