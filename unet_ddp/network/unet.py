@@ -80,8 +80,13 @@ class Up(nn.Module):
         if torch.compiler.is_exporting() or rows or columns:
             left, top = columns // 2, rows // 2
             grown = F.pad(grown, (left, columns - left, top, rows - top))
-        out: Tensor = self.conv(torch.cat([skip, grown], dim=1))
-        return out
+        features = torch.cat([skip, grown], dim=1)
+        del grown
+        # One by one: `self.conv(features)` would hold its input, twice as large as anything else,
+        # to its end, and prediction's windows take a third more memory.
+        for layer in self.conv.double_conv:
+            features = layer(features)
+        return features
 
 
 class OutConv(nn.Module):
