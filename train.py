@@ -31,7 +31,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import LookAhead, SampleLoader, TrainingSampler, count_workers
 from unet_ddp.data.prepare import PreparedData, check_classes, prepare
 from unet_ddp.data.splits import write_split
-from unet_ddp.determinism import allow_fast, deterministic
+from unet_ddp.determinism import allow_fast, deterministic, without_autotuning
 from unet_ddp.engine import Schedule, TrainState, evaluate, moving_average, train_epoch
 from unet_ddp.errors import UserError
 from unet_ddp.guard import FiniteGuard
@@ -122,7 +122,6 @@ def train(words: list[str], world: World) -> int:
             run.close()
             raise
         run.close()
-        world.on_main(lambda: settle(run))
         run.tracker.close()
         world.on_main(lambda: finish(run, number))
         if run.is_over:
@@ -151,12 +150,17 @@ def learn_and_score(run: Run, preemption: Preemption) -> int:
         save(run, is_best=is_best)
         if run.done >= run.last_step:
             break
+    run.world.on_main(lambda: settle(run))
     return 0
 
 
 def keep(run: Run, preemption: Preemption, number: int) -> int:
-    """Save the run where it has stopped, and say why if that was a file that can't be read."""
+    """Save the run where it has stopped, and say why if that was a file that can't be read.
+
+    No rank leaves before it is on the disk: a launcher would end the main one for it.
+    """
     save(run)
+    run.world.on_main(lambda: settle(run))
     if number == TROUBLE:
         preemption.raise_trouble()
     return number
@@ -216,7 +220,7 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
     config = fit_batch(
         config, world, begun, trial(config, world, data, begun), len(data.split.training)
     )
-    allow_fast(one_size=len(set(data.sizes.values())) <= 1)
+    allow_fast(one_size=data.one_size is not None)
     with explained(config, world, "building"):
         model = build_model(config, world, data, begun)
     reader = Reader(config, world, data, model.preprocessing.format)
@@ -430,13 +434,14 @@ def score(run: Run, preemption: Preemption) -> Validation | None:
         return None
     settle(run)  # as before the first step
     state = run.model.state
-    counts = evaluate(
-        state.scored,
-        preemption.until_asked(run.validation),
-        run.model.preprocessing,
-        state.precision,
-        num_classes=run.data.labels.num_classes,
-    )
+    with without_autotuning():
+        counts = evaluate(
+            state.scored,
+            preemption.until_asked(run.validation),
+            run.model.preprocessing,
+            state.precision,
+            num_classes=run.data.labels.num_classes,
+        )
     return Validation.from_counts(counts.over_ranks())
 
 

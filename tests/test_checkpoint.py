@@ -336,7 +336,9 @@ def test_what_is_written_beside_training_is_the_state_at_its_beginning(tmp_path:
     assert float(checkpoint.load(tmp_path / "last.1.pt")["model"]["w"][0]) == 0.0
 
 
-def test_an_error_beside_training_is_not_lost(tmp_path: Path) -> None:
+def test_an_error_beside_training_is_not_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with RunFolder(tmp_path, writes=True) as folder:
         nan = torch.tensor([float("nan")])
         folder.begin_write({"last.pt": {"model": {"w": nan}}}, "step 1")
@@ -345,6 +347,8 @@ def test_an_error_beside_training_is_not_lost(tmp_path: Path) -> None:
         (tmp_path / "last.pt.tmp").mkdir()  # nothing can be written there
         folder.begin_write({"last.pt": {"model": {"w": torch.ones(1)}}}, "step 3")
         assert "can't be written" in folder.wait()
+        folder.begin_write({"last.pt": {"model": {"w": torch.ones(1)}}}, "step 4")
+    assert capsys.readouterr().err.count("can't be written") == 1  # an error came first
 
 
 def test_overwriting_a_run_deletes_its_evaluation_and_nothing_of_others(tmp_path: Path) -> None:

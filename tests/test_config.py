@@ -60,6 +60,7 @@ def test_flags(words: list[str], group: str, name: str, value: object) -> None:
         (["--group-pattern", "abc"], "needs a bracket"),
         (["--dice-weight", "0", "--cross-entropy-weight", "0"], "--dice-weight"),
         (["--resume", "--overwrite"], "give one of them"),
+        (["--compile", "--checkpointing"], "torch can't compile it"),
         (["--augmentation", "wild"], "--augmentation"),
         (["--ema", "1"], "--ema 1"),
         (["--seed", "-1"], "--seed -1"),

@@ -138,6 +138,18 @@ def test_moving_average_lags_and_is_what_is_scored() -> None:
                        state.network.inc.double_conv[1].running_mean)  # fmt: skip
 
 
+def test_moving_average_is_torchs() -> None:
+    state, theirs = small_state(ema=0.9), small_state(ema=0.9)
+    assert state.average is not None and theirs.average is not None
+    for _ in range(3):
+        learn(state, 1)
+        state.epoch, state.step = state.epoch + 1, 0
+        theirs.average.update_parameters(state.network)
+    ours = state.average.state_dict()
+    for name, value in theirs.average.state_dict().items():
+        assert torch.equal(value, ours[name]), name
+
+
 def test_schedule_rises_then_falls() -> None:
     schedule = Schedule(1.0, 200, warmup=0.1)
     rates = [schedule.at(step) for step in range(200)]

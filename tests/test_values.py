@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,9 +15,10 @@ import torch
 from PIL import Image
 
 from tests.catalogue import cut
-from tests.conftest import data_flags, make_set
+from tests.conftest import data_flags, make_pair, make_set
 from tests.ranks import Ranks, call_main
 from tests.test_resume import assert_same_state, last
+from unet_ddp.checkpoint import RunFolder
 from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import PathTable, Replaced, SegmentationDataset
 from unet_ddp.data.labels import IGNORE_ID
@@ -204,6 +207,41 @@ def test_a_file_that_breaks_in_mid_run_costs_nothing(
     )
     assert [status for status, _, _ in outcomes] == [0] * size, outcomes
     assert_same_state(last(tmp_path / "broken"), last(tmp_path / "whole"), ema=False)
+
+
+def breaking_run_on_a_slow_disk(
+    folder: str, words: list[str], after: int, names: list[str]
+) -> tuple[int, int]:
+    """Its status, and the step that is on the disk when this rank has left."""
+    write = RunFolder.write
+
+    def slowly(self: RunFolder, *args: Any) -> str:
+        time.sleep(1)
+        return write(self, *args)
+
+    with mock.patch.object(RunFolder, "write", slowly):
+        status, _, _ = breaking_run(folder, words, after, names)
+    return status, last(Path(folder))["position"]["step"]
+
+
+def test_no_rank_leaves_before_a_stopped_run_is_saved(ranks: Ranks, tmp_path: Path) -> None:
+    """A launcher ends the others as soon as one has left, the one that writes among them."""
+    make_set(tmp_path, 14)
+    words = [*data_flags(tmp_path), *FLAGS, "--save-every-minutes", "0"]
+    names = [path.name for path in (tmp_path / "imgs").iterdir()]
+    outcomes = ranks.run(2, breaking_run_on_a_slow_disk, str(tmp_path), words, 2, names)
+    assert all(status == 2 and step in (3, 4) for status, step in outcomes), outcomes
+
+
+def test_unscanned_images_of_several_sizes_are_scored(ranks: Ranks, tmp_path: Path) -> None:
+    for number in range(8):
+        make_pair(tmp_path, f"{chr(97 + number)}x", size=(32 + 8 * (number % 3), 40))
+    words = [
+        *data_flags(tmp_path), "--width", "2", "--epochs", "1", "--batch-size", "1", "--workers", "0",
+        "--skip-scan", "--binary", "--crop-size", "32", "32", "--validation", "50",
+    ]  # fmt: skip
+    ((status, out, err),) = ranks.run(1, call_main, "train", words, str(tmp_path))
+    assert status == 0 and "validation Dice" in out, err
 
 
 def test_files_that_break_in_mid_run_are_borne_and_counted(ranks: Ranks, tmp_path: Path) -> None:

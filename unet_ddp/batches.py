@@ -79,9 +79,8 @@ class Reader:
         pairs = self.data.split.validation
         if not pairs:
             return None
-        count, size = 1, None
-        if len(sizes := set(self.data.sizes.values())) == 1:
-            (size,) = sizes
+        count, size = 1, self.data.one_size
+        if size is not None:
             count = max(1, min(_MOST, _MESSAGE // self.format.bytes_with_mask(*size)))
         dataset = self._dataset(pairs, size=size, bad="left out" if self.bad.most else "told")
         sampler = ScoringSampler(len(pairs), rank=self.world.rank, size=self.world.size)

@@ -641,6 +641,8 @@ def validate(config: TrainConfig) -> None:
         raise UserError("--resume continues the run, --overwrite deletes it: give one of them")
     if launch.resume and config.run.load:
         raise UserError("--resume and --load: a resumed run has its weights already; give one")
+    if optimization.compile and config.network.checkpointing:
+        raise UserError("--compile and --checkpointing: torch can't compile it; give one of them")
     if config.run.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError(
             "--wandb: not installed; pip install 'unet-ddp[wandb]', or leave the flag out"

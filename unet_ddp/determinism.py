@@ -53,6 +53,19 @@ def deterministic(say: Callable[[str], None]) -> Iterator[None]:
             os.environ.pop(_CUBLAS, None)
 
 
+@contextmanager
+def without_autotuning() -> Iterator[None]:
+    """Within it, cuDNN's choice of a convolution does not depend on what ran fastest in this process.
+
+    So an image's scores are the same on any rank.
+    """
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def allow_fast(*, one_size: bool) -> None:
     """Let a GPU use TF32 where it computes in float32, and choose convolutions by trying them out.
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -217,7 +218,7 @@ def _moved(batches: Iterable[Sample], device: torch.device) -> Iterator[Sample]:
     if device.type != "cuda":
         yield from batches
         return
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream = _copying(device)
     ahead: tuple[Sample, torch.cuda.Event] | None = None
     for batch in batches:
         with torch.cuda.stream(stream):
@@ -228,6 +229,12 @@ def _moved(batches: Iterable[Sample], device: torch.device) -> Iterator[Sample]:
         ahead = arriving
     if ahead is not None:
         yield _arrived(*ahead)
+
+
+@lru_cache
+def _copying(device: torch.device) -> torch.cuda.Stream:
+    """One for the run: memory that a stream has used is not given to another."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _arrived(batch: Sample, event: torch.cuda.Event) -> Sample:
@@ -300,8 +307,23 @@ def _update(state: TrainState, losses: Tensor, clip: float) -> Tensor:
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
     if state.average is not None:
-        state.average.update_parameters(state.network)
+        _follow(state.average, state.network)
     return is_finite
+
+
+@torch.no_grad()
+def _follow(average: AveragedModel, network: nn.Module) -> None:
+    """What `average.update_parameters` does, without its wait for the device at each step."""
+    own: list[Tensor] = list(average.module.parameters())
+    new: list[Tensor] = list(network.parameters())
+    assert average.multi_avg_fn is not None
+    if average.n_averaged == 0:  # counted on the host
+        torch._foreach_copy_(own, new)
+    else:
+        average.multi_avg_fn(own, new, average.n_averaged)
+    for kept, buffer in zip(average.module.buffers(), network.buffers(), strict=True):
+        kept.copy_(buffer)
+    average.n_averaged += 1
 
 
 @torch.inference_mode()

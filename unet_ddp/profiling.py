@@ -62,6 +62,10 @@ class Profile:
         whole, within = seconds.pop("whole"), seconds.pop("all-reduce")
         seconds["other"] = whole - sum(seconds.values())
         lines = [f"profile of {steps} steps, {1000 * whole / max(1, steps):.1f} ms each:"]
+        if self.device.type == "cuda":
+            lines.append(
+                "  (of the host, which runs ahead of the GPU; the GPU's own are in the trace)"
+            )
         for name, took in (*seconds.items(), ("all-reduce", within)):
             lines.append(
                 f"  {name:<16}{1000 * took / max(1, steps):>9.2f} ms {took / max(whole, 1e-9):>7.1%}"
@@ -78,15 +82,11 @@ class Profile:
         """Number of steps; seconds of each part, of collectives, and of all steps as a whole."""
         steps, found = 0, dict.fromkeys((*_PARTS, "all-reduce", "whole"), 0.0)
         for event in events:
+            if event.device_type != torch.autograd.DeviceType.CPU:
+                continue  # the same region once more, as the GPU saw it
             if event.key.startswith("ProfilerStep"):
                 steps += event.count
                 found["whole"] += event.cpu_time_total / 1e6
             elif event.key in found:
-                found[event.key] += self._time(event) / 1e6
+                found[event.key] += event.cpu_time_total / 1e6
         return steps, found
-
-    def _time(self, event: Any) -> float:
-        """Microseconds on the device; of waiting, which no kernel does, on the host."""
-        if self.device.type == "cuda" and event.key != "data wait":
-            return float(event.device_time_total)
-        return float(event.cpu_time_total)

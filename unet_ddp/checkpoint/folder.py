@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -62,7 +63,13 @@ class RunFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._background.close()  # while the folder is still held
+        try:
+            warning = self.wait()  # while the folder is still held
+        except RunError as another:
+            warning = str(another)
+        if warning:  # of a save that an error has overtaken; nobody else has asked for it
+            print(warning, file=sys.stderr)
+        self._background.close()
         if self._lock is not None:
             self._lock.close()
 

@@ -220,7 +220,7 @@ def open_cache(
 
     Args:
         kind: disk or ram.
-        limit: bytes; half of what is free when absent.
+        limit: bytes; half of what is free when absent, and of memory never more than that.
         memory: bytes that the machine has to give, where it is known.
         token: names the cache in memory, alike on all processes of the run; `forget` it when all
             have opened it.
@@ -244,8 +244,10 @@ def open_cache(
         if count == 0:
             path.unlink(missing_ok=True)
             free = shutil.disk_usage(folder).free
-            half = (free if kind == "disk" or memory is None else min(free, memory)) // 2
-            count = _make(path, contents, digest, half if limit is None else limit, kind)
+            room = (free if kind == "disk" or memory is None else min(free, memory)) // 2
+            if limit is not None:  # batches from reading processes are in the same memory
+                room = limit if kind == "disk" else min(limit, free // 2)
+            count = _make(path, contents, digest, room, kind)
         cache = SampleCache(path, contents, count)
     return cache, _describe(cache, kind, why)
 

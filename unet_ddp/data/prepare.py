@@ -40,6 +40,13 @@ class PreparedData:
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
     """(height, width) of each image that was looked at, after scaling, by name."""
 
+    @property
+    def one_size(self) -> tuple[int, int] | None:
+        """(height, width) of all images; None where they differ, or were not all looked at."""
+        pairs = [*self.split.training, *self.split.validation]
+        found = {self.sizes.get(pair.name) for pair in pairs}
+        return found.pop() if len(found) == 1 else None
+
 
 def prepare(
     config: DataConfig,

@@ -13,6 +13,7 @@ from torch import nn
 
 from unet_ddp.errors import UserError
 
+_C_COMPILERS = ("gcc", "clang", "cc")  # triton's
 _COMPILERS = ("g++", "clang++", "c++")
 
 
@@ -32,8 +33,16 @@ def compile_network(network: nn.Module, device: torch.device) -> nn.Module:
             "--compile: no C++ compiler (g++ or clang++) on this machine; install one, or leave the "
             "flag out"
         )
-    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
-        raise UserError("--compile: triton is not installed; pip install triton, or leave it out")
+    if device.type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            raise UserError(
+                "--compile: triton is not installed; pip install triton, or leave it out"
+            )
+        if not any(map(shutil.which, (os.environ.get("CC", ""), *_C_COMPILERS))):
+            raise UserError(
+                "--compile: no C compiler (gcc or clang) on this machine; install one, or leave the "
+                "flag out"
+            )
     # It tells of a missing GPU wherever CUDA's compiler is installed.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     return cast(nn.Module, torch.compile(network, dynamic=False))
