@@ -31,7 +31,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import LookAhead, SampleLoader, TrainingSampler, count_workers
 from unet_ddp.data.prepare import PreparedData, check_classes, prepare
 from unet_ddp.data.splits import write_split
-from unet_ddp.determinism import allow_fast, deterministic, without_autotuning
+from unet_ddp.determinism import allow_fast, autotuning, deterministic
 from unet_ddp.engine import Schedule, TrainState, evaluate, moving_average, train_epoch
 from unet_ddp.errors import UserError
 from unet_ddp.guard import FiniteGuard
@@ -133,7 +133,7 @@ def learn_and_score(run: Run, preemption: Preemption) -> int:
     """Epoch after epoch; the signal that ended it, 0 for none."""
     state = run.model.state
     while state.epoch < run.config.optimization.epochs:
-        with explained(run.config, run.world, "training"):
+        with explained(run.config, run.world, "training"), autotuning():
             number = learn(run, preemption)
         if number or state.step < run.steps:
             return keep(run, preemption, number)
@@ -220,7 +220,7 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
     config = fit_batch(
         config, world, begun, trial(config, world, data, begun), len(data.split.training)
     )
-    allow_fast(one_size=data.one_size is not None)
+    allow_fast()
     with explained(config, world, "building"):
         model = build_model(config, world, data, begun)
     reader = Reader(config, world, data, model.preprocessing.format)
@@ -434,14 +434,13 @@ def score(run: Run, preemption: Preemption) -> Validation | None:
         return None
     settle(run)  # as before the first step
     state = run.model.state
-    with without_autotuning():
-        counts = evaluate(
-            state.scored,
-            preemption.until_asked(run.validation),
-            run.model.preprocessing,
-            state.precision,
-            num_classes=run.data.labels.num_classes,
-        )
+    counts = evaluate(
+        state.scored,
+        preemption.until_asked(run.validation),
+        run.model.preprocessing,
+        state.precision,
+        num_classes=run.data.labels.num_classes,
+    )
     return Validation.from_counts(counts.over_ranks())
 
 

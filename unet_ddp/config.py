@@ -163,7 +163,7 @@ class OptimizationConfig:
     amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 where the GPU has it, else float16; on a CPU, float32 unless bfloat16 is asked for."""
     compile: bool = False
-    """Have torch.compile make code for this network and image size: a minute at the start, quicker steps after it."""
+    """Have torch.compile make code for this network and image size: a minute at the start, quicker steps after it; not with --checkpointing."""
     ema: Annotated[float, _flag(metavar="DECAY")] = 0.0
     """Also keep a moving average of the weights, as 0.999, and score and predict with it; 0 for none."""
     seed: Annotated[int, _flag(metavar="N")] = 0

@@ -54,23 +54,20 @@ def deterministic(say: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
-def without_autotuning() -> Iterator[None]:
-    """Within it, cuDNN's choice of a convolution does not depend on what ran fastest in this process.
+def autotuning() -> Iterator[None]:
+    """Within it, cuDNN chooses convolutions by trying them out, unless the run is deterministic.
 
-    So an image's scores are the same on any rank.
+    For training alone, whose images have one size: each other size would be tried out anew, and
+    an image's scores would depend on what was the fastest on the rank that has it.
     """
-    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
     try:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
 
 
-def allow_fast(*, one_size: bool) -> None:
-    """Let a GPU use TF32 where it computes in float32, and choose convolutions by trying them out.
-
-    Args:
-        one_size: whether all images have the same size: each other size would be tried out anew.
-    """
+def allow_fast() -> None:
+    """Let a GPU use TF32 where it computes in float32."""
     torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.benchmark = one_size and not torch.are_deterministic_algorithms_enabled()

@@ -13,8 +13,11 @@ from torch import nn
 
 from unet_ddp.errors import UserError
 
-_C_COMPILERS = ("gcc", "clang", "cc")  # triton's
-_COMPILERS = ("g++", "clang++", "c++")
+# Of what language, the variable that names one, and what is looked for; a GPU's is triton's.
+_COMPILERS = {
+    "cpu": ("C++", "CXX", "g++", "clang++", "c++"),
+    "cuda": ("C", "CC", "gcc", "clang", "cc"),
+}
 
 
 def compile_network(network: nn.Module, device: torch.device) -> nn.Module:
@@ -26,23 +29,14 @@ def compile_network(network: nn.Module, device: torch.device) -> nn.Module:
     Raises:
         UserError: there is nothing on this machine to compile with.
     """
-    if device.type == "cpu" and not any(
-        map(shutil.which, (os.environ.get("CXX", ""), *_COMPILERS))
-    ):
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        raise UserError("--compile: triton is not installed; pip install triton, or leave it out")
+    language, variable, *names = _COMPILERS[device.type]
+    if not any(map(shutil.which, (os.environ.get(variable, ""), *names))):
         raise UserError(
-            "--compile: no C++ compiler (g++ or clang++) on this machine; install one, or leave the "
-            "flag out"
+            f"--compile: no {language} compiler ({names[0]} or {names[1]}) on this machine; install one, or "
+            "leave the flag out"
         )
-    if device.type == "cuda":
-        if importlib.util.find_spec("triton") is None:
-            raise UserError(
-                "--compile: triton is not installed; pip install triton, or leave it out"
-            )
-        if not any(map(shutil.which, (os.environ.get("CC", ""), *_C_COMPILERS))):
-            raise UserError(
-                "--compile: no C compiler (gcc or clang) on this machine; install one, or leave the "
-                "flag out"
-            )
     # It tells of a missing GPU wherever CUDA's compiler is installed.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     return cast(nn.Module, torch.compile(network, dynamic=False))

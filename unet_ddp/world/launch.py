@@ -142,8 +142,7 @@ def _plainly(error: BaseException, world: World) -> str | None:
         return (
             f"a reading process of rank {world.rank} finds no room for a batch ({_last_line(reason)}): "
             "the machine's shared memory is full; give --workers 0, a smaller batch or less of it to "
-            "--cache ram by --cache-limit, and in a "
-            "container a larger --shm-size; go on by --resume"
+            "--cache ram by --cache-limit, and in a container a larger --shm-size; go on by --resume"
         )
     if "DataLoader worker" in reason and ("killed by signal" in reason or "exited" in reason):
         return (
