@@ -19,16 +19,24 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from unet_ddp.checkpoint import find_model
 from unet_ddp.config import PredictConfig, parse_predict
+from unet_ddp.distributed.join import pick_device
+from unet_ddp.distributed.launch import fail_early, tell
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
-from unet_ddp.inference import Prediction, Predictor
-from unet_ddp.inference.inputs import find_images
-from unet_ddp.inference.pipeline import Task, in_threads, one_core_each, predict_all, predict_one
-from unet_ddp.world import World, fail_early, pick_device, tell
-from unet_ddp.writing.files import Part, in_order, remove_on_signals
-from unet_ddp.writing.masks import read_ids, write_mask, write_overlay, write_probabilities
-from unet_ddp.writing.names import Outputs, check_probabilities, is_done, name_outputs
+from unet_ddp.prediction.inputs import find_images
+from unet_ddp.prediction.outputs.files import Part, in_order, remove_on_signals
+from unet_ddp.prediction.outputs.masks import (
+    read_ids,
+    write_mask,
+    write_overlay,
+    write_probabilities,
+)
+from unet_ddp.prediction.outputs.names import Outputs, check_probabilities, is_done, name_outputs
+from unet_ddp.prediction.pipeline import Task, in_threads, one_core_each, predict_all, predict_one
+from unet_ddp.prediction.prediction import Prediction
+from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.runs.folder import find_model
 
 FEW = 20  # images; of more, a summary is printed instead of a line for each
 PATIENCE = 86400.0  # seconds that a process waits at the end for those that are still predicting
@@ -122,7 +130,7 @@ def load(config: PredictConfig, world: World) -> Predictor:
         threshold=config.threshold,
     )
     if config.rle:
-        from unet_ddp.writing.run_lengths import check_two_classes
+        from unet_ddp.prediction.outputs.rle import check_two_classes
 
         check_two_classes(predictor.labels.num_classes)
     if world.is_main:
@@ -200,12 +208,12 @@ def list_again(job: Job, task: Task) -> Report:
 def add_to_lists(job: Job, task: Task, found: Prediction) -> None:
     """Its run lengths and outlines, where they are asked for."""
     if job.runs is not None:
-        from unet_ddp.writing.run_lengths import csv_row, encode_runs
+        from unet_ddp.prediction.outputs.rle import csv_row, encode_runs
 
         runs = encode_runs(found.ids, job.config.rle_order)
         job.runs.add(task.number, csv_row(task.path.name, runs))
     if job.outlines is not None:
-        from unet_ddp.writing.outlines import as_text, outline
+        from unet_ddp.prediction.outputs.polygons import as_text, outline
 
         features = outline(found.ids, found.labels, task.path.name)
         job.outlines.add(task.number, as_text(features))
@@ -214,12 +222,12 @@ def add_to_lists(job: Job, task: Task, found: Prediction) -> None:
 def write_lists(job: Job) -> None:
     """The files of all images together, in their order."""
     if job.config.rle:
-        from unet_ddp.writing.run_lengths import write_runs
+        from unet_ddp.prediction.outputs.rle import write_runs
 
         path = Path(job.config.rle)
         write_runs(path, in_order(path, job.world.size))
     if job.config.polygons:
-        from unet_ddp.writing.outlines import write_features
+        from unet_ddp.prediction.outputs.polygons import write_features
 
         path = Path(job.config.polygons)
         write_features(path, in_order(path, job.world.size))

@@ -22,32 +22,36 @@ from pathlib import Path
 
 import torch
 
-from unet_ddp import __version__, checkpoint
-from unet_ddp.batches import Reader
-from unet_ddp.checkpoint import RunFolder
+from unet_ddp import __version__
 from unet_ddp.config import TrainConfig, parse_train, save_settings, settings
 from unet_ddp.data.cache import SampleCache
+from unet_ddp.data.checks.prepare import PreparedData, check_classes, prepare
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import LookAhead, SampleLoader, TrainingSampler, count_workers
-from unet_ddp.data.prepare import PreparedData, check_classes, prepare
+from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.splits import write_split
-from unet_ddp.determinism import allow_fast, autotuning, deterministic
-from unet_ddp.engine import Schedule, TrainState, evaluate, moving_average, train_epoch
+from unet_ddp.distributed.launch import fail_early, tell
+from unet_ddp.distributed.stop_signal import TROUBLE, Preemption
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.guard import FiniteGuard
-from unet_ddp.losses import DiceCrossEntropy
-from unet_ddp.memory import Trial, explained
-from unet_ddp.metrics import Validation
-from unet_ddp.network.build import Architecture, build_network, choose_architecture
+from unet_ddp.evaluation.report.run import report_run, write_samples
+from unet_ddp.metrics.scores import Validation
+from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
 from unet_ddp.network.compiled import compile_network
+from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.optimizer import AdamW
-from unet_ddp.precision import Precision
-from unet_ddp.preprocessing import Preprocessing
-from unet_ddp.report import report_run, write_samples
-from unet_ddp.resuming import Begun, fit_batch, keep_global_batch, name_hash, open_run
-from unet_ddp.tracking import Tracker, score_columns, show_files, speaker, start_tracker
-from unet_ddp.world import TROUBLE, Preemption, World, fail_early, tell
+from unet_ddp.runs import checkpoint
+from unet_ddp.runs.folder import RunFolder, launch_name
+from unet_ddp.runs.resume import Begun, fit_batch, keep_global_batch, name_hash, open_run
+from unet_ddp.runs.tracking import Tracker, score_columns, show_files, speaker, start_tracker
+from unet_ddp.runs.weights import load_weights
+from unet_ddp.training.batch_size import Trial, explained
+from unet_ddp.training.batches import Reader
+from unet_ddp.training.determinism import allow_fast, autotuning, deterministic
+from unet_ddp.training.guard import FiniteGuard
+from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.optimizer import AdamW
+from unet_ddp.training.step import Schedule, TrainState, evaluate, moving_average, train_epoch
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -327,7 +331,7 @@ def build_model(config: TrainConfig, world: World, data: PreparedData, begun: Be
         architecture, encoder_weights=weights, checkpointing=config.network.checkpointing
     )
     if begun.weights is not None:
-        checkpoint.load_weights(network, begun.weights.state, Path(str(config.run.load)))
+        load_weights(network, begun.weights.state, Path(str(config.run.load)))
     network = synchronise_batchnorm(network.to(world.device), world)
     example = torch.zeros(2, architecture.channels, *example_size(data), device=world.device)
     replica = world.replicate(network, example)
@@ -516,7 +520,7 @@ def compose(run: Run, *, is_best: bool = False) -> dict[str, checkpoint.Content]
         **state.state_dict(),
         "images_per_step": run.sampler.per_step * run.world.size,
         "world_size": run.world.size,
-        "launch": checkpoint.launch_name(),
+        "launch": launch_name(),
         "made_with": {"torch": str(torch.__version__), "threads": torch.get_num_threads()},
     }
     files = {run.folder.last.name: whole}

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from unet_ddp import checkpoint
+from unet_ddp.distributed.stop_signal import is_alive
 from unet_ddp.errors import UserError
-from unet_ddp.world.preemption import is_alive
+from unet_ddp.runs import checkpoint
 
 VICTIM = Path(__file__).parent / "victim.py"
 IMAGES, SAVE_EVERY, STEPS_PER_KILL = 40, 4, 10

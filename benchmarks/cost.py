@@ -24,11 +24,13 @@ from unittest import mock
 
 import train
 from benchmarks.timing import make_images
-from unet_ddp import engine
-from unet_ddp.checkpoint import RunFolder
 from unet_ddp.config import parse_train
-from unet_ddp.resuming import open_run
-from unet_ddp.world import Preemption, World, join, leave
+from unet_ddp.distributed.join import join, leave
+from unet_ddp.distributed.stop_signal import Preemption
+from unet_ddp.distributed.world import World
+from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.resume import open_run
+from unet_ddp.training import step as engine
 
 BATCH = 4
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import torch
 
-from unet_ddp.cost import counting_kept
 from unet_ddp.data.dataset import Sample
-from unet_ddp.engine import Schedule, TrainState, train_epoch
-from unet_ddp.losses import DiceCrossEntropy
-from unet_ddp.network.build import build_network, choose_architecture
-from unet_ddp.precision import Precision
-from unet_ddp.preprocessing import Preprocessing
-from unet_ddp.world import pick_device
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.join import pick_device
+from unet_ddp.network.architecture import build_network, choose_architecture
+from unet_ddp.network.precision import Precision
+from unet_ddp.training.cost import counting_kept
+from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.step import Schedule, TrainState, train_epoch
 
 CASES = ((16, 480, 320, 4), (32, 480, 320, 4), (64, 240, 160, 4))
 """Width, and the images' width, height and number."""

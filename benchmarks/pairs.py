@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from unet_ddp.data.checks.scan import scan
 from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import TrainingSampler, make_loader
 from unet_ddp.data.pairs import find_pairs
-from unet_ddp.data.reading import ImageFormat
-from unet_ddp.data.scan import scan
 from unet_ddp.data.splits import split_pairs
 
 EPOCHS = 3

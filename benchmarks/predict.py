@@ -24,13 +24,13 @@ from PIL import Image
 
 import predict
 from benchmarks.timing import draw
-from unet_ddp import checkpoint
+from unet_ddp.data.formats.read import read_image
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.reading import read_image
-from unet_ddp.inference import Predictor
-from unet_ddp.inference.pipeline import in_threads, one_core_each
-from unet_ddp.network.build import Architecture, build_network
-from unet_ddp.preprocessing import Preprocessing
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.network.architecture import Architecture, build_network
+from unet_ddp.prediction.pipeline import in_threads, one_core_each
+from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.runs import checkpoint
 
 PREDICT = str(Path(__file__).parent.parent / "predict.py")
 WIDTH, HEIGHT, IMAGES = 1918, 1280, 200  # Carvana's

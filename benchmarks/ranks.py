@@ -20,13 +20,14 @@ import torch
 from benchmarks.timing import ratios
 from tests.ranks import Ranks
 from unet_ddp.data.dataset import Sample
-from unet_ddp.engine import Schedule, TrainState, train_epoch
-from unet_ddp.losses import DiceCrossEntropy
-from unet_ddp.network.build import build_network, choose_architecture
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.join import join, leave
+from unet_ddp.distributed.world import World, alone, without_sync
+from unet_ddp.network.architecture import build_network, choose_architecture
+from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.precision import Precision
-from unet_ddp.preprocessing import Preprocessing
-from unet_ddp.world import World, alone, join, leave, without_sync
+from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.step import Schedule, TrainState, train_epoch
 
 WARM_UP = 3
 

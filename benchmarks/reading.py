@@ -25,10 +25,10 @@ from benchmarks.timing import draw, machine, ratios, take_turns
 from unet_ddp.config import DataConfig
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import Contents, SampleCache, open_cache
+from unet_ddp.data.checks.prepare import prepare
 from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.data.formats.read import scaled_size
 from unet_ddp.data.pairs import Pair
-from unet_ddp.data.prepare import prepare
-from unet_ddp.data.reading import scaled_size
 
 WIDTH, HEIGHT, IMAGES = 1918, 1280, 8  # Carvana's
 

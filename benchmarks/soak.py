@@ -22,7 +22,7 @@ from pathlib import Path
 
 import train
 from benchmarks.chaos import make_images, same_weights
-from unet_ddp import checkpoint
+from unet_ddp.runs import checkpoint
 
 ROOT = Path(__file__).parent.parent
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
@@ -31,7 +31,7 @@ CRASHING = """
 import sys
 sys.path.insert(0, {root!r})
 import train
-from unet_ddp.guard import FiniteGuard
+from unet_ddp.training.guard import FiniteGuard
 def crash(self, report, step):
     if self.world.rank == 1:
         print("attempt", flush=True)

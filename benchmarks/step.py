@@ -21,12 +21,14 @@ import torch
 
 import train
 from benchmarks.timing import machine, make_images, ratios, take_turns
-from unet_ddp.checkpoint import RunFolder
 from unet_ddp.config import parse_train
 from unet_ddp.data.dataset import Sample
-from unet_ddp.engine import _to_device
-from unet_ddp.resuming import open_run
-from unet_ddp.world import Preemption, World, join, leave
+from unet_ddp.distributed.join import join, leave
+from unet_ddp.distributed.stop_signal import Preemption
+from unet_ddp.distributed.world import World
+from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.resume import open_run
+from unet_ddp.training.step import _to_device
 
 
 def bare(run: train.Run, batch: Sample) -> None:

@@ -18,8 +18,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import train
-from unet_ddp.checkpoint import files
-from unet_ddp.guard import FiniteGuard
+from unet_ddp.runs import checkpoint as files
+from unet_ddp.training.guard import FiniteGuard
 
 STEPS = Path(os.environ["CHAOS_STEPS"])
 PAUSE = float(os.environ.get("CHAOS_PAUSE", "0"))

@@ -11,13 +11,14 @@ import torch
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.data.loaders import ScoringSampler
-from unet_ddp.engine import Schedule, TrainState, evaluate, train_epoch
-from unet_ddp.losses import DiceCrossEntropy
-from unet_ddp.network.build import build_network, choose_architecture
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.join import join, leave
+from unet_ddp.distributed.world import World, sum_over_ranks
+from unet_ddp.network.architecture import build_network, choose_architecture
+from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.precision import Precision
-from unet_ddp.preprocessing import Preprocessing
-from unet_ddp.world import World, join, leave, sum_over_ranks
+from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.step import Schedule, TrainState, evaluate, train_epoch
 
 GLOBAL_BATCH = 8
 PIXELS = Preprocessing.for_images(3, 255, scale=1.0)
@@ -143,7 +144,7 @@ def on_main_results() -> tuple[int, str]:
 
 def fail_on(rank: int, kind: str, folder: str) -> int:
     """The exit status of a story in which one rank fails while the others wait for it."""
-    from unet_ddp.world import launch
+    from unet_ddp.distributed import launch
 
     return launch._tell(_failing_story, (rank, kind, folder), "cpu", 20)
 

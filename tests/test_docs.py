@@ -64,7 +64,7 @@ def test_migrating_has_every_flag_of_the_well_known_scripts() -> None:
 def test_the_example_of_a_program_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.test_predict import write_model, write_photo
+    from tests.prediction.test_predict import write_model, write_photo
     from unet_ddp.data.labels import Labels
 
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,7 @@ import torch
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main, warm_python
 from tests.test_programs import ROOT, TORCHRUN, TRAIN, python
-from unet_ddp import checkpoint
+from unet_ddp.runs import checkpoint
 
 FLAGS = ["--width", "2", "--batch-size", "2", "--augmentation", "none", "--workers", "0"]
 
@@ -23,8 +23,8 @@ PLANTED = """
 import os, signal, sys, torch
 sys.path.insert(0, {root!r})
 import train
-from unet_ddp.guard import FiniteGuard
-from unet_ddp import engine
+from unet_ddp.training.guard import FiniteGuard
+from unet_ddp.training import step as engine
 look, gradients = FiniteGuard.look, engine.gradients
 fault = {fault!r}
 
@@ -141,8 +141,8 @@ def plain_run(folder: Path, *words: str) -> tuple[int, str, str]:
 def planted_run(fault: str, folder: str, words: list[str]) -> tuple[int, str, str]:
     """A run with a fault, in this process."""
     space: dict[str, object] = {"__name__": "planted"}
-    from unet_ddp import engine
-    from unet_ddp.guard import FiniteGuard
+    from unet_ddp.training import step as engine
+    from unet_ddp.training.guard import FiniteGuard
 
     kept = FiniteGuard.look, engine.gradients
     try:
@@ -213,7 +213,7 @@ def test_too_many_bad_steps_end_the_run(ranks: Ranks, tmp_path: Path) -> None:
 
 
 def test_a_skipped_step_leaves_weights_and_statistics(tmp_path: Path) -> None:
-    from tests.test_network import learn, small_state
+    from tests.network.test_unet import learn, small_state
 
     state = small_state()
     learn(state, 2)
@@ -228,8 +228,8 @@ def test_a_skipped_step_leaves_weights_and_statistics(tmp_path: Path) -> None:
 
 
 def test_nan_is_never_written(tmp_path: Path) -> None:
-    from unet_ddp.checkpoint import RunFolder
     from unet_ddp.errors import RunError
+    from unet_ddp.runs.folder import RunFolder
 
     folder = RunFolder(tmp_path, writes=True)
     folder.write({"last.pt": {"model": {"w": torch.ones(2)}, "n": 1}}, "step 1")
@@ -242,7 +242,7 @@ FULL_DISK = """
 import resource, sys
 sys.path.insert(0, {root!r})
 import train
-from unet_ddp.checkpoint import files
+from unet_ddp.runs import checkpoint as files
 save = files.save
 def full(path, content, **how):
     limit = 3000 if {full!r} in str(path) else resource.RLIM_INFINITY
@@ -251,7 +251,7 @@ def full(path, content, **how):
         save(path, content, **how)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-from unet_ddp.checkpoint import folder
+from unet_ddp.runs import folder
 folder.save = full
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

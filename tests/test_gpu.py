@@ -10,15 +10,15 @@ import torch
 from tests.conftest import data_flags, make_set
 from tests.jobs import PIXELS, fixed_sample, stack
 from tests.test_programs import FLAGS, TORCHRUN, TRAIN, python
-from unet_ddp import checkpoint
 from unet_ddp.data.dataset import Sample
-from unet_ddp.engine import Schedule, TrainState, train_epoch
-from unet_ddp.losses import DiceCrossEntropy
-from unet_ddp.network.build import build_network, choose_architecture
+from unet_ddp.distributed.world import World
+from unet_ddp.network.architecture import build_network, choose_architecture
+from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.network.unet import UNet
-from unet_ddp.precision import Precision
-from unet_ddp.world import World
+from unet_ddp.runs import checkpoint
+from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.step import Schedule, TrainState, train_epoch
 
 pytestmark = pytest.mark.gpu
 
@@ -93,7 +93,7 @@ def test_nccl_world_of_one_trains_and_resumes(tmp_path: Path) -> None:
 def test_counting_waits_for_nothing() -> None:
     """Scores of a batch are counted without the host looking at the GPU."""
     from unet_ddp.data.labels import IGNORE_ID
-    from unet_ddp.metrics import Counts
+    from unet_ddp.metrics.counts import Counts
 
     for classes in (2, 5):
         logits = torch.randn(1, classes, 64, 64)
@@ -133,7 +133,7 @@ def test_a_step_waits_for_nothing(dtype: str, accumulate: int) -> None:
 
 def test_batches_that_are_copied_ahead_are_the_same() -> None:
     """Copied on a stream of its own while the one before is computed on."""
-    from unet_ddp.engine import _moved
+    from unet_ddp.training.step import _moved
 
     device = torch.device("cuda")
     batches = [stack([fixed_sample(n, 512)]) for n in range(12)]

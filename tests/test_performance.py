@@ -15,11 +15,11 @@ import torch
 from tests.conftest import SEED, data_flags, make_set
 from tests.ranks import Ranks, call_main
 from tests.test_resume import assert_same_state, last, train
-from unet_ddp import checkpoint
-from unet_ddp.checkpoint.background import Background
 from unet_ddp.errors import UserError
 from unet_ddp.network.compiled import compile_network
-from unet_ddp.optimizer import AdamW
+from unet_ddp.runs import checkpoint
+from unet_ddp.runs.background import Background
+from unet_ddp.training.optimizer import AdamW
 
 SLOW = 0.05  # seconds
 
@@ -163,7 +163,7 @@ def test_the_optimizer_is_torch_s_own() -> None:
 def test_a_step_does_not_import_what_only_compiling_needs() -> None:
     """It takes as long as importing torch."""
     program = (
-        "import sys, torch; from unet_ddp.optimizer import AdamW\n"
+        "import sys, torch; from unet_ddp.training.optimizer import AdamW\n"
         "net = torch.nn.Linear(2, 2); optimizer = AdamW(net.parameters(), fused=True)\n"
         "net(torch.ones(1, 2)).sum().backward(); optimizer.step(); optimizer.zero_grad()\n"
         "optimizer.load_state_dict(optimizer.state_dict())\n"

@@ -9,10 +9,10 @@ import torch
 from tests import jobs
 from tests.ranks import Ranks
 from unet_ddp.data.loaders import TrainingSampler
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.network.build import build_network, choose_architecture
+from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.sync_batchnorm import GlobalBatchNorm2d, synchronise_batchnorm
-from unet_ddp.world import World
 
 # Steps on 2 and on 4 ranks: on two cores, four ranks take their time for each of the sums.
 NETWORKS = [("unet", None, 20, 8), ("unet", "tu-mobilenetv3_small_050", 8, 3)]
@@ -131,7 +131,7 @@ def test_other_networks_train_on_two_ranks(ranks: Ranks, model: str) -> None:
 
 
 def test_more_ranks_than_gpus_is_known_to_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    from unet_ddp.world import pick_device
+    from unet_ddp.distributed.join import pick_device
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -12,7 +12,7 @@ import torch
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
-from unet_ddp import checkpoint
+from unet_ddp.runs import checkpoint
 
 # 12 images, 2 of them for validation: 5 steps of 2 in each of 2 epochs.
 FLAGS = ["--width", "2", "--epochs", "2", "--validation", "17", "--ema", "0.9", "--workers", "0"]
@@ -234,7 +234,7 @@ def test_overwrite_deletes_nothing_before_the_new_run_is_sound(
 
 def test_two_runs_can_not_share_a_folder(ranks: Ranks, images: Path, tmp_path: Path) -> None:
     """Locks are a process's own: the second run is another process of the pool."""
-    from unet_ddp.checkpoint import RunFolder
+    from unet_ddp.runs.folder import RunFolder
 
     with RunFolder(tmp_path / "checkpoints", writes=True) as folder:
         folder.hold()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unet_ddp.inference import Prediction, Predictor
+    from unet_ddp.prediction.prediction import Prediction
+    from unet_ddp.prediction.predictor import Predictor
 
 __all__ = ["Prediction", "Predictor"]
 __version__ = "0.1.0"
@@ -13,8 +14,12 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     """What other programs use, imported when it is asked for: torch takes a second."""
-    if name in __all__:
-        from unet_ddp import inference
+    if name == "Prediction":
+        from unet_ddp.prediction.prediction import Prediction
 
-        return getattr(inference, name)
+        return Prediction
+    if name == "Predictor":
+        from unet_ddp.prediction.predictor import Predictor
+
+        return Predictor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def doctor(words: Sequence[str]) -> int:
     """Look at a data set."""
-    from unet_ddp.doctor import doctor
+    from unet_ddp.commands.doctor import doctor
 
     return doctor(words)
 
@@ -61,7 +61,7 @@ def demo_data(words: Sequence[str]) -> int:
 
 def export(words: Sequence[str]) -> int:
     """Write a checkpoint as a file for other programs."""
-    from unet_ddp.export import export as write
+    from unet_ddp.commands.export import export as write
 
     config = parse(ExportConfig, words, prog="python -m unet_ddp export")
     for line in write(config):

@@ -1,1 +1,1 @@
-"""Stories of `python -m unet_ddp` that are too long for `__main__`."""
+"""The commands of `python -m unet_ddp`."""

@@ -15,26 +15,25 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from unet_ddp import checkpoint
 from unet_ddp.config import EvaluateConfig, parse_evaluate
 from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.distributed.launch import fail_early, tell
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.evaluation import (
-    Evaluation,
-    EvaluationDataset,
-    EvaluationSample,
-    Trained,
-    check_described,
-    one_thread,
-    result_files,
-    score_pairs,
-)
+from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample
+from unet_ddp.evaluation.files import result_files
 from unet_ddp.evaluation.output import check_output, write_files
-from unet_ddp.evaluation.own import own_validation, resizes_masks
+from unet_ddp.evaluation.report.gallery import make_gallery
+from unet_ddp.evaluation.report.page import Page, figures, render
+from unet_ddp.evaluation.results import Evaluation
+from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.table import scores_as_text
-from unet_ddp.report import Page, figures, make_gallery, render
-from unet_ddp.tracking import show_files
-from unet_ddp.world import World, fail_early, tell
+from unet_ddp.evaluation.trained import Trained, check_described, one_thread
+from unet_ddp.evaluation.validation_split import own_validation, resizes_masks
+from unet_ddp.runs import checkpoint
+from unet_ddp.runs.folder import find_model
+from unet_ddp.runs.tracking import show_files
+from unet_ddp.runs.weights import SavedModel, read_model, with_scale
 
 
 def main(words: Sequence[str]) -> NoReturn:
@@ -50,7 +49,7 @@ def main(words: Sequence[str]) -> NoReturn:
 class Task:
     """What is to be scored, and where its results go."""
 
-    model: checkpoint.SavedModel
+    model: SavedModel
     source: Path
     best: dict[str, Any] | None
     """Training's "score" for this network, and its "epoch" from 0; None where none is told."""
@@ -90,12 +89,12 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
 
 def find_task(config: EvaluateConfig, world: World) -> Task:
     """Everything that can be wrong is found here, before the first image is scored."""
-    source = checkpoint.find_model(config.model)
+    source = find_model(config.model)
     output = Path(config.output) if config.output else source.parent / "evaluation"
     check_output(output, overwrite=config.overwrite)
     content = checkpoint.load(source)
     best = None if "optimizer" in content else content.get("best")  # last.pt is another epoch's
-    model = checkpoint.with_scale(checkpoint.read_model(source), config.scale)
+    model = with_scale(read_model(source), config.scale)
     labels = check_described(model, source)[1]
     if config.threshold is not None and labels.num_classes != 2:
         raise UserError(

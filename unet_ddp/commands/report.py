@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from unet_ddp import checkpoint
 from unet_ddp.config import ReportConfig, parse
 from unet_ddp.data.pairs import Pair
+from unet_ddp.distributed.join import pick_device
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.evaluation import check_described
-from unet_ddp.evaluation.own import own_validation
-from unet_ddp.report import report_run
-from unet_ddp.tracking import show_files
-from unet_ddp.world import World, pick_device
+from unet_ddp.evaluation.report.run import report_run
+from unet_ddp.evaluation.trained import check_described
+from unet_ddp.evaluation.validation_split import own_validation
+from unet_ddp.runs import checkpoint
+from unet_ddp.runs.folder import find_model
+from unet_ddp.runs.tracking import show_files
+from unet_ddp.runs.weights import read_model
 
 
 def main(words: Sequence[str]) -> int:
@@ -36,7 +39,7 @@ def find_validation(source: Path, world: World) -> tuple[list[Pair], list[str]]:
     """The run's validation images, or why there are none: the curves can be shown all the same."""
     if not source.is_file():
         return [], [f"no scores and images: there is no {source}"]
-    labels = check_described(checkpoint.read_model(source), source)[1]
+    labels = check_described(read_model(source), source)[1]
     content = checkpoint.load(source)
     try:
         return own_validation(content, source, labels, progress=show_files, workers=world.cores), []
@@ -50,7 +53,7 @@ def find_run(given: str | None) -> Path:
     Raises:
         UserError: there is none.
     """
-    folder = Path(given) if given is not None else checkpoint.find_model(None).parent
+    folder = Path(given) if given is not None else find_model(None).parent
     if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
         raise UserError(
             f"{folder}: holds no run (neither best.pt nor metrics.csv); name its folder"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.data.formats.header import ImageFormat, Pixels
 from unet_ddp.data.labels import IGNORE_ID
-from unet_ddp.data.reading import ImageFormat, Pixels
 
 _BANDS = 64  # at a time: OpenCV, which turns and shifts them, takes 128 at most
 

@@ -15,9 +15,10 @@ from torch.utils.data import Dataset
 
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import SampleCache
+from unet_ddp.data.formats.header import ImageFormat, Pixels
+from unet_ddp.data.formats.read import nearest, read_mask, read_with_holes
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Pair
-from unet_ddp.data.reading import ImageFormat, Pixels, nearest, read_mask, read_with_holes
 from unet_ddp.errors import UserError
 
 Key = tuple[int, int]

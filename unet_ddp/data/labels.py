@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.reading.kinds import Codes
+from unet_ddp.data.formats.header import Codes
 from unet_ddp.errors import UserError
 
 IGNORE_ID = 255

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, DistributedSampler, Sampler, default_co
 from tqdm import tqdm
 
 from unet_ddp.data.dataset import Key, Replaced, Sample, SegmentationDataset
+from unet_ddp.distributed.stop_signal import ignore_in_worker
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
-from unet_ddp.world import World
-from unet_ddp.world.preemption import ignore_in_worker
 
 # Ranks that --nproc spawns would spawn their reading processes too: seconds of imports for each.
 FORK = "fork" if sys.platform == "linux" else None

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unet_ddp.data.reading import SUFFIXES
+from unet_ddp.data.formats.header import SUFFIXES
 from unet_ddp.errors import UserError
 
 _SIDES = {

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
+from unet_ddp.data.formats.read import nearest, read_header, read_mask, read_with_holes
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.data.loaders import FORK, ScoringSampler, count_workers, start_worker
 from unet_ddp.data.pairs import Pair
-from unet_ddp.data.reading import nearest, read_header, read_mask, read_with_holes
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.trained import Trained
-from unet_ddp.world import World
 
 
 class EvaluationSample(NamedTuple):

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from unet_ddp.evaluation.result import Evaluation, ImageRecord
-from unet_ddp.metrics import Scores
+from unet_ddp.evaluation.results import Evaluation, ImageRecord
+from unet_ddp.metrics.scores import Scores
 
 Cell = str | int | float
 

@@ -8,19 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fetch
-from unet_ddp.evaluation.result import Evaluation, ImageRecord
+from unet_ddp.evaluation.results import Evaluation, ImageRecord
 from unet_ddp.evaluation.trained import Trained, resize
-from unet_ddp.metrics import (
-    Counts,
-    confidence,
-    confusion,
-    count_boundaries,
-    default_tolerance,
-    histogram,
-)
-from unet_ddp.world import World
+from unet_ddp.metrics.boundary import count_boundaries, default_tolerance
+from unet_ddp.metrics.counts import Counts, confidence, confusion, histogram
 
 _AT_ONCE = 1 << 22  # pixels that are counted at a time
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from unet_ddp.evaluation.result import Evaluation
+from unet_ddp.evaluation.results import Evaluation
 
 
 def scores_as_text(evaluation: Evaluation) -> list[str]:

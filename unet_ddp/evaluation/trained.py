@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unet_ddp.checkpoint import SavedModel, load_weights
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.inference.backends import bytes_per_pixel, stride_of
-from unet_ddp.inference.memory import all_memory
-from unet_ddp.inference.predictor import OVERLAP, TILE
-from unet_ddp.inference.tiling import Tiling, blend
-from unet_ddp.network.build import Architecture, build_network
-from unet_ddp.preprocessing import Preprocessing
-from unet_ddp.world import World
+from unet_ddp.network.architecture import Architecture, build_network
+from unet_ddp.prediction.backends import bytes_per_pixel, stride_of
+from unet_ddp.prediction.memory import all_memory
+from unet_ddp.prediction.predictor import OVERLAP, TILE
+from unet_ddp.prediction.tiling import Tiling, blend
+from unet_ddp.runs.weights import SavedModel, load_weights
 
 _MEMORY = 1 / 8  # share of all memory that an image may take: there may be several processes
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from unet_ddp.data.labels import IGNORE_ID
-from unet_ddp.world import sum_over_ranks
+from unet_ddp.distributed.world import sum_over_ranks
 
 BINS = 1024
 """Bins of a probability: a power of two, so that ``p >= k / BINS`` is exactly ``bin >= k``."""

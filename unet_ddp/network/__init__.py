@@ -1,1 +1,1 @@
-"""The networks, and batch norm over all ranks."""
+"""The networks, synchronised batch norm, and mixed precision."""

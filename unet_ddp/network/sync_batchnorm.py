@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unet_ddp.world import World, sum_over_ranks
+from unet_ddp.distributed.world import World, sum_over_ranks
 
 
 class _Normalise(torch.autograd.Function):

@@ -1,0 +1,175 @@
+"""A checkpoint as a file for other programs: ONNX, or torch's own exported program."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unet_ddp.config import ExportConfig
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.errors import RunError, UserError
+from unet_ddp.prediction.backends import METADATA, Member, OnnxBackend, import_extra, open_network
+from unet_ddp.prediction.outputs.files import replacing
+
+LARGEST_DIFFERENCE = 1e-4
+"""Of probabilities, between a file and the network that it was made from."""
+_SIZES = (
+    (1, 64, 96),
+    (2, 97, 131),
+    (1, 33, 50),
+    (1, 9, 21),
+    (1, 160, 240),
+)  # images, height and width
+_TRACED = (2, 75, 107)  # a size at which nothing divides evenly
+
+
+class Exported(nn.Module):
+    """From pixels as files hold them to logits and probabilities."""
+
+    mean: Tensor
+    factor: Tensor
+
+    def __init__(self, network: nn.Module, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        self.network = network
+        mean = torch.tensor(preprocessing.fill)
+        std = torch.tensor(preprocessing.std) * ((preprocessing.high - preprocessing.low) or 1.0)
+        self.register_buffer("mean", mean.view(1, -1, 1, 1))
+        self.register_buffer("factor", (1 / std).view(1, -1, 1, 1))
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, H, W, C) to logits and probabilities, both (N, num_classes, H, W)."""
+        images = (pixels.permute(0, 3, 1, 2).float() - self.mean) * self.factor
+        logits: Tensor = self.network(images)
+        return logits, logits.softmax(1)
+
+
+def export(config: ExportConfig) -> list[str]:
+    """Write the file, and compare it with the network at several sizes; what was found, in lines.
+
+    Raises:
+        UserError: a package is missing, or something is there already.
+        RunError: the file gives other probabilities than the network; it is not kept.
+    """
+    if not config.output:
+        raise UserError("export: give a checkpoint and the file to write, as best.pt model.onnx")
+    path = Path(config.output)
+    ending = ".onnx" if config.format == "onnx" else ".pt2"
+    if path.suffix.lower() != ending:
+        raise UserError(f"{path}: a file of --format {config.format} ends in {ending}")
+    if path.exists() and not config.overwrite:
+        raise UserError(f"{path}: is there already; give --overwrite, or another name")
+    if config.format == "onnx":
+        for name in ("onnx", "onnxscript", "onnxruntime"):
+            import_extra(name, f"{path}")
+    network, architecture, member = open_network(
+        Path(config.checkpoint), torch.device("cpu"), config.scale
+    )
+    module = Exported(network.to(memory_format=torch.contiguous_format), member.preprocessing)
+    write = _write_onnx if config.format == "onnx" else _write_program
+    with replacing(path) as half:
+        write(module, member, half)
+        run = _open_onnx(half) if config.format == "onnx" else _open_program(half)
+        difference = largest_difference(module, run, member.preprocessing)
+        if difference > LARGEST_DIFFERENCE:
+            raise RunError(
+                f"{path}: not kept: its probabilities differ by up to {difference:.1e} from those of "
+                f"{config.checkpoint}"
+            )
+    sizes = ", ".join(f"{width}x{height}" for _, height, width in _SIZES)
+    return [
+        f"{path}: {architecture}",
+        f"  pixels (N, H, W, {architecture.channels}) of {member.preprocessing.dtype}, at scale "
+        f"{member.preprocessing.scale:g}, to logits and probabilities "
+        f"(N, {architecture.num_classes}, H, W)",
+        f"  probabilities differ by at most {difference:.1e} from the checkpoint's ({sizes} pixels)",
+    ]
+
+
+def _program(module: Exported, preprocessing: Preprocessing) -> Any:
+    """The network traced for any number of images of any size."""
+    count, height, width = _TRACED
+    pixels = _pixels(preprocessing, count, height, width)
+    auto = torch.export.Dim.DYNAMIC
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of what torch will do otherwise some day
+        return torch.export.export(module, (pixels,), dynamic_shapes=({0: auto, 1: auto, 2: auto},))
+
+
+def _write_program(module: Exported, member: Member, path: Path) -> None:
+    program = _program(module, member.preprocessing)
+    with path.open("wb") as file:
+        torch.export.save(program, file, extra_files={f"{METADATA}.json": _about(member)})
+
+
+def _write_onnx(module: Exported, member: Member, path: Path) -> None:
+    onnx = import_extra("onnx", str(path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            _program(module, member.preprocessing),
+            dynamo=True,
+            input_names=["pixels"],
+            output_names=["logits", "probabilities"],
+            verbose=False,
+        )
+    assert program is not None
+    proto = program.model_proto
+    about = proto.metadata_props.add()
+    about.key, about.value = METADATA, _about(member)
+    onnx.checker.check_model(proto)
+    path.write_bytes(proto.SerializeToString())
+
+
+def _about(member: Member) -> str:
+    """All that prediction needs to know besides the network."""
+    return json.dumps(
+        {
+            "labels": member.labels.to_plain(),
+            "classes": member.labels.class_names,
+            "colours": [list(colour) for colour in member.labels.colours],
+            "preprocessing": member.preprocessing.to_plain(),
+            "threshold": member.threshold,
+            "stride": member.backend.stride,
+            "bytes_per_pixel": member.backend.bytes_per_pixel,
+        }
+    )
+
+
+def largest_difference(
+    module: Exported, run: Callable[[Tensor], Tensor], preprocessing: Preprocessing
+) -> float:
+    """Between the probabilities of the network and of its file, over images of several sizes."""
+    largest = 0.0
+    for count, height, width in _SIZES:
+        pixels = _pixels(preprocessing, count, height, width)
+        with torch.inference_mode():
+            expected = module(pixels)[1]
+        largest = max(largest, float((run(pixels) - expected).abs().max()))
+    return largest
+
+
+def _open_onnx(path: Path) -> Callable[[Tensor], Tensor]:
+    backend = OnnxBackend(path, torch.device("cpu"))
+    return lambda pixels: backend(pixels).softmax(1)
+
+
+def _open_program(path: Path) -> Callable[[Tensor], Tensor]:
+    with path.open("rb") as file:
+        # Its guards hold the sizes it was traced with apart from others; what it computes is the same.
+        module = torch.export.load(file).module(check_guards=False)
+    return lambda pixels: module(pixels)[1].detach()
+
+
+def _pixels(preprocessing: Preprocessing, count: int, height: int, width: int) -> Tensor:
+    """Noise of the images' kind."""
+    shape = (count, height, width, preprocessing.channels)
+    noise = np.random.default_rng(0).uniform(preprocessing.low, preprocessing.high, shape)
+    return torch.from_numpy(noise.astype(preprocessing.dtype))

@@ -1,0 +1,1 @@
+"""From a file of any image format to an array."""

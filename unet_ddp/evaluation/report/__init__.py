@@ -1,0 +1,1 @@
+"""report.html: one file with figures, curves and the worst images."""

@@ -1,0 +1,1 @@
+"""The files of a prediction: masks, probabilities, overlays, run lengths, polygons."""

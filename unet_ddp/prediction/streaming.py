@@ -1,0 +1,222 @@
+"""Rows of an image that need not fit into memory, at its own size or scaled down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.data.formats.header import ImageFormat, Pixels
+from unet_ddp.data.formats.read import fit, holes_in, refuse_not_finite
+from unet_ddp.errors import UserError
+
+_AT_ONCE = 1 << 24  # pixels that are scaled at a time
+_CONTIGUOUS, _ALPHA = 1, (1, 2)  # of TIFF: planar configuration, extra samples
+_ORIENTATION = 274
+
+
+class Rows(Protocol):
+    """An image from which rows can be read."""
+
+    height: int
+    width: int
+
+    def read(self, top: int, bottom: int) -> Pixels:
+        """(bottom - top, W, C)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ArrayRows:
+    """An image in memory, (H, W, C)."""
+
+    def __init__(self, pixels: Pixels) -> None:
+        self.pixels = pixels
+        self.height, self.width = pixels.shape[:2]
+
+    def read(self, top: int, bottom: int) -> Pixels:
+        return self.pixels[top:bottom]
+
+    def close(self) -> None:
+        pass
+
+
+class ScaledRows:
+    """`source` reduced to `size` (height, width): the rows that reading it whole would give.
+
+    Each new pixel is the mean of its area. Where `p` rows become `q`, groups of `q` are reduced
+    by themselves, which gives the same; where no such group is small, rows are weighted here.
+    """
+
+    def __init__(self, source: Rows, size: tuple[int, int]) -> None:
+        self.source = source
+        self.height, self.width = size
+        self.ratio = Fraction(source.height, self.height)
+        self._kept: tuple[int, Pixels] | None = None
+
+    def read(self, top: int, bottom: int) -> Pixels:
+        """Rows that the last call gave too are not read again."""
+        first = top
+        parts: list[Pixels] = []
+        if self._kept is not None:
+            before, kept = self._kept
+            if before <= top < before + len(kept):
+                parts.append(kept[top - before : bottom - before])
+                first = top + len(parts[0])
+        if first < bottom:
+            parts.append(self._scaled(first, bottom))
+        rows = cast(Pixels, parts[0] if len(parts) == 1 else np.concatenate(parts))
+        self._kept = (top, rows)
+        return rows
+
+    def close(self) -> None:
+        self.source.close()
+
+    def _scaled(self, top: int, bottom: int) -> Pixels:
+        if (self.source.height, self.source.width) == (self.height, self.width):
+            return self.source.read(top, bottom)
+        group = self.ratio.denominator
+        at_once = max(1, int(_AT_ONCE / self.source.width / self.ratio))
+        if group > max(64, at_once):
+            reduce, group = self._weighted, 1
+        else:
+            reduce = self._grouped
+        step = max(group, at_once // group * group)
+        begin = top // group * group
+        parts = [
+            reduce(row, min(row + step, -(-bottom // group) * group, self.height))
+            for row in range(begin, bottom, step)
+        ]
+        return cast(Pixels, np.concatenate(parts)[top - begin : bottom - begin])
+
+    def _grouped(self, top: int, bottom: int) -> Pixels:
+        above, below = int(top * self.ratio), int(bottom * self.ratio)
+        return fit(self.source.read(above, below), (bottom - top, self.width))
+
+    def _weighted(self, top: int, bottom: int) -> Pixels:
+        edges = np.array([float(row * self.ratio) for row in range(top, bottom + 1)])
+        above, below = int(edges[0]), min(self.source.height, int(np.ceil(edges[-1])))
+        pixels = self.source.read(above, below)
+        rows = np.arange(above, below)
+        shared = np.minimum(edges[1:, None], rows + 1) - np.maximum(edges[:-1, None], rows)
+        weights = (shared.clip(0) / float(self.ratio)).astype(np.float32)
+        narrow = fit(cast(Any, pixels.astype(np.float32)), (len(pixels), self.width))
+        mean = np.tensordot(weights, narrow, axes=1)
+        if pixels.dtype.kind != "f":
+            mean = np.rint(mean)
+        return cast(Pixels, mean.astype(pixels.dtype))
+
+
+class TiffRows:
+    """A TIFF of any size, mapped into memory where its pixels lie as they are, else decoded strip by
+    strip or tile by tile.
+    """
+
+    def __init__(
+        self, path: Path, page: Any, wanted: ImageFormat, convert: Callable[[Pixels], Pixels]
+    ) -> None:
+        self.path = path
+        self._wanted = wanted
+        self.height, self.width = page.imagelength, page.imagewidth
+        self._page = page
+        self._convert = convert
+        self._mapped: NDArray[Any] | None = None
+        if page.is_memmappable:
+            flat = page.parent.filehandle.memmap_array(
+                page.parent.byteorder + page.dtype.char, page.shape, page.dataoffsets[0]
+            )
+            self._mapped = flat.reshape(self.height, self.width, -1)
+
+    @classmethod
+    def open(cls, path: Path, wanted: ImageFormat) -> TiffRows | None:
+        """The first image in the file; None where it is of a kind that has to be read whole."""
+        import tifffile
+
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(tifffile.TiffFile(path))
+                levels = file.series[0].levels
+                if len(file.series) > 1 or len(levels[0].pages) > 1:
+                    return None
+                page: Any = levels[0].pages[0]
+                convert = _conversion(page, wanted)
+                if convert is None:
+                    return None
+                rows = cls(path, page, wanted, convert)
+                rows.read(0, 1)  # whether it can be decoded
+            except Exception:  # the reader of whole images says what is wrong
+                return None
+            stack.pop_all()
+            return rows
+
+    def read(self, top: int, bottom: int) -> Pixels:
+        try:
+            pixels = self._decode(top, bottom) if self._mapped is None else self._mapped[top:bottom]
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"{self.path}: damaged or cut short ({reason}); replace it") from None
+        native = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
+        return self._filled(self._convert(cast(Pixels, native)))
+
+    def _filled(self, pixels: Pixels) -> Pixels:
+        """As `read_with_holes` does it."""
+        if self._wanted.nodata is not None:
+            holes = holes_in(pixels, self._wanted.nodata)
+            if holes.any():
+                pixels = pixels.copy()
+                pixels[holes] = np.array(self._wanted.fill or 0, pixels.dtype)
+        refuse_not_finite(pixels, self.path)
+        return pixels
+
+    def close(self) -> None:
+        self._mapped = None
+        self._page.parent.close()
+
+    def _decode(self, top: int, bottom: int) -> NDArray[Any]:
+        """Every strip or tile that has some of the rows."""
+        page = self._page
+        rows = np.zeros((bottom - top, self.width, page.samplesperpixel), page.dtype)
+        high = page.tilelength if page.is_tiled else min(page.rowsperstrip, self.height)
+        across = -(-self.width // page.tilewidth) if page.is_tiled else 1
+        numbers = range(top // high * across, -(-bottom // high) * across)
+        segments = page.parent.filehandle.read_segments(
+            [page.dataoffsets[n] for n in numbers],
+            [page.databytecounts[n] for n in numbers],
+            indices=list(numbers),
+        )
+        for data, number in segments:
+            found, place, shape = page.decode(data, number, jpegtables=page.jpegtables)
+            y, x = place[2], place[3]
+            if found is None:
+                continue  # a sparse file: zeros
+            tile = found[0, : shape[1], : min(shape[2], self.width - x)]
+            upper, lower = max(top, y), min(bottom, y + len(tile))
+            rows[upper - top : lower - top, x : x + tile.shape[1]] = tile[upper - y : lower - y]
+        return rows
+
+
+def _conversion(page: Any, wanted: ImageFormat) -> Callable[[Pixels], Pixels] | None:
+    """From the file's samples to the wanted channels, for what needs no look at the whole image."""
+    plain = page.photometric.name in ("MINISBLACK", "RGB") or page.compression.name == "JPEG"
+    upright = page.tags.valueof(_ORIENTATION, default=1) == 1
+    if str(page.dtype) != wanted.dtype or not plain or not upright:
+        return None
+    if page.planarconfig != _CONTIGUOUS:
+        return None
+    if page.bitspersample % 8 or page.imagedepth != 1:
+        return None
+    samples, channels = page.samplesperpixel, wanted.channels
+    has_alpha = bool(page.extrasamples) and page.extrasamples[-1] in _ALPHA
+    if samples == channels and not has_alpha:
+        return lambda pixels: pixels
+    if samples == 1 and channels == 3:
+        return lambda pixels: cast(Pixels, np.repeat(pixels, 3, axis=2))
+    if has_alpha and samples == channels + 1:
+        return lambda pixels: pixels[..., :-1]
+    return None

@@ -1,0 +1,1 @@
+"""The training step, its state and loss, and what guards and measures it."""
