@@ -20,8 +20,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from unet_ddp.config import PredictConfig, parse_predict
-from unet_ddp.distributed.join import pick_device
-from unet_ddp.distributed.launch import fail_early, tell
+from unet_ddp.distributed.device import pick_device
+from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.prediction.inputs import find_images
@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             config = parse_predict(words)
         except UserError as mistake:
-            fail_early(mistake)
-        tell(predict, config, nproc=1, device=config.device, timeout=PATIENCE)
+            exit_with_error(mistake)
+        run_on_all_ranks(predict, config, nproc=1, device=config.device, timeout=PATIENCE)
     try:
         config = parse_predict(words)
         return predict(config, World(device=pick_device(config.device)))
@@ -208,9 +208,9 @@ def list_again(job: Job, task: Task) -> Report:
 def add_to_lists(job: Job, task: Task, found: Prediction) -> None:
     """Its run lengths and outlines, where they are asked for."""
     if job.runs is not None:
-        from unet_ddp.prediction.outputs.rle import csv_row, encode_runs
+        from unet_ddp.prediction.outputs.rle import csv_row, encode_rle
 
-        runs = encode_runs(found.ids, job.config.rle_order)
+        runs = encode_rle(found.ids, job.config.rle_order)
         job.runs.add(task.number, csv_row(task.path.name, runs))
     if job.outlines is not None:
         from unet_ddp.prediction.outputs.polygons import as_text, outline
@@ -222,10 +222,10 @@ def add_to_lists(job: Job, task: Task, found: Prediction) -> None:
 def write_lists(job: Job) -> None:
     """The files of all images together, in their order."""
     if job.config.rle:
-        from unet_ddp.prediction.outputs.rle import write_runs
+        from unet_ddp.prediction.outputs.rle import write_rle
 
         path = Path(job.config.rle)
-        write_runs(path, in_order(path, job.world.size))
+        write_rle(path, in_order(path, job.world.size))
     if job.config.polygons:
         from unet_ddp.prediction.outputs.polygons import write_features
 

@@ -27,11 +27,11 @@ from unet_ddp.config import TrainConfig, parse_train, save_settings, settings
 from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.checks.prepare import PreparedData, check_classes, prepare
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.loaders import LookAhead, SampleLoader, TrainingSampler, count_workers
+from unet_ddp.data.loaders import Prefetcher, SampleLoader, TrainingSampler, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.splits import write_split
-from unet_ddp.distributed.launch import fail_early, tell
-from unet_ddp.distributed.stop_signal import TROUBLE, Preemption
+from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
+from unet_ddp.distributed.stop_signal import TROUBLE, StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.report.run import report_run, write_samples
@@ -42,10 +42,10 @@ from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs.folder import RunFolder, launch_name
-from unet_ddp.runs.resume import Begun, fit_batch, keep_global_batch, name_hash, open_run
-from unet_ddp.runs.tracking import Tracker, score_columns, show_files, speaker, start_tracker
+from unet_ddp.runs.resume import Begun, fit_batch, keep_global_batch, open_run, split_fingerprint
+from unet_ddp.runs.tracking import Tracker, console, score_columns, show_files, start_tracker
 from unet_ddp.runs.weights import load_weights
-from unet_ddp.training.batch_size import Trial, explained
+from unet_ddp.training.batch_size import Trial, explain_out_of_memory
 from unet_ddp.training.batches import Reader
 from unet_ddp.training.determinism import allow_fast, autotuning, deterministic
 from unet_ddp.training.guard import FiniteGuard
@@ -62,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if launch.nproc > 1 and "LOCAL_RANK" in os.environ:
             raise UserError("--nproc under torchrun: it starts the processes; leave --nproc out")
     except UserError as mistake:
-        fail_early(mistake)
-    tell(train, words, nproc=launch.nproc, device=launch.device, timeout=launch.timeout)
+        exit_with_error(mistake)
+    run_on_all_ranks(train, words, nproc=launch.nproc, device=launch.device, timeout=launch.timeout)
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ class Run:
 def train(words: list[str], world: World) -> int:
     """A run, from its first step or from where it stopped, to its end, --max-steps or a signal."""
     config = parse_train(words)
-    bits = deterministic(speaker(world.is_main)) if config.launch.deterministic else nullcontext()
+    bits = deterministic(console(world.is_main)) if config.launch.deterministic else nullcontext()
     with bits, RunFolder(config.folder, writes=world.is_main) as folder:
         begun = world.on_main(lambda: open_run(config, folder))
         run = begin(words, world, folder, begun)
         try:
-            with Preemption(world) as preemption:
+            with StopSignal(world) as preemption:
                 number = learn_and_score(run, preemption)
         except UserError:  # of other errors none: a reading process that hangs would be waited for
             run.close()
@@ -133,17 +133,17 @@ def train(words: list[str], world: World) -> int:
     return 128 + number if number else 0
 
 
-def learn_and_score(run: Run, preemption: Preemption) -> int:
+def learn_and_score(run: Run, preemption: StopSignal) -> int:
     """Epoch after epoch; the signal that ended it, 0 for none."""
     state = run.model.state
     while state.epoch < run.config.optimization.epochs:
-        with explained(run.config, run.world, "training"), autotuning():
+        with explain_out_of_memory(run.config, run.world, "training"), autotuning():
             number = learn(run, preemption)
         if number or state.step < run.steps:
             return keep(run, preemption, number)
-        with explained(run.config, run.world, "scoring"):
+        with explain_out_of_memory(run.config, run.world, "scoring"):
             validation = score(run, preemption)
-        number = preemption.agreed_now()
+        number = preemption.poll_now()
         if number:
             return keep(run, preemption, number)  # the steps are done; --resume scores them
         record(run, validation)
@@ -158,7 +158,7 @@ def learn_and_score(run: Run, preemption: Preemption) -> int:
     return 0
 
 
-def keep(run: Run, preemption: Preemption, number: int) -> int:
+def keep(run: Run, preemption: StopSignal, number: int) -> int:
     """Save the run where it has stopped, and say why if that was a file that can't be read.
 
     No rank leaves before it is on the disk: a launcher would end the main one for it.
@@ -170,16 +170,16 @@ def keep(run: Run, preemption: Preemption, number: int) -> int:
     return number
 
 
-def learn(run: Run, preemption: Preemption) -> int:
+def learn(run: Run, preemption: StopSignal) -> int:
     """The rest of an epoch; the signal that ended it, 0 for none."""
     state, options = run.model.state, run.config.optimization
     run.tracker.begin_epoch(state.epoch, options.epochs)
     run.sampler.start_at(state.epoch, state.step)
     # Two steps ahead: what one rank meets with is known to all after the step that follows.
     ahead = 2 * options.accumulate
-    batches = LookAhead(run.tracker.waiting(run.training), ahead, preemption.stop_for)
+    batches = Prefetcher(run.tracker.waiting(run.training), ahead, preemption.request_stop)
     batches.fill()
-    number = preemption.agreed_now()
+    number = preemption.poll_now()
     if number:
         return number
     saved = time.monotonic()
@@ -198,13 +198,13 @@ def learn(run: Run, preemption: Preemption) -> int:
         run.tracker.step(report)
         run.guard.look(report, run.done)
         batches.fill()
-        number = preemption.agreed()
+        number = preemption.poll()
         if number:
             return number
         if is_due(run, time.monotonic() - saved):
             save(run)
             saved = time.monotonic()
-    return preemption.agreed_now()
+    return preemption.poll_now()
 
 
 def is_due(run: Run, seconds: float) -> bool:
@@ -225,7 +225,7 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
         config, world, begun, trial(config, world, data, begun), len(data.split.training)
     )
     allow_fast()
-    with explained(config, world, "building"):
+    with explain_out_of_memory(config, world, "building"):
         model = build_model(config, world, data, begun)
     reader = Reader(config, world, data, model.preprocessing.format)
     training, sampler = reader.training()
@@ -280,7 +280,7 @@ def claim_folder(config: TrainConfig, folder: RunFolder, data: PreparedData, beg
 
 def prepare_data(config: TrainConfig, world: World, begun: Begun) -> PreparedData:
     """The data set, found, checked, labelled and split; for a run that goes on, its own again."""
-    labels = Labels.from_plain(begun.content["labels"]) if begun.content else None
+    labels = Labels.from_dict(begun.content["labels"]) if begun.content else None
     data = prepare(
         config.data,
         seed=config.optimization.seed,
@@ -297,9 +297,9 @@ def prepare_data(config: TrainConfig, world: World, begun: Begun) -> PreparedDat
 
 def check_same_data(data: PreparedData, content: checkpoint.Content) -> None:
     """Refuse to go on with other images: their order, and so the position, would mean nothing."""
-    pixels = Preprocessing.from_plain(content["preprocessing"])
+    pixels = Preprocessing.from_dict(content["preprocessing"])
     kind = (pixels.channels, pixels.dtype)
-    names = name_hash(data.split)
+    names = split_fingerprint(data.split)
     if kind != (data.format.channels, data.format.dtype) or content["names"] != names:
         raise UserError(
             "--resume: the images or the split are not those that the run began with; give its own "
@@ -387,8 +387,8 @@ def choose(
     """Architecture and preprocessing: the checkpoint's, as far as it tells, else the flags'."""
     if begun.content is not None:
         return (
-            Architecture.from_plain(begun.content["architecture"]),
-            Preprocessing.from_plain(begun.content["preprocessing"]),
+            Architecture.from_dict(begun.content["architecture"]),
+            Preprocessing.from_dict(begun.content["preprocessing"]),
             [],
         )
     network, scale = config.network, config.data.scale
@@ -432,7 +432,7 @@ def describe(config: TrainConfig, world: World, model: Model, steps: int) -> lis
 # -- after each epoch ----------------------------------------------------------------------
 
 
-def score(run: Run, preemption: Preemption) -> Validation | None:
+def score(run: Run, preemption: StopSignal) -> Validation | None:
     """Scores over all validation images, the same on every rank; None where there are none."""
     if run.validation is None:
         return None
@@ -440,7 +440,7 @@ def score(run: Run, preemption: Preemption) -> Validation | None:
     state = run.model.state
     counts = evaluate(
         state.scored,
-        preemption.until_asked(run.validation),
+        preemption.until_stopped(run.validation),
         run.model.preprocessing,
         state.precision,
         num_classes=run.data.labels.num_classes,
@@ -509,11 +509,11 @@ def compose(run: Run, *, is_best: bool = False) -> dict[str, checkpoint.Content]
     state, model, config = run.model.state, run.model, run.config
     about = {
         "unet_ddp": __version__,
-        "architecture": model.architecture.to_plain(),
-        "labels": run.data.labels.to_plain(),
-        "preprocessing": model.preprocessing.to_plain(),
+        "architecture": model.architecture.to_dict(),
+        "labels": run.data.labels.to_dict(),
+        "preprocessing": model.preprocessing.to_dict(),
         "config": settings(config),
-        "names": name_hash(run.data.split),
+        "names": split_fingerprint(run.data.split),
     }
     whole = {
         **about,

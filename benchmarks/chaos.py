@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from unet_ddp.distributed.stop_signal import is_alive
 from unet_ddp.errors import UserError
+from unet_ddp.files import is_alive
 from unet_ddp.runs import checkpoint
 
 VICTIM = Path(__file__).parent / "victim.py"

@@ -26,7 +26,7 @@ import train
 from benchmarks.timing import make_images
 from unet_ddp.config import parse_train
 from unet_ddp.distributed.join import join, leave
-from unet_ddp.distributed.stop_signal import Preemption
+from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.resume import open_run
@@ -40,13 +40,13 @@ class Nothing:
 
     def look(self, report: Any, step: int) -> None: ...
 
-    def agreed(self) -> int:
+    def poll(self) -> int:
         return 0
 
-    def agreed_now(self) -> int:
+    def poll_now(self) -> int:
         return 0
 
-    def stop_for(self, error: Exception) -> None:
+    def request_stop(self, error: Exception) -> None:
         raise error
 
 
@@ -57,10 +57,10 @@ def turn(run: train.Run, *, guarded: bool) -> float:
         bare = replace(options, save_every_steps=0, save_every_minutes=0.0)
         run = replace(run, guard=Nothing(), config=replace(run.config, run=bare))
     off = mock.patch.multiple(
-        engine, _statistics=lambda network: [], _keep_statistics=lambda before, is_finite: None
+        engine, snapshot_buffers=lambda network: [], restore_unless=lambda before, is_finite: None
     )
     with (
-        Preemption(run.world) if guarded else nullcontext(Nothing()) as preemption,
+        StopSignal(run.world) if guarded else nullcontext(Nothing()) as preemption,
         nullcontext() if guarded else off,
     ):
         began = time.perf_counter()

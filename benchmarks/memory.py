@@ -18,7 +18,7 @@ import torch
 
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.distributed.join import pick_device
+from unet_ddp.distributed.device import pick_device
 from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.cost import counting_kept

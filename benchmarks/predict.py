@@ -56,9 +56,9 @@ def write_model(
         path,
         {
             "model": build_network(architecture).state_dict(),
-            "architecture": architecture.to_plain(),
-            "labels": Labels(values).to_plain(),
-            "preprocessing": Preprocessing.for_images(3, 255, scale=scale).to_plain(),
+            "architecture": architecture.to_dict(),
+            "labels": Labels(values).to_dict(),
+            "preprocessing": Preprocessing.for_images(3, 255, scale=scale).to_dict(),
         },
     )
 
@@ -85,9 +85,9 @@ def measure(works: list[Callable[[], object]], times: int) -> list[Took]:
 def bare_network(model: Path, image: Path) -> Callable[[], object]:
     """The network as it was trained, on the image in memory."""
     content = checkpoint.load(model)
-    network = build_network(Architecture.from_plain(content["architecture"])).eval()
+    network = build_network(Architecture.from_dict(content["architecture"])).eval()
     network.load_state_dict(content["model"])
-    pixels = Preprocessing.from_plain(content["preprocessing"])
+    pixels = Preprocessing.from_dict(content["preprocessing"])
     wanted = Predictor.from_checkpoint(model).format
     batch = torch.from_numpy(np.array(read_image(image, wanted, scale=pixels.scale)))[None]
 

@@ -22,7 +22,7 @@ from benchmarks.timing import machine, make_images, ratios, take_turns
 from unet_ddp.config import parse_train
 from unet_ddp.data.dataset import Sample
 from unet_ddp.distributed.join import join, leave
-from unet_ddp.distributed.stop_signal import Preemption
+from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.resume import open_run
 from unet_ddp.training.step import _to_device
@@ -43,7 +43,7 @@ def bare(run: train.Run, batch: Sample, count: int) -> None:
 
 def real(run: train.Run) -> None:
     """As after an epoch."""
-    with Preemption(run.world) as preemption:
+    with StopSignal(run.world) as preemption:
         train.score(run, preemption)
 
 

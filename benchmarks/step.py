@@ -24,7 +24,7 @@ from benchmarks.timing import machine, make_images, ratios, take_turns
 from unet_ddp.config import parse_train
 from unet_ddp.data.dataset import Sample
 from unet_ddp.distributed.join import join, leave
-from unet_ddp.distributed.stop_signal import Preemption
+from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.resume import open_run
@@ -49,7 +49,7 @@ def bare(run: train.Run, batch: Sample) -> None:
 
 def real(run: train.Run) -> None:
     """An epoch as train.py has it, scoring left out."""
-    with Preemption(run.world) as preemption:
+    with StopSignal(run.world) as preemption:
         train.learn(run, preemption)
     settle(run.world)
     run.model.state.finish_epoch(0.0)

@@ -146,7 +146,7 @@ def fail_on(rank: int, kind: str, folder: str) -> int:
     """The exit status of a story in which one rank fails while the others wait for it."""
     from unet_ddp.distributed import launch
 
-    return launch._tell(_failing_story, (rank, kind, folder), "cpu", 20)
+    return launch._run_entrypoint(_failing_story, (rank, kind, folder), "cpu", 20)
 
 
 def _failing_story(config: tuple[int, str, str], world: World) -> int:

@@ -12,7 +12,7 @@ from unet_ddp.data.loaders import TrainingSampler
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import build_network, choose_architecture
-from unet_ddp.network.sync_batchnorm import GlobalBatchNorm2d, synchronise_batchnorm
+from unet_ddp.network.sync_batchnorm import SyncBatchNorm2d, synchronise_batchnorm
 
 # Steps on 2 and on 4 ranks: on two cores, four ranks take their time for each of the sums.
 NETWORKS = [("unet", None, 20, 8), ("unet", "tu-mobilenetv3_small_050", 8, 3)]
@@ -101,7 +101,7 @@ def test_fused_batch_norms_keep_their_activation() -> None:
         converted = synchronise_batchnorm(network, World(size=2)).eval()
         after = converted(images)
     acting = [
-        m for m in converted.modules() if isinstance(m, GlobalBatchNorm2d) and hasattr(m, "act")
+        m for m in converted.modules() if isinstance(m, SyncBatchNorm2d) and hasattr(m, "act")
     ]
     assert len(acting) == 48
     assert torch.equal(before, after)
@@ -109,7 +109,7 @@ def test_fused_batch_norms_keep_their_activation() -> None:
 
 def test_global_batch_norm_is_batch_norm_where_there_is_one_rank() -> None:
     torch.manual_seed(0)
-    plain, ours = torch.nn.BatchNorm2d(5).double(), GlobalBatchNorm2d(5).double()
+    plain, ours = torch.nn.BatchNorm2d(5).double(), SyncBatchNorm2d(5).double()
     for _ in range(3):
         images = torch.randn(4, 5, 6, 7, dtype=torch.float64)
         a, b = images.clone().requires_grad_(), images.clone().requires_grad_()
@@ -131,7 +131,7 @@ def test_other_networks_train_on_two_ranks(ranks: Ranks, model: str) -> None:
 
 
 def test_more_ranks_than_gpus_is_known_to_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    from unet_ddp.distributed.join import pick_device
+    from unet_ddp.distributed.device import pick_device
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

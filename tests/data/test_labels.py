@@ -69,7 +69,7 @@ def test_a_written_mask_reads_back_as_the_same_classes(
     for name in ("mask.png", "mask.tif"):
         labels.to_image(ids).save(tmp_path / name)
         assert (labels.to_ids(read_mask(tmp_path / name), tmp_path) == ids).all()
-    assert Labels.from_plain(labels.to_plain()) == labels
+    assert Labels.from_dict(labels.to_dict()) == labels
 
 
 @pytest.mark.parametrize("labels", LABELS, ids=str)

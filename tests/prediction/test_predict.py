@@ -39,9 +39,9 @@ def write_model(
         path,
         {
             "model": network.state_dict(),
-            "architecture": Architecture("unet", channels, labels.num_classes, None, 4).to_plain(),
-            "labels": labels.to_plain(),
-            "preprocessing": Preprocessing.for_images(channels, max_value, scale=scale).to_plain(),
+            "architecture": Architecture("unet", channels, labels.num_classes, None, 4).to_dict(),
+            "labels": labels.to_dict(),
+            "preprocessing": Preprocessing.for_images(channels, max_value, scale=scale).to_dict(),
             "threshold": threshold,
         },
     )

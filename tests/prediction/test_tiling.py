@@ -13,12 +13,12 @@ from PIL import Image
 from torch.nn import functional as F
 
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import fit, read_image, scaled_size
+from unet_ddp.data.formats.read import read_image, resize_area, scaled_size
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import build_network, choose_architecture
-from unet_ddp.prediction.backends import Member, TorchBackend, fold_batchnorm
+from unet_ddp.prediction.backends import LoadedModel, TorchBackend, fold_batchnorm
 from unet_ddp.prediction.prediction import decide, enlarge, to_probabilities
 from unet_ddp.prediction.predictor import Options, Predictor
 from unet_ddp.prediction.streaming import ArrayRows, ScaledRows, TiffRows
@@ -52,7 +52,7 @@ def lively_network(
 def make_predictor(*, scale: float = 1.0, classes: int = 2, networks: int = 1, **options: object):
     pixels = Preprocessing.for_images(3, 255, scale=scale)
     labels = Labels(tuple(range(classes)))
-    member = Member(
+    member = LoadedModel(
         TorchBackend(lively_network(classes=classes), pixels, CPU), labels, pixels, None, []
     )
     return Predictor([member] * networks, device=CPU, options=Options(**options))  # type: ignore[arg-type]
@@ -90,7 +90,9 @@ def test_windows_of_an_encoder_give_the_whole_images_logits() -> None:
             module.momentum = None
     with torch.no_grad():
         network.train()(pixels(torch.from_numpy(noise(256, 256, 1))[None]))
-    member = Member(TorchBackend(network.eval(), pixels, CPU), Labels((0, 1)), pixels, None, [])
+    member = LoadedModel(
+        TorchBackend(network.eval(), pixels, CPU), Labels((0, 1)), pixels, None, []
+    )
     predictor, image = Predictor([member], device=CPU), noise(64, 1600)
     whole = predictor.scores([image])[0]
     assert whole.std() > 0.1
@@ -134,7 +136,7 @@ def test_no_seam_shows_where_the_network_sees_farther_than_the_overlap(
 def test_scaled_rows_are_the_scaled_wholes(size: tuple[int, int], scale: float) -> None:
     image = noise(*size)
     small = scaled_size(*size, scale)
-    whole = fit(image, small)
+    whole = resize_area(image, small)
     rows = ScaledRows(ArrayRows(image), small)
     parts = [rows.read(a, min(a + 9, small[0])) for a in range(0, small[0], 6)]  # overlapping
     for start, part in zip(range(0, small[0], 6), parts, strict=True):
@@ -146,7 +148,7 @@ def test_rows_whose_ratio_has_no_small_group(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(rows, "_AT_ONCE", 1000)
     image, small = noise(1201, 50), (600, 25)
-    whole = fit(image, small).astype(int)
+    whole = resize_area(image, small).astype(int)
     scaled = ScaledRows(ArrayRows(image), small)
     found = np.concatenate([scaled.read(a, a + 60) for a in range(0, 600, 60)]).astype(int)
     assert np.abs(found - whole).max() <= 1  # the last bit of a mean
@@ -285,7 +287,7 @@ def test_an_ensemble_is_the_mean_of_probabilities() -> None:
     for seed in range(2):
         network = lively_network(classes=3)
         network.outc.conv.bias.data += torch.tensor([3.0 * seed, 0, -1])
-        members.append(Member(TorchBackend(network, pixels, CPU), labels, pixels, None, []))
+        members.append(LoadedModel(TorchBackend(network, pixels, CPU), labels, pixels, None, []))
     single = [Predictor([member], device=CPU)(image).probabilities for member in members]
     both = Predictor(members, device=CPU)(image).probabilities
     assert np.abs(both - (single[0] + single[1]) / 2).max() < 1e-5

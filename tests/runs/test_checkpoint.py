@@ -28,7 +28,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.unet import UNet
-from unet_ddp.prediction.backends import Member, TorchBackend
+from unet_ddp.prediction.backends import LoadedModel, TorchBackend
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs.checkpoint import save
@@ -52,9 +52,9 @@ FORMS: dict[str, Callable[[dict[str, Tensor]], Any]] = {
     "ours": lambda s: {
         "format": 1,
         "model": s,
-        "architecture": Architecture("unet", 3, 2, None, 4, False).to_plain(),
-        "labels": Labels((0, 255)).to_plain(),
-        "preprocessing": Preprocessing(3, (0.0,) * 3, (1.0,) * 3, 0.5).to_plain(),
+        "architecture": Architecture("unet", 3, 2, None, 4, False).to_dict(),
+        "labels": Labels((0, 255)).to_dict(),
+        "preprocessing": Preprocessing(3, (0.0,) * 3, (1.0,) * 3, 0.5).to_dict(),
     },
 }  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_every_form_predicts_the_same(
     found = Predictor.from_checkpoint(path, device="cpu")(photo).ids
     pixels, device = Preprocessing(3, (0.0,) * 3, (1.0,) * 3, 0.5), torch.device("cpu")
     backend = TorchBackend(network, pixels, device)
-    plain = Predictor([Member(backend, Labels((0, 255)), pixels, None, [])], device=device)
+    plain = Predictor([LoadedModel(backend, Labels((0, 255)), pixels, None, [])], device=device)
     assert (found == plain(photo).ids).all()
     assert 0 < found.mean() < 1  # both classes: the comparison says something
 

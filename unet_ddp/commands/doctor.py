@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from unet_ddp.config import DoctorConfig, parse_doctor
-from unet_ddp.data.checks.check import Inspection, inspect
+from unet_ddp.data.checks.check import Inspection, check_dataset
 from unet_ddp.data.checks.prepare import check_classes, crop_size
 from unet_ddp.data.checks.summary import pixels_of_classes
 from unet_ddp.data.formats.read import scaled_size
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import TrainingSampler
 from unet_ddp.data.splits import largest_groups
-from unet_ddp.distributed.join import pick_device
-from unet_ddp.distributed.world import usable_cores
+from unet_ddp.distributed.device import pick_device, usable_cores
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.runs.tracking import show_files
 from unet_ddp.training.cost import Cost, estimate_cost
@@ -36,7 +35,7 @@ def doctor(words: Sequence[str]) -> int:
     figure = Path(config.doctor.figure) if config.doctor.figure else None
     if figure is not None and (figure.exists() or figure.suffix.lower() != ".png"):
         raise UserError(f"--figure {figure}: name a PNG file that is not there yet")
-    data = inspect(
+    data = check_dataset(
         config.data,
         seed=config.optimization.seed,
         progress=show_files,

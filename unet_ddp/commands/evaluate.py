@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from unet_ddp.config import EvaluateConfig, parse_evaluate
 from unet_ddp.data.pairs import Pair, find_pairs
-from unet_ddp.distributed.launch import fail_early, tell
+from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample
@@ -41,8 +41,10 @@ def main(words: Sequence[str]) -> NoReturn:
     try:
         config = parse_evaluate(words)
     except UserError as mistake:
-        fail_early(mistake)
-    tell(evaluate, config, nproc=config.nproc, device=config.device, timeout=config.timeout)
+        exit_with_error(mistake)
+    run_on_all_ranks(
+        evaluate, config, nproc=config.nproc, device=config.device, timeout=config.timeout
+    )
 
 
 @dataclass(frozen=True)

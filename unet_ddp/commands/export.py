@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from unet_ddp.config import ExportConfig
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.prediction.backends import METADATA, Member, OnnxBackend, import_extra, open_network
+from unet_ddp.prediction.backends import (
+    METADATA,
+    LoadedModel,
+    OnnxBackend,
+    import_extra,
+    open_network,
+)
 from unet_ddp.prediction.outputs.files import replacing
 
 LARGEST_DIFFERENCE = 1e-4
@@ -103,13 +109,13 @@ def _program(module: Exported, preprocessing: Preprocessing) -> Any:
         return torch.export.export(module, (pixels,), dynamic_shapes=({0: auto, 1: auto, 2: auto},))
 
 
-def _write_program(module: Exported, member: Member, path: Path) -> None:
+def _write_program(module: Exported, member: LoadedModel, path: Path) -> None:
     program = _program(module, member.preprocessing)
     with path.open("wb") as file:
         torch.export.save(program, file, extra_files={f"{METADATA}.json": _about(member)})
 
 
-def _write_onnx(module: Exported, member: Member, path: Path) -> None:
+def _write_onnx(module: Exported, member: LoadedModel, path: Path) -> None:
     onnx = import_extra("onnx", str(path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -128,14 +134,14 @@ def _write_onnx(module: Exported, member: Member, path: Path) -> None:
     path.write_bytes(proto.SerializeToString())
 
 
-def _about(member: Member) -> str:
+def _about(member: LoadedModel) -> str:
     """All that prediction needs to know besides the network."""
     return json.dumps(
         {
-            "labels": member.labels.to_plain(),
+            "labels": member.labels.to_dict(),
             "classes": member.labels.class_names,
             "colours": [list(colour) for colour in member.labels.colours],
-            "preprocessing": member.preprocessing.to_plain(),
+            "preprocessing": member.preprocessing.to_dict(),
             "threshold": member.threshold,
             "stride": member.backend.stride,
             "bytes_per_pixel": member.backend.bytes_per_pixel,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from unet_ddp.config import ReportConfig, parse
 from unet_ddp.data.pairs import Pair
-from unet_ddp.distributed.join import pick_device
+from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.report.run import report_run

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.formats.header import ImageFormat, Pixels
-from unet_ddp.data.formats.read import nearest, read_mask, read_with_holes
+from unet_ddp.data.formats.read import read_mask, read_with_nodata_mask, resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
@@ -137,14 +137,14 @@ class SegmentationDataset(Dataset[Sample | Replaced | UserError]):
     def _decode(self, index: int) -> tuple[Pixels, NDArray[np.uint8]]:
         """Image (H, W, C) and class ids (H, W) of a pair, scaled."""
         image_path, mask_path = self.images[index], self.masks[index]
-        image, holes = read_with_holes(image_path, self.format, scale=self.scale)
+        image, nodata_mask = read_with_nodata_mask(image_path, self.format, scale=self.scale)
         mask = self.labels.to_ids(read_mask(mask_path, scale=self.scale), mask_path)
         if mask.shape != image.shape[:2]:
             if not self.resize_masks:
                 raise UserError(f"{mask_path}: not of the size of {image_path}; make them equal")
-            mask = nearest(mask, image.shape[:2])
-        if holes is not None:
-            mask[holes] = IGNORE_ID
+            mask = resize_nearest(mask, image.shape[:2])
+        if nodata_mask is not None:
+            mask[nodata_mask] = IGNORE_ID
         return image, mask
 
 

@@ -151,7 +151,7 @@ class Labels:
         """A mask value as people write it: 255, or #ff0000."""
         return f"#{value:06x}" if self.rgb else str(value)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
         return {
             "values": list(self.values),
@@ -163,8 +163,8 @@ class Labels:
         }
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Labels:
-        """The labels that `to_plain` gave."""
+    def from_dict(cls, plain: Mapping[str, Any]) -> Labels:
+        """The labels that `to_dict` gave."""
         palette, names = plain.get("palette"), plain.get("names")
         return cls(
             tuple(int(value) for value in plain["values"]),

@@ -156,7 +156,7 @@ class Tolerance:
             tqdm.write(one_line(line), file=sys.stderr)
 
 
-class LookAhead:
+class Prefetcher:
     """Batches, some of them fetched before they are wanted.
 
     So that a file that can't be read is known on all ranks before the step that needs it: the

@@ -90,14 +90,14 @@ class Preprocessing:
         pixels = pixels.to(dtype, copy=True)
         return pixels.sub_(mean).mul_(factor)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
         plain = asdict(self)
         return plain | {"mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Preprocessing:
-        """The preprocessing that `to_plain` gave."""
+    def from_dict(cls, plain: Mapping[str, Any]) -> Preprocessing:
+        """The preprocessing that `to_dict` gave."""
         known = {item.name: plain[item.name] for item in fields(cls) if item.name in plain}
         if "max_value" in plain:  # as version 0.1 had it
             deep = plain["max_value"] > 255

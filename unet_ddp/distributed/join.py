@@ -11,9 +11,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from unet_ddp.distributed.device import pick_device, usable_cores
 from unet_ddp.distributed.stop_signal import die_with_parent
-from unet_ddp.distributed.world import World, usable_cores
-from unet_ddp.errors import UserError
+from unet_ddp.distributed.world import World
 
 
 def join(device: str, timeout: float) -> World:
@@ -62,25 +62,6 @@ def _peers() -> tuple[int, ...]:
     found: list[tuple[str, int]] = [me] * dist.get_world_size()
     dist.all_gather_object(found, me)
     return tuple(number for host, number in found if host == me[0] and number != me[1])
-
-
-def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.device:
-    """The device for this process, one of `local_size` on this machine.
-
-    Raises:
-        UserError: there is no such GPU.
-    """
-    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no GPU on this machine; try --device cpu")
-    count = torch.cuda.device_count()
-    if local_size > count:  # every process finds this, so that the main one can say it
-        raise UserError(
-            f"{local_size} processes on a machine with {count} GPU(s): start {count} by "
-            f"--nproc_per_node={count}, or give --device cpu"
-        )
-    return torch.device("cuda", local_rank)
 
 
 def _store(rank: int, size: int, local_size: int, timeout: timedelta) -> dist.Store:

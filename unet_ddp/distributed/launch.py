@@ -15,44 +15,47 @@ from typing import Any, NoReturn, TypeVar
 import torch.distributed as dist
 
 from unet_ddp.distributed.join import join, leave
-from unet_ddp.distributed.stop_signal import SIGNALS, is_alive
+from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, one_line
+from unet_ddp.files import is_alive
 
 Config = TypeVar("Config")
-Story = Callable[[Config, World], int]
+Entrypoint = Callable[[Config, World], int]
 """What a process does in the world; its exit status, 0 when it ended well."""
 
 FAULT, MISTAKE = 1, 2  # exit statuses: ours, the user's
 
 
-def tell(
-    story: Story[Config], config: Config, *, nproc: int, device: str, timeout: float
+def run_on_all_ranks(
+    entrypoint: Entrypoint[Config], config: Config, *, nproc: int, device: str, timeout: float
 ) -> NoReturn:
-    """Tell `story` on every process of the world and exit with its status.
+    """Tell `entrypoint` on every process of the world and exit with its status.
 
     The story's own, 0 when it ended well; 2 after a UserError and 1 after a RunError, each said in
     one line and once; 1 after any other exception, with the traceback of the rank that failed
     first and no other.
 
     Args:
-        story: a module-level function of the configuration and the world.
+        entrypoint: a module-level function of the configuration and the world.
         nproc: processes to start here; 1 where torchrun has started them, or for one.
         device: auto, cpu or cuda.
         timeout: seconds that a process waits in a collective.
     """
     if nproc > 1:
-        sys.exit(_spawn(story, config, nproc, device, timeout))
-    sys.exit(_tell(story, config, device, timeout))
+        sys.exit(_spawn(entrypoint, config, nproc, device, timeout))
+    sys.exit(_run_entrypoint(entrypoint, config, device, timeout))
 
 
-def _tell(story: Story[Config], config: Config, device: str, timeout: float) -> int:
+def _run_entrypoint(
+    entrypoint: Entrypoint[Config], config: Config, device: str, timeout: float
+) -> int:
     try:
         world = join(device, timeout)
     except UserError as error:
-        fail_early(error)
+        exit_with_error(error)
     try:
-        status = story(config, world)
+        status = entrypoint(config, world)
         leave(world)
     except BaseException as error:
         status = _report(error, world)
@@ -68,7 +71,7 @@ def _clear_frames(error: BaseException | None) -> None:
         error = error.__context__
 
 
-def fail_early(error: UserError) -> NoReturn:
+def exit_with_error(error: UserError) -> NoReturn:
     """Exit with a mistake that every rank finds by itself before there is a group."""
     if int(os.environ.get("RANK", "0")) == 0:
         print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
@@ -92,7 +95,7 @@ def _report(error: BaseException, world: World) -> int:
                 return int(world.store.get("said"))
         except RuntimeError:  # the store's host is gone: speak rather than be silent
             pass
-    told = _plainly(error, world)
+    told = explain_error(error, world)
     if told is not None:
         print(f"error: {one_line(told)}", file=sys.stderr, flush=True)
     elif not isinstance(error, (KeyboardInterrupt, SystemExit)):
@@ -104,7 +107,7 @@ def _report(error: BaseException, world: World) -> int:
     return status
 
 
-def _plainly(error: BaseException, world: World) -> str | None:
+def explain_error(error: BaseException, world: World) -> str | None:
     """One line for what is no fault in the code; None where the traceback is wanted."""
     if isinstance(error, (UserError, RunError)):
         return str(error)
@@ -171,7 +174,9 @@ def _status(error: BaseException) -> int:
 # -- --nproc N -----------------------------------------------------------------------------
 
 
-def _spawn(story: Story[Config], config: Config, nproc: int, device: str, timeout: float) -> int:
+def _spawn(
+    entrypoint: Entrypoint[Config], config: Config, nproc: int, device: str, timeout: float
+) -> int:
     """Start `nproc` processes on this machine, wait, and return their status."""
     from torch import multiprocessing as mp
 
@@ -179,7 +184,7 @@ def _spawn(story: Story[Config], config: Config, nproc: int, device: str, timeou
     store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)  # any free port
     children = mp.start_processes(  # type: ignore[no-untyped-call]
         _child,
-        args=(story, config, nproc, host, store.port, device, timeout),
+        args=(entrypoint, config, nproc, host, store.port, device, timeout),
         nprocs=nproc,
         start_method="spawn",
         join=False,
@@ -209,7 +214,7 @@ def _spawn(story: Story[Config], config: Config, nproc: int, device: str, timeou
 
 def _child(
     rank: int,
-    story: Story[Config],
+    entrypoint: Entrypoint[Config],
     config: Config,
     nproc: int,
     host: str,
@@ -226,4 +231,4 @@ def _child(
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",  # the parent hosts it
     )
-    sys.exit(_tell(story, config, device, timeout))
+    sys.exit(_run_entrypoint(entrypoint, config, device, timeout))

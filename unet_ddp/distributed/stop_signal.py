@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ import torch.distributed as dist
 
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.files import is_alive
 
 Item = TypeVar("Item")
 
@@ -29,7 +29,7 @@ _LINGER = 60  # seconds that a reading process outlives a SIGTERM
 _TWICE = 1.0  # seconds; terminal and launcher may both pass on one Ctrl-C
 
 
-class Preemption:
+class StopSignal:
     """Within it, a signal to any rank stops all of them at one step.
 
     A thread of its own hears the signals, for the main one may be deep in a collective that
@@ -49,7 +49,7 @@ class Preemption:
         beside = world.store is not None and world.device.type == "cuda"
         self._group: Any = dist.new_group(backend="gloo") if beside else None
 
-    def __enter__(self) -> Preemption:
+    def __enter__(self) -> StopSignal:
         self._inlet, self._outlet = os.pipe()
         os.set_blocking(self._outlet, False)
         self._before = {
@@ -90,7 +90,7 @@ class Preemption:
             if not self.number:
                 self.number, self._heard = number, time.monotonic()
 
-    def agreed(self) -> int:
+    def poll(self) -> int:
         """The signal for which all ranks stop now; 0 to go on. Every rank calls it at each step.
 
         What one rank has heard is known to all a step later: the answer to the question of this
@@ -108,11 +108,11 @@ class Preemption:
         self._pending = (work, flag)
         return number
 
-    def agreed_now(self) -> int:
-        """As `agreed`, but with an answer to the question of this moment, which is waited for."""
-        return self.agreed() or self.agreed()
+    def poll_now(self) -> int:
+        """As `poll`, but with an answer to the question of this moment, which is waited for."""
+        return self.poll() or self.poll()
 
-    def until_asked(self, items: Iterable[Item]) -> Iterator[Item]:
+    def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
         """`items`, until this rank is to stop; for work that counts as a whole or not at all."""
         try:
             for item in items:
@@ -120,9 +120,9 @@ class Preemption:
                     return
                 yield item
         except UserError as error:
-            self.stop_for(error)
+            self.request_stop(error)
 
-    def stop_for(self, error: UserError) -> None:
+    def request_stop(self, error: UserError) -> None:
         """Ask all ranks to stop, as a signal would, for what this one has met with."""
         self._trouble, self.number = str(error), TROUBLE
 
@@ -164,20 +164,6 @@ def die_with_parent(number: signal.Signals) -> None:
 def _linger(number: int, frame: Any) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.alarm(_LINGER)
-
-
-def is_alive(process: int) -> bool:
-    """Whether the process with this number runs; one that has ended and is not waited for does not."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-        return state.rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        pass
-    try:  # where there is no /proc
-        os.kill(process, 0)
-    except OSError:
-        return False
-    return not Path("/proc/self").exists()
 
 
 def _nothing(number: int, frame: Any) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
+from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import RunError, UserError
 
 Result = TypeVar("Result")
@@ -230,10 +231,3 @@ def _sendable(error: Exception) -> Exception:
         if isinstance(error, (UserError, RunError, MemoryError))
         else RuntimeError(repr(error))
     )
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

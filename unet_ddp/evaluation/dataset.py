@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
-from unet_ddp.data.formats.read import nearest, read_header, read_mask, read_with_holes
+from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask, resize_nearest
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.data.loaders import FORK, ScoringSampler, count_workers, start_worker
 from unet_ddp.data.pairs import Pair
@@ -90,11 +90,11 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         if ids.shape != size:
             if not self.resize_masks:
                 raise UserError(f"{pair.mask}: not of the size of {pair.image}; make them equal")
-            ids = nearest(ids.astype(np.int32), size).astype(np.uint8)
+            ids = resize_nearest(ids.astype(np.int32), size).astype(np.uint8)
         if self.format.nodata is not None:
-            holes = read_with_holes(pair.image, self.format)[1]
-            if holes is not None:
-                ids[holes] = IGNORE_ID
+            nodata_mask = read_with_nodata_mask(pair.image, self.format)[1]
+            if nodata_mask is not None:
+                ids[nodata_mask] = IGNORE_ID
         return np.require(ids, requirements=["C", "W"])
 
 

@@ -11,7 +11,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
 from unet_ddp.runs.checkpoint import Content
-from unet_ddp.runs.resume import name_hash
+from unet_ddp.runs.resume import split_fingerprint
 
 
 def own_validation(
@@ -44,7 +44,7 @@ def own_validation(
         raise UserError(
             f"{source}: the images of its run can't be had: {error}; or give --images and --masks"
         ) from None
-    if content.get("names", name_hash(data.split)) != name_hash(data.split):
+    if content.get("names", split_fingerprint(data.split)) != split_fingerprint(data.split):
         raise UserError(
             f"{source}: the images or their split are not those that its run had; give --images "
             "and --masks of what is to be scored"

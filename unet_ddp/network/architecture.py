@@ -26,13 +26,13 @@ class Architecture:
     width: int = 32
     bilinear: bool = False
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
         return asdict(self)
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Architecture:
-        """The architecture that `to_plain` gave."""
+    def from_dict(cls, plain: Mapping[str, Any]) -> Architecture:
+        """The architecture that `to_dict` gave."""
         return cls(**plain)
 
     def __str__(self) -> str:

@@ -68,7 +68,7 @@ class _Normalise(torch.autograd.Function):
         return of_values, of_weight, of_bias, None
 
 
-class GlobalBatchNorm2d(nn.BatchNorm2d):
+class SyncBatchNorm2d(nn.BatchNorm2d):
     """``nn.BatchNorm2d`` with mean and variance over the batches of all ranks.
 
     Same parameters, buffers and names. Statistics are taken in float32 or better. Taking
@@ -103,7 +103,7 @@ class GlobalBatchNorm2d(nn.BatchNorm2d):
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
 
 
-class _GlobalBatchNormAct2d(GlobalBatchNorm2d):
+class _SyncBatchNormAct2d(SyncBatchNorm2d):
     """For timm's BatchNormAct2d: batch norm with an activation inside."""
 
     drop: nn.Module
@@ -143,9 +143,9 @@ def _convert(module: nn.Module) -> nn.Module:
     return module
 
 
-def _as_global(norm: nn.BatchNorm2d) -> GlobalBatchNorm2d:
+def _as_global(norm: nn.BatchNorm2d) -> SyncBatchNorm2d:
     """A batch norm that shares parameters, buffers and activation with `norm`."""
-    kind = _GlobalBatchNormAct2d if _has_activation(norm) else GlobalBatchNorm2d
+    kind = _SyncBatchNormAct2d if _has_activation(norm) else SyncBatchNorm2d
     new: Any = kind(
         norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats
     )
@@ -157,7 +157,7 @@ def _as_global(norm: nn.BatchNorm2d) -> GlobalBatchNorm2d:
         if _has_activation(norm):
             setattr(new, name, getattr(norm, name))
     new.train(norm.training)
-    result: GlobalBatchNorm2d = new
+    result: SyncBatchNorm2d = new
     return result
 
 

@@ -41,7 +41,7 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True)
-class Member:
+class LoadedModel:
     """A trained network with all that its file says."""
 
     backend: Backend
@@ -125,7 +125,7 @@ class OnnxBackend:
         return torch.from_numpy(logits)
 
 
-def open_member(path: Path, device: torch.device, scale: float | None) -> Member:
+def open_model(path: Path, device: torch.device, scale: float | None) -> LoadedModel:
     """The network in a checkpoint, of ours or of another U-Net program, or in an exported file.
 
     Raises:
@@ -138,7 +138,7 @@ def open_member(path: Path, device: torch.device, scale: float | None) -> Member
 
 def open_network(
     path: Path, device: torch.device, scale: float | None
-) -> tuple[nn.Module, Architecture, Member]:
+) -> tuple[nn.Module, Architecture, LoadedModel]:
     """The network in a checkpoint as it was trained, its architecture, and the same to run."""
     model = with_scale(read_model(path), scale)
     if model.architecture is None or model.labels is None or model.preprocessing is None:
@@ -149,21 +149,21 @@ def open_network(
     network = build_network(model.architecture)
     load_weights(network, model.state, path)
     backend = TorchBackend(network, model.preprocessing, device)
-    member = Member(backend, model.labels, model.preprocessing, model.threshold, model.notes)
+    member = LoadedModel(backend, model.labels, model.preprocessing, model.threshold, model.notes)
     return network.eval(), model.architecture, member
 
 
-def _open_onnx(path: Path, device: torch.device, scale: float | None) -> Member:
+def _open_onnx(path: Path, device: torch.device, scale: float | None) -> LoadedModel:
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     backend = OnnxBackend(path, device)
-    preprocessing = Preprocessing.from_plain(backend.about["preprocessing"])
+    preprocessing = Preprocessing.from_dict(backend.about["preprocessing"])
     if scale is not None:
         raise UserError(
             f"--scale {scale}: this file knows its scale, {preprocessing.scale:g}; leave the flag out"
         )
-    labels = Labels.from_plain(backend.about["labels"])
-    return Member(backend, labels, preprocessing, backend.about["threshold"], [])
+    labels = Labels.from_dict(backend.about["labels"])
+    return LoadedModel(backend, labels, preprocessing, backend.about["threshold"], [])
 
 
 def import_extra(name: str, why: str) -> Any:

@@ -20,7 +20,7 @@ import torch
 from unet_ddp.data.formats.header import Pixels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.prediction import Prediction
-from unet_ddp.prediction.predictor import Opened, Predictor
+from unet_ddp.prediction.predictor import Predictor, SourceImage
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,7 +39,7 @@ class _Read:
     """An image that is ready for the network, or why it can't be."""
 
     task: Task
-    opened: Opened | None = None
+    opened: SourceImage | None = None
     pixels: Pixels | None = None
     """None where it is too large to be predicted whole."""
     error: UserError | None = None
@@ -116,7 +116,7 @@ def _read(predictor: Predictor, task: Task) -> _Read:
         return _Read(task, error=error)
 
 
-def _large(predictor: Predictor, opened: Opened, *, keep: bool) -> Prediction | UserError:
+def _large(predictor: Predictor, opened: SourceImage, *, keep: bool) -> Prediction | UserError:
     try:
         return predictor.predict(opened, keep=keep)
     except UserError as error:  # damaged somewhere in its midst

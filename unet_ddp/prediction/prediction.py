@@ -138,7 +138,7 @@ def enlarge(bands: Iterable[Band], small: tuple[int, int], size: tuple[int, int]
         return
     if isinstance(bands, Sequence) and len(bands) == 1 and size[0] * size[1] <= _SMALL:
         ((_, scores),) = bands  # all there, and little: half the time of what follows
-        yield 0, _draw_out(scores, size)
+        yield 0, _upsample(scores, size)
         return
     at = (np.arange(size[0]) + 0.5) * small[0] / size[0] - 0.5
     above = np.floor(at).clip(0, small[0] - 1).astype(np.intp)
@@ -152,13 +152,13 @@ def enlarge(bands: Iterable[Band], small: tuple[int, int], size: tuple[int, int]
             rows = slice(done, min(ready, done + max(1, _AT_ONCE // size[1])))
             upper, lower = held[:, above[rows] - held_top], held[:, below[rows] - held_top]
             blended = upper + (lower - upper) * share[rows, None]
-            yield done, _draw_out(blended, (blended.shape[1], size[1]))
+            yield done, _upsample(blended, (blended.shape[1], size[1]))
             done = rows.stop
         if done < size[0]:
             held, held_top = held[:, above[done] - held_top :], int(above[done])
 
 
-def _draw_out(scores: Scores, size: tuple[int, int]) -> Scores:
+def _upsample(scores: Scores, size: tuple[int, int]) -> Scores:
     """Scores (C, rows, width) at another size."""
     import cv2
 

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
-from unet_ddp.data.formats.read import fit, read_header, read_image, scaled_size
+from unet_ddp.data.formats.read import read_header, read_image, resize_area, scaled_size
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.distributed.join import pick_device
+from unet_ddp.distributed.device import pick_device
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.backends import Member, open_member
+from unet_ddp.prediction.backends import LoadedModel, open_model
 from unet_ddp.prediction.memory import free_memory
 from unet_ddp.prediction.prediction import Band, Prediction, Scores, allocate, reduce_logits
 from unet_ddp.prediction.streaming import ArrayRows, Rows, ScaledRows, TiffRows
@@ -57,7 +57,11 @@ class Predictor:
     """
 
     def __init__(
-        self, members: Sequence[Member], *, device: torch.device, options: Options | None = None
+        self,
+        members: Sequence[LoadedModel],
+        *,
+        device: torch.device,
+        options: Options | None = None,
     ) -> None:
         self.members = members
         self.labels: Labels = members[0].labels
@@ -96,7 +100,7 @@ class Predictor:
             UserError: one can't be loaded, they do not match, or an option can't be.
         """
         place = device if isinstance(device, torch.device) else pick_device(device)
-        members = [open_member(Path(path), place, scale) for path in paths]
+        members = [open_model(Path(path), place, scale) for path in paths]
         for path, member in zip(paths, members, strict=True):
             _check_match(str(path), member, str(paths[0]), members[0])
         options = Options(tile, overlap, tta, threshold)
@@ -140,7 +144,7 @@ class Predictor:
             opened = self._open_array(image)
         return self.predict(opened, keep=keep)
 
-    def open(self, path: Path, *, scale: float | None = None) -> Opened:
+    def open(self, path: Path, *, scale: float | None = None) -> SourceImage:
         """The image at `path`, scaled: in memory, or to be read row by row where it is large.
 
         Args:
@@ -154,14 +158,14 @@ class Predictor:
             rows = TiffRows.open(path, self.format)
             if rows is not None and rows.height * rows.width >= _STREAMED:
                 size = rows.height, rows.width
-                return Opened(ScaledRows(rows, scaled_size(*size, scale)), size, path)
+                return SourceImage(ScaledRows(rows, scaled_size(*size, scale)), size, path)
             if rows is not None:
                 rows.close()
         header = read_header(path)
         pixels = read_image(path, self.format, scale=scale)
-        return Opened(ArrayRows(pixels), (header.height, header.width), path)
+        return SourceImage(ArrayRows(pixels), (header.height, header.width), path)
 
-    def _open_array(self, image: Image.Image | NDArray[np.generic]) -> Opened:
+    def _open_array(self, image: Image.Image | NDArray[np.generic]) -> SourceImage:
         """An image in memory, scaled."""
         wanted = self.format
         if isinstance(image, Image.Image):
@@ -178,8 +182,8 @@ class Predictor:
                 f"(H, W, {wanted.channels}) of {wanted.dtype}"
             )
         size = pixels.shape[0], pixels.shape[1]
-        scaled = fit(cast(Pixels, pixels), scaled_size(*size, self.preprocessing.scale))
-        return Opened(ArrayRows(scaled), size)
+        scaled = resize_area(cast(Pixels, pixels), scaled_size(*size, self.preprocessing.scale))
+        return SourceImage(ArrayRows(scaled), size)
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Whether a scaled image of `size` is predicted whole."""
@@ -190,7 +194,7 @@ class Predictor:
         needed = size[0] * size[1] * max(m.backend.bytes_per_pixel for m in self.members)
         return needed * self.at_once < _MEMORY * free_memory(self.device)
 
-    def predict(self, opened: Opened, *, keep: bool = False) -> Prediction:
+    def predict(self, opened: SourceImage, *, keep: bool = False) -> Prediction:
         """The mask of an opened image."""
         if not self.fits(opened.small):
             return self._predict_tiled(opened, keep=keep)
@@ -215,7 +219,7 @@ class Predictor:
     ) -> Prediction:
         return Prediction(scores, self.labels, small=small, size=size, threshold=self.threshold)
 
-    def _predict_tiled(self, opened: Opened, *, keep: bool) -> Prediction:
+    def _predict_tiled(self, opened: SourceImage, *, keep: bool) -> Prediction:
         windows = Windows(self, opened)
         if keep:
             classes = self.labels.num_classes if self.labels.num_classes > 2 else 1
@@ -237,7 +241,7 @@ class Predictor:
 
 
 @dataclass(frozen=True)
-class Opened:
+class SourceImage:
     """An image that can be read, scaled."""
 
     rows: Rows
@@ -256,10 +260,10 @@ class Opened:
 class Windows:
     """The blended scores of an image that is predicted in windows, computed as they are read."""
 
-    def __init__(self, predictor: Predictor, opened: Opened) -> None:
+    def __init__(self, predictor: Predictor, opened: SourceImage) -> None:
         self.predictor = predictor
         self.path = opened.path
-        self._opened: Opened | None = opened
+        self._opened: SourceImage | None = opened
 
     def __iter__(self) -> Iterator[Band]:
         opened = self._opened
@@ -272,7 +276,7 @@ class Windows:
             yield from blend(rows.read, self.predictor.scores, opened.small, self.predictor.tiling)
 
 
-def _check_match(path: str, member: Member, first_path: str, first: Member) -> None:
+def _check_match(path: str, member: LoadedModel, first_path: str, first: LoadedModel) -> None:
     """Refuse networks that can't be averaged."""
     for what, mine, other in (
         ("classes", member.labels.values, first.labels.values),

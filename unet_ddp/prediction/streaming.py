@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
-from unet_ddp.data.formats.read import fit, holes_in, refuse_not_finite
+from unet_ddp.data.formats.read import find_nodata, refuse_not_finite, resize_area
 from unet_ddp.errors import UserError
 
 _AT_ONCE = 1 << 24  # pixels that are scaled at a time
@@ -97,7 +97,7 @@ class ScaledRows:
 
     def _grouped(self, top: int, bottom: int) -> Pixels:
         above, below = int(top * self.ratio), int(bottom * self.ratio)
-        return fit(self.source.read(above, below), (bottom - top, self.width))
+        return resize_area(self.source.read(above, below), (bottom - top, self.width))
 
     def _weighted(self, top: int, bottom: int) -> Pixels:
         edges = np.array([float(row * self.ratio) for row in range(top, bottom + 1)])
@@ -106,7 +106,7 @@ class ScaledRows:
         rows = np.arange(above, below)
         shared = np.minimum(edges[1:, None], rows + 1) - np.maximum(edges[:-1, None], rows)
         weights = (shared.clip(0) / float(self.ratio)).astype(np.float32)
-        narrow = fit(cast(Any, pixels.astype(np.float32)), (len(pixels), self.width))
+        narrow = resize_area(cast(Any, pixels.astype(np.float32)), (len(pixels), self.width))
         mean = np.tensordot(weights, narrow, axes=1)
         if pixels.dtype.kind != "f":
             mean = np.rint(mean)
@@ -165,12 +165,12 @@ class TiffRows:
         return self._filled(self._convert(cast(Pixels, native)))
 
     def _filled(self, pixels: Pixels) -> Pixels:
-        """As `read_with_holes` does it."""
+        """As `read_with_nodata_mask` does it."""
         if self._wanted.nodata is not None:
-            holes = holes_in(pixels, self._wanted.nodata)
-            if holes.any():
+            nodata_mask = find_nodata(pixels, self._wanted.nodata)
+            if nodata_mask.any():
                 pixels = pixels.copy()
-                pixels[holes] = np.array(self._wanted.fill or 0, pixels.dtype)
+                pixels[nodata_mask] = np.array(self._wanted.fill or 0, pixels.dtype)
         refuse_not_finite(pixels, self.path)
         return pixels
 

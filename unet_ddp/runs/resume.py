@@ -216,7 +216,7 @@ def fit_batch(
     return _with(config, batch_size, accumulate)
 
 
-def name_hash(split: Split) -> str:
+def split_fingerprint(split: Split) -> str:
     """A short name for which pairs there are to train on and to validate."""
     names = [[pair.name for pair in side] for side in (split.training, split.validation)]
     return hashlib.sha256(repr(names).encode("utf-8", "surrogateescape")).hexdigest()

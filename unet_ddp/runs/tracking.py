@@ -33,7 +33,7 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-def speaker(is_main: bool) -> Callable[[str], None]:
+def console(is_main: bool) -> Callable[[str], None]:
     """What shows a line to the user, above the bar where there is one; silent off the main rank."""
     return tqdm.write if is_main else lambda line: None
 

@@ -74,9 +74,9 @@ def _ours(path: Path, content: Mapping[str, Any]) -> SavedModel:
     try:
         return SavedModel(
             strip_prefixes(content.get("ema") or content["model"])[0],
-            Architecture.from_plain(content["architecture"]),
-            Labels.from_plain(content["labels"]),
-            Preprocessing.from_plain(content["preprocessing"]),
+            Architecture.from_dict(content["architecture"]),
+            Labels.from_dict(content["labels"]),
+            Preprocessing.from_dict(content["preprocessing"]),
             [],
             content.get("threshold"),
         )

@@ -24,7 +24,7 @@ from unet_ddp.training.losses import DiceCrossEntropy
 from unet_ddp.training.optimizer import AdamW
 from unet_ddp.training.step import TrainState, gradients
 
-_MARGIN = 0.05  # of a GPU: DDP's buckets, synchronised batch norm, holes between tensors
+_MARGIN = 0.05  # of a GPU: DDP's buckets, synchronised batch norm, nodata_mask between tensors
 # What a CPU step takes at its peak, over what its backward pass keeps of the images: at most 1.2
 # when tried, 3.7 where levels are computed a second time.
 _PEAK, _PEAK_CHECKPOINTING = 1.5, 4.0
@@ -132,7 +132,7 @@ def find_batch(trial: Trial, world: World, share: int, *, most: int | None = Non
 
 
 @contextmanager
-def explained(config: TrainConfig, world: World, doing: str) -> Iterator[None]:
+def explain_out_of_memory(config: TrainConfig, world: World, doing: str) -> Iterator[None]:
     """Within it, running out of memory is told with what would help.
 
     Args:

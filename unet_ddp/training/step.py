@@ -175,15 +175,15 @@ def train_epoch(
         rate = schedule.at(step)
         for group in state.optimizer.param_groups:
             group["lr"] = rate
-        torch.manual_seed(_mix(seed, step))
-        before = _statistics(state.network)
+        torch.manual_seed(derive_seed(seed, step))
+        before = snapshot_buffers(state.network)
         pairs: list[int] = []
         losses = gradients(
             state, _noted(islice(source, accumulate), pairs), loss, preprocess, count=accumulate
         )
         with record_function("step"):
             is_finite = _update(state, losses, clip)
-            _keep_statistics(before, is_finite)
+            restore_unless(before, is_finite)
             state.sums += torch.where(is_finite, losses, torch.zeros_like(losses))
         state.step += 1
         yield StepReport(losses, rate, is_finite, pairs)
@@ -253,7 +253,7 @@ def _noted(batches: Iterable[Sample], pairs: list[int]) -> Iterator[Sample]:
         yield batch
 
 
-def _statistics(network: nn.Module) -> list[tuple[list[Tensor], Tensor]]:
+def snapshot_buffers(network: nn.Module) -> list[tuple[list[Tensor], Tensor]]:
     """Batch norm's buffers, one list for each type, and what they hold, in a row.
 
     In a row, for a copy and a choice of each by itself would be a hundred kernels in a step.
@@ -268,7 +268,7 @@ def _in_a_row(tensors: list[Tensor]) -> Tensor:
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 
-def _keep_statistics(before: list[tuple[list[Tensor], Tensor]], is_finite: Tensor) -> None:
+def restore_unless(before: list[tuple[list[Tensor], Tensor]], is_finite: Tensor) -> None:
     """After a step that was not finite, what the buffers held `before` it."""
     for group, row in before:
         chosen = torch.where(is_finite, _in_a_row(group), row)
@@ -307,12 +307,12 @@ def _update(state: TrainState, losses: Tensor, clip: float) -> Tensor:
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
     if state.average is not None:
-        _follow(state.average, state.network)
+        update_ema(state.average, state.network)
     return is_finite
 
 
 @torch.no_grad()
-def _follow(average: AveragedModel, network: nn.Module) -> None:
+def update_ema(average: AveragedModel, network: nn.Module) -> None:
     """What `average.update_parameters` does, without its wait for the device at each step."""
     own: list[Tensor] = list(average.module.parameters())
     new: list[Tensor] = list(network.parameters())
@@ -357,6 +357,6 @@ def _dtype(network: nn.Module) -> torch.dtype:
     return next(network.parameters()).dtype
 
 
-def _mix(seed: int, step: int) -> int:
+def derive_seed(seed: int, step: int) -> int:
     """One number from two, such that no other two in reach give the same."""
     return int.from_bytes(hashlib.blake2b(f"{seed}:{step}".encode(), digest_size=7).digest(), "big")

@@ -81,7 +81,7 @@ def test_the_training_set_has_mean_0_and_spread_1(
     assert seen.mean((0, 2, 3)).abs().max() < 1e-6
     assert (seen.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-6
     assert seen.mean((1, 2, 3)).std() > 0.5
-    assert Preprocessing.from_plain(pixels.to_plain()) == pixels
+    assert Preprocessing.from_dict(pixels.to_dict()) == pixels
 
 
 def test_prediction_sees_what_training_saw(

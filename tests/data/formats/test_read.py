@@ -14,10 +14,10 @@ import tifffile
 from PIL import Image, ImageOps
 
 from tests.conftest import SEED, make_set
-from unet_ddp.data.checks.metadata import look_at_image
+from unet_ddp.data.checks.metadata import read_image_metadata
 from unet_ddp.data.checks.scan import scan
 from unet_ddp.data.formats.header import ImageFormat, told
-from unet_ddp.data.formats.read import fit, read_header, read_image, read_mask, scaled_size
+from unet_ddp.data.formats.read import read_header, read_image, read_mask, resize_area, scaled_size
 from unet_ddp.data.pairs import find_pairs
 from unet_ddp.errors import UserError
 
@@ -145,7 +145,7 @@ def test_half_a_file_is_an_error_that_names_it(
     Image.fromarray(picture).save(path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UserError, match=rf"half\.{ending}"):
-        look_at_image(path, None)
+        read_image_metadata(path, None)
 
 
 def test_no_image_at_all(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_png_that_ends_in_zeros_is_cut_short(tmp_path: Path, picture: np.ndarr
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
     with pytest.raises(UserError, match="end is missing"):
-        look_at_image(path, None)
+        read_image_metadata(path, None)
 
 
 def test_overviews_are_passed_over(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_no_permission_is_said() -> None:
             os.seteuid(65534)
         try:
             with pytest.raises(UserError, match=r"x\.png: no permission to read it"):
-                look_at_image(path, None)
+                read_image_metadata(path, None)
         finally:
             os.seteuid(before)
             path.chmod(0o644)
@@ -316,4 +316,4 @@ def test_a_jpeg_s_pixels_are_pillow_s(tmp_path: Path, scale: float, orientation:
         stored.draft("RGB", (round(301 * scale), round(203 * scale)))
         plain = np.asarray(ImageOps.exif_transpose(stored))
     size = scaled_size(*((203, 301) if orientation == 1 else (301, 203)), scale)
-    assert np.array_equal(found, fit(plain, size))
+    assert np.array_equal(found, resize_area(plain, size))

@@ -18,7 +18,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs.files import Part, in_order, replacing
 from unet_ddp.prediction.outputs.masks import read_ids, write_mask
 from unet_ddp.prediction.outputs.polygons import outline
-from unet_ddp.prediction.outputs.rle import decode_runs, encode_runs
+from unet_ddp.prediction.outputs.rle import decode_rle, encode_rle
 from unet_ddp.prediction.prediction import Prediction
 
 
@@ -40,19 +40,19 @@ def test_run_lengths_go_there_and_back(rng: np.random.Generator, order: str) -> 
     for size in sizes:
         for share in (0, 0.1, 0.5, 0.9, 1):
             mask = (rng.random(size) < share).astype(np.uint8)
-            text = encode_runs(mask, order)
+            text = encode_rle(mask, order)
             assert np.array_equal(by_hand(text, size, order), mask)
-            assert np.array_equal(decode_runs(text, size, order), mask)
+            assert np.array_equal(decode_rle(text, size, order), mask)
 
 
 def test_run_lengths_are_those_of_the_challenges() -> None:
     mask = np.array([[0, 1, 1], [1, 0, 0]], np.uint8)
-    assert encode_runs(mask) == "2 3"  # 2, 3 and, in the next row, 4
-    assert encode_runs(mask, "columns") == "2 2 5 1"
-    assert encode_runs(np.zeros((2, 2))) == ""
+    assert encode_rle(mask) == "2 3"  # 2, 3 and, in the next row, 4
+    assert encode_rle(mask, "columns") == "2 2 5 1"
+    assert encode_rle(np.zeros((2, 2))) == ""
     for bad in ("1", "0 3", "5 3"):
         with pytest.raises(ValueError, match=r"run|pairs"):
-            decode_runs(bad, (2, 3))
+            decode_rle(bad, (2, 3))
 
 
 def holds(ring: list[list[int]], size: tuple[int, int]) -> np.ndarray:
@@ -73,20 +73,20 @@ def shoelace(ring: list[list[int]]) -> float:
 def test_outlines_hold_the_objects_pixels_and_no_other(
     rng: np.random.Generator, share: float
 ) -> None:
-    """On noise: single pixels, lines, holes, objects in holes, corners that touch."""
+    """On noise: single pixels, lines, nodata_mask, objects in nodata_mask, corners that touch."""
     ids = (rng.random((23, 31)) < share).astype(np.uint8)
     covered = np.zeros(ids.shape, int)
     for feature in outline(ids, Labels((0, 255), names=("road", "car")), "a.png"):
-        outer, *holes = feature["geometry"]["coordinates"]
+        outer, *nodata_mask = feature["geometry"]["coordinates"]
         inside = holds(outer, ids.shape)
-        for hole in holes:
+        for hole in nodata_mask:
             assert shoelace(hole) < 0 and hole[0] == hole[-1]
             inside &= ~holds(hole, ids.shape)
         assert shoelace(outer) > 0 and outer[0] == outer[-1] and len(outer) >= 5
         about = feature["properties"]
         assert about["class"] == "car" and about["image"] == "a.png"
         assert about["area"] == inside.sum()
-        assert sum(map(shoelace, [outer, *holes])) == about["area"]
+        assert sum(map(shoelace, [outer, *nodata_mask])) == about["area"]
         covered += inside
     assert np.array_equal(covered, ids)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from unet_ddp.config import DataConfig
-from unet_ddp.data.checks.metadata import ImageFacts, MaskFacts
+from unet_ddp.data.checks.metadata import ImageMetadata, MaskMetadata
 from unet_ddp.data.checks.rules import (
     check_channels,
     common_format,
@@ -84,7 +84,7 @@ class Inspection:
             return None
 
 
-def inspect(
+def check_dataset(
     config: DataConfig,
     *,
     seed: int,
@@ -209,7 +209,7 @@ def _trust(pairs: list[Pair]) -> Findings:
     return Findings(
         pairs[:1],
         [
-            ImageFacts(
+            ImageMetadata(
                 image.width,
                 image.height,
                 image.channels,
@@ -219,7 +219,11 @@ def _trust(pairs: list[Pair]) -> Findings:
                 "-",
             )
         ],
-        [MaskFacts(mask.width, mask.height, mask.is_colour, mask.is_lossy, mask.palette, (), ())],
+        [
+            MaskMetadata(
+                mask.width, mask.height, mask.is_colour, mask.is_lossy, mask.palette, (), ()
+            )
+        ],
     )
 
 

@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels
-from unet_ddp.data.formats.read import fit, read_header, read_mask, read_small, read_with_holes
+from unet_ddp.data.formats.read import (
+    read_header,
+    read_mask,
+    read_small,
+    read_with_nodata_mask,
+    resize_area,
+)
 from unet_ddp.errors import UserError
 
 THUMBNAIL = 8  # pixels on a side
@@ -21,7 +27,7 @@ Palette = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)
-class ImageFacts:
+class ImageMetadata:
     """What the scan found in one image."""
 
     width: int
@@ -44,7 +50,7 @@ class ImageFacts:
 
 
 @dataclass(frozen=True)
-class MaskFacts:
+class MaskMetadata:
     """What the scan found in one mask."""
 
     width: int
@@ -58,7 +64,9 @@ class MaskFacts:
     """Pixels of each value."""
 
 
-def look_at_image(path: Path, nodata: float | None, channels: int | None = None) -> ImageFacts:
+def read_image_metadata(
+    path: Path, nodata: float | None, channels: int | None = None
+) -> ImageMetadata:
     """Decode the image once.
 
     Args:
@@ -72,15 +80,17 @@ def look_at_image(path: Path, nodata: float | None, channels: int | None = None)
     _refuse_huge(header, path)
     about = (header.width, header.height, header.channels, header.dtype, header.has_alpha)
     if header.dtype == "uint8":
-        return ImageFacts(*about, header.nodata, _pack(read_small(path, THUMBNAIL)))
+        return ImageMetadata(*about, header.nodata, _pack(read_small(path, THUMBNAIL)))
     nodata = header.nodata if nodata is None else nodata
     whole = header.channels + header.has_alpha
     form = ImageFormat(whole if channels == whole else header.channels, header.dtype, nodata)
-    pixels, holes = read_with_holes(path, form)
-    grey = fit(pixels.mean(axis=2, dtype=np.float32)[..., None], (THUMBNAIL, THUMBNAIL))[..., 0]
-    kept = pixels[~holes] if holes is not None else pixels.reshape(-1, pixels.shape[2])
+    pixels, nodata_mask = read_with_nodata_mask(path, form)
+    grey = resize_area(pixels.mean(axis=2, dtype=np.float32)[..., None], (THUMBNAIL, THUMBNAIL))[
+        ..., 0
+    ]
+    kept = pixels[~nodata_mask] if nodata_mask is not None else pixels.reshape(-1, pixels.shape[2])
     values = kept.astype(np.float64)
-    return ImageFacts(
+    return ImageMetadata(
         *about,
         header.nodata,
         _pack(grey),
@@ -92,7 +102,7 @@ def look_at_image(path: Path, nodata: float | None, channels: int | None = None)
     )
 
 
-def look_at_mask(path: Path) -> MaskFacts:
+def read_mask_metadata(path: Path) -> MaskMetadata:
     """Decode the mask once.
 
     Raises:
@@ -105,7 +115,7 @@ def look_at_mask(path: Path) -> MaskFacts:
         kept = np.sort(np.argsort(-counts, kind="stable")[: _MOST_VALUES - 2])
         kept = np.unique(np.concatenate([[0], kept, [len(values) - 1]]))
         values, counts = values[kept], counts[kept]
-    return MaskFacts(
+    return MaskMetadata(
         header.width,
         header.height,
         header.is_colour or (header.channels > 1 and header.palette is None),

@@ -9,8 +9,8 @@ import statistics
 from dataclasses import dataclass, field
 
 from unet_ddp.config import DataConfig
-from unet_ddp.data.checks.check import inspect
-from unet_ddp.data.checks.metadata import ImageFacts
+from unet_ddp.data.checks.check import check_dataset
+from unet_ddp.data.checks.metadata import ImageMetadata
 from unet_ddp.data.checks.rules import PixelRange, measure_range
 from unet_ddp.data.checks.scan import Findings, Progress
 from unet_ddp.data.formats.header import ImageFormat
@@ -67,7 +67,7 @@ def prepare(
     Raises:
         UserError: it can't be trained on; which file, and what to do.
     """
-    data = inspect(
+    data = check_dataset(
         config, seed=seed, progress=progress, workers=workers, labels=labels, skip_bad=skip_bad
     )
     split, found, labels, form = data.split, data.found, data.labels, data.format
@@ -89,7 +89,7 @@ def prepare(
     )
 
 
-def _facts_of(found: Findings, pairs: list[Pair]) -> list[ImageFacts]:
+def _facts_of(found: Findings, pairs: list[Pair]) -> list[ImageMetadata]:
     facts = {pair.name: image for pair, image in zip(found.pairs, found.images, strict=True)}
     return [facts[pair.name] for pair in pairs if pair.name in facts]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unet_ddp.data.checks.metadata import ImageFacts, unpack_thumbnails
+from unet_ddp.data.checks.metadata import ImageMetadata, unpack_thumbnails
 from unet_ddp.data.checks.scan import Findings
 from unet_ddp.data.formats.arrays import is_array
 from unet_ddp.data.formats.header import ImageFormat, bits_of
@@ -147,7 +147,7 @@ def check_channels(found: Findings, channels: int | None) -> list[str]:
     return []
 
 
-def measure_range(images: list[ImageFacts], channels: int) -> PixelRange | None:
+def measure_range(images: list[ImageMetadata], channels: int) -> PixelRange | None:
     """Range, mean and spread over all pixels of `images`; None where they are 8 bit or not known."""
     known = [image for image in images if image.count]
     if not known:
@@ -171,7 +171,9 @@ def constant_images(found: Findings) -> list[Pair]:
     return [p for p, image in zip(found.pairs, found.images, strict=True) if not image.thumbnail]
 
 
-def alike_across(training: list[ImageFacts], validation: list[ImageFacts]) -> list[tuple[int, int]]:
+def alike_across(
+    training: list[ImageMetadata], validation: list[ImageMetadata]
+) -> list[tuple[int, int]]:
     """(validation, training) numbers of images that are the same, or nearly.
 
     By their thumbnails: the correlation of 8x8 grey pixels is above 0.995 for copies that were

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from unet_ddp.data.checks.metadata import (
-    ImageFacts,
-    MaskFacts,
+    ImageMetadata,
+    MaskMetadata,
     Palette,
-    look_at_image,
-    look_at_mask,
+    read_image_metadata,
+    read_mask_metadata,
 )
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.pairs import Pair
@@ -34,7 +34,7 @@ from unet_ddp.errors import UserError
 _VERSION = 2  # of what an entry holds
 _SAVE_EVERY = 10  # seconds
 
-Facts = ImageFacts | MaskFacts
+Facts = ImageMetadata | MaskMetadata
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 _File = tuple[Path, bool]  # and whether it is a mask
 
@@ -44,8 +44,8 @@ class Findings:
     """What the scan found in a data set: of each sound pair, in the order of `pairs`."""
 
     pairs: list[Pair]
-    images: list[ImageFacts]
-    masks: list[MaskFacts]
+    images: list[ImageMetadata]
+    masks: list[MaskMetadata]
     errors: dict[str, str] = field(default_factory=dict)
     """What is wrong with the other pairs, by their names."""
 
@@ -168,7 +168,7 @@ class _Cache:
         entry = self.entries.get(_key(file))
         if not entry or entry[:2] != [status.st_size, status.st_mtime_ns]:
             return None
-        kind: Any = MaskFacts if is_mask else ImageFacts
+        kind: Any = MaskMetadata if is_mask else ImageMetadata
         values: list[Any] = [tuple(v) if isinstance(v, list) else v for v in entry[2]]
         if is_mask and values[4] is not None:
             values[4] = self.palettes[values[4]]
@@ -181,7 +181,9 @@ class _Cache:
         try:
             status = path.stat()
             facts = (
-                look_at_mask(path) if is_mask else look_at_image(path, self.nodata, self.channels)
+                read_mask_metadata(path)
+                if is_mask
+                else read_image_metadata(path, self.nodata, self.channels)
             )
         except UserError as error:
             return error
@@ -189,7 +191,7 @@ class _Cache:
             return UserError(f"{path}: {error.strerror or error}; mend or remove it")
         values = [getattr(facts, item.name) for item in fields(facts)]
         with self.lock:
-            if isinstance(facts, MaskFacts) and facts.palette is not None:
+            if isinstance(facts, MaskMetadata) and facts.palette is not None:
                 number = self.numbers.setdefault(facts.palette, len(self.palettes))
                 if number == len(self.palettes):
                     self.palettes.append(facts.palette)

@@ -84,7 +84,7 @@ def read_array(path: Path) -> Pixels:
     return cast(Pixels, bands.astype(_kind(bands.dtype, path), copy=False))
 
 
-def read_codes(path: Path) -> NDArray[np.int32]:
+def read_mask_values(path: Path) -> NDArray[np.int32]:
     """The values of a mask that is an array, (H, W) or (H, W, 3).
 
     Raises:

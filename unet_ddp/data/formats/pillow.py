@@ -139,7 +139,7 @@ def _as_array(image: Image.Image, wanted: ImageFormat, path: Path) -> Pixels:
     return np.atleast_3d(np.asarray(turned))
 
 
-def read_codes(path: Path, scale: float) -> NDArray[Any]:
+def read_mask_values(path: Path, scale: float) -> NDArray[Any]:
     """The values of a mask, (H, W), or its colours, (H, W, 3), of the file's own type.
 
     At `scale`, by the value at the centre of each new pixel.

@@ -30,13 +30,13 @@ __all__ = [
     "ImageFormat",
     "Pixels",
     "bits_of",
-    "fit",
-    "nearest",
     "read_header",
     "read_image",
     "read_mask",
     "read_small",
-    "read_with_holes",
+    "read_with_nodata_mask",
+    "resize_area",
+    "resize_nearest",
     "scaled_size",
 ]
 
@@ -65,10 +65,10 @@ def read_image(path: Path, wanted: ImageFormat, *, scale: float = 1.0) -> Pixels
     Raises:
         UserError: it can't be read, or is of another kind than the data set.
     """
-    return read_with_holes(path, wanted, scale=scale)[0]
+    return read_with_nodata_mask(path, wanted, scale=scale)[0]
 
 
-def read_with_holes(
+def read_with_nodata_mask(
     path: Path, wanted: ImageFormat, *, scale: float = 1.0
 ) -> tuple[Pixels, NDArray[np.bool_] | None]:
     """The image as `read_image` gives it, and which pixels (H, W) hold nothing, where any do.
@@ -85,16 +85,16 @@ def read_with_holes(
             pixels, (height, width) = pictures.read(path, wanted, scale)
     pixels = _as_wanted(pixels, wanted, path)
     size = scaled_size(height, width, scale)
-    holes = None if wanted.nodata is None else holes_in(pixels, wanted.nodata)
-    if holes is not None and holes.any():
+    nodata_mask = None if wanted.nodata is None else find_nodata(pixels, wanted.nodata)
+    if nodata_mask is not None and nodata_mask.any():
         pixels = pixels.copy()
-        pixels[holes] = np.array(wanted.fill or 0, pixels.dtype)
-        holes = fit(holes[..., None].astype(np.float32), size)[..., 0] > 0
+        pixels[nodata_mask] = np.array(wanted.fill or 0, pixels.dtype)
+        nodata_mask = resize_area(nodata_mask[..., None].astype(np.float32), size)[..., 0] > 0
     refuse_not_finite(pixels, path)
-    return fit(pixels, size), holes
+    return resize_area(pixels, size), nodata_mask
 
 
-def holes_in(pixels: Pixels, nodata: float) -> NDArray[np.bool_]:
+def find_nodata(pixels: Pixels, nodata: float) -> NDArray[np.bool_]:
     """Where a pixel (H, W) has the no-data value: in any channel; of 8 bit, where it is also a
     value like others, in all of them."""
     empty = np.isnan(pixels) if math.isnan(nodata) else np.equal(pixels, nodata)
@@ -122,7 +122,7 @@ def read_small(path: Path, size: int) -> NDArray[np.float32]:
         if not arrays.is_array(path):
             return pictures.thumbnail(path, size)
         grey = arrays.read_array(path).mean(axis=2, dtype=np.float32)
-    return cast(NDArray[np.float32], fit(grey[..., None], (size, size))[..., 0])
+    return cast(NDArray[np.float32], resize_area(grey[..., None], (size, size))[..., 0])
 
 
 def _as_wanted(pixels: Pixels, wanted: ImageFormat, path: Path) -> Pixels:
@@ -141,7 +141,7 @@ def _as_wanted(pixels: Pixels, wanted: ImageFormat, path: Path) -> Pixels:
     raise UserError(f"{path}: {found} channels, the network takes {wanted.channels}; convert it")
 
 
-def fit(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+def resize_area(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     """`pixels` (H, W, C) reduced to `size` (height, width), each new pixel the mean of its area."""
     if pixels.shape[:2] == size:
         return pixels
@@ -172,11 +172,13 @@ def read_mask(path: Path, *, scale: float = 1.0) -> Codes:
     """
     with told(path):
         if arrays.is_array(path):
-            values = arrays.read_codes(path)
+            values = arrays.read_mask_values(path)
             height, width = values.shape[:2]
-            values = values if scale == 1 else nearest(values, scaled_size(height, width, scale))
+            values = (
+                values if scale == 1 else resize_nearest(values, scaled_size(height, width, scale))
+            )
         else:
-            values = pictures.read_codes(path, scale)
+            values = pictures.read_mask_values(path, scale)
     if values.ndim == 2:
         return values if values.dtype == np.uint8 else values.astype(np.int32, copy=False)
     if values.shape[2] < 3:
@@ -185,7 +187,7 @@ def read_mask(path: Path, *, scale: float = 1.0) -> Codes:
     return red << 16 | green << 8 | blue
 
 
-def nearest(pixels: NDArray[Value], size: tuple[int, int]) -> NDArray[Value]:
+def resize_nearest(pixels: NDArray[Value], size: tuple[int, int]) -> NDArray[Value]:
     """`pixels` (H, W, …) at `size` (height, width): what lies at the centre of each new pixel, so
     that no value is new."""
     rows, columns = (

@@ -15,7 +15,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.prediction.outputs.files import replacing
 from unet_ddp.prediction.outputs.png import Kind, write_png
 from unet_ddp.prediction.prediction import Prediction, allocate
-from unet_ddp.prediction.predictor import Opened
+from unet_ddp.prediction.predictor import SourceImage
 from unet_ddp.prediction.streaming import ScaledRows
 
 MASK_SUFFIXES = (".png", ".tif", ".tiff")
@@ -144,7 +144,7 @@ def write_probabilities(prediction: Prediction, base: Path, kind: str) -> None:
             Image.fromarray(plane).save(half, format="PNG", compress_level=_FAST)
 
 
-def write_overlay(prediction: Prediction, image: Opened, path: Path) -> None:
+def write_overlay(prediction: Prediction, image: SourceImage, path: Path) -> None:
     """The image with the mask over it; one of more than 4096 pixels a side is reduced.
 
     Args:

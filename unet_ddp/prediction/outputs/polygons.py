@@ -2,7 +2,7 @@
 
 Coordinates are the image's: x to the right, y down, in pixels; (0, 0) is the upper left corner of
 the upper left pixel and (W, H) the lower right corner of the last one. An outline runs along the
-pixels' edges, so the area of a polygon less its holes is the object's number of pixels.
+pixels' edges, so the area of a polygon less its nodata_mask is the object's number of pixels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def outline(ids: NDArray[np.uint8], labels: Labels, image: str) -> Iterator[dict
 
 
 def _objects(mask: NDArray[np.bool_]) -> Iterator[tuple[list[Ring], int]]:
-    """Outer ring and holes of each object, and its number of pixels."""
+    """Outer ring and nodata_mask of each object, and its number of pixels."""
     import cv2
 
     count, numbers, boxes, _ = cv2.connectedComponentsWithStats(mask.view(np.uint8), connectivity=4)
@@ -47,7 +47,7 @@ def _objects(mask: NDArray[np.bool_]) -> Iterator[tuple[list[Ring], int]]:
 
 
 def _rings(inside: NDArray[np.bool_], left: int, top: int) -> list[Ring]:
-    """The outer ring of one object and its holes, closed.
+    """The outer ring of one object and its nodata_mask, closed.
 
     OpenCV's contours go through pixels. They are taken in a finer picture, whose points are the
     centres (odd), the edges and the corners (even) of the pixels, and which has each pixel with its
@@ -63,7 +63,7 @@ def _rings(inside: NDArray[np.bool_], left: int, top: int) -> list[Ring]:
     contours, _ = cv2.findContours(fine, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
     rings = [_corners(contour[:, 0]) // 2 + (left, top) for contour in contours]
     rings.sort(key=lambda ring: -abs(_area(ring)))  # the outer one holds all others
-    wound = [  # RFC 7946: the outer ring counterclockwise, holes clockwise, y being upward
+    wound = [  # RFC 7946: the outer ring counterclockwise, nodata_mask clockwise, y being upward
         ring if (_area(ring) > 0) == (place == 0) else ring[::-1]
         for place, ring in enumerate(rings)
     ]

@@ -17,7 +17,7 @@ ORDERS = ("rows", "columns")
 HEADER = ("img", "rle_mask")
 
 
-def encode_runs(mask: NDArray[np.generic], order: str = "rows") -> str:
+def encode_rle(mask: NDArray[np.generic], order: str = "rows") -> str:
     """`mask` (H, W), where not 0, as pairs of a start and a length.
 
     Pixels are numbered from 1. The Carvana challenge numbers them from left to right, then from
@@ -37,8 +37,8 @@ def encode_runs(mask: NDArray[np.generic], order: str = "rows") -> str:
     return " ".join(map(str, bounds.tolist()))
 
 
-def decode_runs(text: str, size: tuple[int, int], order: str = "rows") -> NDArray[np.uint8]:
-    """The mask (H, W) of 0 and 1 that `encode_runs` made `text` of.
+def decode_rle(text: str, size: tuple[int, int], order: str = "rows") -> NDArray[np.uint8]:
+    """The mask (H, W) of 0 and 1 that `encode_rle` made `text` of.
 
     Raises:
         ValueError: no pairs of numbers, or pixels that are not in a mask of that size.
@@ -64,7 +64,7 @@ def csv_row(name: str, runs: str) -> str:
     return line.getvalue()
 
 
-def write_runs(path: Path, rows: Iterable[bytes]) -> int:
+def write_rle(path: Path, rows: Iterable[bytes]) -> int:
     """A CSV file of rows that `csv_row` made; how many there were.
 
     Raises:

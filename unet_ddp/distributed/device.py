@@ -1,0 +1,79 @@
+"""The device of a process, and the cores and memory it may use; no process group is needed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from unet_ddp.errors import UserError
+
+_UNKNOWN = 4 << 30  # bytes, where the system does not say
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.device:
+    """Return the device of one of `local_size` processes on this machine.
+
+    Args:
+        device: auto, cpu or cuda.
+        local_rank: the process's number on this machine.
+        local_size: the number of processes on this machine.
+
+    Raises:
+        UserError: there is no GPU, or there are fewer than processes.
+    """
+    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no GPU on this machine; use --device cpu")
+    count = torch.cuda.device_count()
+    if local_size > count:  # every process finds this, so that the main one can say it
+        raise UserError(
+            f"{local_size} processes, but this machine has {count} GPU(s): use "
+            f"--nproc_per_node={count}, or --device cpu"
+        )
+    return torch.device("cuda", local_rank)
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that `device` can still give; on a CPU the container's limit counts."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    limit = _read_cgroup("memory.max")
+    available = _read_meminfo("MemAvailable")
+    if limit is None:
+        return available
+    return min(available, max(0, limit - (_read_cgroup("memory.current") or 0)))
+
+
+def total_memory(device: torch.device) -> int:
+    """Return the bytes that `device` has, used or not; on a CPU the container's limit counts."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    limit, installed = _read_cgroup("memory.max"), _read_meminfo("MemTotal")
+    return installed if limit is None else min(limit, installed)
+
+
+def _read_meminfo(name: str) -> int:
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        return int(text.partition(f"{name}:")[2].split()[0]) << 10
+    except (OSError, IndexError, ValueError):
+        return _UNKNOWN
+
+
+def _read_cgroup(name: str) -> int | None:
+    """Return a number of this container's (cgroup version 2); None without a limit."""
+    try:
+        return int((_CGROUP / name).read_text(encoding="ascii"))
+    except (OSError, ValueError):  # ValueError: "max", no limit
+        return None

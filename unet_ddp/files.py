@@ -1,0 +1,171 @@
+"""Replace a file whole or not at all, and check that a folder is writable."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import RLock
+from types import FrameType
+
+from unet_ddp.errors import UserError
+
+_TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
+_UMASK = os.umask(0)  # can only be read by setting it, which no thread may do later
+os.umask(_UMASK)
+_unfinished: set[Path] = set()
+"""Temporary files that this process is writing, on any thread."""
+_lock = RLock()  # reentrant: a signal may arrive while the main thread holds it
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Yield a temporary file in the folder of `path`; it replaces `path` if the block succeeds.
+
+    The temporary file is new (O_EXCL, no symbolic link is followed) and its name can't be guessed.
+    If the block raises, it is removed and `path` stays as it was.
+
+    Args:
+        path: the file to replace; its folder is created.
+        durable: flush file and folder to the disk, so that a power cut loses neither.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(".tmp", f".{path.name}.{os.getpid()}.", path.parent)
+    temporary = Path(name)
+    register_temporary(temporary)
+    try:
+        os.fchmod(handle, 0o666 & ~_UMASK)  # mkstemp makes it private
+        yield temporary
+        if durable:
+            os.fsync(handle)
+        temporary.replace(path)
+    finally:
+        os.close(handle)
+        remove_temporary(temporary)
+    if durable:
+        _flush_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` with `text` in UTF-8; surrogates of undecodable file names are kept.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    with replacing(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+@contextmanager
+def write_errors(path: Path, advice: str = "") -> Iterator[None]:
+    """Turn an OSError of writing `path` into a one-line UserError.
+
+    Raises:
+        UserError: naming `path` and the reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = f"{path}: can't be written: {error.strerror or error}"
+        raise UserError(f"{reason}; {advice}" if advice else reason) from None
+
+
+def check_writable(folder: Path, flag: str) -> None:
+    """Check that `folder`, or the folder it would be created in, is writable.
+
+    Args:
+        folder: it need not exist.
+        flag: the flag that names another folder.
+
+    Raises:
+        UserError: it can't be created or written to.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    reason = f"{existing} is a file"
+    if existing.is_dir():
+        try:
+            with tempfile.TemporaryFile(dir=existing):
+                return
+        except OSError as error:
+            reason = (
+                "no permission" if isinstance(error, PermissionError) else error.strerror or "?"
+            )
+    raise UserError(f"{folder}: can't be written: {reason}; choose another folder with {flag}")
+
+
+def is_alive(process: int) -> bool:
+    """Return whether the process with this id runs; a zombie does not."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        return state.rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        pass
+    try:  # systems without /proc
+        os.kill(process, 0)
+    except (OSError, OverflowError):
+        return False
+    return not Path("/proc/self").exists()
+
+
+# -- temporary files ----------------------------------------------------------------------
+
+
+def register_temporary(path: Path) -> None:
+    """Remember `path`, to be removed if a signal ends the process."""
+    with _lock:
+        _unfinished.add(path)
+
+
+def remove_temporary(path: Path) -> None:
+    """Remove `path` if it still exists, and forget it."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+    with _lock:
+        _unfinished.discard(path)
+
+
+def remove_stale(files: Iterable[Path]) -> None:
+    """Remove the temporary files that killed processes left of `files`."""
+    names: dict[Path, set[str]] = {}
+    for path in files:
+        names.setdefault(path.parent, set()).add(path.name)
+    for folder, known in names.items():
+        for temporary in folder.glob(".*.tmp"):
+            found = _TEMPORARY.fullmatch(temporary.name)
+            if found and found[1] in known and not is_alive(int(found[2])):
+                temporary.unlink(missing_ok=True)
+
+
+def exit_on_signals() -> None:
+    """Make Ctrl-C, SIGTERM and SIGHUP end the process at once, leaving no temporary file.
+
+    Threads that work on an image are not waited for.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup sets it
+            signal.signal(number, _remove_and_exit)
+
+
+def _remove_and_exit(number: int, frame: FrameType | None) -> None:
+    with _lock:  # no other thread begins a file after this
+        for path in _unfinished:
+            with suppress(OSError):
+                path.unlink()
+        os.write(sys.stderr.fileno(), b"stopped; continue with --skip-existing\n")
+        os._exit(128 + number)
+
+
+def _flush_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
