@@ -10,13 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unet_ddp.data.checks.rules import PixelRange
 from unet_ddp.data.formats.header import ImageFormat
 
 # Mean and spread of ImageNet's colours (torchvision's reference), which its weights expect
 # and which suit photographs; other channels are centred plainly.
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class PixelRange:
+    """Range and spread of the training images' pixels, in shares of the range."""
+
+    low: float
+    high: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
 @dataclass(frozen=True)

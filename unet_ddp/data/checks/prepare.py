@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from unet_ddp.config import DataConfig
 from unet_ddp.data.checks.check import check_dataset
 from unet_ddp.data.checks.metadata import ImageMetadata
-from unet_ddp.data.checks.rules import PixelRange, measure_range
+from unet_ddp.data.checks.rules import measure_range
 from unet_ddp.data.checks.scan import Findings, Progress
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.read import scaled_size
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
+from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +13,10 @@ from unet_ddp.data.checks.scan import Findings
 from unet_ddp.data.formats.arrays import is_array
 from unet_ddp.data.formats.header import ImageFormat, bits_of
 from unet_ddp.data.pairs import Pair
+from unet_ddp.data.preprocessing import PixelRange
 
 _ALIKE = 0.995  # correlation of thumbnails: above it, one image is a copy of the other
 _ROWS = 512  # of the table of correlations at a time
-
-
-@dataclass(frozen=True)
-class PixelRange:
-    """Range and spread of the training images' pixels, in shares of the range."""
-
-    low: float
-    high: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
 
 def compare_sizes(found: Findings) -> list[str]:
