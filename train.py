@@ -25,7 +25,8 @@ import torch
 from unet_ddp import __version__
 from unet_ddp.config import TrainConfig, parse_train, save_settings, settings
 from unet_ddp.data.cache import SampleCache
-from unet_ddp.data.checks.prepare import PreparedData, check_classes, prepare
+from unet_ddp.data.checks.check import PreparedData, check_classes
+from unet_ddp.data.checks.check import prepare_data as prepare
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Prefetcher, SampleLoader, TrainingSampler, count_workers
 from unet_ddp.data.preprocessing import Preprocessing

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.checks.scan import cache_folder
 from unet_ddp.data.formats.header import ImageFormat, Pixels
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
+from unet_ddp.files import cache_folder
 
 _MAGIC = b"unet_ddp samples 1\n"
 _HEAD = 4096  # bytes; the last one says that the disk was found full

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from unet_ddp.config import parse_train
-from unet_ddp.data.checks.prepare import prepare
+from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.checks.scan import Progress
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
@@ -33,7 +33,7 @@ def own_validation(
     kept = {name: value for name, value in content["config"].items() if name != "wandb"}
     config = parse_train([], resumed=kept)
     try:
-        data = prepare(
+        data = prepare_data(
             config.data,
             seed=config.optimization.seed,
             progress=progress,

@@ -8,7 +8,7 @@ from typing import Any
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import Contents, SampleCache, forget, open_cache
-from unet_ddp.data.checks.prepare import PreparedData
+from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.loaders import (
