@@ -15,7 +15,8 @@ from torch.utils.data import Dataset
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import Arrays, SampleCache
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import read_mask, read_with_nodata_mask, resize_nearest
+from unet_ddp.data.formats.read import read_mask, read_with_nodata_mask
+from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError

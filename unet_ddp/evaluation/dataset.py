@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
-from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask, resize_nearest
+from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
+from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.data.loaders import FORK, count_workers, start_worker
 from unet_ddp.data.pairs import Pair
