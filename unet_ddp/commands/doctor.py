@@ -17,7 +17,7 @@ from unet_ddp.data.checks.check import CheckedData, check_classes, check_dataset
 from unet_ddp.data.checks.rules import crop_size
 from unet_ddp.data.checks.summary import Report, class_pixels
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.loaders import TrainingSampler
+from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import write_errors

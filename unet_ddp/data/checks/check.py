@@ -35,7 +35,8 @@ from unet_ddp.data.checks.summary import (
 )
 from unet_ddp.data.demo import write_demo
 from unet_ddp.data.formats.header import SUFFIXES, ImageFormat, bits_of
-from unet_ddp.data.formats.read import read_header, scaled_size
+from unet_ddp.data.formats.read import read_header
+from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.data.label_rules import MaskValues, choose_labels, warn_soft_edges
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Matches, Pair, match, read_list

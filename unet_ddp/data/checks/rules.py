@@ -16,7 +16,7 @@ from unet_ddp.data.checks.scan import THUMBNAIL, ImageMetadata, ScanResult
 from unet_ddp.data.checks.summary import Report, describe_alpha
 from unet_ddp.data.formats.arrays import is_array
 from unet_ddp.data.formats.header import ImageFormat, bits_of
-from unet_ddp.data.formats.read import scaled_size
+from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Colour
 from unet_ddp.data.pairs import Pair, mask_size_message

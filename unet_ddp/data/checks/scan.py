@@ -20,14 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, told
-from unet_ddp.data.formats.read import (
-    read_header,
-    read_mask,
-    read_small,
-    read_with_nodata_mask,
-    resize_area,
-)
+from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_user_error
+from unet_ddp.data.formats.read import read_header, read_mask, read_thumbnail, read_with_nodata_mask
+from unet_ddp.data.formats.resize import resize_area
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
 from unet_ddp.files import cache_folder, write_text
@@ -229,7 +224,7 @@ def read_image_metadata(
     """
     header, stamp = _read_header(path)
     if header.dtype == "uint8":
-        return ImageMetadata(header, stamp, _pack(read_small(path, THUMBNAIL)))
+        return ImageMetadata(header, stamp, _pack(read_thumbnail(path, THUMBNAIL)))
     whole = header.channels + header.has_alpha
     nodata = header.nodata if nodata is None else nodata
     form = ImageFormat(whole if channels == whole else header.channels, header.dtype, nodata)
@@ -269,7 +264,7 @@ def read_mask_metadata(path: Path) -> MaskMetadata:
 
 def _read_header(path: Path) -> tuple[Header, tuple[int, int]]:
     """Return header and stamp of a file that is safe to decode."""
-    with told(path):
+    with as_user_error(path):
         stamp = _stamp(path)
     header = read_header(path)
     if header.width * header.height > _MOST_PIXELS:

@@ -11,7 +11,7 @@ import numpy as np
 
 from unet_ddp.data.checks.scan import ScanResult
 from unet_ddp.data.formats.header import ImageFormat, bits_of
-from unet_ddp.data.formats.read import scaled_size
+from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Pair, raise_problems
@@ -92,7 +92,9 @@ def describe_classes(labels: Labels) -> str:
     more = ", …" if labels.num_classes > _SHOWN else ""
     threshold = f", thresholded at {labels.threshold}" if labels.threshold is not None else ""
     ignored = f"; {labels.show(labels.ignore)} is ignored" if labels.ignore is not None else ""
-    return f"classes: {labels.num_classes}, mask values {', '.join(shown)}{more}{threshold}{ignored}"
+    return (
+        f"classes: {labels.num_classes}, mask values {', '.join(shown)}{more}{threshold}{ignored}"
+    )
 
 
 def describe_split(split: Split) -> str:
