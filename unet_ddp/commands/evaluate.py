@@ -31,9 +31,8 @@ from unet_ddp.evaluation.table import scores_as_text
 from unet_ddp.evaluation.trained import Trained, check_described, one_thread
 from unet_ddp.evaluation.validation_split import own_validation, resizes_masks
 from unet_ddp.runs import checkpoint
-from unet_ddp.runs.folder import find_model
 from unet_ddp.runs.tracking import show_files
-from unet_ddp.runs.weights import SavedModel, read_model, with_scale
+from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
 
 
 def main(words: Sequence[str]) -> NoReturn:

@@ -14,9 +14,8 @@ from unet_ddp.evaluation.report.run import report_run
 from unet_ddp.evaluation.trained import check_described
 from unet_ddp.evaluation.validation_split import own_validation
 from unet_ddp.runs import checkpoint
-from unet_ddp.runs.folder import find_model
 from unet_ddp.runs.tracking import show_files
-from unet_ddp.runs.weights import read_model
+from unet_ddp.runs.weights import find_model, read_model
 
 
 def main(words: Sequence[str]) -> int:
