@@ -19,10 +19,13 @@ from unet_ddp.prediction.backends import (
     METADATA,
     LoadedModel,
     OnnxBackend,
+    TorchBackend,
+    build_model,
+    check_described,
     import_extra,
-    open_network,
 )
 from unet_ddp.prediction.outputs.files import replacing
+from unet_ddp.runs.weights import read_model, with_scale
 
 LARGEST_DIFFERENCE = 1e-4
 """Of probabilities, between a file and the network that it was made from."""
@@ -75,10 +78,13 @@ def export(config: ExportConfig) -> list[str]:
     if config.format == "onnx":
         for name in ("onnx", "onnxscript", "onnxruntime"):
             import_extra(name, f"{path}")
-    network, architecture, member = open_network(
-        Path(config.checkpoint), torch.device("cpu"), config.scale
-    )
-    module = Exported(network.to(memory_format=torch.contiguous_format), member.preprocessing)
+    source = Path(config.checkpoint)
+    saved = with_scale(read_model(source), config.scale)
+    architecture = check_described(saved, source)[0]
+    member = build_model(saved, source, torch.device("cpu"), fold=False)
+    assert isinstance(member.backend, TorchBackend)
+    network = member.backend.network.to(memory_format=torch.contiguous_format)
+    module = Exported(network, member.preprocessing)
     write = _write_onnx if config.format == "onnx" else _write_program
     with replacing(path) as half:
         write(module, member, half)
