@@ -184,7 +184,7 @@ class RunFolder:
         Raises:
             UserError: the folder is not writable.
         """
-        self._about = about
+        self._config, self._about = config, about
         try:
             if resumed.content is None:
                 self.clear()

@@ -59,10 +59,10 @@ class WeightAverage:
             network: after the step; the buffers of a skipped one are restored already.
             is_finite: () bool.
         """
-        averages, weights = list(self.network.parameters()), list(network.parameters())
-        new = weights
+        averages: list[Tensor] = list(self.network.parameters())
+        new: list[Tensor] = list(network.parameters())
         if self.steps > 0:
-            new = list(torch._foreach_lerp(averages, weights, 1 - self.decay))
+            new = list(torch._foreach_lerp(averages, new, 1 - self.decay))
         torch._foreach_copy_(
             averages, [torch.where(is_finite, n, a) for n, a in zip(new, averages, strict=True)]
         )
