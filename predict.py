@@ -19,7 +19,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from unet_ddp.config import PredictConfig, parse_predict
+from unet_ddp.cli import parse_predict
+from unet_ddp.config import PredictConfig
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World

@@ -23,7 +23,8 @@ from pathlib import Path
 import torch
 
 from unet_ddp import __version__
-from unet_ddp.config import TrainConfig, parse_train, save_settings, settings
+from unet_ddp.cli import parse_train, save_settings
+from unet_ddp.config import TrainConfig, settings
 from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.checks.prepare import PreparedData, check_classes, prepare
 from unet_ddp.data.labels import Labels

@@ -24,7 +24,7 @@ from unittest import mock
 
 import train
 from benchmarks.timing import make_images
-from unet_ddp.config import parse_train
+from unet_ddp.cli import parse_train
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World

@@ -21,7 +21,7 @@ import torch
 
 import train
 from benchmarks.timing import machine, make_images, ratios, take_turns
-from unet_ddp.config import parse_train
+from unet_ddp.cli import parse_train
 from unet_ddp.data.dataset import Sample
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from unet_ddp.config import TrainConfig, _names, parse_train, save_settings, settings
+from unet_ddp.cli import _names, parse_train, save_settings
+from unet_ddp.config import TrainConfig, settings
 from unet_ddp.errors import UserError
 
 

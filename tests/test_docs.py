@@ -11,14 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from unet_ddp.config import (
-    EvaluateConfig,
-    ExportConfig,
-    PredictConfig,
-    TrainConfig,
-    _names,
-    parse_train,
-)
+from unet_ddp.cli import _names, parse_train
+from unet_ddp.config import EvaluateConfig, ExportConfig, PredictConfig, TrainConfig
 
 ROOT = Path(__file__).parent.parent
 

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from unet_ddp.config import DemoConfig, ExportConfig, parse
+from unet_ddp.cli import parse
+from unet_ddp.config import DemoConfig, ExportConfig
 from unet_ddp.errors import RunError, UserError, one_line
 
 HELP = """\

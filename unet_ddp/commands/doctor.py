@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unet_ddp.config import DoctorConfig, parse_doctor
+from unet_ddp.cli import parse_doctor
+from unet_ddp.config import DoctorConfig
 from unet_ddp.data.checks.check import Inspection, check_dataset
 from unet_ddp.data.checks.prepare import check_classes, crop_size
 from unet_ddp.data.checks.summary import pixels_of_classes

@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from unet_ddp.config import EvaluateConfig, parse_evaluate
+from unet_ddp.cli import parse_evaluate
+from unet_ddp.config import EvaluateConfig
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World

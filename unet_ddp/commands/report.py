@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from unet_ddp.config import ReportConfig, parse
+from unet_ddp.cli import parse
+from unet_ddp.config import ReportConfig
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unet_ddp.config import parse_train
+from unet_ddp.cli import parse_train
 from unet_ddp.data.checks.prepare import prepare
 from unet_ddp.data.checks.scan import Progress
 from unet_ddp.data.labels import Labels
