@@ -11,7 +11,6 @@ one does alone is inside `world.on_main`, or with the tracker, which is silent e
 from __future__ import annotations
 
 import math
-import os
 import signal
 import sys
 import time
@@ -23,8 +22,8 @@ from pathlib import Path
 import torch
 
 from unet_ddp import __version__
-from unet_ddp.cli import parse_train, save_settings
-from unet_ddp.config import TrainConfig, settings
+from unet_ddp.cli import parse_train, save_config, with_saved
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.checks.prepare import PreparedData, check_classes, prepare
 from unet_ddp.data.labels import Labels
@@ -59,12 +58,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command line, then the story on every process."""
     words = sys.argv[1:] if argv is None else list(argv)
     try:
-        launch = parse_train(words).launch
-        if launch.nproc > 1 and "LOCAL_RANK" in os.environ:
-            raise UserError("--nproc under torchrun: it starts the processes; leave --nproc out")
+        config = parse_train(words)
     except UserError as mistake:
         exit_with_error(mistake)
-    run_on_all_ranks(train, words, nproc=launch.nproc, device=launch.device, timeout=launch.timeout)
+    launch = config.launch
+    run_on_all_ranks(
+        train, config, nproc=launch.nproc, device=launch.device, timeout=launch.timeout
+    )
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,12 @@ class Run:
         return min(self.config.launch.max_steps or self.schedule.steps, self.schedule.steps)
 
 
-def train(words: list[str], world: World) -> int:
+def train(config: TrainConfig, world: World) -> int:
     """A run, from its first step or from where it stopped, to its end, --max-steps or a signal."""
-    config = parse_train(words)
     bits = deterministic(console(world.is_main)) if config.launch.deterministic else nullcontext()
     with bits, RunFolder(config.folder, writes=world.is_main) as folder:
         begun = world.on_main(lambda: open_run(config, folder))
-        run = begin(words, world, folder, begun)
+        run = begin(config, world, folder, begun)
         try:
             with StopSignal(world) as preemption:
                 number = learn_and_score(run, preemption)
@@ -217,9 +216,10 @@ def is_due(run: Run, seconds: float) -> bool:
 # -- before the first step -----------------------------------------------------------------
 
 
-def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Run:
+def begin(config: TrainConfig, world: World, folder: RunFolder, begun: Begun) -> Run:
     """Everything that a run needs; what its folder held before is deleted last."""
-    config = parse_train(words, resumed=begun.content["config"] if begun.content else None)
+    if begun.content is not None:
+        config = with_saved(config, begun.content["config"])
     config = keep_global_batch(config, world, begun)
     data = world.on_main(lambda: prepare_data(config, world, begun))
     config = fit_batch(
@@ -270,7 +270,7 @@ def claim_folder(config: TrainConfig, folder: RunFolder, data: PreparedData, beg
     try:
         if begun.content is None:
             folder.clear()
-        save_settings(config, folder.path / "config.yaml")
+        save_config(config, folder.path / "config.yaml")
         write_split(data.split, data.groups, folder.path / "split.csv")
     except OSError as error:
         raise UserError(
@@ -513,7 +513,7 @@ def compose(run: Run, *, is_best: bool = False) -> dict[str, checkpoint.Content]
         "architecture": model.architecture.to_dict(),
         "labels": run.data.labels.to_dict(),
         "preprocessing": model.preprocessing.to_dict(),
-        "config": settings(config),
+        "config": config.to_dict(),
         "names": split_fingerprint(run.data.split),
     }
     whole = {

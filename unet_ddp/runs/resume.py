@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from unet_ddp.config import USUAL_STEP, TrainConfig, resume_file, settings
+from unet_ddp.config import USUAL_STEP, TrainConfig
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -49,7 +49,7 @@ def open_run(config: TrainConfig, folder: RunFolder) -> Begun:
     if _was_restarted(folder):
         return _reopen(config, folder, folder.last)
     if config.launch.resume is not None:
-        return _reopen(config, folder, resume_file(config))
+        return _reopen(config, folder, config.resume_file)
     folder.refuse_run(overwrite=config.launch.overwrite)
     weights = read_model(Path(config.run.load)) if config.run.load else None
     notes = [f"{config.run.load}: {note}" for note in weights.notes] if weights else []
@@ -94,7 +94,7 @@ def _note_changes(config: TrainConfig, begun: Begun) -> None:
         UserError: one that its weights hang on.
     """
     assert begun.content is not None
-    before, now = begun.content["config"], settings(config)
+    before, now = begun.content["config"], config.to_dict()
     changed = [
         f"{name} {before[name]} -> {value}"
         for name, value in now.items()

@@ -13,7 +13,7 @@ import torch
 from torch.profiler import record_function
 from tqdm import tqdm
 
-from unet_ddp.config import TrainConfig, settings
+from unet_ddp.config import TrainConfig
 from unet_ddp.errors import one_line
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.training.profiling import Profile
@@ -178,7 +178,7 @@ def start_tracker(
             TensorBoardWriter(folder, after=done),
         ]
         if config.run.wandb:
-            writers.append(WandbWriter(config.run.exp_name, folder, settings(config)))
+            writers.append(WandbWriter(config.run.exp_name, folder, config.to_dict()))
     return Tracker(
         writers,
         speaks=is_main,

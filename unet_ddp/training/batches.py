@@ -7,7 +7,7 @@ from typing import Any
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.cache import Contents, SampleCache, forget, open_cache
+from unet_ddp.data.cache import Contents, SampleCache, open_cache
 from unet_ddp.data.checks.prepare import PreparedData
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
@@ -120,27 +120,22 @@ class Reader:
     def _open_cache(self) -> tuple[SampleCache | None, list[str]]:
         """The cache that --cache asks for, and what is to be said of it; none where it can't be."""
         launch, world = self.config.launch, self.world
-        if launch.cache == "none":
+        if not launch.cache:
             return None, []
         token = world.on_main(lambda: secrets.token_hex(8))
         cache: SampleCache | None = None
         try:
             cache, note = open_cache(
-                launch.cache,
+                "disk",
                 self._contents(),
-                limit=None if launch.cache_limit is None else int(launch.cache_limit * 1e9),
+                limit=None,
                 memory=available_memory(),
                 token=token,
             )
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            note = (
-                f"warning: --cache {launch.cache}: {where}{error.strerror or error}; "
-                "the run goes on without it"
-            )
+            note = f"warning: --cache: {where}{error.strerror or error}; the run goes on without it"
         notes = world.gather(note)
-        if cache is not None and launch.cache == "ram":
-            forget(cache)
         warnings = {line for line in notes if line.startswith("warning")}
         # The process that came first has made it, and knows why: its line is the longest.
         return cache, sorted(warnings) or [max(notes, key=len)]
