@@ -19,11 +19,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from unet_ddp.config import PredictConfig, parse_predict
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
+from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.inputs import find_images
 from unet_ddp.prediction.outputs.files import Part, in_order, remove_on_signals
 from unet_ddp.prediction.outputs.masks import (
