@@ -19,11 +19,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from unet_ddp.config import PredictConfig, parse_predict
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
+from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.inputs import find_images
 from unet_ddp.prediction.outputs.files import Part, in_order, remove_on_signals
 from unet_ddp.prediction.outputs.masks import (
@@ -36,7 +36,7 @@ from unet_ddp.prediction.outputs.names import Outputs, check_probabilities, is_d
 from unet_ddp.prediction.pipeline import Task, in_threads, one_core_each, predict_all, predict_one
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.folder import find_model
+from unet_ddp.runs.weights import find_model
 
 FEW = 20  # images; of more, a summary is printed instead of a line for each
 PATIENCE = 86400.0  # seconds that a process waits at the end for those that are still predicting

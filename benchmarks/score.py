@@ -1,6 +1,6 @@
 """Validation's images per second, over the bare forward passes of as many images.
 
-    python -m benchmarks.score [--width 16] [--images 60] [--scale 1.0] [--cache disk …]
+    python -m benchmarks.score [--width 16] [--images 60] [--scale 1.0] [--no-cache …]
 
 Real: what train.py does after an epoch: its loader, one image at a time, confusion and histogram
 counted. The images are 240x160. The two take turns in one process.
@@ -19,7 +19,7 @@ import torch
 
 import train
 from benchmarks.timing import machine, make_images, ratios, take_turns
-from unet_ddp.config import parse_train
+from unet_ddp.cli import parse_train
 from unet_ddp.data.dataset import Sample
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal
@@ -59,12 +59,12 @@ def main(argv: list[str] | None = None) -> int:
         os.environ["XDG_CACHE_HOME"] = home
         words = [
             *make_images(Path(home) / "data", 2 * options.images), "--validation", "50",
-            "--width", str(options.width), "--cache", "ram", "--checkpoints", f"{home}/run", *more,
+            "--width", str(options.width), "--cache", "--checkpoints", f"{home}/run", *more,
         ]  # fmt: skip
         world = join("auto", 60)
         config = parse_train(words)
         with RunFolder(config.folder, writes=True) as folder:
-            run = train.begin(words, world, folder, open_run(config, folder))
+            run = train.begin(config, world, folder, open_run(config, folder))
             assert run.validation is not None
             count, batch = len(run.data.split.validation), next(iter(run.validation))
             works = [lambda: real(run), lambda: bare(run, batch, count)]

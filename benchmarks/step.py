@@ -21,7 +21,7 @@ import torch
 
 import train
 from benchmarks.timing import machine, make_images, ratios, take_turns
-from unet_ddp.config import parse_train
+from unet_ddp.cli import parse_train
 from unet_ddp.data.dataset import Sample
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal
@@ -76,12 +76,12 @@ def main(argv: list[str] | None = None) -> int:
         words = [
             *make_images(Path(home) / "data", options.steps * options.batch_size),
             "--validation", "0", "--batch-size", str(options.batch_size),
-            "--width", str(options.width), "--epochs", "9999", "--cache", "ram", "--checkpoints", f"{home}/run", *more,
+            "--width", str(options.width), "--epochs", "9999", "--cache", "--checkpoints", f"{home}/run", *more,
         ]  # fmt: skip
         world = join("auto", 60)
         config = parse_train(words)
         with RunFolder(config.folder, writes=True) as folder:
-            run = train.begin(words, world, folder, open_run(config, folder))
+            run = train.begin(config, world, folder, open_run(config, folder))
             run.sampler.start_at(0, 0)
             batch = next(iter(run.training))
             works = [lambda: real(run), lambda: bare(run, batch)]

@@ -9,16 +9,18 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from unet_ddp.config import DoctorConfig, parse_doctor
+from unet_ddp.cli import parse_run
+from unet_ddp.config import TrainConfig, flag
 from unet_ddp.data.checks.check import Inspection, check_dataset
 from unet_ddp.data.checks.prepare import check_classes, crop_size
 from unet_ddp.data.checks.summary import pixels_of_classes
-from unet_ddp.data.formats.read import scaled_size
+from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.loaders import TrainingSampler
+from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.data.splits import largest_groups
 from unet_ddp.distributed.device import pick_device, usable_cores
 from unet_ddp.errors import UserError, one_line
@@ -29,9 +31,31 @@ _FIGURE = 12  # samples
 _MOST = 20  # lines of one kind in the terminal; JSON has all
 
 
-def doctor(words: Sequence[str]) -> int:
-    """Examine the data set that `words` name; 0 sound, 1 warnings with --strict, 2 unfit."""
-    config = parse_doctor(words)
+@dataclass(frozen=True)
+class DoctorOptions:
+    """What the doctor does with its findings."""
+
+    strict: bool = False
+    """Exit with status 1 if there are warnings."""
+    json: bool = False
+    """Print the findings as JSON."""
+    figure: Annotated[str | None, flag("FILE")] = None
+    """Draw a dozen samples into this PNG file, as the network sees them, plain and with their masks."""
+
+
+@dataclass(frozen=True)
+class DoctorConfig(TrainConfig):
+    """Check a data set before training on it.
+
+    Takes the flags of train.py. Exit status 0: ok; 2: not fit to train on.
+    """
+
+    doctor: DoctorOptions = field(default_factory=DoctorOptions)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Examine the data set that `argv` names; 0 sound, 1 warnings with --strict, 2 unfit."""
+    config = parse_run(DoctorConfig, argv, prog="python -m unet_ddp doctor")
     figure = Path(config.doctor.figure) if config.doctor.figure else None
     if figure is not None and (figure.exists() or figure.suffix.lower() != ".png"):
         raise UserError(f"--figure {figure}: name a PNG file that is not there yet")

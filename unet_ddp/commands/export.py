@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+import tyro
 from torch import Tensor, nn
 
-from unet_ddp.config import ExportConfig
+from unet_ddp.cli import parse
+from unet_ddp.config import flag
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.prediction.backends import (
     METADATA,
     LoadedModel,
     OnnxBackend,
+    TorchBackend,
+    build_model,
+    check_described,
     import_extra,
-    open_network,
 )
 from unet_ddp.prediction.outputs.files import replacing
+from unet_ddp.runs.weights import read_model, with_scale
 
 LARGEST_DIFFERENCE = 1e-4
 """Of probabilities, between a file and the network that it was made from."""
@@ -34,6 +40,32 @@ _SIZES = (
     (1, 160, 240),
 )  # images, height and width
 _TRACED = (2, 75, 107)  # a size at which nothing divides evenly
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """Write a checkpoint as a file for other programs.
+
+    python -m unet_ddp export best.pt model.onnx
+    """
+
+    checkpoint: Annotated[str, tyro.conf.Positional, flag("CHECKPOINT")]
+    """The checkpoint."""
+    output: Annotated[str, tyro.conf.Positional, flag("FILE")]
+    """The file to write, .onnx or .pt2."""
+    format: Literal["onnx", "torch"] = "onnx"
+    """onnx: for onnxruntime, other ONNX programs and predict.py; torch: an exported program of torch."""
+    scale: Annotated[float | None, flag("FACTOR", "-s")] = None
+    """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
+    overwrite: bool = False
+    """Replace an existing file."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Export a checkpoint, print what was written, and return the exit status."""
+    for line in export(parse(ExportConfig, argv, prog="python -m unet_ddp export")):
+        print(line)
+    return 0
 
 
 class Exported(nn.Module):
@@ -64,8 +96,6 @@ def export(config: ExportConfig) -> list[str]:
         UserError: a package is missing, or something is there already.
         RunError: the file gives other probabilities than the network; it is not kept.
     """
-    if not config.output:
-        raise UserError("export: give a checkpoint and the file to write, as best.pt model.onnx")
     path = Path(config.output)
     ending = ".onnx" if config.format == "onnx" else ".pt2"
     if path.suffix.lower() != ending:
@@ -75,10 +105,13 @@ def export(config: ExportConfig) -> list[str]:
     if config.format == "onnx":
         for name in ("onnx", "onnxscript", "onnxruntime"):
             import_extra(name, f"{path}")
-    network, architecture, member = open_network(
-        Path(config.checkpoint), torch.device("cpu"), config.scale
-    )
-    module = Exported(network.to(memory_format=torch.contiguous_format), member.preprocessing)
+    source = Path(config.checkpoint)
+    saved = with_scale(read_model(source), config.scale)
+    architecture = check_described(saved, source)[0]
+    member = build_model(saved, source, torch.device("cpu"), fold=False)
+    assert isinstance(member.backend, TorchBackend)
+    network = member.backend.network.to(memory_format=torch.contiguous_format)
+    module = Exported(network, member.preprocessing)
     write = _write_onnx if config.format == "onnx" else _write_program
     with replacing(path) as half:
         write(module, member, half)

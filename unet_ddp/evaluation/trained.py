@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.device import total_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.prediction.backends import bytes_per_pixel, stride_of
-from unet_ddp.prediction.memory import all_memory
 from unet_ddp.prediction.predictor import OVERLAP, TILE
 from unet_ddp.prediction.tiling import Tiling, blend
 from unet_ddp.runs.weights import SavedModel, load_weights
@@ -65,7 +65,7 @@ class Trained:
         if max(size) <= TILE:
             return True
         needed = size[0] * size[1] * bytes_per_pixel(self.network)
-        return needed < _MEMORY * all_memory(self.device)
+        return needed < _MEMORY * total_memory(self.device)
 
     def _whole(self, images: Tensor) -> Tensor:
         logits: Tensor = self.network(self.preprocessing(images.to(self.device)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unet_ddp.config import parse_train
+from unet_ddp.cli import config_from_saved
 from unet_ddp.data.checks.prepare import prepare
 from unet_ddp.data.checks.scan import Progress
 from unet_ddp.data.labels import Labels
@@ -30,8 +30,7 @@ def own_validation(
         raise UserError(
             f"{source}: does not tell what it was trained on: give --images and --masks"
         )
-    kept = {name: value for name, value in content["config"].items() if name != "wandb"}
-    config = parse_train([], resumed=kept)
+    config = config_from_saved(content["config"])
     try:
         data = prepare(
             config.data,

@@ -19,7 +19,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.network.unet import SMALLEST_SIDE
-from unet_ddp.runs.weights import load_weights, read_model, with_scale
+from unet_ddp.runs.weights import SavedModel, load_weights, read_model, with_scale
 
 METADATA = "unet_ddp"  # the key of ours in an exported file
 INSTALL = "pip install 'unet-ddp[onnx]'"
@@ -52,12 +52,23 @@ class LoadedModel:
 
 
 class TorchBackend:
-    """A network with its normalisation, on a device; batch norm is folded into convolutions."""
+    """A network with its normalisation, on a device.
+
+    Args:
+        fold: fold batch norm into the convolutions; without it the logits are bit for bit those
+            that training scored.
+    """
 
     def __init__(
-        self, network: nn.Module, preprocessing: Preprocessing, device: torch.device
+        self,
+        network: nn.Module,
+        preprocessing: Preprocessing,
+        device: torch.device,
+        *,
+        fold: bool = True,
     ) -> None:
-        self.network = fold_batchnorm(network.eval()).to(device)
+        network.eval()
+        self.network = (fold_batchnorm(network) if fold else network).to(device)
         self.preprocessing = preprocessing
         self.device = device
         self.stride = stride_of(network)
@@ -116,41 +127,61 @@ class OnnxBackend:
                 f"{path}: not exported by unet_ddp: it does not say its classes and scale; make it "
                 "with python -m unet_ddp export"
             )
+        self.device = device
         self.about: Mapping[str, Any] = json.loads(about)
         self.stride = int(self.about["stride"])
         self.bytes_per_pixel = int(self.about["bytes_per_pixel"])
 
     def __call__(self, pixels: Tensor) -> Tensor:
         (logits,) = self.session.run(["logits"], {"pixels": np.ascontiguousarray(pixels.numpy())})
-        return torch.from_numpy(logits)
+        return torch.from_numpy(logits).to(self.device)
 
 
-def open_model(path: Path, device: torch.device, scale: float | None) -> LoadedModel:
-    """The network in a checkpoint, of ours or of another U-Net program, or in an exported file.
+def open_model(
+    path: Path, device: torch.device, *, scale: float | None = None, fold: bool = True
+) -> LoadedModel:
+    """Return the network in a checkpoint, of ours or of another U-Net program, or in an ONNX file.
 
     Raises:
         UserError: it can't be loaded.
     """
     if path.suffix.lower() == ".onnx":
         return _open_onnx(path, device, scale)
-    return open_network(path, device, scale)[2]
+    return build_model(with_scale(read_model(path), scale), path, device, fold=fold)
 
 
-def open_network(
-    path: Path, device: torch.device, scale: float | None
-) -> tuple[nn.Module, Architecture, LoadedModel]:
-    """The network in a checkpoint as it was trained, its architecture, and the same to run."""
-    model = with_scale(read_model(path), scale)
+def build_model(
+    model: SavedModel, source: Path, device: torch.device, *, fold: bool = True
+) -> LoadedModel:
+    """Return a saved model, ready to run on `device`.
+
+    Args:
+        model: as `read_model` gave it.
+        source: its file, for messages.
+        fold: see `TorchBackend`.
+
+    Raises:
+        UserError: its network or classes are not known, or its weights are another network's.
+    """
+    architecture, labels, preprocessing = check_described(model, source)
+    network = build_network(architecture)
+    load_weights(network, model.state, source)
+    backend = TorchBackend(network, preprocessing, device, fold=fold)
+    return LoadedModel(backend, labels, preprocessing, model.threshold, model.notes)
+
+
+def check_described(model: SavedModel, source: Path) -> tuple[Architecture, Labels, Preprocessing]:
+    """Return architecture, labels and preprocessing of a saved model.
+
+    Raises:
+        UserError: its file does not say them.
+    """
     if model.architecture is None or model.labels is None or model.preprocessing is None:
         raise UserError(
-            f"{path}: neither a checkpoint of ours nor a classic U-Net; start training from it "
-            "with --load and the flags of its network"
+            f"{source}: neither a checkpoint of ours nor a classic U-Net, so its classes are not "
+            "known; start training from it with --load and the flags of its network"
         )
-    network = build_network(model.architecture)
-    load_weights(network, model.state, path)
-    backend = TorchBackend(network, model.preprocessing, device)
-    member = LoadedModel(backend, model.labels, model.preprocessing, model.threshold, model.notes)
-    return network.eval(), model.architecture, member
+    return model.architecture, model.labels, model.preprocessing
 
 
 def _open_onnx(path: Path, device: torch.device, scale: float | None) -> LoadedModel:

@@ -12,22 +12,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
-from unet_ddp.data.formats.read import read_header, read_image, resize_area, scaled_size
+from unet_ddp.data.formats.read import read_header, read_image
+from unet_ddp.data.formats.resize import resize_area, scaled_size
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.distributed.device import pick_device
+from unet_ddp.distributed.device import free_memory, pick_device, total_memory
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.backends import LoadedModel, open_model
-from unet_ddp.prediction.memory import free_memory
+from unet_ddp.prediction.backends import LoadedModel, build_model, open_model
 from unet_ddp.prediction.prediction import Band, Prediction, Scores, allocate, reduce_logits
 from unet_ddp.prediction.streaming import ArrayRows, Rows, ScaledRows, TiffRows
 from unet_ddp.prediction.tiling import Tiling, blend
 from unet_ddp.prediction.tta import KINDS, mean_logits
+from unet_ddp.runs.weights import SavedModel
 
 TILE, OVERLAP = 1024, 0.25
-_MEMORY = 0.5  # share of what is free that predicting an image whole may take
+_FREE_SHARE = 0.5  # of the free memory, that predicting an image whole may take
+_TOTAL_SHARE = 1 / 8  # of all memory, that `logits` may take: there may be several processes
 _STREAMED = 1 << 24  # pixels of a TIFF above which it is read row by row
 
 
@@ -88,23 +91,36 @@ class Predictor:
         overlap: float = OVERLAP,
         tta: str = "none",
         threshold: float | None = None,
+        fold: bool = True,
     ) -> Predictor:
-        """The networks in checkpoints of ours or of another U-Net program, or in exported files.
+        """Return a predictor of the networks in checkpoints (any U-Net program's) or ONNX files.
 
         Args:
             device: auto, cpu or cuda.
             scale: for checkpoints that do not say at which scale they were trained.
+            fold: fold batch norm into the convolutions: faster, and other logits in the last bits.
             tile, overlap, tta, threshold: see `Options`.
 
         Raises:
             UserError: one can't be loaded, they do not match, or an option can't be.
         """
         place = device if isinstance(device, torch.device) else pick_device(device)
-        members = [open_model(Path(path), place, scale) for path in paths]
+        members = [open_model(Path(path), place, scale=scale, fold=fold) for path in paths]
         for path, member in zip(paths, members, strict=True):
             _check_match(str(path), member, str(paths[0]), members[0])
         options = Options(tile, overlap, tta, threshold)
         return cls(members, device=place, options=options)
+
+    @classmethod
+    def from_model(
+        cls, model: SavedModel, source: Path, *, device: torch.device, fold: bool = True
+    ) -> Predictor:
+        """Return a predictor of a model that was read from `source` already.
+
+        Raises:
+            UserError: its network or classes are not known, or its weights are another network's.
+        """
+        return cls([build_model(model, source, device, fold=fold)], device=device)
 
     def _pick_threshold(self) -> float | None:
         asked = self.options.threshold
@@ -191,8 +207,11 @@ class Predictor:
             return max(size) <= self.tiling.window
         if max(size) <= TILE:
             return True
-        needed = size[0] * size[1] * max(m.backend.bytes_per_pixel for m in self.members)
-        return needed * self.at_once < _MEMORY * free_memory(self.device)
+        return self._bytes_for(size) * self.at_once < _FREE_SHARE * free_memory(self.device)
+
+    def _bytes_for(self, size: tuple[int, int]) -> int:
+        """Return the bytes that a network takes, at its widest, for an image seen whole."""
+        return size[0] * size[1] * max(member.backend.bytes_per_pixel for member in self.members)
 
     def predict(self, opened: SourceImage, *, keep: bool = False) -> Prediction:
         """The mask of an opened image."""
@@ -232,11 +251,37 @@ class Predictor:
         return prediction
 
     @torch.inference_mode()
+    def logits(self, images: Tensor) -> Tensor:
+        """Return the logits (N, num_classes, H, W) of images, on the device.
+
+        Images too large for the memory are seen in windows. All memory counts and not the free,
+        so that the logits are the same in any minute and on any number of processes.
+
+        Args:
+            images: pixels (N, H, W, C) at the network's scale, of the network's type, on the CPU.
+        """
+        size = images.shape[1], images.shape[2]
+        if max(size) <= TILE or self._bytes_for(size) < _TOTAL_SHARE * total_memory(self.device):
+            return self._mean_logits(images)  # (N, C, H, W)
+        return torch.stack([self._tiled_logits(image.numpy()) for image in images])
+
+    def _tiled_logits(self, image: Pixels) -> Tensor:
+        bands = blend(
+            lambda top, bottom: image[top:bottom],
+            lambda windows: self._mean_logits(torch.from_numpy(np.stack(windows))).cpu().numpy(),
+            (image.shape[0], image.shape[1]),
+            Tiling(TILE, OVERLAP, self.stride),
+        )
+        return torch.from_numpy(np.concatenate([band for _, band in bands], 1)).to(self.device)
+
+    def _mean_logits(self, images: Tensor) -> Tensor:
+        return mean_logits([member.backend for member in self.members], images, self.options.tta)
+
+    @torch.inference_mode()
     def scores(self, images: Sequence[Pixels]) -> Scores:
         """Images (H, W, C) of one size and at the network's scale to scores, N of them."""
         batch = torch.from_numpy(np.stack(images))
-        logits = mean_logits([member.backend for member in self.members], batch, self.options.tta)
-        found: Scores = reduce_logits(logits).cpu().contiguous().numpy()
+        found: Scores = reduce_logits(self._mean_logits(batch)).cpu().contiguous().numpy()
         return found
 
 

@@ -134,8 +134,8 @@ def _find(config: DataConfig, data: Inspection) -> None:
     """Pairs, from a list or two folders, and those for validation alone."""
 
     def find() -> Matches:
-        if config.list is not None:
-            return read_list(Path(config.list))
+        if config.pairs_file is not None:
+            return read_list(Path(config.pairs_file))
         images, masks, notes = _folders(config)
         data.notes += notes
         return match(images, masks, suffix=config.mask_suffix)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unet_ddp.config import PredictConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.files import check_writable, remove_stale, remove_stale_parts
 from unet_ddp.prediction.outputs.masks import MASK_SUFFIXES, probability_paths
 
