@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.prediction.models import noise
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import resize_area
+from unet_ddp.data.formats.resize import resize_area
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import source as module
 from unet_ddp.prediction.source import open_array, open_image

@@ -12,7 +12,8 @@ import tifffile
 
 from tests.prediction.models import noise
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import read_image, resize_area, scaled_size
+from unet_ddp.data.formats.read import read_image
+from unet_ddp.data.formats.resize import resize_area, scaled_size
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import streaming as module
 from unet_ddp.prediction.streaming import ArrayReader, ScaledReader, TiffReader

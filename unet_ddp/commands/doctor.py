@@ -16,9 +16,9 @@ from unet_ddp.config import DoctorConfig, parse_doctor
 from unet_ddp.data.checks.check import Inspection, check_dataset
 from unet_ddp.data.checks.prepare import check_classes, crop_size
 from unet_ddp.data.checks.summary import pixels_of_classes
-from unet_ddp.data.formats.read import scaled_size
+from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.loaders import TrainingSampler
+from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.data.splits import largest_groups
 from unet_ddp.distributed.device import pick_device, usable_cores
 from unet_ddp.errors import UserError, one_line

@@ -12,10 +12,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
-from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask, resize_nearest
+from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
+from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID
-from unet_ddp.data.loaders import FORK, ScoringSampler, count_workers, start_worker
+from unet_ddp.data.loaders import FORK, count_workers, start_worker
 from unet_ddp.data.pairs import Pair
+from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.trained import Trained

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
-from unet_ddp.data.formats.read import read_header, read_image, resize_area, scaled_size
+from unet_ddp.data.formats.read import read_header, read_image
+from unet_ddp.data.formats.resize import resize_area, scaled_size
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.streaming import ArrayReader, RowReader, ScaledReader, TiffReader
 

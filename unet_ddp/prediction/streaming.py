@@ -11,9 +11,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.formats.header import ImageFormat, Pixels
-from unet_ddp.data.formats.read import find_nodata, refuse_not_finite, resize_area
-from unet_ddp.errors import UserError
+from unet_ddp.data.formats.header import ImageFormat, Pixels, as_user_error
+from unet_ddp.data.formats.read import find_nodata, refuse_not_finite
+from unet_ddp.data.formats.resize import resize_area
 
 _AT_ONCE = 1 << 24  # pixels that are scaled at a time
 _CONTIGUOUS, _ALPHA = 1, (1, 2)  # of TIFF: planar configuration, extra samples
@@ -150,11 +150,8 @@ class TiffReader:
         Raises:
             UserError: they can't be decoded, or hold nan or infinity.
         """
-        try:
+        with as_user_error(self.path):
             rows = self._decode(top, bottom) if self._mapped is None else self._mapped[top:bottom]
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"{self.path}: corrupt or truncated ({reason}); replace it") from None
         native = np.ascontiguousarray(rows, rows.dtype.newbyteorder("="))
         pixels = self._convert(cast(Pixels, native))
         if self._wanted.nodata is not None:

@@ -16,8 +16,9 @@ from PIL import Image, ImageOps
 from tests.conftest import SEED, make_set
 from unet_ddp.data.checks.metadata import read_image_metadata
 from unet_ddp.data.checks.scan import scan
-from unet_ddp.data.formats.header import ImageFormat, told
-from unet_ddp.data.formats.read import read_header, read_image, read_mask, resize_area, scaled_size
+from unet_ddp.data.formats.header import ImageFormat, as_user_error
+from unet_ddp.data.formats.read import read_header, read_image, read_mask
+from unet_ddp.data.formats.resize import resize_area, scaled_size
 from unet_ddp.data.pairs import find_pairs
 from unet_ddp.errors import UserError
 
@@ -285,7 +286,10 @@ def test_threads_leave_the_warning_filters_as_they_are(
 ) -> None:
     """Also where each image is one that Pillow warns of as large."""
     before = list(warnings.filters)
-    first, second = told(tmp_path), told(tmp_path)  # as two threads meet in it, now and then
+    first, second = (
+        as_user_error(tmp_path),
+        as_user_error(tmp_path),
+    )  # as two threads meet in it, now and then
     for enter in (first.__enter__, second.__enter__):
         enter()
     for leave in (first.__exit__, second.__exit__):

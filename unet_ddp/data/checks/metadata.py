@@ -10,13 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels
-from unet_ddp.data.formats.read import (
-    read_header,
-    read_mask,
-    read_small,
-    read_with_nodata_mask,
-    resize_area,
-)
+from unet_ddp.data.formats.read import read_header, read_mask, read_thumbnail, read_with_nodata_mask
+from unet_ddp.data.formats.resize import resize_area
 from unet_ddp.errors import UserError
 
 THUMBNAIL = 8  # pixels on a side
@@ -80,7 +75,7 @@ def read_image_metadata(
     _refuse_huge(header, path)
     about = (header.width, header.height, header.channels, header.dtype, header.has_alpha)
     if header.dtype == "uint8":
-        return ImageMetadata(*about, header.nodata, _pack(read_small(path, THUMBNAIL)))
+        return ImageMetadata(*about, header.nodata, _pack(read_thumbnail(path, THUMBNAIL)))
     nodata = header.nodata if nodata is None else nodata
     whole = header.channels + header.has_alpha
     form = ImageFormat(whole if channels == whole else header.channels, header.dtype, nodata)

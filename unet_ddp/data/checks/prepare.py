@@ -14,7 +14,7 @@ from unet_ddp.data.checks.metadata import ImageMetadata
 from unet_ddp.data.checks.rules import measure_range
 from unet_ddp.data.checks.scan import Findings, Progress
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import scaled_size
+from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.preprocessing import PixelRange

@@ -7,7 +7,7 @@ import numpy as np
 from unet_ddp.data.checks.rules import alike_across, constant_images
 from unet_ddp.data.checks.scan import Findings
 from unet_ddp.data.formats.header import ImageFormat, bits_of
-from unet_ddp.data.formats.read import scaled_size
+from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.splits import Split

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.formats.read import resize_nearest, scaled_size
+from unet_ddp.data.formats.resize import resize_nearest, scaled_size
 from unet_ddp.data.labels import Labels
 from unet_ddp.files import replacing, write_errors
 from unet_ddp.prediction.outputs.png import Kind, write_png
