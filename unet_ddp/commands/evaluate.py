@@ -148,7 +148,7 @@ def find_task(config: EvaluateConfig, world: World) -> Task:
             f"--threshold {config.threshold}: is for two classes, {source} has {labels.num_classes}"
         )
     if config.images is not None and config.masks is not None:
-        pairs = find_pairs(Path(config.images), Path(config.masks))[0]
+        pairs = find_pairs(Path(config.images), Path(config.masks))
         images = f"in {config.images}"
     else:
         pairs = own_validation(content, source, labels, progress=show_files, workers=world.cores)

@@ -10,7 +10,7 @@ from torch import nn
 
 from unet_ddp import __version__
 from unet_ddp.config import TrainConfig
-from unet_ddp.data.checks.prepare import PreparedData
+from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.join import launch_name

@@ -16,7 +16,7 @@ import torch
 
 from unet_ddp.cli import save_config
 from unet_ddp.config import TrainConfig
-from unet_ddp.data.checks.prepare import PreparedData
+from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.splits import write_split
 from unet_ddp.distributed.join import launch_name
 from unet_ddp.distributed.stop_signal import StopReason
