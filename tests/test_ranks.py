@@ -24,18 +24,18 @@ def test_final_weights_agree_on_1_2_and_4_ranks(
 ) -> None:
     """AdamW steps, batch norm, class weights, pixels ignored from none to all of an image."""
     for size, steps in ((2, on_two), (4, on_four)):
-        alone = ranks.run(1, jobs.train_steps, model, encoder, 1, steps)[0]
+        alone = ranks.run(1, jobs.weights_after, model, encoder, 1, steps)[0]
         assert len(alone["losses"]) == steps
         assert alone["losses"][-1] < alone["losses"][0]
-        for weights in ranks.run(size, jobs.train_steps, model, encoder, 1, steps):
+        for weights in ranks.run(size, jobs.weights_after, model, encoder, 1, steps):
             worst = max(float(np.abs(weights[name] - alone[name]).max()) for name in alone)
             assert worst < 1e-6, f"{size} ranks"
 
 
 def test_accumulated_steps_agree_on_1_and_2_ranks(ranks: Ranks) -> None:
-    alone = ranks.run(1, jobs.train_steps, "unet", None, 2)[0]
-    at_once = ranks.run(1, jobs.train_steps, "unet", None, 1)[0]
-    for weights in ranks.run(2, jobs.train_steps, "unet", None, 2):
+    alone = ranks.run(1, jobs.weights_after, "unet", None, 2)[0]
+    at_once = ranks.run(1, jobs.weights_after, "unet", None, 1)[0]
+    for weights in ranks.run(2, jobs.weights_after, "unet", None, 2):
         assert max(float(np.abs(weights[name] - alone[name]).max()) for name in alone) < 1e-6
     assert np.abs(at_once["losses"] - alone["losses"]).max() > 1e-6  # it is another computation
 
@@ -136,5 +136,5 @@ def test_more_ranks_than_gpus_is_known_to_every_rank(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     for rank in range(2):
-        with pytest.raises(UserError, match="2 processes on a machine with 1 GPU"):
+        with pytest.raises(UserError, match=r"2 processes, but this machine has 1 GPU"):
             pick_device("auto", rank, 2)
