@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from unet_ddp.cli import parse_train
-
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks

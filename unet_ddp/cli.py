@@ -12,6 +12,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -25,6 +26,7 @@ from unet_ddp.files import write_text
 Config = TypeVar("Config")
 Training = TypeVar("Training", bound=TrainConfig)
 
+_annotations = cache(partial(get_type_hints, include_extras=True))
 _NEED_EACH_OTHER = (("images", "masks"), ("val_images", "val_masks"), ("folds", "fold"))
 _EXCLUDE_EACH_OTHER = (
     ("list", "images"), ("list", "val_images"), ("list", "folds"), ("folds", "val_images"),
@@ -38,7 +40,7 @@ _EXCLUDE_EACH_OTHER = (
 
 
 def parse_train(argv: Sequence[str]) -> TrainConfig:
-    """Return the configuration of a training run.
+    """Return the configuration of a training run from a command line and the recipe it names.
 
     Raises:
         UserError: an unknown flag or recipe key, or a value out of its limits.
@@ -47,11 +49,7 @@ def parse_train(argv: Sequence[str]) -> TrainConfig:
 
 
 def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Training:
-    """Return a `kind` of TrainConfig from a command line and the recipe that it names.
-
-    Raises:
-        UserError: as `parse_train`.
-    """
+    """Return a `kind` of TrainConfig; see `parse_train`."""
     # torch.distributed.launch passes the rank, which the environment has, too.
     argv = [word for word in argv if not re.fullmatch(r"--local[-_]rank=\d+", word)]
     config = parse(kind, argv, prog=prog)
@@ -83,7 +81,9 @@ def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
         if not box.getvalue():
             raise
         text = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯]", "", box.getvalue().partition("\n")[2])
-        paragraph = " ".join(text.partition("──")[0].split())  # the first below the title
+        paragraph = " ".join(text.partition("──")[0].split()).rstrip(
+            "."
+        )  # the first below the title
         raise UserError(f"{paragraph}; see {prog} --help") from None
     check_limits(config)
     return config
@@ -134,11 +134,7 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
 
 
 def config_from_saved(saved: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration that a run saved, without its tracking.
-
-    Raises:
-        UserError: as `with_saved`.
-    """
+    """Return the configuration that a run saved, without its tracking; see `with_saved`."""
     return with_saved(TrainConfig(given=frozenset({"wandb"})), saved)
 
 
@@ -274,7 +270,8 @@ class _Setting(NamedTuple):
 def _settings(config: Any, group: str = "") -> dict[str, _Setting]:
     """Return the fields of `config` and its groups, by their names in flags and recipes."""
     settings: dict[str, _Setting] = {}
-    types = get_type_hints(type(config), include_extras=True)
+    kind: Any = type(config)
+    types = _annotations(kind)
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value):

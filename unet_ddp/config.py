@@ -18,6 +18,8 @@ import tyro
 USUAL_STEP = 16  # images per optimizer step with --batch-size auto
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
 
+_NO_DEFAULT = ("None", "()", "")  # said in the field's own line
+
 Plain = bool | int | float | str | list[Any] | None
 
 
@@ -54,7 +56,7 @@ def flag(metavar: str, *aliases: str, name: str | None = None) -> Any:
         metavar=metavar,
         aliases=aliases or None,
         name=name,
-        help_behavior_hint=lambda default: f"(default: {default})" if default != "None" else "",
+        help_behavior_hint=lambda text: "" if text in _NO_DEFAULT else f"(default: {text})",
     )
 
 

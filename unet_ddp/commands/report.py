@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-from unet_ddp.config import ReportConfig, parse
+import tyro
+
+from unet_ddp.cli import parse
+from unet_ddp.config import flag
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
@@ -18,13 +23,26 @@ from unet_ddp.runs.tracking import show_files
 from unet_ddp.runs.weights import find_model, read_model
 
 
-def main(words: Sequence[str]) -> int:
+@dataclass(frozen=True)
+class ReportConfig:
+    """Write a run's report.html again, from the files in its folder.
+
+    python -m unet_ddp report checkpoints/NAME
+    """
+
+    folder: Annotated[str | None, tyro.conf.Positional, flag("[FOLDER]")] = None
+    """The run folder (default: checkpoints, or the newest run in it)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: a GPU if there is one."""
+
+
+def main(argv: Sequence[str]) -> int:
     """Score the best network of a run on its validation images again, and write the page.
 
     Raises:
         UserError: no run, or a page that can't be written.
     """
-    config = parse(ReportConfig, words, prog="python -m unet_ddp report")
+    config = parse(ReportConfig, argv, prog="python -m unet_ddp report")
     folder = find_run(config.folder)
     world = World(device=pick_device(config.device))
     pairs, notes = find_validation(folder / "best.pt", world)

@@ -26,7 +26,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 
 if TYPE_CHECKING:
-    from unet_ddp.data.checks.prepare import PreparedData
+    from unet_ddp.data.checks.check import PreparedData
 
 # Ranks that --nproc spawns would spawn their reading processes too: seconds of imports for each.
 FORK = "fork" if sys.platform == "linux" else None

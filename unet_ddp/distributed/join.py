@@ -100,3 +100,11 @@ def leave(world: World, *, failed: bool = False) -> None:
     if not failed:
         dist.barrier()
     dist.destroy_process_group()
+
+
+def launch_name() -> str | None:
+    """Return a name of this torchrun, the same after all its restarts; None without torchrun."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    name = os.environ["TORCHELASTIC_RUN_ID"]
+    return name if name != "none" else f"agent {os.getppid()}"

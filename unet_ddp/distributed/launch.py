@@ -43,6 +43,10 @@ def run_on_all_ranks(
         timeout: seconds that a process waits in a collective.
     """
     if nproc > 1:
+        if "LOCAL_RANK" in os.environ:
+            exit_with_error(
+                UserError("--nproc under torchrun: it starts the processes; leave --nproc out")
+            )
         sys.exit(_spawn(entrypoint, config, nproc, device, timeout))
     sys.exit(_run_entrypoint(entrypoint, config, device, timeout))
 

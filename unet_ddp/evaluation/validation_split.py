@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from unet_ddp.cli import config_from_saved
-from unet_ddp.data.checks.prepare import prepare
+from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.checks.scan import Progress
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
@@ -32,7 +32,7 @@ def own_validation(
         )
     config = config_from_saved(content["config"])
     try:
-        data = prepare(
+        data = prepare_data(
             config.data,
             seed=config.optimization.seed,
             progress=progress,

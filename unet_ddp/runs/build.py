@@ -10,16 +10,16 @@ from torch import nn
 
 from unet_ddp import __version__
 from unet_ddp.config import TrainConfig
-from unet_ddp.data.checks.prepare import PreparedData
+from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.join import launch_name
 from unet_ddp.distributed.world import World
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
 from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.checkpoint import Content
-from unet_ddp.runs.folder import launch_name
 from unet_ddp.runs.resume import Resumed, split_fingerprint
 from unet_ddp.runs.weights import load_weights
 from unet_ddp.training.batch_size import BatchSizeProbe

@@ -16,8 +16,9 @@ import torch
 
 from unet_ddp.cli import save_config
 from unet_ddp.config import TrainConfig
-from unet_ddp.data.checks.prepare import PreparedData
+from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.splits import write_split
+from unet_ddp.distributed.join import launch_name
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -316,11 +317,3 @@ class RunFolder:
 
 
 _ABOUT_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
-
-
-def launch_name() -> str | None:
-    """Return a name of this torchrun, the same after all its restarts; None without torchrun."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
-    name = os.environ["TORCHELASTIC_RUN_ID"]
-    return name if name != "none" else f"agent {os.getppid()}"

@@ -8,8 +8,7 @@ from typing import Literal
 
 from unet_ddp.cli import with_saved
 from unet_ddp.config import USUAL_STEP, TrainConfig
-from unet_ddp.data.checks.prepare import PreparedData, check_classes
-from unet_ddp.data.checks.prepare import prepare as prepare_data
+from unet_ddp.data.checks.check import PreparedData, check_classes, prepare_data
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.splits import Split

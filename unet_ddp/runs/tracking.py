@@ -15,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 from unet_ddp.config import TrainConfig
-from unet_ddp.data.checks.prepare import PreparedData
+from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line
