@@ -110,9 +110,7 @@ def save_on_full_disk(path: Path, *args: Any, **how: Any) -> None:
     try:
         SAVE(path, *args, **how)
     finally:
-        resource.setrlimit(
-            resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-        )
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 @contextlib.contextmanager

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.conftest import SEED, data_flags, make_set
+from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
 from tests.test_resume import assert_same_state, last, train
-from unet_ddp.errors import UserError
-from unet_ddp.network.compiled import compile_network
 from unet_ddp.runs import checkpoint
-from unet_ddp.runs.background import Background
-from unet_ddp.training.optimizer import AdamW
 
 SLOW = 0.05  # seconds
 
@@ -112,47 +106,3 @@ def test_compiled_training_resumes_bit_by_bit(
     train(ranks, 2, tmp_path, images, "--compile", "--max-steps", "3")
     train(ranks, 2, tmp_path, images, "--resume", "--cache", "--save-every-steps", "1")
     assert_same_state(last(compiled), last(tmp_path))
-
-
-def test_nothing_to_compile_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(UserError, match="no C\\+\\+ compiler"):
-        compile_network(torch.nn.Identity(), torch.device("cpu"))
-
-
-def test_the_optimizer_is_torch_s_own() -> None:
-    torch.manual_seed(SEED)
-    nets = [torch.nn.Linear(5, 3) for _ in range(2)]
-    nets[1].load_state_dict(nets[0].state_dict())
-    kinds = (AdamW, torch.optim.AdamW)
-    optimizers = [
-        kind(net.parameters(), lr=0.1, weight_decay=0.01, fused=True)
-        for kind, net in zip(kinds, nets, strict=True)
-    ]
-    for step in range(4):
-        inputs = torch.randn(7, 5)
-        for net, optimizer in zip(nets, optimizers, strict=True):
-            net(inputs).square().sum().backward()
-            if step == 2:  # as a step that is not finite is skipped
-                optimizer.found_inf, optimizer.grad_scale = torch.ones(()), None
-            optimizer.step()
-            optimizer.found_inf = torch.zeros(())
-            optimizer.zero_grad(set_to_none=True)
-        if step == 1:
-            for optimizer in optimizers:
-                optimizer.load_state_dict(optimizer.state_dict())
-    for one, other in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_a_step_does_not_import_what_only_compiling_needs() -> None:
-    """It takes as long as importing torch."""
-    program = (
-        "import sys, torch; from unet_ddp.training.optimizer import AdamW\n"
-        "net = torch.nn.Linear(2, 2); optimizer = AdamW(net.parameters(), fused=True)\n"
-        "net(torch.ones(1, 2)).sum().backward(); optimizer.step(); optimizer.zero_grad()\n"
-        "optimizer.load_state_dict(optimizer.state_dict())\n"
-        "sys.exit('torch._dynamo' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -12,7 +12,7 @@ import pytest
 
 from tests import faults
 from tests.conftest import data_flags, make_set
-from tests.ranks import PREDICT, ROOT, TORCHRUN, TRAIN, Ranks, call_main, python, warm_python
+from tests.ranks import PREDICT, TORCHRUN, TRAIN, Ranks, call_main, python, warm_python
 
 pytestmark = pytest.mark.processes
 
@@ -121,9 +121,7 @@ def test_a_wrong_flag_is_said_once_under_torchrun(tmp_path: Path) -> None:
     assert done.stderr.count("error: ") == 1
 
 
-def test_torchrun_restarts_resume_by_themselves(
-    ranks: Ranks, started: dict[str, Started]
-) -> None:
+def test_torchrun_restarts_resume_by_themselves(ranks: Ranks, started: dict[str, Started]) -> None:
     """A rank was killed once, in the second epoch: the restarted run has gone on to its end."""
     run = started["torchrun, and a restart"]
     assert "1 epochs and 0 steps are done" in run.end()[1]

@@ -83,14 +83,18 @@ def read_runs(folder: Path) -> Iterator[tuple[Any, dict[int, dict[str, Any]]]]:
             if record.HasField("run"):
                 run = record.run
             if record.HasField("history"):
-                row = {"/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
+                row = {
+                    "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item
+                }
                 rows[row["_step"]] = row
         yield run, rows
 
 
 def test_figures_images_and_histograms_are_logged(tmp_path: Path, state: TrainState) -> None:
     """Under the well-known script's names; weights and gradients of an epoch's first step."""
-    writer = WandbWriter("mine", tmp_path, {"optimization": {"epochs": 2}}, state=state, sample=SAMPLE)
+    writer = WandbWriter(
+        "mine", tmp_path, {"optimization": {"epochs": 2}}, state=state, sample=SAMPLE
+    )
     step(state, 2)
     writer.write({"epoch": 1, "validation_dice": 0.25, "dice_cat": ""}, 2)
     state.network.bias.data[:] = 7.0
@@ -115,7 +119,9 @@ def test_figures_images_and_histograms_are_logged(tmp_path: Path, state: TrainSt
         assert sum(row["Weights/weight/values"]) == 9
         assert any(row["Gradients/bias/bins"])
     pictures = {
-        name: np.asarray(Image.open(next(tmp_path.glob(f"wandb/offline-run-*/files/{row['path']}"))))
+        name: np.asarray(
+            Image.open(next(tmp_path.glob(f"wandb/offline-run-*/files/{row['path']}")))
+        )
         for name in ("images", "masks/true", "masks/pred")
         for row in [{"path": rows[2][f"{name}/path"]}]
     }
