@@ -34,7 +34,7 @@ from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import TROUBLE, StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.evaluation.report.run import report_run, write_samples
+from unet_ddp.evaluation.report.write import write_report, write_samples
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
 from unet_ddp.network.compiled import compile_network
@@ -559,7 +559,7 @@ def show(run: Run) -> None:
         if picture is not None:
             say(f"best: epoch {state.best_epoch + 1}, validation Dice {state.best:.4f}; {best}")
             say(f"look at {picture}: image, truth and prediction")
-        page = report_run(folder, pairs, run.world, workers=run.config.launch.workers)
+        page = write_report(folder, pairs, run.world, workers=run.config.launch.workers)
         say(f"and at {page}: curves, scores and the worst images")
     except UserError as trouble:
         say(f"WARNING: {trouble}; the run is whole: later, python -m unet_ddp report {folder}")
