@@ -30,8 +30,8 @@ class EvaluationSample(NamedTuple):
     """(1, H, W) uint8 class ids to score against."""
     scaled_truth: Tensor
     """(1, h, w) uint8 class ids at the network's scale, as training's validation has them."""
-    index: int
-    """Its place in the data set."""
+    pair: int
+    """Index of the pair in its data set."""
 
 
 class EvaluationDataset(Dataset[EvaluationSample | UserError]):

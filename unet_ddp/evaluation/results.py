@@ -55,8 +55,8 @@ class ImageRecord:
     """Counts of one image."""
 
     name: str
-    index: int
-    """Its place among the pairs that were scored."""
+    pair: int
+    """Index of its pair among those that were scored."""
     confusion: NDArray[np.int64]
     """(C, C): rows are the truth, columns the prediction."""
     boundaries: list[BoundaryCounts]

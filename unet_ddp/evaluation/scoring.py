@@ -57,13 +57,13 @@ def score_pairs(
     except UserError as error:  # raised after the gathering, which no rank may miss
         mistake = error
     outcomes = world.gather((share.records, mistake))
-    for _, error in outcomes:
-        if error is not None:
-            raise error
+    for _, reason in outcomes:
+        if reason is not None:
+            raise reason
     counts = share.counts.over_ranks()
     return Evaluation(
         predictor.labels,
-        sorted((r for records, _ in outcomes for r in records), key=lambda record: record.index),
+        sorted((r for records, _ in outcomes for r in records), key=lambda record: record.pair),
         counts.histogram.cpu().numpy(),
         counts.confusion.cpu().numpy(),
         threshold,
@@ -115,8 +115,8 @@ class _Share:
             classes,
             tolerance=default_tolerance(*truth.shape[-2:]) if tolerance is None else tolerance,
         )
-        name = self.pairs[sample.index].name
-        self.records.append(ImageRecord(name, sample.index, table, boundaries))
+        name = self.pairs[sample.pair].name
+        self.records.append(ImageRecord(name, sample.pair, table, boundaries))
 
 
 def _bands(masks: Tensor) -> Iterator[slice]:

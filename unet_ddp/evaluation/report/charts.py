@@ -37,7 +37,9 @@ _STYLE = {
     "lines.linewidth": 2,
     "axes.grid": True,
     "axes.labelcolor": _FAINT,
+    "axes.labelpad": 6,
     "grid.color": _EDGE,
+    "grid.linewidth": 1,
     **{f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")},
     **{f"{axis}tick.color": _FAINT for axis in "xy"},
     **{f"{axis}tick.major.size": 0 for axis in "xy"},
@@ -74,7 +76,8 @@ class Line:
     name: str
     x: Iterable[float]
     y: Iterable[float]
-    is_dashed: bool = False
+    is_reference: bool = False
+    """A dashed line to compare the others with."""
 
     @cached_property
     def points(self) -> list[tuple[float, float]]:
@@ -85,7 +88,7 @@ class Line:
     @property
     def has_dots(self) -> bool:
         """Points are few enough to be seen one by one."""
-        return len(self.points) <= _MOST_DOTS and not self.is_dashed
+        return len(self.points) <= _MOST_DOTS and not self.is_reference
 
 
 def history_charts(rows: Sequence[Mapping[str, str]]) -> list[Chart]:
@@ -122,7 +125,7 @@ def probability_charts(evaluation: Evaluation) -> list[Chart]:
         "Calibration",
         [
             Line("share that came true", [each.confidence for each in bins], shares),
-            Line("perfect", (0, 1), (0, 1), is_dashed=True),
+            Line("perfect", (0, 1), (0, 1), is_reference=True),
         ],
         xlabel="winning class's probability" if curve is None else "foreground's probability",
         is_unit_square=True,
@@ -131,53 +134,48 @@ def probability_charts(evaluation: Evaluation) -> list[Chart]:
         return [calibration]
     scores = {"Dice": curve.dice, "IoU": curve.iou}
     scores |= {"precision": curve.precision, "recall": curve.recall}
-    every = slice(_EVERY - 1, None, _EVERY)
+    every, used = slice(_EVERY - 1, None, _EVERY), evaluation.threshold or 0.5
     thresholds = draw(
         "Scores by threshold",
-        [Line(name, curve.thresholds[every], y[every]) for name, y in scores.items()],
+        [
+            *(Line(name, curve.thresholds[every], y[every]) for name, y in scores.items()),
+            Line(f"scored at {used:.3f}", (used, used), (0, 1), is_reference=True),
+        ],
         xlabel="threshold of the foreground's probability",
         is_unit_square=True,
-        mark=evaluation.threshold or 0.5,
     )
     return [thresholds, calibration]
 
 
-def draw(
-    title: str,
-    lines: Sequence[Line],
-    *,
-    xlabel: str,
-    is_unit_square: bool = False,
-    mark: float | None = None,
-) -> Chart:
-    """Return a chart of up to four lines.
+def draw(title: str, lines: Sequence[Line], *, xlabel: str, is_unit_square: bool = False) -> Chart:
+    """Return a chart.
 
     Args:
         title: its heading.
-        lines: those without a point are left out.
+        lines: up to four, then references; those without a point are left out.
         xlabel: quantity on the horizontal axis.
         is_unit_square: both axes go from 0 to 1; else they fit the lines, and x is an integer.
-        mark: the threshold in use, drawn as a vertical line.
     """
     lines = [line for line in lines if line.points]
-    legend = [(f"s{k}", line.name) for k, line in enumerate(lines)]
     with style.context(["default", {**_STYLE, "svg.hashsalt": title}]):  # no two charts share an id
         figure = Figure(figsize=_SIZE)
         axes = figure.add_axes(_AREA)
         axes.set_xlabel(xlabel)
         axes.margins(x=0)
-        for line, colour in zip(lines, _SERIES, strict=False):
-            kind = "--" if line.is_dashed else "o-" if line.has_dots else "-"
-            axes.plot(*zip(*line.points, strict=True), kind, color=colour, clip_on=False)
-        if mark is not None:
-            axes.axvline(mark, color=_FAINT, linestyle="--", linewidth=1)
-            legend.append(("mark", f"scored at {mark:.3f}"))
+        for k, line in enumerate(lines):
+            x, y = zip(*line.points, strict=True)
+            if line.is_reference:
+                axes.plot(x, y, "--", color=_FAINT, linewidth=1)
+            else:
+                axes.plot(x, y, "o-" if line.has_dots else "-", color=_SERIES[k], clip_on=False)
         if is_unit_square:
             axes.set(xlim=(0, 1), ylim=(0, 1))
         for axis, is_integer in ((axes.xaxis, not is_unit_square), (axes.yaxis, False)):
             axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=is_integer))
             axis.set_major_formatter("{x:g}")
-        return Chart(title, legend, _to_svg(figure, lines))
+        svg = _to_svg(figure, lines)
+    kinds = ("reference" if line.is_reference else f"s{k}" for k, line in enumerate(lines))
+    return Chart(title, [(kind, line.name) for kind, line in zip(kinds, lines, strict=True)], svg)
 
 
 def _to_svg(figure: Figure, lines: Sequence[Line]) -> str:

@@ -53,10 +53,10 @@ def make_gallery(
     """
     pictures = []
     for record in evaluation.worst(_MOST):
-        sample = dataset.read(record.index)
+        sample = dataset.read(record.pair)
         logits = resize(predictor.logits(sample.image), sample.truth.shape[-2:])  # (1, C, H, W)
         predicted = decide(logits, evaluation.threshold)[0].cpu().numpy().astype(np.uint8)
-        photo = _read_photo(dataset, record.index)
+        photo = _read_photo(dataset, record.pair)
         layers = _draw_layers(sample.truth[0].numpy(), predicted, photo, predictor.labels)
         caption = _caption(record.scores, predictor.labels)
         uri = _to_uri(photo, "JPEG", quality=80)
