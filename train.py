@@ -24,11 +24,12 @@ import torch
 
 from unet_ddp import __version__
 from unet_ddp.config import TrainConfig, parse_train, save_settings, settings
-from unet_ddp.data.cache import SampleCache
-from unet_ddp.data.checks.prepare import PreparedData, check_classes, prepare
+from unet_ddp.data.checks.check import PreparedData, check_classes
+from unet_ddp.data.checks.check import prepare_data as prepare
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.loaders import Prefetcher, SampleLoader, TrainingSampler, count_workers
+from unet_ddp.data.loaders import Loaders, Prefetcher, SampleLoader, build_loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.data.splits import write_split
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import TROUBLE, StopSignal
@@ -46,7 +47,6 @@ from unet_ddp.runs.resume import Begun, fit_batch, keep_global_batch, open_run, 
 from unet_ddp.runs.tracking import Tracker, console, score_columns, show_files, start_tracker
 from unet_ddp.runs.weights import load_weights
 from unet_ddp.training.batch_size import Trial, explain_out_of_memory
-from unet_ddp.training.batches import Reader
 from unet_ddp.training.determinism import allow_fast, autotuning, deterministic
 from unet_ddp.training.guard import FiniteGuard
 from unet_ddp.training.losses import DiceCrossEntropy
@@ -75,13 +75,22 @@ class Run:
     folder: RunFolder
     data: PreparedData
     model: Model
-    training: SampleLoader
-    sampler: TrainingSampler
-    validation: SampleLoader | None
-    cache: SampleCache | None
+    loaders: Loaders
     schedule: Schedule
     tracker: Tracker
     guard: FiniteGuard
+
+    @property
+    def training(self) -> SampleLoader:
+        return self.loaders.training
+
+    @property
+    def sampler(self) -> TrainingSampler:
+        return self.loaders.sampler
+
+    @property
+    def validation(self) -> SampleLoader | None:
+        return self.loaders.validation
 
     @property
     def steps(self) -> int:
@@ -100,11 +109,7 @@ class Run:
 
     def close(self) -> None:
         """End the reading processes."""
-        self.training.close()
-        if self.validation is not None:
-            self.validation.close()
-        if self.cache is not None and self.world.local_rank == 0:
-            self.cache.flush()
+        self.loaders.__exit__(None, None, None)
 
     @property
     def last_step(self) -> int:
@@ -227,11 +232,10 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
     allow_fast()
     with explain_out_of_memory(config, world, "building"):
         model = build_model(config, world, data, begun)
-    reader = Reader(config, world, data, model.preprocessing.format)
-    training, sampler = reader.training()
+    loaders = build_loaders(config, data, image_format=model.preprocessing.format, world=world)
+    sampler = loaders.sampler
     options, state = config.optimization, model.state
     schedule = Schedule(options.learning_rate, options.epochs * sampler.steps, options.warmup / 100)
-    validation = reader.validation()
     world.on_main(lambda: claim_folder(config, folder, data, begun))
     tracker = start_tracker(
         config,
@@ -242,7 +246,7 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
         images_per_step=sampler.per_step * world.size,
     )
     about = describe(config, world, model, sampler.steps)
-    for line in [*begun.notes, *data.notes, *reader.notes, *model.notes, *about]:
+    for line in [*begun.notes, *data.notes, *loaders.notes, *model.notes, *about]:
         tracker.say(line)
     run = Run(
         config,
@@ -250,10 +254,7 @@ def begin(words: list[str], world: World, folder: RunFolder, begun: Begun) -> Ru
         folder,
         data,
         model,
-        training,
-        sampler,
-        validation,
-        reader.cache,
+        loaders,
         schedule,
         tracker,
         FiniteGuard(world, data.split.training, most=config.launch.max_bad_steps, say=tracker.say),

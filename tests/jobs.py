@@ -10,8 +10,8 @@ import torch
 
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.labels import IGNORE_ID
-from unet_ddp.data.loaders import ScoringSampler
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.world import World, sum_over_ranks
 from unet_ddp.network.architecture import build_network, choose_architecture

@@ -131,7 +131,7 @@ def test_torchrun_restarts_resume_by_themselves(ranks: Ranks, tmp_path: Path) ->
         "import os, signal, sys\n"
         f"sys.path.insert(0, {str(ROOT)!r})\n"
         "import train\n"
-        "from unet_ddp.data.loaders import TrainingSampler\n"
+        "from unet_ddp.data.samplers import TrainingSampler\n"
         "start_at = TrainingSampler.start_at\n"
         "def killed(self, epoch, step):\n"
         "    if epoch == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"

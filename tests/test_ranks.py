@@ -8,7 +8,7 @@ import torch
 
 from tests import jobs
 from tests.ranks import Ranks
-from unet_ddp.data.loaders import TrainingSampler
+from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import build_network, choose_architecture

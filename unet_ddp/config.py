@@ -213,10 +213,8 @@ class LaunchConfig:
     """Start N processes on this machine, as torchrun --nproc_per_node=N would."""
     workers: Annotated[int | None, _flag(metavar="N")] = None
     """Reading processes per training process; from the cores when absent."""
-    cache: Literal["none", "ram", "disk"] = "none"
-    """Decode and scale each pair once, and keep it: in memory for this start, or on disk, in the user's cache folder, for later ones too."""
-    cache_limit: Annotated[float | None, _flag(metavar="GB")] = None
-    """The most that --cache may take; half of what is free when absent. Pairs beyond it are read each time."""
+    cache: bool = False
+    """Decode and scale each pair once, and keep it in the user's cache folder (XDG_CACHE_HOME) for this and later runs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """A GPU where there is one, unless told."""
     timeout: Annotated[float, _flag(metavar="SECONDS")] = 600.0
@@ -703,7 +701,6 @@ def _limits(config: TrainConfig) -> list[tuple[str, object, bool, str]]:
         ("--max-bad-steps", launch.max_bad_steps, launch.max_bad_steps >= 1, "1 or more"),
         ("--nproc", launch.nproc, launch.nproc >= 1, "1 or more"),
         ("--workers", launch.workers, launch.workers is None or launch.workers >= 0, "0 or more"),
-        ("--cache-limit", launch.cache_limit, launch.cache_limit is None or launch.cache_limit > 0, "above 0"),
         ("--max-steps", launch.max_steps, launch.max_steps is None or launch.max_steps >= 1, "1 or more"),
         ("--timeout", launch.timeout, launch.timeout > 0, "above 0"),
     ]  # fmt: skip

@@ -22,7 +22,7 @@ from unet_ddp.errors import UserError
 def dataset(folder: Path, *, seed: int = 3, preset: str = "photo") -> SegmentationDataset:
     if not (folder / "imgs").exists():
         make_set(folder, 8, size=(20, 26))
-    pairs, _ = find_pairs(folder / "imgs", folder / "masks")
+    pairs = find_pairs(folder / "imgs", folder / "masks")
     augmentation = Augmentation(preset, None, colour=True, seed=seed)
     return SegmentationDataset(
         pairs, Labels((0, 255)), ImageFormat(3), scale=1.0, augmentation=augmentation
@@ -140,7 +140,7 @@ def test_what_is_fetched_together_is_given_one_by_one(tmp_path: Path) -> None:
     make_set(tmp_path, 8, size=(20, 26))
     (tmp_path / "imgs" / "broken.png").write_bytes(b"no picture")
     Image.new("L", (26, 20)).save(tmp_path / "masks" / "broken.png")
-    pairs, _ = find_pairs(tmp_path / "imgs", tmp_path / "masks")
+    pairs = find_pairs(tmp_path / "imgs", tmp_path / "masks")
     data = SegmentationDataset(pairs, Labels((0, 255)), ImageFormat(3), scale=1.0, bad="left out")
     sampler = ScoringSampler(len(data), rank=0, size=1)
     told: list[UserError] = []

@@ -13,7 +13,8 @@ from PIL import Image
 from torch.nn import functional as F
 
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import read_image, resize_area, scaled_size
+from unet_ddp.data.formats.read import read_image
+from unet_ddp.data.formats.resize import resize_area, scaled_size
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError

@@ -100,7 +100,7 @@ def find_job(config: EvaluateConfig, world: World) -> Job:
         )
     is_own = config.images is None or config.masks is None
     if config.images is not None and config.masks is not None:
-        pairs = find_pairs(Path(config.images), Path(config.masks))[0]
+        pairs = find_pairs(Path(config.images), Path(config.masks))
     else:
         pairs = rebuild(content, source, labels, progress=show_files, workers=world.cores)
     return Job(

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
-from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask, resize_nearest
+from unet_ddp.data.dataset import Key, SegmentationDataset
+from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
+from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID
-from unet_ddp.data.loaders import FORK, ScoringSampler, count_workers, start_worker
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.loaders import FORK, count_workers, start_worker
+from unet_ddp.data.pairs import Pair, mask_size_message
+from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.predictor import Predictor
@@ -83,7 +85,6 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         sample = self.scaled[(0, index)]
         if isinstance(sample, UserError):
             raise sample
-        assert isinstance(sample, Sample)
         truth = sample.mask
         if self.full_size and self.scale != 1:
             truth = torch.from_numpy(self._read_truth(self.pairs[index]))
@@ -96,11 +97,8 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         size = (header.height, header.width)
         if ids.shape != size:
             if not self.resize_masks:
-                raise UserError(
-                    f"{pair.mask} is {ids.shape[1]}x{ids.shape[0]}, its image "
-                    f"{header.width}x{header.height}; resize one, or use --resize-masks"
-                )
-            ids = resize_nearest(ids.astype(np.int32), size).astype(np.uint8)
+                raise UserError(mask_size_message(pair.mask, ids.shape, size))
+            ids = resize_nearest(ids, size)
         if self.format.nodata is not None:
             nodata_mask = read_with_nodata_mask(pair.image, self.format)[1]
             if nodata_mask is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from unet_ddp.config import parse_train
-from unet_ddp.data.checks.prepare import prepare
+from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.checks.scan import Progress
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
@@ -37,7 +37,9 @@ def rebuild(
     config = parse_train([], resumed=settings)
     seed = config.optimization.seed
     try:
-        data = prepare(config.data, seed=seed, progress=progress, workers=workers, labels=labels)
+        data = prepare_data(
+            config.data, seed=seed, progress=progress, workers=workers, labels=labels
+        )
     except UserError as error:
         raise UserError(f"{source}: the data of its run: {error}; or {_ADVICE}") from None
     fingerprint = split_fingerprint(data.split)

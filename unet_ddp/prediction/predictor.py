@@ -15,7 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
-from unet_ddp.data.formats.read import read_header, read_image, resize_area, scaled_size
+from unet_ddp.data.formats.read import read_header, read_image
+from unet_ddp.data.formats.resize import resize_area, scaled_size
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import free_memory, pick_device, total_memory

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
-from unet_ddp.data.formats.read import find_nodata, refuse_not_finite, resize_area
+from unet_ddp.data.formats.read import find_nodata, refuse_not_finite
+from unet_ddp.data.formats.resize import resize_area
 from unet_ddp.errors import UserError
 
 _AT_ONCE = 1 << 24  # pixels that are scaled at a time

@@ -14,10 +14,10 @@ import tifffile
 from PIL import Image, ImageOps
 
 from tests.conftest import SEED, make_set
-from unet_ddp.data.checks.metadata import read_image_metadata
-from unet_ddp.data.checks.scan import scan
-from unet_ddp.data.formats.header import ImageFormat, told
-from unet_ddp.data.formats.read import read_header, read_image, read_mask, resize_area, scaled_size
+from unet_ddp.data.checks.scan import read_image_metadata, scan
+from unet_ddp.data.formats.header import ImageFormat, as_user_error
+from unet_ddp.data.formats.read import read_header, read_image, read_mask
+from unet_ddp.data.formats.resize import resize_area, scaled_size
 from unet_ddp.data.pairs import find_pairs
 from unet_ddp.errors import UserError
 
@@ -285,7 +285,10 @@ def test_threads_leave_the_warning_filters_as_they_are(
 ) -> None:
     """Also where each image is one that Pillow warns of as large."""
     before = list(warnings.filters)
-    first, second = told(tmp_path), told(tmp_path)  # as two threads meet in it, now and then
+    first, second = (
+        as_user_error(tmp_path),
+        as_user_error(tmp_path),
+    )  # as two threads meet in it, now and then
     for enter in (first.__enter__, second.__enter__):
         enter()
     for leave in (first.__exit__, second.__exit__):
@@ -294,7 +297,7 @@ def test_threads_leave_the_warning_filters_as_they_are(
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # as at import
     make_set(tmp_path, 20)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # they have 768; an error from 1000 on
-    pairs, _ = find_pairs(tmp_path / "imgs", tmp_path / "masks")
+    pairs = find_pairs(tmp_path / "imgs", tmp_path / "masks")
     before = list(warnings.filters)
     found = scan(pairs, progress=lambda items, total: items, workers=8)
     assert len(found.pairs) == 20 and found.errors == {}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.drawing import TINT, visible
+from unet_ddp.data.drawing import TINT, to_rgb
 from unet_ddp.data.formats.read import read_header, read_image
 from unet_ddp.data.labels import IGNORE_ID, Colour, Labels
 from unet_ddp.evaluation.dataset import EvaluationDataset
@@ -93,7 +93,7 @@ def _read_photo(dataset: EvaluationDataset, index: int) -> Image.Image:
     header = read_header(path)
     scale = min(1.0, _LONGEST / max(header.width, header.height))
     pixels = read_image(path, dataset.format, scale=scale)
-    return Image.fromarray(visible(pixels).permute(1, 2, 0).numpy())
+    return Image.fromarray(to_rgb(pixels).permute(1, 2, 0).numpy())
 
 
 def _draw_layers(truth: Ids, predicted: Ids, photo: Image.Image, labels: Labels) -> dict[str, str]:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.formats.read import read_mask, scaled_size
+from unet_ddp.data.formats.read import read_mask
+from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.data.labels import Labels
 from unet_ddp.prediction.outputs.files import replacing
 from unet_ddp.prediction.outputs.png import Kind, write_png
