@@ -61,13 +61,18 @@ def step(state: TrainState, times: int = 1) -> None:
         train_step(state, iter([batch]))
 
 
-def read_runs(folder: Path) -> Iterator[tuple[Any, dict[int, dict[str, Any]]]]:
-    """Yield each of W&B's runs in `folder`, with its rows by step; the file is LevelDB's log."""
+def read_runs(folder: Path) -> list[tuple[Any, dict[int, dict[str, Any]]]]:
+    """Return W&B's runs in `folder`, the oldest first, each with its rows by step."""
+    return sorted(_read_runs(folder), key=lambda run: run[0].start_time.ToNanoseconds())
+
+
+def _read_runs(folder: Path) -> Iterator[tuple[Any, dict[int, dict[str, Any]]]]:
+    """Yield what each file, a log as LevelDB has it, holds."""
     import wandb
     from wandb.proto import wandb_internal_pb2
 
     wandb.teardown()  # its service has then written all
-    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+    for path in folder.glob("wandb/offline-run-*/*.wandb"):
         data, at, content, run, rows = path.read_bytes(), 7, b"", None, {}
         while at < len(data):
             if (left := 32768 - at % 32768) < 7:  # a block's end

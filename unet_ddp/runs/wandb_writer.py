@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unet_ddp.data.dataset import Sample
-from unet_ddp.data.drawing import visible
+from unet_ddp.data.drawing import to_rgb
 from unet_ddp.errors import UserError
 from unet_ddp.training.state import TrainState
 
@@ -83,7 +83,7 @@ class WandbWriter:
         state.validated.train(was_training)
         classes = logits.shape[1]  # (1, classes, H, W)
         return {
-            "images": self._wandb.Image(visible(image.numpy()).permute(1, 2, 0).numpy()),
+            "images": self._wandb.Image(to_rgb(image.numpy()).permute(1, 2, 0).numpy()),
             "masks/true": self._wandb.Image(_as_grey(self._sample.mask, classes)),
             "masks/pred": self._wandb.Image(_as_grey(logits[0].argmax(0).cpu(), classes)),
         }
