@@ -62,7 +62,7 @@ def call_in_windows(words: list[str], folder: str) -> tuple[int, str, str]:
     """As on a machine whose memory no image fits into."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unet_ddp.evaluation.trained.TILE", 16)
-        patch.setattr("unet_ddp.evaluation.trained.all_memory", lambda device: 0)
+        patch.setattr("unet_ddp.evaluation.trained.total_memory", lambda device: 0)
         patch.setattr("unet_ddp.evaluation.scoring._AT_ONCE", 100)
         return call_main("unet_ddp.__main__", words, folder)
 
@@ -97,7 +97,7 @@ def test_windows_are_predicts() -> None:
         patch.setattr("unet_ddp.evaluation.trained.TILE", 512)
         patch.setattr("unet_ddp.evaluation.trained.OVERLAP", 0.5)
         assert torch.equal(trained(image), whole)
-        patch.setattr("unet_ddp.evaluation.trained.all_memory", lambda device: 0)
+        patch.setattr("unet_ddp.evaluation.trained.total_memory", lambda device: 0)
         found = trained(image)
     assert not torch.equal(found, whole)
     assert (found - whole).abs().max() < 1e-4 * max(1, float(whole.abs().max()))
