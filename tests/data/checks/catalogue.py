@@ -387,17 +387,17 @@ def make_case(number: int, folder: Path) -> Case:
 
 def run_case(number: int, folder: str) -> tuple[int, str, str]:
     """Return status, output and errors of train.py on this rank."""
-    import train
     from tests.ranks import call_main
+    from unet_ddp.runs.folder import RunFolder
 
-    case, claim = CASES[number], train.claim_folder
+    case, claim = CASES[number], RunFolder.claim
 
     def claim_then_change(*args: Any) -> None:
         claim(*args)
         if case.during is not None:
             case.during(Path(folder))
 
-    with mock.patch.object(train, "claim_folder", claim_then_change):
+    with mock.patch.object(RunFolder, "claim", claim_then_change):
         return call_main("train", case.argv(Path(folder)), folder)
 
 
