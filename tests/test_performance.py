@@ -121,10 +121,7 @@ def test_compiled_training_resumes_bit_by_bit(
     ranks: Ranks, images: Path, tmp_path: Path, compiled: Path
 ) -> None:
     train(ranks, 2, tmp_path, images, "--compile", "--max-steps", "3")
-    told = train(
-        ranks, 2, tmp_path, images, "--resume", "--cache", "ram", "--save-every-steps", "1"
-    )
-    assert "in memory" in told[0]
+    train(ranks, 2, tmp_path, images, "--resume", "--cache", "--save-every-steps", "1")
     assert_same_state(last(compiled), last(tmp_path))
 
 

@@ -9,10 +9,12 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from unet_ddp.config import DoctorConfig, parse_doctor
+from unet_ddp.cli import parse_run
+from unet_ddp.config import TrainConfig, flag
 from unet_ddp.data.checks.check import CheckedData, check_classes, check_dataset
 from unet_ddp.data.checks.rules import crop_size
 from unet_ddp.data.checks.summary import Report, class_pixels
@@ -27,9 +29,31 @@ _SAMPLES = 12  # in the figure
 _MOST = 20  # lines of one kind in the terminal; JSON has all
 
 
-def doctor(argv: Sequence[str]) -> int:
+@dataclass(frozen=True)
+class DoctorOptions:
+    """What the doctor does with its findings."""
+
+    strict: bool = False
+    """Exit with status 1 if there are warnings."""
+    json: bool = False
+    """Print the findings as JSON."""
+    figure: Annotated[str | None, flag("FILE")] = None
+    """Draw a dozen samples into this PNG file, as the network sees them, plain and with their masks."""
+
+
+@dataclass(frozen=True)
+class DoctorConfig(TrainConfig):
+    """Check a data set before training on it.
+
+    Takes the flags of train.py. Exit status 0: ok; 2: not fit to train on.
+    """
+
+    doctor: DoctorOptions = field(default_factory=DoctorOptions)
+
+
+def main(argv: Sequence[str]) -> int:
     """Check the data set that `argv` names; return 0 if ok, 1 if --strict and warnings, 2 if unfit."""
-    config = parse_doctor(argv)
+    config = parse_run(DoctorConfig, argv, prog="python -m unet_ddp doctor")
     figure = Path(config.doctor.figure) if config.doctor.figure else None
     if figure is not None and (figure.exists() or figure.suffix.lower() != ".png"):
         raise UserError(f"--figure {figure}: must be a new PNG file")

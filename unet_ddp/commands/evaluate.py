@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import torch
 
-from unet_ddp.config import EvaluateConfig, parse_evaluate
+from unet_ddp.cli import parse
+from unet_ddp.config import Limit, flag
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
@@ -32,9 +33,53 @@ from unet_ddp.files import check_writable, replacing, write_errors
 from unet_ddp.prediction.backends import check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs import checkpoint
-from unet_ddp.runs.folder import find_model
 from unet_ddp.runs.tracking import show_files
-from unet_ddp.runs.weights import SavedModel, read_model, with_scale
+from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Score a trained network on images and masks: Dice, IoU, precision, recall, boundaries, calibration.
+
+    python -m unet_ddp evaluate --model best.pt --images DIR --masks DIR
+    """
+
+    model: Annotated[str | None, flag("FILE", "-m")] = None
+    """The checkpoint (default: checkpoints/best.pt, else the newest best.pt of the runs in checkpoints)."""
+    images: Annotated[str | None, flag("DIR")] = None
+    """Folder of images to score, all of them (default: the validation images of the model's run)."""
+    masks: Annotated[str | None, flag("DIR")] = None
+    """Folder of their masks, with the values that the model was trained with."""
+    output: Annotated[str | None, flag("DIR", "-o")] = None
+    """Folder for scores.json, CSV files and report.html (default: evaluation, next to the model)."""
+    threshold: Annotated[float | None, flag("P"), Limit(above=0, below=1)] = None
+    """Two classes: count a pixel as foreground if its probability is at least P (default: the model's, else 0.5)."""
+    tolerance: Annotated[float | None, flag("PIXELS"), Limit(at_least=0)] = None
+    """Tolerated distance between boundaries in the boundary F-score (default: 0.75 percent of the image's diagonal)."""
+    scale: Annotated[float | None, flag("FACTOR", "-s")] = None
+    """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
+    overwrite: bool = False
+    """Replace existing results."""
+    nproc: Annotated[int, flag("N"), Limit(at_least=1)] = 1
+    """Start N processes on this machine, which share the images; the results are the same."""
+    workers: Annotated[int | None, flag("N"), Limit(at_least=0)] = None
+    """Data loading processes for each of them (default: by the number of cores)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: a GPU if there is one."""
+    timeout: Annotated[float, flag("SECONDS"), Limit(above=0)] = 600.0
+    """How long a process waits for the others before it gives up."""
+
+
+def parse_evaluate(argv: Sequence[str]) -> EvaluateConfig:
+    """Return the configuration of an evaluation.
+
+    Raises:
+        UserError: an unknown flag, or a value out of its limits.
+    """
+    config = parse(EvaluateConfig, argv, prog="python -m unet_ddp evaluate")
+    if (config.images is None) != (config.masks is None):
+        raise UserError("--images and --masks: use both or neither")
+    return config
 
 
 def main(argv: Sequence[str]) -> NoReturn:

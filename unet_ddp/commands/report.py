@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-from unet_ddp.config import ReportConfig, parse
+import tyro
+
+from unet_ddp.cli import parse
+from unet_ddp.config import flag
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
@@ -14,9 +19,21 @@ from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.prediction.backends import check_described
 from unet_ddp.runs import checkpoint
-from unet_ddp.runs.folder import find_model
 from unet_ddp.runs.tracking import show_files
-from unet_ddp.runs.weights import read_model
+from unet_ddp.runs.weights import find_model, read_model
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Write a run's report.html again, from the files in its folder.
+
+    python -m unet_ddp report checkpoints/NAME
+    """
+
+    folder: Annotated[str | None, tyro.conf.Positional, flag("[FOLDER]")] = None
+    """The run folder (default: checkpoints, or the newest run in it)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: a GPU if there is one."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unet_ddp.config import parse_train
+from unet_ddp.cli import config_from_saved
 from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.checks.scan import Progress
 from unet_ddp.data.labels import Labels
@@ -33,8 +33,7 @@ def rebuild(
     """
     if "config" not in content:
         raise UserError(f"{source} does not say which images it was validated on; {_ADVICE}")
-    settings = {name: value for name, value in content["config"].items() if name != "wandb"}
-    config = parse_train([], resumed=settings)
+    config = config_from_saved(content["config"])
     seed = config.optimization.seed
     try:
         data = prepare_data(

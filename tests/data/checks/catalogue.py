@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import tifffile
@@ -24,6 +26,7 @@ from PIL import Image
 
 from tests.conftest import data_flags, make_pair, make_set
 
+PAGE = Path(__file__).parents[3] / "docs" / "data.md"
 FLAGS = [
     "--width",
     "2",
@@ -34,7 +37,10 @@ FLAGS = [
     "--workers",
     "0",
     "--augmentation",
-    "none", "--max-steps", "1"]  # fmt: skip
+    "none",
+    "--max-steps",
+    "1",
+]
 Array = np.ndarray
 
 
@@ -93,7 +99,10 @@ def as_tiff(dtype: str, bands: int = 1, **how: object) -> Callable[[Path], None]
     """All images as TIFF of another type."""
 
     def change(path: Path, array: Array) -> None:
-        values = (array[..., :1].astype(np.float64) * 7 - 300 * (dtype != "uint16")).astype(dtype)
+        values = array[..., :1].astype(np.float64)
+        if dtype != "uint8":
+            values = values * 7 - 300 * (dtype != "uint16")
+        values = values.astype(dtype)
         stack = np.repeat(values, bands, axis=2)
         tifffile.imwrite(
             path.with_suffix(".tif"), stack[..., 0] if bands == 1 else stack,
@@ -262,7 +271,7 @@ CASES = [
     Case("a truncated PNG", lambda f: cut(image(f)), 2, ("imgs/cx.png", "corrupt or truncated")),
     Case("a truncated mask", lambda f: mask(f).write_bytes(mask(f).read_bytes()[:60]), 2, ("masks/cx.png",)),
     Case("a web page named .jpg", lambda f: replaced(image(f), lambda p: p.write_text("<!DOCTYPE html><html>"), ".jpg"), 2, ("cx.jpg", "is a web page")),
-    Case("text named .png", lambda f: image(f).write_text("not an image"), 2, ("cx.png", "no image that can be read")),
+    Case("text named .png", lambda f: image(f).write_text("not an image"), 2, ("cx.png", "not a readable image")),
     Case("an animated GIF as image", lambda f: replaced(image(f), film, ".gif"), 2, ("cx.gif", "several frames")),
     Case("an animated GIF as mask", lambda f: replaced(mask(f), film, ".gif"), 2, ("cx.gif", "several frames")),
     Case("a link to nowhere", lambda f: (image(f).unlink(), image(f).symlink_to(f / "gone.png")), 2, ("cx.png", "not found")),
@@ -307,7 +316,7 @@ CASES = [
     Case("16 bit", lambda f: each(f, "imgs", lambda p, a: Image.fromarray(a[..., 0].astype(np.uint16) * 16).save(p)), 0, ("grey, 16 bit",)),
     Case("one image of 16 bit among 8", lambda f: Image.fromarray(np.zeros((24, 32), np.uint16)).save(image(f)), 2, ("cx.png", "16 bit", "8 bit")),
     Case("transparency", with_alpha, 0, ("alpha", "dropped", "--channels 4")),
-    Case("transparency, kept", with_alpha, 0, ("4 bands", "4 channels"), ["--channels", "4"]),
+    Case("transparency, kept", with_alpha, 0, ("4 bands",), ["--channels", "4"]),
     Case("a grey image among colour", lambda f: Image.fromarray(pixels(image(f))[..., 0]).save(image(f)), 0, ("colour, 8 bit",)),
     Case("a CMYK JPEG among RGB", lambda f: Image.fromarray(pixels(image(f))).convert("CMYK").save(image(f).with_suffix(".jpg")) or image(f).unlink(), 0, ("colour, 8 bit",)),
     Case("WebP", as_format("imgs", ".webp"), 0, ("colour, 8 bit",)),
@@ -318,9 +327,9 @@ CASES = [
     Case("the same, declared", float_with(np.nan), 0, ("float32",), ["--nodata", "nan"]),
     Case("infinity in a float TIFF", float_with(np.inf), 2, ("cx.tif", "nan or infinity")),
     Case("int16 TIFF with GDAL's no-data value", as_tiff("int16", extratags=[(42113, 2, 0, "-300", True)]), 0, ("int16", "no-data value -300")),
-    Case("five bands of 16 bit", as_tiff("uint16", 5), 0, ("5 bands, 16 bit", "5 channels")),
-    Case("two hundred bands", as_tiff("uint16", 200), 0, ("200 bands, 16 bit", "200 channels"), ["--augmentation", "overhead"]),
-    Case("twelve bands of 8 bit", as_tiff("uint8", 12), 0, ("12 bands, 8 bit", "12 channels")),
+    Case("five bands of 16 bit", as_tiff("uint16", 5), 0, ("5 bands, 16 bit",)),
+    Case("two hundred bands", as_tiff("uint16", 200), 0, ("200 bands, 16 bit",), ["--augmentation", "overhead"]),
+    Case("twelve bands of 8 bit", as_tiff("uint8", 12), 0, ("12 bands, 8 bit",)),
     Case("five bands among four", lambda f: (as_tiff("uint16", 5)(f), tifffile.imwrite(f / "imgs" / "cx.tif", np.zeros((24, 32, 4), np.uint16), photometric="minisblack", planarconfig="contig")), 2, ("cx.tif", "4 channels", "5")),
     Case("NPY arrays", numpy_arrays, 0, ("colour, 8 bit",)),
     Case("images of one colour", lambda f: Image.new("RGB", (32, 24), (9, 9, 9)).save(image(f)), 0, ("1 image(s) of one colour", "cx.png")),
@@ -350,7 +359,7 @@ CASES = [
     Case("instance ids, as one class", numbered, 0, ("classes: 2",), ["--binary"]),
     Case("dark objects on bright ground", masks_as(lambda a: 255 - a), 0, ("--invert",)),
     Case("the same, inverted", masks_as(lambda a: 255 - a), 0, ("mask values 255, 0",), ["--invert"]),
-    Case("masks of fractions", not_whole, 2, ("x.tif", "no whole numbers")),
+    Case("masks of fractions", not_whole, 2, ("x.tif", "not whole numbers")),
     Case("a stray pixel", one_pixel, 0, ("class 77 has 1 pixel(s)", "cx.png")),
     Case("the same, with --classes 2", one_pixel, 2, ("--classes 2", "0, 77, 255", "cx.png"), ["--classes", "2"]),
     Case("all masks empty", masks_as(lambda a: a * 0), 2, ("only the value 0",)),
@@ -370,73 +379,64 @@ CASES = [
 # -- how a case is run ---------------------------------------------------------------------
 
 
-def run_case(case: Case, folder: str, argv: list[str]) -> tuple[int, str, str]:
-    """Status, output and errors of train.py on this rank, with what happens in between."""
+def make_case(number: int, folder: Path) -> Case:
+    """Make the files of a case."""
+    CASES[number].make(make_set(folder, 6))
+    return CASES[number]
+
+
+def run_case(number: int, folder: str) -> tuple[int, str, str]:
+    """Return status, output and errors of train.py on this rank."""
     import train
     from tests.ranks import call_main
 
-    claim = train.claim_folder
+    case, claim = CASES[number], train.claim_folder
 
-    def then(*args: object, **how: object) -> None:
-        claim(*args, **how)  # type: ignore[arg-type]
+    def claim_then_change(*args: Any) -> None:
+        claim(*args)
         if case.during is not None:
             case.during(Path(folder))
 
-    train.claim_folder = then
-    try:
-        return call_main("train", argv, folder)
-    finally:
-        train.claim_folder = claim
-
-
-def run_numbered(number: int, folder: str, argv: list[str]) -> tuple[int, str, str]:
-    """As `run_case`, for other processes: a case itself can't be sent to them."""
-    return run_case(CASES[number], folder, argv)
-
-
-def prepare_case(number: int, folder: str) -> None:
-    """Make the files of a case."""
-    CASES[number].make(make_set(Path(folder), 6))
+    with mock.patch.object(train, "claim_folder", claim_then_change):
+        return call_main("train", case.argv(Path(folder)), folder)
 
 
 def main() -> int:
-    """Write the table of docs/data.md, with what one and two ranks really say."""
+    """Write the table of docs/data.md from the output on one and on two ranks."""
     from tests.ranks import Ranks
 
-    ranks, lines = Ranks(2), []
+    ranks, rows = Ranks(2), ["| in the folders | train.py |", "|---|---|"]
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
     for number, case in enumerate(CASES):
-        told = []
+        results = []
         for size in (1, 2):
             with tempfile.TemporaryDirectory() as folder:
-                prepare_case(number, folder)
-                outcomes = ranks.run(size, run_numbered, number, folder, case.argv(Path(folder)))
-                told.append(outcome_in_words(case, outcomes, folder))
-        if told[0] != told[1]:
-            print(f"{case.name}: one rank says {told[0]!r}, two say {told[1]!r}")
+                make_case(number, Path(folder))
+                outcomes = ranks.run(size, run_case, number, folder)
+                results.append(shown_outcome(case, outcomes).replace(f"{folder}/", ""))
+        if results[0] != results[1]:
+            print(f"{case.name}: one rank prints {results[0]!r}, two print {results[1]!r}")
         flags = f" `{' '.join(case.flags).replace('{}/', '')}`" if case.flags else ""
-        lines.append(f"| {case.name}{flags} | {told[0]} |")
+        rows.append(f"| {case.name}{flags} | {results[0]} |")
     ranks.close()
-    page = Path(__file__).parent.parent / "docs" / "data.md"
-    text = page.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     start, end = text.index("<!-- catalogue -->\n"), text.index("<!-- end of catalogue -->")
-    table = "\n".join(["| in the folders | what train.py says |", "|---|---|", *lines, ""])
-    page.write_text(f"{text[:start]}<!-- catalogue -->\n{table}{text[end:]}", encoding="utf-8")
-    print(f"{len(lines)} cases")
+    table = "\n".join(["<!-- catalogue -->", *rows, ""])
+    PAGE.write_text(text[:start] + table + text[end:], encoding="utf-8")
+    print(f"{len(CASES)} cases")
     return 0
 
 
-def outcome_in_words(case: Case, outcomes: list[tuple[int, str, str]], folder: str) -> str:
-    """What was said, folders left out."""
+def shown_outcome(case: Case, outcomes: list[tuple[int, str, str]]) -> str:
+    """Return the error, or the first line that the case is about."""
     if outcomes[0][0] != case.status:
         print(f"{case.name}: status {outcomes[0][0]}, not {case.status}")
-    said = "".join(err for _, _, err in outcomes).strip() if case.status else ""
-    if not case.status:
-        wanted = case.says[0]
-        line = next((line for line in outcomes[0][1].splitlines() if wanted in line), "?")
-        said = f"trains; {line}"
-    said = said.replace(f"{folder}/", "").replace("|", "\\|")
-    return re.sub(r"\s+", " ", said)
+    if case.status:
+        shown = "".join(err for _, _, err in outcomes).strip()
+    else:
+        lines = outcomes[0][1].splitlines()
+        shown = "trains; " + next((line for line in lines if case.says[0] in line), "?")
+    return re.sub(r"\s+", " ", shown.replace("|", "\\|"))
 
 
 if __name__ == "__main__":

@@ -214,8 +214,8 @@ def _find_pairs(config: DataConfig, report: Report) -> tuple[list[Pair], list[Pa
 
 def _match(config: DataConfig, report: Report) -> Matches:
     """Match the pairs of the list or the folders; the demo set's if none are given or in place."""
-    if config.list is not None:
-        return read_list(Path(config.list))
+    if config.pairs_file is not None:
+        return read_list(Path(config.pairs_file))
     images, masks = HOME / "imgs", HOME / "masks"
     if config.images is not None and config.masks is not None:
         images, masks = Path(config.images), Path(config.masks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +127,23 @@ def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path
     with write_errors(path), replacing(path) as temporary:
         draw_samples(samples, predictor.labels, temporary)
     return path
+
+
+def write_reports(
+    folder: Path, pairs: list[Pair], world: World, workers: int | None, log: Callable[[str], None]
+) -> None:
+    """Write samples.png and report.html of a run that has ended, and log where they are.
+
+    The run is saved: a failure here is a warning.
+    """
+    best = folder / "best.pt"
+    try:
+        picture = world.on_main(lambda: write_samples(folder, pairs, world.device))
+        if picture is not None:
+            score = load(best)["best"]
+            log(f"best: epoch {score['epoch'] + 1}, validation Dice {score['score']:.4f}; {best}")
+            log(f"samples: {picture} (image, truth, prediction)")
+        page = write_report(folder, pairs, world, workers=workers)
+        log(f"report: {page}")
+    except UserError as error:
+        log(f"warning: {error}; write it later with python -m unet_ddp report {folder}")
