@@ -14,6 +14,7 @@ from unet_ddp.data.drawing import draw_samples
 from unet_ddp.data.formats.read import read_image, read_mask
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.report.gallery import make_gallery
 from unet_ddp.evaluation.report.page import Page, render
