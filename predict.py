@@ -17,17 +17,17 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from unet_ddp.config import PredictConfig, parse_predict
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import exit_on_signals
+from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.inputs import find_images
 from unet_ddp.prediction.outputs.names import name_outputs
 from unet_ddp.prediction.outputs.shards import ShardFile
 from unet_ddp.prediction.pipeline import Job, Outcome, list_files, process_images
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.folder import find_model
+from unet_ddp.runs.weights import find_model
 
 FEW = 20  # images that get a line each; for more, a summary is printed
 PATIENCE = 86400.0  # seconds that a process waits at the end for those still predicting

@@ -24,7 +24,7 @@ from unittest import mock
 
 import train
 from benchmarks.timing import make_images
-from unet_ddp.config import parse_train
+from unet_ddp.cli import parse_train
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
@@ -80,7 +80,7 @@ def measure(world: World, home: Path, options: argparse.Namespace) -> list[tuple
     ]  # fmt: skip
     config = parse_train(words)
     with RunFolder(config.folder, writes=True) as folder:
-        run = train.begin(words, world, folder, open_run(config, folder))
+        run = train.begin(config, world, folder, open_run(config, folder))
         found = []
         for number in range(options.turns + 1):
             order = (True, False) if number % 2 else (False, True)

@@ -72,7 +72,7 @@ def silent(items: Iterable[Any], total: int) -> Iterable[Any]:
 def measure(folder: Path, count: int) -> list[str]:
     """A row of the table."""
     make_files(folder, count)
-    find, (pairs, _) = timed(lambda: find_pairs(folder / "imgs", folder / "masks"))
+    find, pairs = timed(lambda: find_pairs(folder / "imgs", folder / "masks"))
     divide, split = timed(lambda: split_pairs(pairs, validation=10, seed=0))
     first, _ = timed(lambda: scan(pairs, progress=silent, workers=2))
     again, _ = timed(lambda: scan(pairs, progress=silent, workers=2))

@@ -25,7 +25,7 @@ from benchmarks.timing import draw, machine, ratios, take_turns
 from unet_ddp.config import DataConfig
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import SampleCache
-from unet_ddp.data.checks.prepare import prepare
+from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.pairs import Pair
 
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def measure(config: DataConfig, scale: float, turns: int) -> dict[str, list[float]]:
     """Seconds per sample of each way of reading, turn by turn."""
-    data = prepare(config, seed=0, progress=lambda items, total: items)
+    data = prepare_data(config, seed=0, progress=lambda items, total: items)
     pairs = [*data.split.training, *data.split.validation][:IMAGES]
     photo = Augmentation.for_images(data.format, "photo", data.crop_size, seed=0)
 

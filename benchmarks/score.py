@@ -19,7 +19,7 @@ import torch
 
 import train
 from benchmarks.timing import machine, make_images, ratios, take_turns
-from unet_ddp.config import parse_train
+from unet_ddp.cli import parse_train
 from unet_ddp.data.dataset import Sample
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         world = join("auto", 60)
         config = parse_train(words)
         with RunFolder(config.folder, writes=True) as folder:
-            run = train.begin(words, world, folder, open_run(config, folder))
+            run = train.begin(config, world, folder, open_run(config, folder))
             assert run.validation is not None
             count, batch = len(run.data.split.validation), next(iter(run.validation))
             works = [lambda: real(run), lambda: bare(run, batch, count)]

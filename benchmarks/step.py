@@ -21,7 +21,7 @@ import torch
 
 import train
 from benchmarks.timing import machine, make_images, ratios, take_turns
-from unet_ddp.config import parse_train
+from unet_ddp.cli import parse_train
 from unet_ddp.data.dataset import Sample
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal
@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
         world = join("auto", 60)
         config = parse_train(words)
         with RunFolder(config.folder, writes=True) as folder:
-            run = train.begin(words, world, folder, open_run(config, folder))
+            run = train.begin(config, world, folder, open_run(config, folder))
             run.sampler.start_at(0, 0)
             batch = next(iter(run.training))
             works = [lambda: real(run), lambda: bare(run, batch)]

@@ -1,156 +1,103 @@
-"""The command line, recipes, and what wins over what."""
+"""Settings: their defaults, limits, names in files, and what follows from them."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
-import yaml
 
-from unet_ddp.config import TrainConfig, _names, parse_train, save_settings, settings
-from unet_ddp.errors import UserError
+from unet_ddp.config import (
+    DataConfig,
+    LaunchConfig,
+    Limit,
+    NetworkConfig,
+    OptimizationConfig,
+    RunConfig,
+    TrainConfig,
+)
 
 
 @pytest.mark.parametrize(
-    ("words", "group", "name", "value"),
+    ("limit", "inside", "outside", "text"),
     [
-        (["-e", "7"], "optimization", "epochs", 7),
-        (["-b", "3"], "optimization", "batch_size", 3),
-        (["-b", "auto"], "optimization", "batch_size", "auto"),
-        (["--batch_size", "3"], "optimization", "batch_size", 3),
-        (["-l", "0.1"], "optimization", "learning_rate", 0.1),
-        (["--lr", "0.1"], "optimization", "learning_rate", 0.1),
-        (["--learning-rate", "0.1"], "optimization", "learning_rate", 0.1),
-        (["-s", "0.5"], "data", "scale", 0.5),
-        (["-v", "25"], "data", "validation", 25.0),
-        (["-c", "4"], "data", "classes", 4),
-        (["-f", "x.pt"], "run", "load", "x.pt"),
-        (["--exp_name", "a"], "run", "exp_name", "a"),
-        (["--exp-name", "a"], "run", "exp_name", "a"),
-        (["--save_every", "5"], "run", "save_every", 5),
-        (["--no-amp"], "optimization", "amp", False),
-        (["--amp"], "optimization", "amp", True),
-        (["--bilinear"], "network", "bilinear", True),
-        (["--resume"], "launch", "resume", "auto"),
-        (["--resume", "x/last.pt"], "launch", "resume", "x/last.pt"),
-        (["--resume", "-e", "3"], "launch", "resume", "auto"),
-        (["--class-weights", "1", "2.5"], "optimization", "class_weights", (1.0, 2.5)),
-        (["--crop-size", "64", "96"], "data", "crop_size", (64, 96)),
-        (["--local-rank=1"], "launch", "nproc", 1),
-        (["--local_rank=0", "-e", "2"], "optimization", "epochs", 2),
+        (Limit(at_least=1), [1, 2, math.inf], [0.999, -math.inf], "1 or more"),
+        (Limit(above=0), [1e-9, 5], [0, -1], "above 0"),
+        (Limit(above=0, at_most=1), [0.1, 1], [0, 1.001], "above 0 and at most 1"),
+        (Limit(at_least=0, below=100), [0, 99.9], [-0.1, 100], "0 or more and below 100"),
+        (Limit(2, 255, note="; so"), [2, 255], [1, 256], "2 or more and at most 255; so"),
     ],
 )
-def test_flags(words: list[str], group: str, name: str, value: object) -> None:
-    assert getattr(getattr(parse_train(words), group), name) == value
+def test_limits(limit: Limit, inside: list[float], outside: list[float], text: str) -> None:
+    assert all(value in limit for value in inside)
+    assert not any(value in limit for value in [*outside, math.nan])
+    assert str(limit) == text
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--epoch", "3", "--nonsense"], "--nonsense"),
-        (["--epochs", "many"], "--epochs"),
-        (["--scale", "2"], "--scale 2.0: must be above 0 and at most 1"),
-        (["--batch-size", "0"], "--batch-size 0"),
-        (["--batch-size", "some"], "--batch-size"),
-        (["--images-per-step", "0"], "--images-per-step 0"),
-        (["--classes", "1"], "--classes 1"),
-        (["--validation", "100"], "--validation 100"),
-        (["--images", "x"], "--images is given without --masks"),
-        (["--group-pattern", "("], "--group-pattern"),
-        (["--group-pattern", "abc"], "needs a bracket"),
-        (["--dice-weight", "0", "--cross-entropy-weight", "0"], "--dice-weight"),
-        (["--resume", "--overwrite"], "give one of them"),
-        (["--compile", "--checkpointing"], "torch can't compile it"),
-        (["--augmentation", "wild"], "--augmentation"),
-        (["--ema", "1"], "--ema 1"),
-        (["--seed", "-1"], "--seed -1"),
-    ],
-)
-def test_what_can_not_be_is_one_line(words: list[str], said: str) -> None:
-    with pytest.raises(UserError) as caught:
-        parse_train(words)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value) and "│" not in str(caught.value)
+def test_defaults_and_saved_names() -> None:
+    """README documents the values, and released checkpoints contain the names."""
+    assert TrainConfig().to_dict() == {
+        "images": None, "masks": None, "list": None, "mask_suffix": None, "val_images": None,
+        "val_masks": None, "scale": 1.0, "crop_size": None, "validation": 10.0,
+        "group_pattern": None, "folds": None, "fold": None, "channels": None, "nodata": None,
+        "classes": None, "class_names": None, "palette": None, "binary": False,
+        "mask_threshold": None, "invert": False, "ignore_index": None, "resize_masks": False,
+        "skip_scan": False, "augmentation": "photo",
+        "model": "unet", "encoder": None, "encoder_weights": None, "width": 32, "bilinear": False,
+        "checkpointing": False,
+        "epochs": 10, "batch_size": 4, "accumulate": 1, "images_per_step": None,
+        "learning_rate": 1e-3, "warmup": 5.0, "weight_decay": 1e-4, "clip": 1.0, "dice_weight": 1.0,
+        "cross_entropy_weight": 1.0, "class_weights": None, "amp": True, "amp_dtype": "auto",
+        "compile": False, "ema": 0.0, "seed": 0,
+        "checkpoints": "checkpoints", "exp_name": None, "save_every": 0, "save_every_steps": 0,
+        "save_every_minutes": 10.0, "load": None, "wandb": False,
+    }  # fmt: skip
 
 
-def recipe(folder: Path, **values: object) -> str:
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(values))
-    return str(path)
-
-
-def test_recipe_sets_defaults_and_the_command_line_wins(tmp_path: Path) -> None:
-    path = recipe(
-        tmp_path, epochs=7, **{"batch-size": 2}, amp=False, class_weights=[1, 2], exp_name=None
-    )
-    config = parse_train(["--config", path, "-e", "9"])
-    assert config.optimization.epochs == 9
-    assert config.optimization.batch_size == 2
-    assert config.optimization.amp is False
-    assert config.optimization.class_weights == (1.0, 2.0)
-    assert config.run.exp_name is None
-    assert parse_train(["--config", path, "--amp"]).optimization.amp is True
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"epoch": 3}, "unknown key 'epoch'; did you mean epochs?"),
-        ({"qqq": 3}, "unknown key 'qqq'"),
-        ({"epochs": "many"}, "--epochs"),
-        ({"data": {"scale": 1}}, "unknown key 'data'"),
-        ({"scale": {"x": 1}}, "takes a value"),
-    ],
-)
-def test_recipes_that_can_not_be(tmp_path: Path, values: dict, said: str) -> None:
-    with pytest.raises(UserError) as caught:
-        parse_train(["--config", recipe(tmp_path, **values)])
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [", "!!python/object/apply:os.getcwd []", ""])
-def test_recipes_that_are_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "r.yaml").write_text(text)
-    with pytest.raises(UserError, match=r"r\.yaml"):
-        parse_train(["--config", str(tmp_path / "r.yaml")])
-    with pytest.raises(UserError, match=r"missing\.yaml"):
-        parse_train(["--config", str(tmp_path / "missing.yaml")])
-
-
-def test_saved_settings_start_the_same_run(tmp_path: Path) -> None:
-    words = ["-e", "3", "-s", "0.25", "--class-weights", "1", "3", "--bilinear", "--no-amp"]
-    config = parse_train(words)
-    save_settings(config, tmp_path / "config.yaml")
-    again = parse_train(["--config", str(tmp_path / "config.yaml")])
-    assert settings(again) == settings(config)
-
-
-def test_resume_takes_the_run_s_settings(tmp_path: Path) -> None:
-    begun = parse_train(["-e", "3", "-b", "2", "--checkpoints", "elsewhere", "--exp-name", "a"])
-    words = ["--resume", "--checkpoints", str(tmp_path), "-b", "5"]
-    config = parse_train(words, resumed=settings(begun))
-    assert config.optimization.epochs == 3
-    assert config.optimization.batch_size == 5
-    assert config.folder == tmp_path  # where it lies now, not where it was
-
-
-def test_resume_from_a_file_stays_in_its_folder(tmp_path: Path) -> None:
-    assert parse_train(["--resume", str(tmp_path / "x.pt")]).folder == tmp_path
-    with pytest.raises(UserError, match="leave --exp-name out"):
-        parse_train(["--resume", str(tmp_path / "x.pt"), "--exp-name", "b"])
+def test_defaults_of_a_start() -> None:
+    assert LaunchConfig() == LaunchConfig(
+        resume=None, overwrite=False, config=None, max_steps=None, nproc=1, workers=None,
+        cache=False, device="auto", timeout=600.0, max_bad_steps=20, skip_bad_files=0,
+        rescue_dir=None, profile=False, deterministic=False,
+    )  # fmt: skip
 
 
 def test_names_are_unique_over_the_groups() -> None:
-    """Flags, recipes and saved settings are flat."""
-    config = TrainConfig()
-    groups = [vars(getattr(config, group)) for group in vars(config)]
-    assert sum(map(len, groups)) == len(_names(TrainConfig))
+    groups = [DataConfig, NetworkConfig, OptimizationConfig, RunConfig, LaunchConfig]
+    names = [name for group in groups for name in group.__dataclass_fields__]
+    assert len(names) == len(set(names)) == len(astuple(TrainConfig())[:5] and names)
 
 
-def test_every_flag_has_its_line_of_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        parse_train(["--help"])
-    assert stop.value.code == 0
-    text = capsys.readouterr().out
-    for name in _names(TrainConfig):
-        assert f"--{name.replace('_', '-')}" in text
+def test_saved_settings_are_plain_values_of_the_run_alone() -> None:
+    config = TrainConfig(
+        data=DataConfig(pairs_file="pairs.csv", crop_size=(64, 96)),
+        optimization=OptimizationConfig(class_weights=(1.0, 2.0)),
+        launch=LaunchConfig(max_steps=7),
+        given=frozenset({"list"}),
+    )
+    saved = config.to_dict()
+    assert saved["list"] == "pairs.csv"
+    assert saved["crop_size"] == [64, 96] and saved["class_weights"] == [1.0, 2.0]
+    assert not saved.keys() & {"pairs_file", "max_steps", "resume", "workers", "given"}
+
+
+def test_what_was_given_does_not_distinguish_configurations() -> None:
+    assert TrainConfig(given=frozenset({"epochs"})) == TrainConfig()
+
+
+@pytest.mark.parametrize(
+    ("run", "resume", "folder", "file"),
+    [
+        (RunConfig(), None, "checkpoints", "checkpoints/last.pt"),
+        (RunConfig("runs", "a"), None, "runs/a", "runs/a/last.pt"),
+        (RunConfig("runs", "a"), "auto", "runs/a", "runs/a/last.pt"),
+        (RunConfig("runs"), "runs/best.pt", "runs", "runs/best.pt"),
+    ],
+)
+def test_folder_and_checkpoint_to_resume(
+    run: RunConfig, resume: str | None, folder: str, file: str
+) -> None:
+    config = TrainConfig(run=run, launch=LaunchConfig(resume=resume))
+    assert config.folder == Path(folder)
+    assert config.resume_file == Path(file)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from unet_ddp.config import (
-    EvaluateConfig,
-    ExportConfig,
-    PredictConfig,
-    TrainConfig,
-    _names,
-    parse_train,
-)
+from unet_ddp.cli import parse_train
+from unet_ddp.commands.evaluate import EvaluateConfig
+from unet_ddp.commands.export import ExportConfig
+from unet_ddp.config import LaunchConfig, TrainConfig
+from unet_ddp.prediction.config import PredictConfig
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,9 +43,9 @@ def test_flags_that_are_named_exist(page: str) -> None:
     """Those of other programs, in the first column of the migration table, aside."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"^\|[^|]*\|", "|", text, flags=re.M) if "migrating" in page else text
-    known = (
-        _names(TrainConfig) | _names(PredictConfig) | _names(EvaluateConfig) | _names(ExportConfig)
-    )
+    known = {*TrainConfig().to_dict(), *vars(LaunchConfig())}
+    for kind in (PredictConfig, EvaluateConfig, ExportConfig):
+        known |= {field.name for field in fields(kind)}
     known |= {"lr", "help", "no_amp", "nproc_per_node", "max_restarts", "check"}
     for flag in re.findall(r"(?<![\w-])--([a-z][\w-]*)", text):
         assert flag.replace("-", "_") in known, flag

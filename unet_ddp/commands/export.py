@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+import tyro
 from torch import Tensor, nn
 
-from unet_ddp.config import ExportConfig
+from unet_ddp.cli import parse
+from unet_ddp.config import flag
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import replacing, write_errors
@@ -34,6 +37,32 @@ _CPU = torch.device("cpu")
 
 Program = Callable[[Tensor], Tensor]
 """From pixels (N, H, W, C) to probabilities (N, num_classes, H, W)."""
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """Write a checkpoint as a file for other programs.
+
+    python -m unet_ddp export best.pt model.onnx
+    """
+
+    checkpoint: Annotated[str, tyro.conf.Positional, flag("CHECKPOINT")]
+    """The checkpoint."""
+    output: Annotated[str, tyro.conf.Positional, flag("FILE")]
+    """The file to write, .onnx or .pt2."""
+    format: Literal["onnx", "torch"] = "onnx"
+    """onnx: for onnxruntime, other ONNX programs and predict.py; torch: an exported program of torch."""
+    scale: Annotated[float | None, flag("FACTOR", "-s")] = None
+    """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
+    overwrite: bool = False
+    """Replace an existing file."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Export a checkpoint, print what was written, and return the exit status."""
+    for line in export(parse(ExportConfig, argv, prog="python -m unet_ddp export")):
+        print(line)
+    return 0
 
 
 class Exported(nn.Module):

@@ -24,10 +24,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unet_ddp.data.checks.scan import cache_folder
 from unet_ddp.data.formats.header import ImageFormat, Pixels
 from unet_ddp.data.labels import Labels
-from unet_ddp.files import replacing
+from unet_ddp.files import cache_folder, replacing
 
 Arrays = tuple[Pixels, NDArray[np.uint8]]
 """Image (H, W, C) and class ids (H, W)."""

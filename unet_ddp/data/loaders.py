@@ -21,12 +21,12 @@ from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
-from unet_ddp.distributed.stop_signal import ignore_in_worker
+from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 
 if TYPE_CHECKING:
-    from unet_ddp.data.checks.prepare import PreparedData
+    from unet_ddp.data.checks.check import PreparedData
 
 # Ranks that --nproc spawns would spawn their reading processes too: seconds of imports for each.
 FORK = "fork" if sys.platform == "linux" else None
@@ -229,7 +229,7 @@ def start_worker(worker: int) -> None:
     """Prepare a reading process, as a DataLoader's `worker_init_fn`."""
     gc.freeze()  # or the garbage collector would copy the parent's memory, page by page
     _limit_threads()
-    ignore_in_worker()
+    ignore_signals_in_worker()
 
 
 def _limit_threads() -> None:

@@ -19,7 +19,7 @@ from tests.data.checks.catalogue import cut
 from tests.ranks import Ranks, call_main
 from tests.test_resume import assert_same_state, last
 from unet_ddp.config import DataConfig
-from unet_ddp.data.checks.prepare import PreparedData, prepare
+from unet_ddp.data.checks.check import PreparedData, prepare_data
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.data.preprocessing import Preprocessing
@@ -42,7 +42,7 @@ FLAGS = [
 
 def prepared(folder: Path, **how: Any) -> PreparedData:
     config = DataConfig(images=str(folder / "imgs"), masks=str(folder / "masks"), **how)
-    return prepare(config, seed=0, progress=lambda items, total: items)
+    return prepare_data(config, seed=0, progress=lambda items, total: items)
 
 
 def make_tiffs(folder: Path, dtype: str, bands: int, rng: np.random.Generator) -> list[np.ndarray]:

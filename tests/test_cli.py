@@ -1,0 +1,449 @@
+"""The command line, recipes, saved settings, and which of them wins."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import yaml
+
+from unet_ddp.cli import config_from_saved, parse_train, read_recipe, save_config, with_saved
+from unet_ddp.config import LaunchConfig, Limit, RunConfig, TrainConfig
+from unet_ddp.errors import UserError
+
+GROUPS = [field.name for field in fields(TrainConfig) if field.name != "given"]
+
+
+def value_of(config: TrainConfig, name: str) -> Any:
+    name = "pairs_file" if name == "list" else name
+    (value,) = (vars(getattr(config, group))[name] for group in GROUPS
+                if name in vars(getattr(config, group)))  # fmt: skip
+    return value
+
+
+def refusal(*argv: str) -> str:
+    with pytest.raises(UserError) as caught:
+        parse_train(argv)
+    message = str(caught.value)
+    assert "\n" not in message and "│" not in message and "─" not in message
+    return message
+
+
+# -- flags ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "settings"),
+    [
+        ("-e 7 -b 3 -l 0.1 -s 0.5 -v 25 -c 4 -f x.pt",
+         {"epochs": 7, "batch_size": 3, "learning_rate": 0.1, "scale": 0.5, "validation": 25.0,
+          "classes": 4, "load": "x.pt"}),
+        ("-e7 --batch_size auto --lr=0.2 --exp_name a --no_amp --ignore-index 255",
+         {"epochs": 7, "batch_size": "auto", "learning_rate": 0.2, "exp_name": "a", "amp": False,
+          "ignore_index": 255}),
+        ("--epochs=7 --batch-size 3 --learning-rate 0.3 --no-amp --resume x/last.pt "
+         "--checkpoints x",
+         {"epochs": 7, "batch_size": 3, "learning_rate": 0.3, "amp": False,
+          "resume": "x/last.pt", "checkpoints": "x"}),
+        ("--resume --list pairs.csv --amp --bilinear --cache --class-weights 1 2.5",
+         {"resume": "auto", "list": "pairs.csv", "amp": True, "bilinear": True, "cache": True,
+          "class_weights": (1.0, 2.5)}),
+        ("--crop-size 64 96 --nodata -9999 --ignore-index #010203 --class-names e lr -e 3",
+         {"crop_size": (64, 96), "nodata": -9999.0, "ignore_index": 0x010203, "epochs": 3,
+          "class_names": ("e", "lr")}),
+        ("--ignore-index #FFa000 --local-rank=1", {"ignore_index": 0xFFA000}),
+        ("--local_rank=0 --resume -e 2", {"epochs": 2, "resume": "auto"}),
+        ("", {}),
+    ],
+)  # fmt: skip
+def test_flags(argv: str, settings: dict[str, Any]) -> None:
+    """They are noted as given, and nothing else is."""
+    config = parse_train(argv.split())
+    assert {name: value_of(config, name) for name in settings} == settings
+    assert config.given == settings.keys()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--epoch 3 --nonsense", "--nonsense"),
+        ("--epochs many", "--epochs"),
+        ("--batch-size some", "--batch-size"),
+        ("--ignore-index #12345", "--ignore-index"),
+        ("--augmentation wild", "--augmentation"),
+        ("--given epochs", "--given"),
+        ("images", "images"),
+    ],
+)
+def test_what_can_not_be_read_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, argv: str, said: str
+) -> None:
+    """However narrow the terminal for which tyro draws its boxes."""
+    monkeypatch.setenv("COLUMNS", "40")
+    message = refusal(*argv.split())
+    assert said in message and message.endswith("; see train.py --help")
+
+
+def test_every_flag_has_its_line_of_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit) as stop:
+        parse_train(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for name in [*TrainConfig().to_dict(), *vars(LaunchConfig())]:
+        assert re.search(rf"--{name.replace('_', '-')}\b", text), name
+    assert "default: None" not in text and "default: )" not in text
+    assert "default: 0.001" in text and "--given" not in text
+
+
+# -- limits and rules ----------------------------------------------------------------------
+
+
+def configure(**settings: Any) -> TrainConfig:
+    """A configuration of these settings, checked as all are."""
+    launch = {name: settings.pop(name) for name in vars(LaunchConfig()) if name in settings}
+    run = RunConfig(load=settings.pop("load", None))  # never taken from a checkpoint
+    return with_saved(TrainConfig(run=run, launch=LaunchConfig(**launch)), settings)
+
+
+def check_refused(message: str, **settings: Any) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        configure(**settings)
+
+
+LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and those beyond it
+    "scale": ([1], [0, 1.01, math.nan]),
+    "crop_size": ([[16, 16]], [[15, 16], [16, 15]]),
+    "validation": ([0, 99.9], [-0.1, 100]),
+    "folds": ([2], [1, 0]),
+    "fold": ([1], [0]),
+    "channels": ([1], [0]),
+    "classes": ([2, 255], [1, 256]),
+    "mask_threshold": ([0], [-1]),
+    "width": ([1], [0]),
+    "epochs": ([1], [0]),
+    "batch_size": ([1, "auto"], [0]),
+    "accumulate": ([1], [0]),
+    "images_per_step": ([1], [0]),
+    "learning_rate": ([1e-9], [0, math.nan]),
+    "warmup": ([0, 99.9], [-0.1, 100]),
+    "weight_decay": ([0], [-0.1]),
+    "clip": ([0, math.inf], [-0.1]),
+    "dice_weight": ([0], [-0.1]),
+    "cross_entropy_weight": ([0], [-0.1]),
+    "class_weights": ([[0, 1]], [[1, -0.1], [-0.1, 1]]),
+    "ema": ([0, 0.999], [-0.1, 1]),
+    "seed": ([0], [-1]),
+    "save_every": ([0], [-1]),
+    "save_every_steps": ([0], [-1]),
+    "save_every_minutes": ([0], [-0.1]),
+    "max_steps": ([1], [0]),
+    "nproc": ([1], [0]),
+    "workers": ([0], [-1]),
+    "timeout": ([0.1], [0]),
+    "max_bad_steps": ([1], [0]),
+    "skip_bad_files": ([0], [-1]),
+}
+COMPANIONS = {"folds": {"fold": 1}, "fold": {"folds": 2}}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_of_a_run(name: str) -> None:
+    more, (allowed, refused) = COMPANIONS.get(name, {}), LIMITS[name]
+    for value in allowed:
+        configure(**{name: value}, **more)
+    for value in refused:
+        with pytest.raises(UserError, match=f"^--{name.replace('_', '-')} .*: must be"):
+            configure(**{name: value}, **more)
+
+
+def test_every_limit_is_tested() -> None:
+    limited = set()
+    for group in GROUPS:
+        kind = type(getattr(TrainConfig(), group))
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            if any(isinstance(part, Limit) for part in get_args(hint)):
+                limited.add(name)
+    assert limited == LIMITS.keys()
+
+
+def test_limits_and_rules_hold_on_the_command_line() -> None:
+    assert refusal("-e", "0") == "--epochs 0: must be 1 or more"
+    assert refusal("--images", "x") == "--images and --masks: use both or neither"
+
+
+def test_messages_of_limits() -> None:
+    check_refused("--batch-size 0: must be 1 or more, or auto", batch_size=0)
+    check_refused("--scale 2.0: must be above 0 and at most 1", scale=2)
+    check_refused("--crop-size 8 64: must be 16 or more", crop_size=[8, 64])
+    check_refused(
+        "--classes 1: must be 2 or more and at most 255; the background is one of them", classes=1
+    )
+
+
+PAIRS, VAL_PAIRS = {"images": "a", "masks": "b"}, {"val_images": "a", "val_masks": "b"}
+FOLDS = {"folds": 2, "fold": 1}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"list": "a"}, PAIRS), ({"list": "a"}, VAL_PAIRS), ({"list": "a"}, FOLDS),
+        (FOLDS, VAL_PAIRS),
+        ({"binary": True}, {"mask_threshold": 0}), ({"binary": True}, {"palette": "a"}),
+        ({"mask_threshold": 0}, {"palette": "a"}), ({"class_names": ["a"]}, {"palette": "a"}),
+        ({"binary": True}, {"classes": 2}), ({"mask_threshold": 0}, {"classes": 2}),
+        ({"compile": True}, {"checkpointing": True}), ({"resume": "auto"}, {"load": "a"}),
+    ],
+)  # fmt: skip
+def test_settings_that_exclude_each_other(one: dict[str, Any], other: dict[str, Any]) -> None:
+    flags = [f"--{next(iter(settings)).replace('_', '-')}" for settings in (one, other)]
+    check_refused(f"{flags[0]} and {flags[1]}: use one of them", **one, **other)
+    configure(**one)
+    configure(**other)
+
+
+@pytest.mark.parametrize("pair", [PAIRS, VAL_PAIRS, FOLDS])
+def test_settings_that_need_each_other(pair: dict[str, Any]) -> None:
+    message = " and ".join(f"--{name.replace('_', '-')}" for name in pair)
+    for name, value in pair.items():
+        check_refused(f"{message}: use both or neither", **{name: value})
+
+
+def test_other_rules() -> None:
+    configure(folds=3, fold=3)
+    check_refused("--fold 4: must be at most 3, as --folds", folds=3, fold=4)
+    configure(dice_weight=0)
+    configure(cross_entropy_weight=0)
+    check_refused(
+        "--dice-weight and --cross-entropy-weight are 0: one must be above 0",
+        dice_weight=0, cross_entropy_weight=0,
+    )  # fmt: skip
+    configure(resume="a/last.pt", overwrite=True)
+    check_refused(
+        "--resume continues the run, --overwrite deletes it: use one of them",
+        resume="auto", overwrite=True,
+    )  # fmt: skip
+    configure(binary=True, class_names=["a", "b"])
+    configure(binary=False, palette="a")
+    configure(group_pattern="(.)_")
+    check_refused("--group-pattern 'abc': has no group, as in '(.+)_'", group_pattern="abc")
+    with pytest.raises(UserError, match=r"^--group-pattern '\(': not a regular expression: miss"):
+        configure(group_pattern="(")
+
+
+def test_wandb_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check_refused("--wandb: not installed; use pip install 'unet-ddp[wandb]'", wandb=True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "wandb" or None)
+    assert configure(wandb=True).run.wandb
+
+
+def test_resume_from_a_file_stays_in_its_folder(tmp_path: Path) -> None:
+    file = str(tmp_path / "a" / "x.pt")
+    config = parse_train(["--resume", file, "--checkpoints", "elsewhere"])
+    assert config.folder == tmp_path / "a" and config.resume_file == Path(file)
+    assert "leave --exp-name out" in refusal("--resume", file, "--exp-name", "b")
+    same = parse_train(["--resume", file, "--checkpoints", str(tmp_path), "--exp-name", "a"])
+    assert same.folder == tmp_path / "a" and same.run.exp_name is None
+
+
+# -- recipes -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Any:
+    def write(text: str) -> str:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_recipe_sets_defaults_and_the_command_line_wins(recipe: Any) -> None:
+    path = str(recipe("epochs: 7\nbatch-size: 2\namp: false\nclass_weights: [1, 2]\nexp_name:\n"))
+    config = parse_train(["--config", path, "-e", "9"])
+    assert config.optimization.epochs == 9
+    assert config.optimization.batch_size == 2
+    assert config.optimization.amp is False
+    assert config.optimization.class_weights == (1.0, 2.0)
+    assert config.run.exp_name is None
+    assert config.given == {"config", "epochs", "batch_size", "amp", "class_weights"}
+    assert parse_train(["--config", path, "--amp"]).optimization.amp is True
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("epochs: 7", "epochs", 7),
+        ("epochs: '7'", "epochs", 7),
+        ("batch_size: auto", "batch_size", "auto"),
+        ("batch_size: 8", "batch_size", 8),
+        ("lr: 1e-3", "learning_rate", 1e-3),  # text to YAML
+        ("learning-rate: 1", "learning_rate", 1.0),
+        ("l: 0.5", "learning_rate", 0.5),
+        ("exp_name: 2024", "exp_name", "2024"),
+        ("exp_name: '-x'", "exp_name", "-x"),
+        ("bilinear: true", "bilinear", True),
+        ("crop_size: [64, 96]", "crop_size", (64, 96)),
+        ("class_names: [--epochs, b]", "class_names", ("--epochs", "b")),
+        ("ignore_index: '#0000ff'", "ignore_index", 255),
+        ("ignore_index: 7", "ignore_index", 7),
+        ("nodata: -9999", "nodata", -9999.0),
+        ("list: a.csv", "list", "a.csv"),
+        ("amp_dtype: float16", "amp_dtype", "float16"),
+        ("workers: 0", "workers", 0),
+    ],
+)
+def test_recipe_values_have_the_type_of_their_setting(
+    recipe: Any, line: str, name: str, value: object
+) -> None:
+    (found,) = read_recipe(recipe(line)).items()
+    assert found == (name, value) and type(found[1]) is type(value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "epochs: many", "epochs: 1.5", "epochs: true", "epochs: [1]", "epochs: 2020-01-01",
+        "scale: true", "scale: [1]", "scale: {x: 1}", "amp: 1", "amp: 'true'", "model: [unet]",
+        "model: 1.5", "crop_size: 64", "crop_size: [64]", "crop_size: [64, 64, 64]",
+        "crop_size: [64, x]", "class_weights: [1, [2]]", "class_names: ab", "batch_size: some",
+        "amp_dtype: float64", "ignore_index: '#12'",
+    ],
+)  # fmt: skip
+def test_recipe_values_of_another_type(recipe: Any, line: str) -> None:
+    """One line that names the file and the key."""
+    path, key = recipe(line), line.split(":")[0]
+    with pytest.raises(UserError) as caught:
+        read_recipe(path)
+    assert str(caught.value).startswith(f"{path}: {key}: ")
+    assert str(caught.value).endswith(f"a value of --{key.replace('_', '-')}; see train.py --help")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("epoch: 3", "unknown key 'epoch'; did you mean epochs?"),
+        ("qqq: 3", "unknown key 'qqq'; see train.py --help"),
+        ("data: {scale: 1}", "unknown key 'data'"),
+        ("config: other.yaml", "unknown key 'config'"),
+        ("given: [epochs]", "unknown key 'given'"),
+        ("3: 3", "unknown key 3"),
+        ("- a\n- b", "a recipe has lines of 'name: value'"),
+        ("", "a recipe has lines of 'name: value'"),
+        ("a: [", "not a YAML file"),
+        ("!!python/object/apply:os.getcwd []", "not a YAML file"),
+    ],
+)
+def test_files_that_are_no_recipe(recipe: Any, line: str, said: str) -> None:
+    path = recipe(line)
+    with pytest.raises(UserError, match=re.escape(f"{path}: {said}")) as caught:
+        read_recipe(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_that_is_missing_or_no_text(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"missing\.yaml: No such file"):
+        read_recipe(tmp_path / "missing.yaml")
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match=r"bytes\.yaml: not a YAML file"):
+        read_recipe(tmp_path / "bytes.yaml")
+
+
+def test_recipe_values_have_the_same_limits(recipe: Any) -> None:
+    path = str(recipe("epochs: 0"))
+    assert refusal("--config", path) == "--epochs 0: must be 1 or more"
+    assert parse_train(["--config", path, "-e", "1"]).optimization.epochs == 1
+
+
+def test_a_saved_recipe_starts_the_same_run(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    argv = "-e 3 -s 0.25 --class-weights 1 3 --bilinear --no-amp --nodata nan --list a.csv"
+    config = parse_train([*argv.split(), "--max-steps", "5"])
+    save_config(config, path)
+    again = parse_train(["--config", str(path)])
+    assert repr(again.to_dict()) == repr(config.to_dict())  # nan is not equal to itself
+    assert again.launch.max_steps is None
+    assert list(yaml.safe_load(path.read_text())) == list(config.to_dict())
+
+
+# -- saved settings ------------------------------------------------------------------------
+
+
+def test_later_sources_win(recipe: Any) -> None:
+    """Default, then checkpoint, then recipe, then command line."""
+    saved = {"width": 8, "epochs": 8, "seed": 8, "bilinear": True, "amp": False}
+    path = str(recipe("epochs: 9\nseed: 9\n"))
+    config = with_saved(parse_train(["--config", path, "--seed", "10", "--amp"]), saved)
+    assert (config.network.width, config.optimization.epochs) == (8, 9)
+    assert config.optimization.seed == 10
+    assert config.network.bilinear is True and config.optimization.amp is True
+    assert config.optimization.batch_size == 4
+    assert config.given == {"config", "epochs", "seed", "amp"}
+
+
+def test_a_default_that_was_typed_wins_over_the_checkpoint() -> None:
+    for argv in (["-e", "10"], ["-e10"], ["--epochs=10"]):
+        assert with_saved(parse_train(argv), {"epochs": 3}).optimization.epochs == 10
+    assert not with_saved(parse_train(["--no_bilinear"]), {"bilinear": True}).network.bilinear
+    assert with_saved(parse_train(["--lr", "0.001"]), {"learning_rate": 1}) == TrainConfig()
+
+
+def test_a_resumed_run_stays_in_its_folder_and_this_start_s_options_hold() -> None:
+    saved = {
+        "checkpoints": "a", "exp_name": "b", "load": "c.pt", "max_steps": 3, "resume": "d.pt",
+        "given": ["epochs"], "config": "e.yaml", "of_a_later_version": 1,
+    }  # fmt: skip
+    assert with_saved(parse_train(["--workers", "2"]), saved) == parse_train(["--workers", "2"])
+
+
+def test_saved_lists_are_values_and_never_flags() -> None:
+    saved = {
+        "class_names": ["--epochs", "3"], "crop_size": [64, 96], "class_weights": [1, 2.5],
+        "list": "pairs.csv", "exp_name": None, "nodata": float("-inf"),
+    }  # fmt: skip
+    config = with_saved(parse_train([]), saved)
+    assert config.data.class_names == ("--epochs", "3") and config.optimization.epochs == 10
+    assert config.data.crop_size == (64, 96) and config.data.pairs_file == "pairs.csv"
+    assert config.optimization.class_weights == (1.0, 2.5)
+    assert config.to_dict() == {**TrainConfig().to_dict(), **saved}
+
+
+@pytest.mark.parametrize(
+    ("saved", "said"),
+    [
+        ({"epochs": "many"}, "epochs: 'many' can't be a value of --epochs"),
+        ({"scale": [0.5]}, "scale: [0.5] can't be a value of --scale"),
+        ({"class_names": "ab"}, "class_names: 'ab' can't be a value of --class-names"),
+        ({"crop_size": [64]}, "crop_size: [64] can't be"),
+        ({"amp": "no"}, "amp: 'no' can't be"),
+        ({"list": 1.5}, "list: 1.5 can't be a value of --list"),
+        ({"epochs": 0}, "--epochs 0: must be 1 or more"),
+        ({"images": "a"}, "--images and --masks"),
+    ],
+)
+def test_saved_settings_are_checked(saved: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        with_saved(parse_train([]), saved)
+
+
+def test_a_saved_setting_and_a_given_one_that_exclude_each_other() -> None:
+    with pytest.raises(UserError, match="--binary and --classes: use one of them"):
+        with_saved(parse_train(["--binary"]), {"classes": 3})
+
+
+def test_configuration_of_a_saved_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its data can be read where its tracking is not installed."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    config = config_from_saved({"wandb": True, "images": "a", "masks": "b", "seed": 3})
+    assert (config.data.images, config.data.masks) == ("a", "b")
+    assert config.optimization.seed == 3 and not config.run.wandb

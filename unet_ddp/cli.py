@@ -1,0 +1,300 @@
+"""Command lines, recipes and saved settings to configurations; mistakes in one line.
+
+The later wins: the default, the resumed checkpoint, ``--config recipe.yaml``, the command line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib.util
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import tyro
+
+from unet_ddp.config import MASK_VALUE, SAVED_NAMES, Limit, TrainConfig
+from unet_ddp.errors import UserError, quiet_pipe
+from unet_ddp.files import write_text
+
+Config = TypeVar("Config")
+Training = TypeVar("Training", bound=TrainConfig)
+
+_annotations = cache(partial(get_type_hints, include_extras=True))
+_NEED_EACH_OTHER = (("images", "masks"), ("val_images", "val_masks"), ("folds", "fold"))
+_EXCLUDE_EACH_OTHER = (
+    ("list", "images"), ("list", "val_images"), ("list", "folds"), ("folds", "val_images"),
+    ("binary", "mask_threshold"), ("binary", "palette"), ("mask_threshold", "palette"),
+    ("class_names", "palette"), ("binary", "classes"), ("mask_threshold", "classes"),
+    ("compile", "checkpointing"), ("resume", "load"),
+)  # fmt: skip
+
+
+# -- command lines -------------------------------------------------------------------------
+
+
+def parse_train(argv: Sequence[str]) -> TrainConfig:
+    """Return the configuration of a training run from a command line and the recipe it names.
+
+    Raises:
+        UserError: an unknown flag or recipe key, or a value out of its limits.
+    """
+    return parse_run(TrainConfig, argv, prog="train.py")
+
+
+def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Training:
+    """Return a `kind` of TrainConfig; see `parse_train`."""
+    # torch.distributed.launch passes the rank, which the environment has, too.
+    argv = [word for word in argv if not re.fullmatch(r"--local[-_]rank=\d+", word)]
+    config = parse(kind, argv, prog=prog)
+    given = _given_by(argv, config)
+    if config.launch.config is not None:
+        recipe = read_recipe(Path(config.launch.config))
+        values = {name: value for name, value in recipe.items() if name not in given}
+        config, given = _with_values(config, values), given | recipe.keys()
+    config = replace(_in_folder_of_resumed(config), given=given)
+    _validate(config)
+    return config
+
+
+def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
+    """Return a `kind` of configuration from a command line.
+
+    Raises:
+        UserError: what tyro says in a box, in one line; or a number out of its limits.
+        SystemExit: after ``--help``.
+    """
+    anything: Any = kind
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box), quiet_pipe():
+            config: Config = tyro.cli(
+                anything, args=argv, prog=prog, config=(tyro.conf.OmitArgPrefixes,)
+            )
+    except SystemExit:
+        if not box.getvalue():
+            raise
+        text = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯]", "", box.getvalue().partition("\n")[2])
+        paragraph = " ".join(text.partition("──")[0].split()).rstrip(
+            "."
+        )  # the first below the title
+        raise UserError(f"{paragraph}; see {prog} --help") from None
+    check_limits(config)
+    return config
+
+
+def _given_by(argv: Sequence[str], config: TrainConfig) -> frozenset[str]:
+    """Return the names of the settings that `argv` gives."""
+    names, given = _all_names(config), set()
+    for word in argv:
+        if word.startswith("-"):
+            name = word.split("=")[0].lstrip("-").replace("-", "_")
+            name = name if word.startswith("--") else name[:1]  # -e5
+            given |= {names[key] for key in (name, name.removeprefix("no_")) if key in names}
+    return frozenset(given)
+
+
+def _in_folder_of_resumed(config: Training) -> Training:
+    """Return `config` with the run folder of ``--resume FILE``."""
+    if config.launch.resume in (None, "auto"):
+        return config
+    folder = config.resume_file.parent
+    if config.run.exp_name is not None and config.folder.resolve() != folder.resolve():
+        raise UserError(
+            f"--resume {config.launch.resume} continues in {folder}: leave --exp-name out, or start "
+            "a new run from these weights with --load"
+        )
+    return replace(config, run=replace(config.run, checkpoints=str(folder), exp_name=None))
+
+
+# -- recipes and saved settings ------------------------------------------------------------
+
+
+def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
+    """Return `config` with a run's saved settings, but for those that were given this time.
+
+    Args:
+        config: from `parse_train`.
+        saved: from `TrainConfig.to_dict`; unknown names are ignored.
+
+    Raises:
+        UserError: a value that its setting can't have.
+    """
+    names = config.to_dict().keys() - {"checkpoints", "exp_name", "load"} - config.given
+    values = {name: value for name, value in saved.items() if name in names and value is not None}
+    config = _with_values(config, _typed_values(values, "the checkpoint's configuration"))
+    _validate(config)
+    return config
+
+
+def config_from_saved(saved: Mapping[str, Any]) -> TrainConfig:
+    """Return the configuration that a run saved, without its tracking; see `with_saved`."""
+    return with_saved(TrainConfig(given=frozenset({"wandb"})), saved)
+
+
+def save_config(config: TrainConfig, path: Path) -> None:
+    """Write `config` as a recipe that starts the same run; whole or not at all.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    import yaml
+
+    write_text(path, yaml.safe_dump(config.to_dict(), sort_keys=False))
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Return the settings in a YAML file by their names.
+
+    Raises:
+        UserError: no YAML file, an unknown key, or a value that its setting can't have.
+    """
+    import yaml
+
+    try:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}; --config takes a YAML file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
+    if not isinstance(recipe, dict):
+        raise UserError(f"{path}: a recipe has lines of 'name: value', named as the flags are")
+    names, values = _all_names(TrainConfig()), {}
+    for key, value in recipe.items():
+        name = names.get(str(key).replace("-", "_").lstrip("_"), "config")
+        if name == "config":
+            near = difflib.get_close_matches(str(key), names, n=1)
+            hint = f"did you mean {near[0]}?" if near else "see train.py --help"
+            raise UserError(f"{path}: unknown key {key!r}; {hint}")
+        if value is not None:
+            values[name] = value
+    return _typed_values(values, str(path))
+
+
+def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    settings, typed = _settings(TrainConfig()), {}
+    for name, value in values.items():
+        try:
+            typed[name] = _typed(value, settings[name].type)
+        except ValueError:
+            raise UserError(
+                f"{source}: {name}: {value!r} can't be a value of {_as_flag(name)}; see train.py --help"
+            ) from None
+    return typed
+
+
+def _typed(value: Any, kind: Any) -> Any:
+    """Return `value` as the type `kind`, or raise a ValueError."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        is_colour = MASK_VALUE in parts and isinstance(value, str)
+        return MASK_VALUE.instance_from_str([value]) if is_colour else _typed(value, parts[0])
+    if origin in (Union, UnionType):
+        for part in parts:
+            with contextlib.suppress(ValueError):
+                return _typed(value, part)
+    elif origin is tuple:
+        if isinstance(value, (list, tuple)) and (parts[-1] is ... or len(value) == len(parts)):
+            return tuple(_typed(item, parts[0]) for item in value)
+    elif value in parts or type(value) is kind:
+        return value
+    elif kind in (int, float, str) and type(value) in (int, str):
+        return kind(value)  # YAML takes 1e-3 for text and 7 for a number
+    raise ValueError
+
+
+# -- settings by name, limits and rules ----------------------------------------------------
+
+
+def _validate(config: TrainConfig) -> None:
+    """Refuse settings that no run can have."""
+    check_limits(config)
+    values = ((name, setting.value) for name, setting in _settings(config).items())
+    given = {name for name, value in values if value is not None and value is not False}
+    for pair in _NEED_EACH_OTHER:
+        if len(given.intersection(pair)) == 1:
+            raise UserError(f"{' and '.join(map(_as_flag, pair))}: use both or neither")
+    for pair in _EXCLUDE_EACH_OTHER:
+        if given.issuperset(pair):
+            raise UserError(f"{' and '.join(map(_as_flag, pair))}: use one of them")
+    data, optimization, launch = config.data, config.optimization, config.launch
+    if optimization.dice_weight == optimization.cross_entropy_weight == 0:
+        raise UserError("--dice-weight and --cross-entropy-weight are 0: one must be above 0")
+    if data.folds and data.fold and data.fold > data.folds:
+        raise UserError(f"--fold {data.fold}: must be at most {data.folds}, as --folds")
+    if data.group_pattern is not None:
+        try:
+            fault = "" if re.compile(data.group_pattern).groups else "has no group, as in '(.+)_'"
+        except re.error as error:
+            fault = f"not a regular expression: {error}"
+        if fault:
+            raise UserError(f"--group-pattern {data.group_pattern!r}: {fault}")
+    if launch.resume == "auto" and launch.overwrite:
+        raise UserError("--resume continues the run, --overwrite deletes it: use one of them")
+    if config.run.wandb and importlib.util.find_spec("wandb") is None:
+        raise UserError("--wandb: not installed; use pip install 'unet-ddp[wandb]'")
+
+
+def check_limits(config: object) -> None:
+    """Check each number of a configuration against the limit beside its field.
+
+    Raises:
+        UserError: naming the flag, the value and the limit.
+    """
+    for name, setting in _settings(config).items():
+        values = setting.value if isinstance(setting.value, tuple) else (setting.value,)
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        for limit in get_args(setting.type):
+            if isinstance(limit, Limit) and not all(number in limit for number in numbers):
+                shown = " ".join(map(str, values))
+                raise UserError(f"{_as_flag(name)} {shown}: must be {limit}")
+
+
+def _as_flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+class _Setting(NamedTuple):
+    group: str  # the field of the configuration that contains it; empty for one without groups
+    field: str
+    type: Any
+    value: Any
+
+
+def _settings(config: Any, group: str = "") -> dict[str, _Setting]:
+    """Return the fields of `config` and its groups, by their names in flags and recipes."""
+    settings: dict[str, _Setting] = {}
+    kind: Any = type(config)
+    types = _annotations(kind)
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            settings |= _settings(value, field.name)
+        elif field.name != "given":
+            name = SAVED_NAMES.get(field.name, field.name)
+            settings[name] = _Setting(group, field.name, types[field.name], value)
+    return settings
+
+
+def _all_names(config: TrainConfig) -> dict[str, str]:
+    """Return the settings' names by all names they have, as learning_rate by l and lr."""
+    settings = _settings(config)
+    names = {name: name for name in settings}
+    for name, setting in settings.items():
+        for part in get_args(setting.type):
+            names |= {alias.lstrip("-"): name for alias in getattr(part, "aliases", None) or ()}
+    return names
+
+
+def _with_values(config: Training, values: Mapping[str, Any]) -> Training:
+    settings = _settings(config)
+    for name, value in values.items():
+        group, field, *_ = settings[name]
+        config = replace(config, **{group: replace(getattr(config, group), **{field: value})})
+    return config

@@ -1,0 +1,28 @@
+"""``python -m unet_ddp demo-data``: write the built-in demo set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from unet_ddp.cli import parse
+from unet_ddp.config import flag
+from unet_ddp.data.demo import write_demo
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """Write the built-in demo set: drawn images with masks, and a few without."""
+
+    folder: Annotated[str, flag("DIR")] = "data/demo"
+    """Folder for its sub-folders imgs, masks and unseen."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the demo set and return the exit status."""
+    config = parse(DemoConfig, argv, prog="python -m unet_ddp demo-data")
+    folder = write_demo(Path(config.folder))
+    print(f"{folder}: imgs and masks to train on, unseen to predict")
+    return 0

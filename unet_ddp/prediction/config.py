@@ -1,0 +1,82 @@
+"""Settings of a prediction, and the command line of predict.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from unet_ddp.cli import parse
+from unet_ddp.config import Limit, flag
+from unet_ddp.errors import UserError
+
+
+@dataclass(frozen=True)
+class PredictConfig:
+    """Predict the masks of images with a trained network.
+
+    python predict.py image.jpg [more.jpg folder/ ...]
+    """
+
+    inputs: Annotated[tuple[str, ...], tyro.conf.Positional, flag("IMAGE ...")]
+    """Images, folders of images, patterns such as 'a/**/*.jpg', and .txt files with a path on each line."""
+    output: Annotated[str | None, flag("PATH", "-o")] = None
+    """The mask's file, or the folder for the masks of several images (default: next to each image)."""
+    model: Annotated[tuple[str, ...], flag("FILE ...", "-m")] = ()
+    """Checkpoint or exported network; several are averaged (default: checkpoints/best.pt, else the newest best.pt of the runs in checkpoints)."""
+    scale: Annotated[float | None, flag("FACTOR", "-s")] = None
+    """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
+    threshold: Annotated[float | None, flag("P", "-t")] = None
+    """Two classes: predict foreground where its probability is at least P (default: the checkpoint's, else the class with the highest probability)."""
+    tta: Literal["none", "mirror", "flips", "d4"] = "none"
+    """Average over transformed copies of the image: mirror: left-right (2 times the work); flips: also upside down (4); d4: also quarter turns (8)."""
+    tile: Annotated[int | None, flag("PIXELS")] = None
+    """Predict in overlapping square tiles with this side, after scaling (default: 1024 if an image does not fit into memory)."""
+    overlap: Annotated[float, flag("SHARE")] = 0.25
+    """Share of a tile's side that neighbouring tiles have in common, 0 <= SHARE < 1."""
+    mask_format: Literal["png", "tif"] = "png"
+    """Format of masks whose names --output does not give."""
+    overlay: bool = False
+    """Also write each image with its mask drawn over it, as image_overlay.png."""
+    probabilities: Literal["none", "png", "npy"] = "none"
+    """Also write the probabilities. png: a 16-bit image_probability_CLASS.png per class; npy: one image_probabilities.npy."""
+    rle: Annotated[str | None, flag("FILE")] = None
+    """Also write the run-length encoded masks of all images to a CSV file, as for the Carvana challenge."""
+    rle_order: Literal["rows", "columns"] = "rows"
+    """Pixel order of --rle. rows: as in the Carvana challenge; columns: as in the Data Science Bowl and most others."""
+    polygons: Annotated[str | None, flag("FILE")] = None
+    """Also write the outlines of all objects to a GeoJSON file."""
+    overwrite: bool = False
+    """Replace existing files."""
+    skip_existing: bool = False
+    """Skip images whose files already exist, to continue an interrupted job."""
+    batch_size: Annotated[int | None, flag("N", "-b"), Limit(at_least=1)] = None
+    """Images of equal size per batch (default: 8 on a GPU; one per core on a CPU)."""
+    workers: Annotated[int | None, flag("N"), Limit(at_least=1)] = None
+    """Threads that read, write and, on a CPU, predict (default: one per core)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: a GPU if there is one."""
+
+
+def parse_predict(argv: Sequence[str]) -> PredictConfig:
+    """Return the configuration of a prediction.
+
+    ``--model a.pt b.pt photo.jpg`` names two models: what can't be a model is an image.
+
+    Raises:
+        UserError: an unknown flag, or a value out of its limits.
+    """
+    config = parse(PredictConfig, argv, prog="predict.py")
+    names = config.model
+    count = next((n for n, name in enumerate(names) if n and not _is_model(name)), len(names))
+    if config.overwrite and config.skip_existing:
+        raise UserError("--overwrite and --skip-existing: use one of them")
+    return replace(config, model=names[:count], inputs=(*config.inputs, *names[count:]))
+
+
+def _is_model(name: str) -> bool:
+    path = Path(name)
+    return (path / "best.pt").exists() or path.suffix.lower() in (".pt", ".pth", ".onnx", ".ckpt")
