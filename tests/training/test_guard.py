@@ -70,7 +70,9 @@ def test_too_many_in_a_row_end_the_run_with_what_to_type() -> None:
     guard, lines = new_guard(most=3)
     guard.check(report(finite=False), 1)
     guard.check(report(finite=False), 2)
-    with pytest.raises(RunError, match=r"^step 3 skipped: .*images: a.png; stopped after 3 ") as error:
+    with pytest.raises(
+        RunError, match=r"^step 3 skipped: .*images: a.png; stopped after 3 "
+    ) as error:
         guard.check(report(finite=False), 3)
     assert "continue with --resume and a lower --lr" in str(error.value)
     assert len(lines) == 2

@@ -16,9 +16,7 @@ from unet_ddp.training.profiling import Profile
 
 
 def event(key: str, microseconds: float, count: int = 1, device: Any = DeviceType.CPU) -> Any:
-    return SimpleNamespace(
-        key=key, cpu_time_total=microseconds, count=count, device_type=device
-    )
+    return SimpleNamespace(key=key, cpu_time_total=microseconds, count=count, device_type=device)
 
 
 def finish(profile: Profile, events: list[Any], export: Any = lambda path: None) -> list[str]:
