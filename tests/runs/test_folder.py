@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from unet_ddp.evaluation.files import FILES as EVALUATION_FILES
 
 from tests.tiny import make_data, make_network, make_state
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.evaluation.files import FILES as EVALUATION_FILES
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs import folder as folder_module
 from unet_ddp.runs.folder import RunFolder
@@ -491,7 +491,7 @@ def test_a_rescue_folder_that_is_not_writable_is_said(
         disk.full = [tmp_path, rescue / "full"]
         folder.save(make_state())
         folder.wait()
-        with pytest.raises(RunError, match="; the rescue folder is not writable either$"):
+        with pytest.raises(RunError, match=r"; the rescue folder is not writable either$"):
             folder.finish(make_state(), None)
 
 
