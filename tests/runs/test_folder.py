@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from unet_ddp.evaluation.files import FILES as EVALUATION_FILES
 
 from tests.tiny import make_data, make_network, make_state
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.evaluation.tables import FILES as EVALUATION_FILES
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs import folder as folder_module
 from unet_ddp.runs.folder import RunFolder
@@ -270,9 +270,9 @@ def test_a_full_disk_at_the_start_is_a_mistake(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(folder_module, "save_config", full)
-    with pytest.raises(UserError, match=r": No space left on device; free some space, or"):
-        with open_folder(tmp_path):
-            pass
+    message = r": No space left on device; free some space, or"
+    with pytest.raises(UserError, match=message), open_folder(tmp_path):
+        pass
 
 
 # -- saving -------------------------------------------------------------------------------------
