@@ -48,7 +48,12 @@ class WandbWriter:
         resumed = latest.name.rpartition("-")[2] if state.done and latest.is_dir() else None
         try:
             self._run: Any = wandb.init(
-                project="unet_ddp", name=name, dir=folder, config=settings, id=resumed, resume="allow"
+                project="unet_ddp",
+                name=name,
+                dir=folder,
+                config=settings,
+                id=resumed,
+                resume="allow",
             )
         except wandb.Error as error:
             raise UserError(f"--wandb: {error}; run `wandb login`, or leave --wandb out") from None

@@ -15,7 +15,8 @@ import pytest
 
 from tests.data.checks.catalogue import CASES, PAGE, Case, make_case, run_case
 from tests.ranks import Ranks
-from unet_ddp.config import TrainConfig, parse_train
+from unet_ddp.cli import parse_train
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import check_classes, prepare_data
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.errors import UserError, one_line
