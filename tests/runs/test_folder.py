@@ -270,9 +270,9 @@ def test_a_full_disk_at_the_start_is_a_mistake(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(folder_module, "save_config", full)
-    with pytest.raises(UserError, match=r": No space left on device; free some space, or"):
-        with open_folder(tmp_path):
-            pass
+    message = r": No space left on device; free some space, or"
+    with pytest.raises(UserError, match=message), open_folder(tmp_path):
+        pass
 
 
 # -- saving -------------------------------------------------------------------------------------
@@ -491,7 +491,7 @@ def test_a_rescue_folder_that_is_not_writable_is_said(
         disk.full = [tmp_path, rescue / "full"]
         folder.save(make_state())
         folder.wait()
-        with pytest.raises(RunError, match="; the rescue folder is not writable either$"):
+        with pytest.raises(RunError, match=r"; the rescue folder is not writable either$"):
             folder.finish(make_state(), None)
 
 
