@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from unet_ddp.runs.background import Background
 
 from tests.conftest import SEED, data_flags, make_set
 from tests.ranks import Ranks, call_main
@@ -18,7 +19,6 @@ from tests.test_resume import assert_same_state, last, train
 from unet_ddp.errors import UserError
 from unet_ddp.network.compiled import compile_network
 from unet_ddp.runs import checkpoint
-from unet_ddp.runs.background import Background
 from unet_ddp.training.optimizer import AdamW
 
 SLOW = 0.05  # seconds

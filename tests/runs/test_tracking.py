@@ -342,3 +342,9 @@ def test_wandb_gets_the_cells_that_are_not_empty(
         ({"loss": 0.5, "epoch": 0}, 4),
         "finish",
     ]  # fmt: skip
+    config = TrainConfig(run=RunConfig(checkpoints=str(tmp_path), exp_name="run", wandb=True))
+    writers = tracking._open_writers(config, 0)
+    assert [type(writer) for writer in writers] == [CsvWriter, TensorBoardWriter, WandbWriter]
+    assert calls[-1]["name"] == "run" and calls[-1]["config"] == config.to_dict()
+    for writer in writers:
+        writer.close()

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image, ImageDraw
+from unet_ddp.prediction.outputs.files import Part, in_order, replacing
 
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.outputs.files import Part, in_order, replacing
 from unet_ddp.prediction.outputs.masks import read_ids, write_mask
 from unet_ddp.prediction.outputs.polygons import outline
 from unet_ddp.prediction.outputs.rle import decode_rle, encode_rle
