@@ -20,7 +20,7 @@ from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.evaluation.report.run import write_reports
+from unet_ddp.evaluation.report.write import write_reports
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import (
     build_state,

@@ -38,10 +38,10 @@ class Scores:
         predicted = [sum(column) for column in zip(*table, strict=True)]
         classes = list(zip(hits, truth, predicted, strict=True))
         return cls(
-            [_ratio(2 * h, t + p) for h, t, p in classes],
-            [_ratio(h, t + p - h) for h, t, p in classes],
-            [_ratio(h, p) for h, t, p in classes],
-            [_ratio(h, t) for h, t, p in classes],
+            [ratio(2 * h, t + p) for h, t, p in classes],
+            [ratio(h, t + p - h) for h, t, p in classes],
+            [ratio(h, p) for h, t, p in classes],
+            [ratio(h, t) for h, t, p in classes],
         )
 
     @property
@@ -55,7 +55,7 @@ class Scores:
         return _summary(self.iou_per_class)
 
 
-def _ratio(part: int, whole: int) -> float:
+def ratio(part: int, whole: int) -> float:
     return part / whole if whole else math.nan
 
 

@@ -1,10 +1,9 @@
-"""The report and the picture of a run, in its folder."""
+"""report.html and samples.png, written into the folder of a run."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset
-from unet_ddp.evaluation.output import write_whole
 from unet_ddp.evaluation.report.gallery import make_gallery
-from unet_ddp.evaluation.report.page import Page, figures, render, show
+from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
-from unet_ddp.evaluation.trained import Trained
+from unet_ddp.evaluation.tables import headline, show
 from unet_ddp.evaluation.validation_split import resizes_masks
+from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.checkpoint import load
 from unet_ddp.runs.weights import SavedModel, read_model
@@ -31,7 +30,7 @@ from unet_ddp.runs.weights import SavedModel, read_model
 _SAMPLES = 4
 
 
-def report_run(
+def write_report(
     folder: Path,
     pairs: list[Pair],
     world: World,
@@ -39,10 +38,17 @@ def report_run(
     notes: Sequence[str] = (),
     workers: int | None = None,
 ) -> Path:
-    """Write report.html from what the folder holds and what its best network makes of `pairs`.
+    """Score the run's best network on `pairs`, write report.html, and return its path.
 
-    They are scored at the network's scale, by the most probable class, on all ranks: as training's
-    validation does. Without them, or without best.pt, the page has the curves alone.
+    All ranks score, at the network's scale and by the most probable class, as training's
+    validation does. Without pairs, or without best.pt, the page has the curves alone.
+
+    Args:
+        folder: of the run.
+        pairs: its validation images.
+        world: the ranks that score them.
+        notes: lines for the head of the page.
+        workers: reading processes of this rank; None for a number that fits the cores.
 
     Raises:
         UserError: a file that can't be read or written, on every rank.
@@ -51,32 +57,31 @@ def report_run(
     model, best, resize_masks = world.on_main(lambda: _read_best(source))
     evaluation = None
     if model is not None and pairs:
-        trained = Trained.from_model(model, source, world.device)
-        dataset = EvaluationDataset(pairs, trained, full_size=False, resize_masks=resize_masks)
-        evaluation = score_pairs(trained, dataset, world, threshold=None, workers=workers)
+        predictor = Predictor.from_model(model, source, device=world.device, fold=False)
+        dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
+        evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
 
     def write() -> Path:
-        gallery = make_gallery(evaluation, trained, dataset) if evaluation else []
-        history = _rows(folder / "metrics.csv")
+        history = _read_rows(folder / "metrics.csv")
         page = Page(
             title=folder.absolute().name,
             facts=_facts(model, best, evaluation, len(history)),
             evaluation=evaluation,
-            gallery=gallery,
+            pictures=make_gallery(evaluation, predictor, dataset) if evaluation else [],
             history=history,
-            settings=_settings(folder / "config.yaml"),
+            settings=_read_settings(folder / "config.yaml"),
             notes=notes,
         )
         path = folder / "report.html"
-        with told(path):
-            write_whole(path, render(page))
+        with write_errors(path):
+            write_text(path, render(page))
         return path
 
     return world.on_main(write)
 
 
 def _read_best(path: Path) -> tuple[SavedModel | None, dict[str, Any] | None, bool]:
-    """The best network, its "score" and "epoch" (from 0), and whether its run resized masks."""
+    """Return the best network, its "score" and "epoch" (from 0), and if its run resized masks."""
     if not path.is_file():
         return None, None, False
     content = load(path)
@@ -89,34 +94,32 @@ def _facts(
     evaluation: Evaluation | None,
     epochs: int,
 ) -> list[tuple[str, str]]:
-    """What stands at the head of the page."""
+    """Return the entries at the head of the page."""
     facts = []
     if best is not None:
-        of = f" of {epochs}" if epochs else ""
-        facts.append(("validation Dice", f"{show(best['score'])} (epoch {best['epoch'] + 1}{of})"))
+        of_all = f" of {epochs}" if epochs else ""
+        score = f"{show(best['score'])} (epoch {best['epoch'] + 1}{of_all})"
+        facts.append(("validation Dice", score))
     if evaluation is not None:
-        facts += figures(evaluation)[1:]
+        facts += headline(evaluation)[1:]
     if model is not None:
         facts.append(("network", str(model.architecture)))
     return facts
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _read_rows(path: Path) -> list[dict[str, str]]:
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return loaded if isinstance(loaded, dict) else {}
+def _read_settings(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text(encoding="utf-8")) or {} if path.is_file() else {}
 
 
 def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path | None:
-    """samples.png: what the best network makes of a few of `pairs`; None without either.
+    """Write samples.png, the best network's masks of a few pairs; None without either.
 
     Raises:
         UserError: it can't be written, or an image can't be read any more.
@@ -130,8 +133,8 @@ def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path
         image = read_image(pair.image, predictor.format, scale=scale)
         truth = predictor.labels.to_ids(read_mask(pair.mask, scale=scale), pair.mask)
         samples.append((image, truth, predictor.predict_scaled(image, image.shape[:2]).ids))
-    with told(path):
-        draw_samples(samples, predictor.labels, path)
+    with write_errors(path), replacing(path) as temporary:
+        draw_samples(samples, predictor.labels, temporary)
     return path
 
 
@@ -149,16 +152,7 @@ def write_reports(
             score = load(best)["best"]
             log(f"best: epoch {score['epoch'] + 1}, validation Dice {score['score']:.4f}; {best}")
             log(f"samples: {picture} (image, truth, prediction)")
-        page = report_run(folder, pairs, world, workers=workers)
+        page = write_report(folder, pairs, world, workers=workers)
         log(f"report: {page}")
     except UserError as error:
         log(f"warning: {error}; write it later with python -m unet_ddp report {folder}")
-
-
-@contextmanager
-def told(path: Path) -> Iterator[None]:
-    """What keeps `path` from being written, as one line."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{path}: can't be written: {error.strerror or error}") from None
