@@ -107,11 +107,11 @@ def test_a_durable_file_is_flushed_before_and_its_folder_after_the_rename(
 
 
 def test_no_handle_stays_open(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for k in range(3):
         with replacing(tmp_path / f"{k}", durable=True):
             pass
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_text_is_utf_8_and_odd_names_are_kept(tmp_path: Path) -> None:
