@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from unet_ddp.data.checks.prepare import PreparedData
 
+from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
 
 from unet_ddp.data.dataset import Key, SegmentationDataset
 from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
@@ -107,11 +108,12 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
 
 
 def fetch(
-    dataset: EvaluationDataset, world: World, *, workers: int | None
+    dataset: EvaluationDataset, world: World, *, workers: int | None, show_progress: bool = False
 ) -> Iterator[EvaluationSample]:
     """Yield this rank's share of the samples.
 
-    With `workers` reading processes; None for a number that fits the cores.
+    With `workers` reading processes, or a number that fits the cores; a progress bar is shown by
+    the main process, and on a terminal only.
 
     Raises:
         UserError: a sample can't be read.
@@ -125,9 +127,10 @@ def fetch(
         multiprocessing_context=FORK if count > 0 else None,
         pin_memory=world.device.type == "cuda",
         worker_init_fn=start_worker,
-        generator=torch.Generator(),
+        generator=torch.Generator(),  # or it would draw on torch's global one
     )
-    for sample in loader:
+    is_silent = None if show_progress and world.is_main else True  # None: if this is a terminal
+    for sample in tqdm(loader, unit="image", leave=False, disable=is_silent):
         if isinstance(sample, UserError):
             raise sample
         yield sample

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fetch
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
-from unet_ddp.metrics.boundary import count_boundaries, default_tolerance
+from unet_ddp.metrics.boundary import BoundaryCounts, count_boundaries, default_tolerance
 from unet_ddp.metrics.counts import Counts, confidence, confusion, histogram
 from unet_ddp.prediction.predictor import Predictor
 
@@ -31,92 +31,68 @@ def score_pairs(
     workers: int | None = None,
     show_progress: bool = False,
 ) -> Evaluation:
-    """Score every pair, each on one rank; return the same result on every rank.
+    """Score every pair, each on one rank, and return the same result on every rank.
 
-    Args:
-        predictor: of one network, not folded: as training's validation has scored it.
-        dataset: the pairs.
-        world: the ranks to share them.
-        threshold: lowest probability of the foreground, for two classes; None for the most
-            probable class.
-        tolerance: pixels that a boundary may be off; None for 0.75 percent of the diagonal.
-        workers: reading processes of this rank; None for a number that fits the cores.
-        show_progress: show a progress bar on the main process.
+    The network of `predictor` is not folded, as in training's validation; `threshold` and
+    `tolerance` are those of `Evaluation`, `workers` and `show_progress` those of `fetch`.
 
     Raises:
         UserError: a file that can't be read or scored, on every rank.
     """
-    share = _Share(predictor, dataset, threshold, tolerance)
-    mistake = None
+    counts = Counts.zeros(predictor.labels.num_classes, predictor.device)
+    records, mistake = [], None
     try:
-        count = len(range(world.rank, len(dataset), world.size))
-        is_silent = None if show_progress and world.is_main else True  # None: on a terminal only
-        samples = fetch(dataset, world, workers=workers)
-        for sample in tqdm(samples, total=count, unit="image", leave=False, disable=is_silent):
-            share.count(sample)
+        for sample in fetch(dataset, world, workers=workers, show_progress=show_progress):
+            counted = _count(predictor, sample, counts, threshold=threshold, tolerance=tolerance)
+            records.append(ImageRecord(dataset.pairs[sample.pair].name, sample.pair, *counted))
     except UserError as error:  # raised after the gathering, which no rank may miss
         mistake = error
-    outcomes = world.gather((share.records, mistake))
+    outcomes = world.gather((records, mistake))
     for _, reason in outcomes:
         if reason is not None:
             raise reason
-    counts = share.counts.over_ranks()
+    counts = counts.over_ranks()
     return Evaluation(
         predictor.labels,
-        sorted((r for records, _ in outcomes for r in records), key=lambda record: record.pair),
-        counts.histogram.cpu().numpy(),
-        counts.confusion.cpu().numpy(),
-        threshold,
-        tolerance,
-        dataset.full_size,
+        sorted((r for found, _ in outcomes for r in found), key=lambda record: record.pair),
+        histogram=counts.histogram.cpu().numpy(),
+        as_trained=counts.confusion.cpu().numpy(),
+        threshold=threshold,
+        tolerance=tolerance,
+        full_size=dataset.full_size,
     )
 
 
-class _Share:
-    """Counts of one rank's share."""
+def _count(
+    predictor: Predictor,
+    sample: EvaluationSample,
+    counts: Counts,
+    *,
+    threshold: float | None,
+    tolerance: float | None,
+) -> tuple[NDArray[np.int64], list[BoundaryCounts]]:
+    """Add an image to `counts`; return its own confusion matrix (C, C) and boundary counts.
 
-    def __init__(
-        self,
-        predictor: Predictor,
-        dataset: EvaluationDataset,
-        threshold: float | None,
-        tolerance: float | None,
-    ) -> None:
-        self.predictor = predictor
-        self.pairs = dataset.pairs
-        self.threshold = threshold
-        self.tolerance = tolerance
-        self.records: list[ImageRecord] = []
-        self.counts = Counts.zeros(predictor.labels.num_classes, predictor.device)
-        """Its confusion is of the most probable classes at the network's scale."""
-
-    def count(self, sample: EvaluationSample) -> None:
-        """Count one image."""
-        classes, device = self.predictor.labels.num_classes, self.predictor.device
-        truth, scaled_truth = sample.truth.to(device), sample.scaled_truth.to(device)
-        logits = self.predictor.logits(sample.image)  # (1, C, h, w)
-        for rows in _bands(scaled_truth):
-            predicted = logits[:, :, rows].max(1).indices
-            self.counts.confusion.add_(confusion(predicted, scaled_truth[:, rows], classes))
-        logits = resize(logits, truth.shape[-2:])  # (1, C, H, W)
-        ids = torch.empty_like(truth)
-        table = np.zeros((classes, classes), np.int64)
-        for rows in _bands(truth):
-            some, true = logits[:, :, rows], truth[:, rows]
-            self.counts.histogram.add_(
-                histogram(confidence(some), some.max(1).indices, true, classes)
-            )
-            ids[:, rows] = decide(some, self.threshold).to(ids.dtype)
-            table += confusion(ids[:, rows], true, classes).cpu().numpy()
-        tolerance = self.tolerance
-        boundaries = count_boundaries(
-            ids[0].cpu().numpy(),
-            truth[0].cpu().numpy(),
-            classes,
-            tolerance=default_tolerance(*truth.shape[-2:]) if tolerance is None else tolerance,
-        )
-        name = self.pairs[sample.pair].name
-        self.records.append(ImageRecord(name, sample.pair, table, boundaries))
+    The confusion matrix of `counts` is that of the most probable classes at the network's scale.
+    """
+    classes, device = predictor.labels.num_classes, predictor.device
+    truth, scaled_truth = sample.truth.to(device), sample.scaled_truth.to(device)
+    logits = predictor.logits(sample.image)  # (1, C, h, w)
+    for rows in _bands(scaled_truth):
+        predicted = logits[:, :, rows].max(1).indices
+        counts.confusion.add_(confusion(predicted, scaled_truth[:, rows], classes))
+    logits = resize(logits, truth.shape[-2:])  # (1, C, H, W)
+    ids = torch.empty_like(truth)
+    table = np.zeros((classes, classes), np.int64)
+    for rows in _bands(truth):
+        some, true = logits[:, :, rows], truth[:, rows]
+        predicted = some.max(1).indices
+        counts.histogram.add_(histogram(confidence(some), predicted, true, classes))
+        ids[:, rows] = decide(some, threshold).to(ids.dtype)
+        table += confusion(ids[:, rows], true, classes).cpu().numpy()
+    distance = default_tolerance(*truth.shape[-2:]) if tolerance is None else tolerance
+    arrays = ids[0].cpu().numpy(), truth[0].cpu().numpy()
+    return table, count_boundaries(*arrays, classes, tolerance=distance)
 
 
 def _bands(masks: Tensor) -> Iterator[slice]:

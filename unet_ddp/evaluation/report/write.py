@@ -40,15 +40,8 @@ def write_report(
 ) -> Path:
     """Score the run's best network on `pairs`, write report.html, and return its path.
 
-    All ranks score, at the network's scale and by the most probable class, as training's
-    validation does. Without pairs, or without best.pt, the page has the curves alone.
-
-    Args:
-        folder: of the run.
-        pairs: its validation images.
-        world: the ranks that score them.
-        notes: lines for the head of the page.
-        workers: reading processes of this rank; None for a number that fits the cores.
+    All ranks score, at the network's scale and by the most probable class, as validation does.
+    Without pairs or best.pt the page has the curves alone; `notes` say why at its head.
 
     Raises:
         UserError: a file that can't be read or written, on every rank.
@@ -62,7 +55,7 @@ def write_report(
         evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
 
     def write() -> Path:
-        history = _read_rows(folder / "metrics.csv")
+        history, path = _read_rows(folder / "metrics.csv"), folder / "report.html"
         page = Page(
             title=folder.absolute().name,
             facts=_facts(model, best, evaluation, len(history)),
@@ -72,7 +65,6 @@ def write_report(
             settings=_read_settings(folder / "config.yaml"),
             notes=notes,
         )
-        path = folder / "report.html"
         with write_errors(path):
             write_text(path, render(page))
         return path
