@@ -72,7 +72,9 @@ def measure(root: Path) -> Size:
     return Size(
         lines={name: sum(lines[path] for path in paths) for name, paths in parts.items()},
         files={name: len(paths) for name, paths in parts.items()},
-        entries=sorted(p.name for p in (root / "unet_ddp").iterdir() if not p.name.startswith("__")),
+        entries=sorted(
+            p.name for p in (root / "unet_ddp").iterdir() if not p.name.startswith("__")
+        ),
         long_files=sorted(files, reverse=True),
         long_functions=sorted(functions, reverse=True),
         is_main_reads=reads,

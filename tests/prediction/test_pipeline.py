@@ -13,10 +13,10 @@ from PIL import Image
 
 from tests.prediction.models import make_predictor, write_photo
 from tests.prediction.outputs.test_rle import decode
-from unet_ddp.config import PredictConfig
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import pipeline as module
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.inputs import find_images
 from unet_ddp.prediction.outputs.names import name_outputs
 from unet_ddp.prediction.outputs.shards import ShardFile, read_shards

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from unet_ddp.config import PredictConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.names import ImageFiles, is_done, name_outputs
 
 LABELS = Labels((0, 1), names=("road", "car"))
