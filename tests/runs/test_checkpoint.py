@@ -355,7 +355,7 @@ def test_an_error_beside_training_is_not_lost(
 
 
 def test_overwriting_a_run_deletes_its_evaluation_and_nothing_of_others(tmp_path: Path) -> None:
-    from unet_ddp.evaluation.files import FILES
+    from unet_ddp.evaluation.tables import FILES
 
     for kept in ((), ("notes.txt", "old/scores.json")):
         evaluation = tmp_path / "evaluation"
