@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 
 import numpy as np
 import torch
@@ -101,27 +100,6 @@ def count_shards(counts: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
     gc.collect()
     leave(world)
     return totals
-
-
-def read_where_processes_are_spawned() -> int:
-    """How many samples a reading process gives in a process that would spawn others, as --nproc's do.
-
-    A spawned one would be sent the data set, which can't be: its class is known here alone.
-    """
-    from unet_ddp.evaluation.dataset import fetch
-
-    class Numbers:
-        def __len__(self) -> int:
-            return 3
-
-        def __getitem__(self, key: tuple[int, int]) -> int:
-            return key[1]
-
-    multiprocessing.set_start_method("spawn", force=True)
-    try:
-        return len(list(fetch(Numbers(), World(), workers=1)))  # type: ignore[arg-type]
-    finally:
-        multiprocessing.set_start_method(None, force=True)
 
 
 def on_main_results() -> tuple[int, str]:

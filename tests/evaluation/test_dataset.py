@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import pytest
 import torch
 from PIL import Image
 
-from tests import jobs
 from tests.evaluation.examples import grey_predictor, write_pairs
 from tests.ranks import Ranks
 from unet_ddp.data.dataset import SegmentationDataset
@@ -106,4 +106,24 @@ def test_the_main_process_shows_progress_on_a_terminal(
 
 def test_reading_processes_have_their_imports(ranks: Ranks) -> None:
     """Spawned ones would begin with seconds of them, for each report of a run by --nproc."""
-    assert ranks.run(1, jobs.read_where_processes_are_spawned) == [3]
+    assert ranks.run(1, read_where_processes_are_spawned) == [3]
+
+
+def read_where_processes_are_spawned() -> int:
+    """Return the samples that a reading process gives where others would be spawned.
+
+    A spawned one would be sent the data set, which can't be: its class is known here alone.
+    """
+
+    class Indices:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, key: tuple[int, int]) -> int:
+            return key[1]
+
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        return len(list(fetch(Indices(), World(), workers=1)))  # type: ignore[arg-type]
+    finally:
+        multiprocessing.set_start_method(None, force=True)

@@ -186,20 +186,22 @@ def test_many_classes_are_referred_to_confusion_csv() -> None:
 
 
 @pytest.mark.processes
-def test_the_keyboard_in_a_browser(page: Parsed, tmp_path: Path) -> None:
+def test_the_keyboard_in_a_browser(tmp_path: Path) -> None:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no chromium on this machine: the page's keys are not tried")
-    keys = ["ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft", "ArrowRight", "m"]
+    pictures = [PICTURES[0], *PICTURES]
+    source = render(Page(title="run", evaluation=example_evaluation(), pictures=pictures))
+    keys = ["ArrowRight", "ArrowRight", "ArrowLeft", "m"]
     event = "new KeyboardEvent('keydown', {key: 'KEY', bubbles: true})"
     script = "".join(f"document.body.dispatchEvent({event.replace('KEY', k)});" for k in keys)
     file = tmp_path / "page.html"
-    file.write_text(page.source.replace("</body>", f"<script>{script}</script></body>"))
+    file.write_text(source.replace("</body>", f"<script>{script}</script></body>"))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000",
              "--no-first-run", "--disable-background-networking", "--disable-component-update",
              "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]  # fmt: skip
     argv = [chromium, *flags, file.as_uri()]
     dom = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert '<output id="position">2 of 2</output>' in dom
+    assert '<output id="position">2 of 3</output>' in dom
     assert re.findall(r'<li class="card current" id="([^"]*)"', dom) == ["image-2"]
     assert re.search(r'<body class="bare"', dom)
