@@ -329,7 +329,7 @@ def test_any_number_of_processes_writes_the_same(here: Path, ranks: Ranks, size:
         (["empty/*.png"], "no image matches"),
         (["none.txt"], "none.txt: no images"),
         (["a.png", "--batch-size", "0"], "--batch-size 0"),
-        (["a.png", "--overwrite", "--skip-existing"], "give one"),
+        (["a.png", "--overwrite", "--skip-existing"], "use one of them"),
         (["a.png", "--tta", "cubes"], "--tta"),
     ],
 )
