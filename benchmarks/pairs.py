@@ -28,8 +28,9 @@ from unet_ddp.data.checks.scan import scan
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.loaders import TrainingSampler, make_loader
+from unet_ddp.data.loaders import SampleLoader
 from unet_ddp.data.pairs import find_pairs
+from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.data.splits import split_pairs
 
 EPOCHS = 3
@@ -71,7 +72,7 @@ def silent(items: Iterable[Any], total: int) -> Iterable[Any]:
 def measure(folder: Path, count: int) -> list[str]:
     """A row of the table."""
     make_files(folder, count)
-    find, (pairs, _) = timed(lambda: find_pairs(folder / "imgs", folder / "masks"))
+    find, pairs = timed(lambda: find_pairs(folder / "imgs", folder / "masks"))
     divide, split = timed(lambda: split_pairs(pairs, validation=10, seed=0))
     first, _ = timed(lambda: scan(pairs, progress=silent, workers=2))
     again, _ = timed(lambda: scan(pairs, progress=silent, workers=2))
@@ -118,7 +119,7 @@ def grow(dataset: SegmentationDataset) -> list[float]:
     sampler = TrainingSampler(len(dataset), 8, rank=0, size=1, seed=0)
     watched.epoch_length = len(sampler)
     gc.collect()
-    loader = make_loader(watched, sampler, batch_size=8, workers=1, pin=False)
+    loader = SampleLoader(watched, sampler, batch_size=8, workers=1)
     grown = []
     for epoch in range(EPOCHS):
         sampler.start_at(epoch, 0)

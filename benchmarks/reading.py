@@ -24,10 +24,9 @@ from PIL import Image
 from benchmarks.timing import draw, machine, ratios, take_turns
 from unet_ddp.config import DataConfig
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.cache import Contents, SampleCache, open_cache
-from unet_ddp.data.checks.prepare import prepare
+from unet_ddp.data.cache import SampleCache
+from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.data.formats.read import scaled_size
 from unet_ddp.data.pairs import Pair
 
 WIDTH, HEIGHT, IMAGES = 1918, 1280, 8  # Carvana's
@@ -79,13 +78,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def measure(config: DataConfig, scale: float, turns: int) -> dict[str, list[float]]:
     """Seconds per sample of each way of reading, turn by turn."""
-    data = prepare(config, seed=0, progress=lambda items, total: items)
+    data = prepare_data(config, seed=0, progress=lambda items, total: items)
     pairs = [*data.split.training, *data.split.validation][:IMAGES]
     photo = Augmentation.for_images(data.format, "photo", data.crop_size, seed=0)
 
-    sizes = [scaled_size(*data.sizes[pair.name], scale) for pair in pairs]
-    contents = Contents(pairs, sizes, data.labels, data.format, scale, False)
-    kept, _ = open_cache("disk", contents, limit=None, memory=None, token="")
+    kept = SampleCache(data.labels, data.format, scale=scale, resize_masks=False)
 
     def dataset(
         augmentation: Augmentation | None, cache: SampleCache | None = None

@@ -1,6 +1,6 @@
 """Validation's images per second, over the bare forward passes of as many images.
 
-    python -m benchmarks.score [--width 16] [--images 60] [--scale 1.0] [--cache disk …]
+    python -m benchmarks.score [--width 16] [--images 60] [--scale 1.0] [--no-cache …]
 
 Real: what train.py does after an epoch: its loader, one image at a time, confusion and histogram
 counted. The images are 240x160. The two take turns in one process.
@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
         os.environ["XDG_CACHE_HOME"] = home
         words = [
             *make_images(Path(home) / "data", 2 * options.images), "--validation", "50",
-            "--width", str(options.width), "--cache", "ram", "--checkpoints", f"{home}/run", *more,
+            "--width", str(options.width), "--cache", "--checkpoints", f"{home}/run", *more,
         ]  # fmt: skip
         world = join("auto", 60)
         config = parse_train(words)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.start
 
-The second start on a data set, whose scan and decoded pairs are kept (--cache disk): imports, the
+The second start on a data set, whose scan and decoded pairs are kept (--cache): imports, the
 command line, the scan of 100 pairs, the network, one step of four images, last.pt, the way out.
 """
 
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         os.environ["XDG_CACHE_HOME"] = home
         folders = (f"{home}/run{number}" for number in itertools.count())
         words = [
-            str(ROOT / "train.py"), *make_images(Path(home) / "data", 100), "--cache", "disk",
+            str(ROOT / "train.py"), *make_images(Path(home) / "data", 100), "--cache",
             "--max-steps", "1", "--width", "16",
         ]  # fmt: skip
         works = [

@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         words = [
             *make_images(Path(home) / "data", options.steps * options.batch_size),
             "--validation", "0", "--batch-size", str(options.batch_size),
-            "--width", str(options.width), "--epochs", "9999", "--cache", "ram", "--checkpoints", f"{home}/run", *more,
+            "--width", str(options.width), "--epochs", "9999", "--cache", "--checkpoints", f"{home}/run", *more,
         ]  # fmt: skip
         world = join("auto", 60)
         config = parse_train(words)

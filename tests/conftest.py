@@ -17,6 +17,8 @@ from tests.ranks import Ranks
 # Networks are small here, and threads that wait for each other on a machine with other work wait long.
 torch.set_num_threads(1)
 
+PROCESS_FIXTURES = {"ranks"}
+
 SEED = int(os.environ.get("TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 
 
@@ -24,13 +26,23 @@ def pytest_report_header() -> str:
     return f"random seed: {SEED} (set TEST_SEED to repeat)"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs from all tests, and from what they start, but with `-m gpu`.
+
+    CUDA looks once, at its first use, so the choice is one for the whole session.
+    """
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """GPU tests are for machines with one: left out elsewhere rather than skipped."""
-    if torch.cuda.is_available():
-        return
-    kept = [item for item in items if "gpu" not in item.keywords]
-    config.hook.pytest_deselected(items=[item for item in items if "gpu" in item.keywords])
-    items[:] = kept
+    """Deselect GPU tests where no GPU is seen; mark the tests that start processes."""
+    for item in items:
+        if not PROCESS_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.processes)
+    if not torch.cuda.is_available():
+        config.hook.pytest_deselected(items=[item for item in items if "gpu" in item.keywords])
+        items[:] = [item for item in items if "gpu" not in item.keywords]
 
 
 @pytest.fixture(scope="session")

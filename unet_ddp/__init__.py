@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,13 +14,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """What other programs use, imported when it is asked for: torch takes a second."""
-    if name == "Prediction":
-        from unet_ddp.prediction.prediction import Prediction
-
-        return Prediction
-    if name == "Predictor":
-        from unet_ddp.prediction.predictor import Predictor
-
-        return Predictor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a public class when it is first used: torch takes a second."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"unet_ddp.prediction.{name.lower()}"), name)

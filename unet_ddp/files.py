@@ -78,6 +78,15 @@ def write_errors(path: Path, advice: str = "") -> Iterator[None]:
         raise UserError(f"{reason}; {advice}" if advice else reason) from None
 
 
+def cache_folder() -> Path:
+    """Return the folder of this user's caches; it need not exist."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "unet_ddp"
+    except RuntimeError:  # a user without home, as in containers
+        return Path(tempfile.gettempdir()) / f"unet_ddp-{os.getuid()}"
+
+
 def check_writable(folder: Path, flag: str) -> None:
     """Check that `folder`, or the folder it would be created in, is writable.
 

@@ -1,76 +1,130 @@
-"""Samples are a function of (seed, epoch, index), and of nothing else."""
+"""An augmented sample is a function of (seed, epoch, index), and its mask follows its image."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-import torch
-from PIL import Image
 
-from tests.conftest import make_set
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.labels import IGNORE_ID, Labels
-from unet_ddp.data.loaders import ScoringSampler, TrainingSampler, make_loader
-from unet_ddp.data.pairs import find_pairs
-from unet_ddp.errors import UserError
+from unet_ddp.data.labels import IGNORE_ID
+
+AFFINE = {
+    "scale": (0.9, 1.1), "translate_percent": (-0.05, 0.05), "rotate": (-10, 10), "p": 0.5,
+    "fill": 0, "fill_mask": IGNORE_ID,
+}  # fmt: skip
+COLOURS = {
+    "brightness": (0.8, 1.2), "contrast": (0.8, 1.2), "saturation": (0.8, 1.2), "hue": (-0.02, 0.02),
+    "p": 0.5,
+}  # fmt: skip
+SHIFTED = [("HorizontalFlip", {"p": 0.5}), ("Affine", AFFINE)]
+TURNED = [SHIFTED[0], ("VerticalFlip", {"p": 0.5}), SHIFTED[1]]
+COLOURED = [("ColorJitter", COLOURS)]
 
 
-def dataset(folder: Path, *, seed: int = 3, preset: str = "photo") -> SegmentationDataset:
-    if not (folder / "imgs").exists():
-        make_set(folder, 8, size=(20, 26))
-    pairs, _ = find_pairs(folder / "imgs", folder / "masks")
-    augmentation = Augmentation(preset, None, colour=True, seed=seed)
-    return SegmentationDataset(
-        pairs, Labels((0, 255)), ImageFormat(3), scale=1.0, augmentation=augmentation
-    )
+def crop(height: int, width: int) -> list[tuple[str, dict[str, object]]]:
+    return [("RandomCrop", {"height": height, "width": width, "pad_if_needed": True, "fill": 0,
+                            "fill_mask": IGNORE_ID, "p": 1.0})]  # fmt: skip
 
 
-def stream(data: SegmentationDataset, workers: int, epochs: int = 2) -> list[bytes]:
-    """All samples of an augmented run, in the order of their keys, as bytes."""
-    sampler = TrainingSampler(len(data), 2, rank=0, size=1, seed=1)
-    loader = make_loader(data, sampler, batch_size=2, workers=workers, pin=False)
-    found = {}
-    for epoch in range(epochs):
-        sampler.start_at(epoch, 0)
-        for batch in loader:
-            for image, mask, pair in zip(*batch, strict=True):
-                found[epoch, int(pair)] = image.numpy().tobytes() + mask.numpy().tobytes()
-    return [found[key] for key in sorted(found)]
+@pytest.mark.parametrize(
+    ("preset", "size", "image_format", "expected"),
+    [
+        ("none", (8, 9), ImageFormat(3), crop(8, 9)),
+        ("photo", None, ImageFormat(3), SHIFTED + COLOURED),
+        ("photo", None, ImageFormat(3, "uint16"), SHIFTED),
+        ("photo", (8, 8), ImageFormat(1), crop(8, 8) + SHIFTED),
+        ("overhead", None, ImageFormat(4), TURNED),
+        ("overhead", (8, 9), ImageFormat(3), crop(8, 9) + TURNED + COLOURED),
+        ("overhead", (8, 8), ImageFormat(2),
+         crop(8, 8) + TURNED[:2] + [("RandomRotate90", {"p": 0.5})] + TURNED[2:]),
+    ],
+)  # fmt: skip
+def test_the_transforms_of_a_preset(
+    preset: str, size: tuple[int, int] | None, image_format: ImageFormat, expected: list[object]
+) -> None:
+    augmentation = Augmentation.for_images(image_format, preset, size, seed=0)
+    assert augmentation is not None
+    transforms = augmentation.compose.transforms
+    assert [type(transform).__name__ for transform in transforms] == [name for name, _ in expected]
+    for transform, (_, options) in zip(transforms, expected, strict=True):
+        assert {name: getattr(transform, name) for name in options} == {
+            name: {"x": value, "y": value} if name in ("scale", "translate_percent") else value
+            for name, value in options.items()
+        }
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker")
-def test_streams_differ_by_epoch_and_index_and_not_by_workers(tmp_path: Path) -> None:
-    data = dataset(tmp_path)
-    alone = stream(data, 0)
-    assert len(alone) == 16
-    assert len(set(alone)) >= 15  # an unchanged image may come twice, rarely
-    for workers in (1, 3):
-        assert stream(data, workers) == alone
-    assert stream(dataset(tmp_path, seed=4), 0) != alone
+def test_nothing_to_change() -> None:
+    assert Augmentation.for_images(ImageFormat(3), "none", None, seed=0) is None
+
+
+def test_a_sample_is_a_function_of_seed_epoch_and_index(rng: np.random.Generator) -> None:
+    image = rng.integers(0, 256, (20, 26, 3), dtype=np.uint8)
+    mask = rng.integers(0, 2, (20, 26), dtype=np.uint8)
+    before = image.copy(), mask.copy()
+
+    def draw(seed: int, epoch: int, index: int) -> bytes:
+        augmentation = Augmentation("photo", (16, 16), colour=True, seed=seed)
+        changed, ids = augmentation(image, mask, epoch=epoch, index=index)
+        assert changed.dtype == ids.dtype == np.uint8
+        return changed.tobytes() + ids.tobytes()
+
+    keys = [(3, 0, 0), (3, 0, 1), (3, 1, 0), (4, 0, 0), (0, 3, 0)]
+    drawn = [draw(*key) for key in keys]
+    assert len(set(drawn)) == len(keys)
+    assert [draw(*key) for key in keys] == drawn
+    one = Augmentation("photo", (16, 16), colour=True, seed=3)
+    for epoch, index in ((0, 1), (1, 0), (0, 0)):  # in another order, by one object
+        found = b"".join(part.tobytes() for part in one(image, mask, epoch=epoch, index=index))
+        assert found == drawn[keys.index((3, epoch, index))]
+    assert (image == before[0]).all() and (mask == before[1]).all()
+
+
+def test_padding_counts_nowhere() -> None:
+    augmentation = Augmentation("none", (16, 12), colour=True, seed=0)
+    image, mask = np.full((8, 10, 3), 200, np.uint8), np.zeros((8, 10), np.uint8)
+    changed, ids = augmentation(image, mask, epoch=0, index=0)
+    assert changed.shape == (16, 12, 3) and ids.shape == (16, 12)
+    assert (ids == 0).sum() == 80 and (ids == IGNORE_ID).sum() == 16 * 12 - 80
+    assert (changed[ids == 0] == 200).all() and (changed[ids == IGNORE_ID] == 0).all()
+
+
+@pytest.mark.parametrize("preset", ["photo", "overhead"])
+def test_a_rotated_in_border_counts_nowhere(preset: str) -> None:
+    """Neither as class 0 nor as another: it is black and IGNORE_ID."""
+    augmentation = Augmentation(preset, None, colour=False, seed=0)
+    image, mask = np.full((40, 40, 1), 200, np.uint8), np.ones((40, 40), np.uint8)
+    borders = 0
+    for index in range(20):
+        changed, ids = augmentation(image, mask, epoch=0, index=index)
+        assert set(np.unique(ids)) <= {1, IGNORE_ID}
+        assert (changed[ids == 1] >= 80).all()  # edges blend
+        assert (changed[ids == IGNORE_ID] <= 120).all()
+        borders += int((changed[ids == IGNORE_ID] == 0).any())
+    assert 5 <= borders <= 15  # about every second sample is turned or shifted
 
 
 @pytest.mark.parametrize("preset", ["photo", "overhead"])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
-def test_hundreds_of_bands_are_changed_alike(preset: str, dtype: str) -> None:
+def test_hundreds_of_bands_are_changed_alike(
+    preset: str, dtype: str, rng: np.random.Generator
+) -> None:
     """OpenCV takes 128. Each band, its mask too, is what a single one becomes."""
-    band = np.random.default_rng(0).integers(0, 200, (20, 26, 1)).astype(dtype)
+    band = rng.integers(0, 200, (20, 26, 1)).astype(dtype)
     mask = (band[..., 0] > 99).astype(np.uint8)
-    crop = (16, 16)
     many, one = (
-        Augmentation.for_images(ImageFormat(channels, dtype), preset, crop, seed=5)
+        Augmentation.for_images(ImageFormat(channels, dtype), preset, (16, 16), seed=5)
         for channels in (300, 1)
     )
     assert many is not None and one is not None
-    for index in range(20):
-        image, ids = many(np.repeat(band, 300, axis=2), mask, epoch=1, index=index)
+    order = np.arange(300) % 3 + 1  # bands in the order they came in
+    for index in range(10):
+        image, ids = many(band * order.astype(dtype), mask, epoch=1, index=index)
         expected, expected_ids = one(band, mask, epoch=1, index=index)
         assert image.shape == (16, 16, 300) and image.dtype == band.dtype
-        assert (image == expected).all()
-        assert (ids == expected_ids).all()
+        assert (image[..., ::3] == expected).all() and (ids == expected_ids).all()
+        assert (image[..., 299] == image[..., 2]).all() and (image[..., 64] == image[..., 1]).all()
+        assert image[..., 1].sum() > image[..., 0].sum()
 
 
 def test_flips_are_independent() -> None:
@@ -90,7 +144,7 @@ def test_flips_are_independent() -> None:
 
 @pytest.mark.parametrize("preset", ["none", "photo", "overhead"])
 @pytest.mark.parametrize("size", [(16, 40), (64, 64)])
-def test_crops_have_one_size_and_mask_follows_image(preset: str, size: tuple[int, int]) -> None:
+def test_the_mask_follows_the_image(preset: str, size: tuple[int, int]) -> None:
     augmentation = Augmentation(preset, (32, 32), colour=True, seed=0)
     image = np.zeros((*size, 3), np.uint8)
     image[4:12, 6:30] = 200
@@ -102,62 +156,3 @@ def test_crops_have_one_size_and_mask_follows_image(preset: str, size: tuple[int
         valid = follows != IGNORE_ID
         agreeing = ((changed.max(axis=2) > 100) == (follows == 1))[valid].mean()
         assert agreeing > 0.93  # edges blend
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_a_world_sees_each_sample_once_at_the_same_step(size: int) -> None:
-    """29 images, global batch 12: two steps, 24 different images, whatever the world."""
-    expected = [
-        set(list(TrainingSampler(29, 12, rank=0, size=1, seed=9))[12 * k : 12 * k + 12])
-        for k in range(2)
-    ]
-    samplers = [TrainingSampler(29, 12 // size, rank=r, size=size, seed=9) for r in range(size)]
-    shares = [list(sampler) for sampler in samplers]
-    share = 12 // size
-    steps = [
-        {key for keys in shares for key in keys[share * k : share * (k + 1)]} for k in range(2)
-    ]
-    assert steps == expected
-    assert len(steps[0] | steps[1]) == 24
-    for sampler, keys in zip(samplers, shares, strict=True):
-        sampler.start_at(0, 1)
-        assert list(sampler) == keys[share:]
-        assert len(sampler) == share
-        sampler.start_at(1, 0)
-        assert [index for _, index in sampler] != [index for _, index in keys]
-
-
-def test_scoring_takes_each_image_once() -> None:
-    for count in range(1, 10):
-        for size in (1, 2, 3, 4):
-            shares = [list(ScoringSampler(count, rank=r, size=size)) for r in range(size)]
-            indices = sorted(index for share in shares for _, index in share)
-            assert indices == list(range(count))
-
-
-def test_what_is_fetched_together_is_given_one_by_one(tmp_path: Path) -> None:
-    """The same batches of one, however many a message holds; one that can't be read is left out."""
-    make_set(tmp_path, 8, size=(20, 26))
-    (tmp_path / "imgs" / "broken.png").write_bytes(b"no picture")
-    Image.new("L", (26, 20)).save(tmp_path / "masks" / "broken.png")
-    pairs, _ = find_pairs(tmp_path / "imgs", tmp_path / "masks")
-    data = SegmentationDataset(pairs, Labels((0, 255)), ImageFormat(3), scale=1.0, bad="left out")
-    sampler = ScoringSampler(len(data), rank=0, size=1)
-    told: list[UserError] = []
-    found = []
-    for count in (1, 3, 9):
-        loader = make_loader(
-            data, sampler, batch_size=count, workers=0, pin=False, note=told.append, singly=True
-        )
-        found.append(list(loader))
-    assert [len(samples) for samples in found] == [8, 8, 8]
-    assert len(told) == 3
-    for samples in zip(*found, strict=True):
-        for part in zip(*samples, strict=True):
-            assert part[0].shape[0] == 1
-            assert all(torch.equal(part[0], other) for other in part[1:])
-
-
-def test_a_batch_larger_than_the_set_is_refused() -> None:
-    with pytest.raises(UserError, match="one step takes 8 images"):
-        TrainingSampler(7, 4, rank=0, size=2, seed=0)

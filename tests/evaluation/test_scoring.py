@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from unet_ddp.evaluation.files import FILES
+from unet_ddp.evaluation.output import write_files
 
 from tests import jobs
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
-from unet_ddp.evaluation.files import FILES
-from unet_ddp.evaluation.output import write_files
 from unet_ddp.network.architecture import build_network
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs.weights import load_weights, read_model
@@ -62,7 +62,7 @@ def call_in_windows(words: list[str], folder: str) -> tuple[int, str, str]:
     """As on a machine whose memory no image fits into."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unet_ddp.evaluation.trained.TILE", 16)
-        patch.setattr("unet_ddp.evaluation.trained.all_memory", lambda device: 0)
+        patch.setattr("unet_ddp.evaluation.trained.total_memory", lambda device: 0)
         patch.setattr("unet_ddp.evaluation.scoring._AT_ONCE", 100)
         return call_main("unet_ddp.__main__", words, folder)
 
@@ -84,10 +84,11 @@ def test_in_windows_too_ranks_make_no_difference(ranks: Ranks, run: Path, tmp_pa
 
 def test_windows_are_predicts() -> None:
     """Wide enough, they give the whole image's logits."""
+    from unet_ddp.evaluation.trained import Trained
+
     from tests.prediction.test_tiling import lively_network, noise
     from unet_ddp.data.labels import Labels
     from unet_ddp.data.preprocessing import Preprocessing
-    from unet_ddp.evaluation.trained import Trained
 
     pixels = Preprocessing.for_images(3, 255, scale=1.0)
     trained = Trained(lively_network(), Labels((0, 1)), pixels, torch.device("cpu"))
@@ -97,7 +98,7 @@ def test_windows_are_predicts() -> None:
         patch.setattr("unet_ddp.evaluation.trained.TILE", 512)
         patch.setattr("unet_ddp.evaluation.trained.OVERLAP", 0.5)
         assert torch.equal(trained(image), whole)
-        patch.setattr("unet_ddp.evaluation.trained.all_memory", lambda device: 0)
+        patch.setattr("unet_ddp.evaluation.trained.total_memory", lambda device: 0)
         found = trained(image)
     assert not torch.equal(found, whole)
     assert (found - whole).abs().max() < 1e-4 * max(1, float(whole.abs().max()))
@@ -182,13 +183,14 @@ def test_more_classes_and_ignored_pixels(ranks: Ranks, tmp_path: Path) -> None:
 
 def test_holes_and_resized_masks_are_treated_as_in_training(tmp_path: Path) -> None:
     """Pixels without data are not scored, at full size as at the network's scale."""
+    from unet_ddp.evaluation.trained import Trained
+
     from unet_ddp.data.dataset import SegmentationDataset
     from unet_ddp.data.labels import IGNORE_ID, Labels
     from unet_ddp.data.pairs import Pair
     from unet_ddp.data.preprocessing import Preprocessing
     from unet_ddp.errors import UserError
     from unet_ddp.evaluation.dataset import EvaluationDataset
-    from unet_ddp.evaluation.trained import Trained
 
     pixels = np.random.default_rng(0).random((20, 30), np.float32)
     pixels[:4] = -9999

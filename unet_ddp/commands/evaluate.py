@@ -3,17 +3,18 @@
     python -m unet_ddp evaluate
     torchrun --nproc_per_node=4 -m unet_ddp evaluate --model best.pt --images DIR --masks DIR
 
-All processes score their share; the main one writes and speaks.
+All processes score their share; the main one writes the results and prints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-from tqdm import tqdm
+import torch
 
 from unet_ddp.cli import parse
 from unet_ddp.config import Limit, flag
@@ -21,20 +22,19 @@ from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample
-from unet_ddp.evaluation.files import result_files
-from unet_ddp.evaluation.output import check_output, write_files
+from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.report.gallery import make_gallery
-from unet_ddp.evaluation.report.page import Page, figures, render
+from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
-from unet_ddp.evaluation.table import scores_as_text
-from unet_ddp.evaluation.trained import Trained, check_described, one_thread
-from unet_ddp.evaluation.validation_split import own_validation, resizes_masks
+from unet_ddp.evaluation.tables import FILES, headline, result_files, terminal_table
+from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
+from unet_ddp.files import check_writable, replacing, write_errors
+from unet_ddp.prediction.backends import check_described
+from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs import checkpoint
-from unet_ddp.runs.folder import find_model
 from unet_ddp.runs.tracking import show_files
-from unet_ddp.runs.weights import SavedModel, read_model, with_scale
+from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
 
 
 @dataclass(frozen=True)
@@ -83,129 +83,138 @@ def parse_evaluate(argv: Sequence[str]) -> EvaluateConfig:
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    """The command line, then the story on every process."""
+    """Parse the command line and evaluate on every process."""
     try:
         config = parse_evaluate(argv)
-    except UserError as mistake:
-        exit_with_error(mistake)
+    except UserError as error:
+        exit_with_error(error)
     run_on_all_ranks(
         evaluate, config, nproc=config.nproc, device=config.device, timeout=config.timeout
     )
 
 
+def evaluate(config: EvaluateConfig, world: World) -> int:
+    """Find model and pairs, score them, write and print the results."""
+    if world.device.type == "cpu":
+        torch.set_num_threads(1)  # their number decides the last bits of a convolution
+    job = world.on_main(lambda: find_job(config, world))
+    predictor = Predictor.from_model(job.model, job.source, device=world.device, fold=False)
+    dataset = EvaluationDataset(job.pairs, predictor, full_size=True, resize_masks=job.resize_masks)
+    evaluation = score_pairs(
+        predictor,
+        dataset,
+        world,
+        threshold=job.threshold,
+        tolerance=config.tolerance,
+        workers=config.workers,
+        show_progress=True,
+    )
+    world.on_main(lambda: finish(job, evaluation, predictor, dataset))
+    return 0
+
+
 @dataclass(frozen=True)
-class Task:
-    """What is to be scored, and where its results go."""
+class Job:
+    """A model, the pairs to score it on, and the folder for the results."""
 
     model: SavedModel
     source: Path
     best: dict[str, Any] | None
-    """Training's "score" for this network, and its "epoch" from 0; None where none is told."""
+    """Training's "score" for this network, and its "epoch" from 0; None where not known."""
     pairs: list[Pair]
     images: str
-    """Which images those are, in words."""
+    """Which images those are, for people."""
     is_own: bool
-    """Whether they are the validation images of the network's run."""
+    """They are the validation images of the network's run."""
     resize_masks: bool
     threshold: float | None
     output: Path
 
 
-def evaluate(config: EvaluateConfig, world: World) -> int:
-    """Find model and pairs, score them, write and tell."""
-    one_thread(world)
-    task = world.on_main(lambda: find_task(config, world))
-    trained = Trained.from_model(task.model, task.source, world.device)
-    dataset = EvaluationDataset(task.pairs, trained, full_size=True, resize_masks=task.resize_masks)
-
-    def progress(samples: Iterable[EvaluationSample], total: int) -> Iterable[EvaluationSample]:
-        silent = None if world.is_main else True
-        return tqdm(samples, total=total, unit="image", leave=False, disable=silent)
-
-    evaluation = score_pairs(
-        trained,
-        dataset,
-        world,
-        threshold=task.threshold,
-        tolerance=config.tolerance,
-        workers=config.workers,
-        progress=progress,
-    )
-    world.on_main(lambda: finish(task, evaluation, trained, dataset))
-    return 0
-
-
-def find_task(config: EvaluateConfig, world: World) -> Task:
-    """Everything that can be wrong is found here, before the first image is scored."""
+def find_job(config: EvaluateConfig, world: World) -> Job:
+    """Find model and pairs, and all mistakes before the first image is scored."""
     source = find_model(config.model)
     output = Path(config.output) if config.output else source.parent / "evaluation"
     check_output(output, overwrite=config.overwrite)
     content = checkpoint.load(source)
-    best = None if "optimizer" in content else content.get("best")  # last.pt is another epoch's
     model = with_scale(read_model(source), config.scale)
     labels = check_described(model, source)[1]
     if config.threshold is not None and labels.num_classes != 2:
         raise UserError(
-            f"--threshold {config.threshold}: is for two classes, {source} has {labels.num_classes}"
+            f"--threshold {config.threshold}: for two classes, {source} has {labels.num_classes}"
         )
+    is_own = config.images is None or config.masks is None
     if config.images is not None and config.masks is not None:
-        pairs = find_pairs(Path(config.images), Path(config.masks))[0]
-        images = f"in {config.images}"
+        pairs = find_pairs(Path(config.images), Path(config.masks))
     else:
-        pairs = own_validation(content, source, labels, progress=show_files, workers=world.cores)
-        images = "of its run's validation"
-    threshold = config.threshold or (model.threshold if labels.num_classes == 2 else None)
-    is_own = config.images is None
-    return Task(
-        model, source, best, pairs, images, is_own, resizes_masks(content), threshold, output
+        pairs = rebuild(content, source, labels, progress=show_files, workers=world.cores)
+    return Job(
+        model,
+        source,
+        best=None if "optimizer" in content else content.get("best"),  # last.pt is another epoch's
+        pairs=pairs,
+        images="of its run's validation" if is_own else f"in {config.images}",
+        is_own=is_own,
+        resize_masks=resizes_masks(content),
+        threshold=config.threshold or (model.threshold if labels.num_classes == 2 else None),
+        output=output,
     )
+
+
+def check_output(folder: Path, *, overwrite: bool) -> None:
+    """Check that results may be written to `folder`, without writing anything.
+
+    Raises:
+        UserError: it has results and `overwrite` is not given, or is not writable.
+    """
+    existing = [folder / name for name in FILES if (folder / name).exists()]
+    if existing and not overwrite:
+        raise UserError(f"{existing[0]} already exists; use --overwrite, or another --output")
+    check_writable(folder, "--output")
 
 
 def finish(
-    task: Task, evaluation: Evaluation, trained: Trained, dataset: EvaluationDataset
+    job: Job, evaluation: Evaluation, predictor: Predictor, dataset: EvaluationDataset
 ) -> None:
-    """Write the files and show the scores."""
-    about = {
-        "model": str(task.source),
-        "scored": f"{len(task.pairs)} images {task.images}",
-    }
-    files = result_files(evaluation, about)
+    """Write the files and print the scores."""
+    scored = f"{len(job.pairs)} images {job.images}"
+    facts = [("model", str(job.source)), ("images", scored)]
+    if job.best is not None:
+        facts.append(("trained for", f"{job.best['epoch'] + 1} epoch(s)"))
     page = Page(
-        title=f"Evaluation of {task.source}",
-        facts=[
-            ("model", str(task.source)),
-            ("images", about["scored"]),
-            *task_facts(task, evaluation),
-        ],
+        title=f"Evaluation of {job.source}",
+        facts=[*facts, *headline(evaluation)],
         evaluation=evaluation,
-        gallery=make_gallery(evaluation, trained, dataset),
-        notes=list(task.model.notes),
+        pictures=make_gallery(evaluation, predictor, dataset),
+        notes=predictor.notes,
     )
-    write_files(task.output, {**files, "report.html": render(page)})
-    for line in [*told(task, evaluation), *scores_as_text(evaluation)]:
-        print(line)
-    if task.is_own and task.best is not None:
+    files = result_files(evaluation, {"model": str(job.source), "scored": scored})
+    files["report.html"] = render(page)
+    write_results(job.output, files)
+    how = "the most probable class"
+    if evaluation.threshold is not None:
+        how = f"foreground from probability {evaluation.threshold:g} on"
+    print(f"model: {job.source}", *predictor.notes, sep="\n  ")
+    print(f"scored: {scored}, at their own size; {how}")
+    print(*terminal_table(evaluation), sep="\n")
+    if job.is_own and job.best is not None:
         print(
-            f"as training's validation scores it (scale {trained.preprocessing.scale:g}, the more "
+            f"as training's validation scores it (scale {predictor.preprocessing.scale:g}, the most "
             f"probable class): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
-            f"{task.best['score']:.6f}"
+            f"{job.best['score']:.6f}"
         )
-    print(f"wrote {task.output}/: {', '.join(sorted([*files, 'report.html']))}")
+    print(f"wrote {job.output}/: {', '.join(sorted(files))}")
 
 
-def task_facts(task: Task, evaluation: Evaluation) -> list[tuple[str, str]]:
-    """What else the report's head says."""
-    trained = [("trained for", f"{task.best['epoch'] + 1} epoch(s)")] if task.best else []
-    return [*trained, *figures(evaluation)]
+def write_results(folder: Path, files: Mapping[str, str]) -> None:
+    """Write all `files` (text by name) or none, in place of earlier results.
 
-
-def told(task: Task, evaluation: Evaluation) -> list[str]:
-    """What was scored, and how."""
-    lines = [f"model: {task.source}", *(f"  {note}" for note in task.model.notes)]
-    how = (
-        f"foreground from probability {evaluation.threshold:g} on"
-        if evaluation.threshold is not None
-        else "the most probable class"
-    )
-    lines.append(f"scored: {len(task.pairs)} images {task.images}, at their own size; {how}")
-    return lines
+    Raises:
+        UserError: a file can't be written.
+    """
+    with write_errors(folder, "make room, or use another --output"), ExitStack() as stack:
+        for name, text in files.items():  # the stack replaces them after the last is written
+            temporary = stack.enter_context(replacing(folder / name))
+            temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
+        for name in set(FILES) - set(files):
+            (folder / name).unlink(missing_ok=True)

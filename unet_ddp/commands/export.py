@@ -18,25 +18,25 @@ from unet_ddp.cli import parse
 from unet_ddp.config import flag
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.files import replacing, write_errors
 from unet_ddp.prediction.backends import (
     METADATA,
     LoadedModel,
     OnnxBackend,
+    TorchBackend,
+    build_model,
     import_extra,
-    open_network,
 )
-from unet_ddp.prediction.outputs.files import replacing
+from unet_ddp.runs.weights import read_model, with_scale
 
 LARGEST_DIFFERENCE = 1e-4
-"""Of probabilities, between a file and the network that it was made from."""
-_SIZES = (
-    (1, 64, 96),
-    (2, 97, 131),
-    (1, 33, 50),
-    (1, 9, 21),
-    (1, 160, 240),
-)  # images, height and width
-_TRACED = (2, 75, 107)  # a size at which nothing divides evenly
+"""Of probabilities, between an exported file and its network."""
+_SIZES = ((1, 64, 96), (2, 97, 131), (1, 33, 50), (1, 9, 21), (1, 160, 240))  # (N, H, W)
+_TRACED = (2, 75, 107)  # sides that no stride divides
+_CPU = torch.device("cpu")
+
+Program = Callable[[Tensor], Tensor]
+"""From pixels (N, H, W, C) to probabilities (N, num_classes, H, W)."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 class Exported(nn.Module):
-    """From pixels as files hold them to logits and probabilities."""
+    """A network with its normalisation and softmax."""
 
     mean: Tensor
     factor: Tensor
@@ -80,74 +80,112 @@ class Exported(nn.Module):
         self.register_buffer("factor", (1 / std).view(1, -1, 1, 1))
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, H, W, C) to logits and probabilities, both (N, num_classes, H, W)."""
-        images = (pixels.permute(0, 3, 1, 2).float() - self.mean) * self.factor
+        """Return logits and probabilities (N, num_classes, H, W) of pixels (N, H, W, C)."""
+        images = (pixels.permute(0, 3, 1, 2).float() - self.mean) * self.factor  # (N, C, H, W)
         logits: Tensor = self.network(images)
         return logits, logits.softmax(1)
 
 
 def export(config: ExportConfig) -> list[str]:
-    """Write the file, and compare it with the network at several sizes; what was found, in lines.
+    """Write the file, compare it with the network at several sizes, and return lines to print.
 
     Raises:
-        UserError: a package is missing, or something is there already.
-        RunError: the file gives other probabilities than the network; it is not kept.
+        UserError: a package is missing, or the file already exists.
+        RunError: the file's probabilities differ from the network's; it is not kept.
     """
-    path = Path(config.output)
-    ending = ".onnx" if config.format == "onnx" else ".pt2"
-    if path.suffix.lower() != ending:
-        raise UserError(f"{path}: a file of --format {config.format} ends in {ending}")
-    if path.exists() and not config.overwrite:
-        raise UserError(f"{path}: is there already; give --overwrite, or another name")
-    if config.format == "onnx":
-        for name in ("onnx", "onnxscript", "onnxruntime"):
-            import_extra(name, f"{path}")
-    network, architecture, member = open_network(
-        Path(config.checkpoint), torch.device("cpu"), config.scale
+    path, source = _check_paths(config)
+    saved = with_scale(read_model(source), config.scale)
+    model = build_model(saved, source, _CPU, fold=False)
+    assert isinstance(model.backend, TorchBackend)
+    network = model.backend.network.to(memory_format=torch.contiguous_format)
+    pixels = model.preprocessing
+    module = Exported(network, pixels)
+    write, load = (
+        (_write_onnx, _load_onnx) if config.format == "onnx" else (_write_program, _load_program)
     )
-    module = Exported(network.to(memory_format=torch.contiguous_format), member.preprocessing)
-    write = _write_onnx if config.format == "onnx" else _write_program
-    with replacing(path) as half:
-        write(module, member, half)
-        run = _open_onnx(half) if config.format == "onnx" else _open_program(half)
-        difference = largest_difference(module, run, member.preprocessing)
+    with write_errors(path), replacing(path) as temporary:
+        write(module, model, temporary)
+        difference = largest_difference(module, load(temporary), pixels)
         if difference > LARGEST_DIFFERENCE:
             raise RunError(
                 f"{path}: not kept: its probabilities differ by up to {difference:.1e} from those of "
-                f"{config.checkpoint}"
+                f"{source}"
             )
     sizes = ", ".join(f"{width}x{height}" for _, height, width in _SIZES)
     return [
-        f"{path}: {architecture}",
-        f"  pixels (N, H, W, {architecture.channels}) of {member.preprocessing.dtype}, at scale "
-        f"{member.preprocessing.scale:g}, to logits and probabilities "
-        f"(N, {architecture.num_classes}, H, W)",
+        f"{path}: {saved.architecture}",
+        f"  pixels (N, H, W, {pixels.channels}) of {pixels.dtype}, at scale {pixels.scale:g}, to "
+        f"logits and probabilities (N, {model.labels.num_classes}, H, W)",
         f"  probabilities differ by at most {difference:.1e} from the checkpoint's ({sizes} pixels)",
     ]
 
 
-def _program(module: Exported, preprocessing: Preprocessing) -> Any:
-    """The network traced for any number of images of any size."""
-    count, height, width = _TRACED
-    pixels = _pixels(preprocessing, count, height, width)
+def _check_paths(config: ExportConfig) -> tuple[Path, Path]:
+    """Return the file to write and the checkpoint, once it can be written."""
+    if not config.output:
+        raise UserError("export: give a checkpoint and the file to write, e.g. best.pt model.onnx")
+    path = Path(config.output)
+    suffix = ".onnx" if config.format == "onnx" else ".pt2"
+    if path.suffix.lower() != suffix:
+        raise UserError(f"{path}: a file of --format {config.format} ends in {suffix}")
+    if path.exists() and not config.overwrite:
+        raise UserError(f"{path}: already exists; use --overwrite, or another name")
+    if config.format == "onnx":
+        for name in ("onnx", "onnxscript", "onnxruntime"):
+            import_extra(name, path)
+    return path, Path(config.checkpoint)
+
+
+def largest_difference(module: Exported, program: Program, preprocessing: Preprocessing) -> float:
+    """Return by how much a program's probabilities differ from the network's, over all sizes."""
+    largest = 0.0
+    for size in _SIZES:
+        pixels = _noise(preprocessing, size)
+        with torch.inference_mode():
+            expected = module(pixels)[1]
+        largest = max(largest, float((program(pixels) - expected).abs().max()))
+    return largest
+
+
+def _noise(preprocessing: Preprocessing, size: tuple[int, int, int]) -> Tensor:
+    """Return random pixels (N, H, W, C) of the images' type and range."""
+    shape = (*size, preprocessing.channels)
+    noise = np.random.default_rng(0).uniform(preprocessing.low, preprocessing.high, shape)
+    return torch.from_numpy(noise.astype(preprocessing.dtype))
+
+
+def _trace(module: Exported, preprocessing: Preprocessing) -> Any:
+    """Return the network traced for any number of images of any size."""
     auto = torch.export.Dim.DYNAMIC
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # of what torch will do otherwise some day
-        return torch.export.export(module, (pixels,), dynamic_shapes=({0: auto, 1: auto, 2: auto},))
+        warnings.simplefilter("ignore")  # of what torch will deprecate
+        return torch.export.export(
+            module,
+            (_noise(preprocessing, _TRACED),),
+            dynamic_shapes=({0: auto, 1: auto, 2: auto},),
+        )
 
 
-def _write_program(module: Exported, member: LoadedModel, path: Path) -> None:
-    program = _program(module, member.preprocessing)
+def _write_program(module: Exported, model: LoadedModel, path: Path) -> None:
+    program = _trace(module, model.preprocessing)
     with path.open("wb") as file:
-        torch.export.save(program, file, extra_files={f"{METADATA}.json": _about(member)})
+        torch.export.save(program, file, extra_files={f"{METADATA}.json": _metadata(model)})
 
 
-def _write_onnx(module: Exported, member: LoadedModel, path: Path) -> None:
-    onnx = import_extra("onnx", str(path))
+def _load_program(path: Path) -> Program:
+    with path.open("rb") as file:
+        # Its guards refuse some sizes that it computes correctly, as the comparison shows.
+        module = torch.export.load(file).module(check_guards=False)
+    return lambda pixels: module(pixels)[1].detach()
+
+
+def _write_onnx(module: Exported, model: LoadedModel, path: Path) -> None:
+    onnx = import_extra("onnx", path)
+    traced = _trace(module, model.preprocessing)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            _program(module, member.preprocessing),
+            traced,
             dynamo=True,
             input_names=["pixels"],
             output_names=["logits", "probabilities"],
@@ -155,54 +193,26 @@ def _write_onnx(module: Exported, member: LoadedModel, path: Path) -> None:
         )
     assert program is not None
     proto = program.model_proto
-    about = proto.metadata_props.add()
-    about.key, about.value = METADATA, _about(member)
+    proto.metadata_props.add(key=METADATA, value=_metadata(model))
     onnx.checker.check_model(proto)
     path.write_bytes(proto.SerializeToString())
 
 
-def _about(member: LoadedModel) -> str:
-    """All that prediction needs to know besides the network."""
-    return json.dumps(
-        {
-            "labels": member.labels.to_dict(),
-            "classes": member.labels.class_names,
-            "colours": [list(colour) for colour in member.labels.colours],
-            "preprocessing": member.preprocessing.to_dict(),
-            "threshold": member.threshold,
-            "stride": member.backend.stride,
-            "bytes_per_pixel": member.backend.bytes_per_pixel,
-        }
-    )
-
-
-def largest_difference(
-    module: Exported, run: Callable[[Tensor], Tensor], preprocessing: Preprocessing
-) -> float:
-    """Between the probabilities of the network and of its file, over images of several sizes."""
-    largest = 0.0
-    for count, height, width in _SIZES:
-        pixels = _pixels(preprocessing, count, height, width)
-        with torch.inference_mode():
-            expected = module(pixels)[1]
-        largest = max(largest, float((run(pixels) - expected).abs().max()))
-    return largest
-
-
-def _open_onnx(path: Path) -> Callable[[Tensor], Tensor]:
-    backend = OnnxBackend(path, torch.device("cpu"))
+def _load_onnx(path: Path) -> Program:
+    backend = OnnxBackend(path, _CPU)
     return lambda pixels: backend(pixels).softmax(1)
 
 
-def _open_program(path: Path) -> Callable[[Tensor], Tensor]:
-    with path.open("rb") as file:
-        # Its guards hold the sizes it was traced with apart from others; what it computes is the same.
-        module = torch.export.load(file).module(check_guards=False)
-    return lambda pixels: module(pixels)[1].detach()
-
-
-def _pixels(preprocessing: Preprocessing, count: int, height: int, width: int) -> Tensor:
-    """Noise of the images' kind."""
-    shape = (count, height, width, preprocessing.channels)
-    noise = np.random.default_rng(0).uniform(preprocessing.low, preprocessing.high, shape)
-    return torch.from_numpy(noise.astype(preprocessing.dtype))
+def _metadata(model: LoadedModel) -> str:
+    """Return all that prediction needs besides the network, as JSON."""
+    return json.dumps(
+        {
+            "labels": model.labels.to_dict(),
+            "classes": model.labels.class_names,
+            "colours": [list(colour) for colour in model.labels.colours],
+            "preprocessing": model.preprocessing.to_dict(),
+            "threshold": model.threshold,
+            "stride": model.backend.stride,
+            "bytes_per_pixel": model.backend.bytes_per_pixel,
+        }
+    )

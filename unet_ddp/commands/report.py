@@ -1,4 +1,4 @@
-"""``python -m unet_ddp report``: write a run's report.html anew."""
+"""``python -m unet_ddp report``: write a run's report.html again."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.evaluation.report.run import report_run
-from unet_ddp.evaluation.trained import check_described
-from unet_ddp.evaluation.validation_split import own_validation
+from unet_ddp.evaluation.report.write import write_report
+from unet_ddp.evaluation.validation_split import rebuild
+from unet_ddp.prediction.backends import check_described
 from unet_ddp.runs import checkpoint
-from unet_ddp.runs.folder import find_model
 from unet_ddp.runs.tracking import show_files
-from unet_ddp.runs.weights import read_model
+from unet_ddp.runs.weights import find_model, read_model
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class ReportConfig:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Score the best network of a run on its validation images again, and write the page.
+    """Score a run's best network on its validation images again, and write the page.
 
     Raises:
         UserError: no run, or a page that can't be written.
@@ -49,31 +48,29 @@ def main(argv: Sequence[str]) -> int:
     pairs, notes = find_validation(folder / "best.pt", world)
     for note in notes:
         print(f"warning: {note}")
-    print(f"wrote {report_run(folder, pairs, world, notes=notes)}")
+    print(f"wrote {write_report(folder, pairs, world, notes=notes)}")
     return 0
 
 
-def find_validation(source: Path, world: World) -> tuple[list[Pair], list[str]]:
-    """The run's validation images, or why there are none: the curves can be shown all the same."""
-    if not source.is_file():
-        return [], [f"no scores and images: there is no {source}"]
-    labels = check_described(read_model(source), source)[1]
-    content = checkpoint.load(source)
-    try:
-        return own_validation(content, source, labels, progress=show_files, workers=world.cores), []
-    except UserError as mistake:
-        return [], [f"no scores and images: {mistake}"]
-
-
 def find_run(given: str | None) -> Path:
-    """The run folder given, or that of the newest run.
+    """Return the run folder given, or that of the newest run.
 
     Raises:
-        UserError: there is none.
+        UserError: it has no run.
     """
     folder = Path(given) if given is not None else find_model(None).parent
     if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
-        raise UserError(
-            f"{folder}: holds no run (neither best.pt nor metrics.csv); name its folder"
-        )
+        raise UserError(f"{folder}: best.pt and metrics.csv not found; name the folder of a run")
     return folder
+
+
+def find_validation(source: Path, world: World) -> tuple[list[Pair], list[str]]:
+    """Return the run's validation images; without them none, and a note that says why."""
+    if not source.is_file():
+        return [], [f"no scores and images: {source} not found"]
+    labels = check_described(read_model(source), source)[1]
+    content = checkpoint.load(source)
+    try:
+        return rebuild(content, source, labels, progress=show_files, workers=world.cores), []
+    except UserError as error:
+        return [], [f"no scores and images: {error}"]

@@ -9,56 +9,47 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.cache import SampleCache
-from unet_ddp.data.formats.header import ImageFormat, Pixels
-from unet_ddp.data.formats.read import read_mask, read_with_nodata_mask, resize_nearest
+from unet_ddp.data.cache import Arrays, SampleCache
+from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.formats.read import read_mask, read_with_nodata_mask
+from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
 
 Key = tuple[int, int]
-"""(epoch, index): all that a sample depends on, so that workers hold no state."""
+"""(epoch, index): all that a sample depends on, so that reading processes keep no state."""
 
-_OWN: tuple[Literal["C", "W"], ...] = (
-    "C",
-    "W",
-)  # as torch wants memory that it shares; copied where not
-_DRAWS = 100  # other samples that are tried in the place of one that can't be read
+_WRITABLE: list[Literal["C", "W"]] = ["C", "W"]  # what torch.from_numpy needs; copied if not
 
 
 class Sample(NamedTuple):
-    """One pair, or a batch of them with N in front."""
+    """One image with its class ids, or a batch with a leading axis N."""
 
     image: Tensor
-    """(H, W, C) as in the file: channels_last already, for 8 bit a quarter of float's bytes."""
+    """(H, W, C) in the files' type: channels_last already, and for 8 bit a quarter of float's bytes."""
     mask: Tensor
-    """(H, W) uint8 class ids, IGNORE_ID where to ignore."""
+    """(H, W) uint8 class ids; IGNORE_ID for pixels that do not count."""
     pair: Tensor
-    """int64: the number of the pair in its data set."""
+    """int64: index of the pair in its data set."""
 
 
-class Replaced(NamedTuple):
-    """A sample in the place of one that can't be read; none where nothing is to be in its place."""
-
-    sample: Sample | None
-    errors: list[UserError]
-
-
-class SegmentationDataset(Dataset[Sample | Replaced | UserError]):
+class SegmentationDataset(Dataset[Sample | UserError]):
     """Pairs of files as samples.
 
     Args:
+        pairs: images and masks.
+        labels: map the masks' values to class ids.
+        image_format: of all images.
         scale: images and masks are reduced to this fraction of their size.
         augmentation: None for the images as they are.
         size: (height, width) that all samples must have; None for any.
-        resize_masks: bring masks of another size to that of their images.
-        bad: what becomes of a pair that can't be read: told, replaced by another, or left out.
-        cache: where samples are kept as they come from the reader.
+        resize_masks: resize masks of another size to that of their images.
+        cache: keeps samples, decoded and scaled.
     """
 
     def __init__(
@@ -71,7 +62,6 @@ class SegmentationDataset(Dataset[Sample | Replaced | UserError]):
         augmentation: Augmentation | None = None,
         size: tuple[int, int] | None = None,
         resize_masks: bool = False,
-        bad: Literal["told", "replaced", "left out"] = "told",
         cache: SampleCache | None = None,
     ) -> None:
         self.images = PathTable(pair.image for pair in pairs)
@@ -82,66 +72,52 @@ class SegmentationDataset(Dataset[Sample | Replaced | UserError]):
         self.augmentation = augmentation
         self.size = size
         self.resize_masks = resize_masks
-        self.bad = bad
         self.cache = cache
-        self.slots = cache.slots(pairs) if cache is not None else None
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, key: Key) -> Sample | Replaced | UserError:
-        """The sample, or why it can't be read: what a worker raises would lose its form."""
+    def __getitem__(self, key: Key) -> Sample | UserError:
+        """Return the sample, or why it can't be read: a DataLoader would rewrite what is raised."""
         try:
-            return self._read(*key)
+            return self._sample(*key)
         except UserError as error:
-            if self.bad == "told":
-                return error
-            return Replaced(None, [error]) if self.bad == "left out" else self._another(key, error)
+            return error
 
-    def _another(self, key: Key, error: UserError) -> Replaced | UserError:
-        """Another sample, by (epoch, index) alone: the same one on any number of ranks."""
-        errors = [error]
-        for other in np.random.default_rng([1, *key]).integers(len(self), size=_DRAWS):
-            try:
-                return Replaced(self._read(key[0], int(other)), errors)
-            except UserError as again:
-                errors.append(again)
-        return error
-
-    def _read(self, epoch: int, index: int) -> Sample:
-        image, mask = self._kept(index)
+    def _sample(self, epoch: int, index: int) -> Sample:
+        image, mask = self._load(index)
         if self.size is not None and image.shape[:2] != self.size:
+            (height, width), (rows, columns) = image.shape[:2], self.size
             raise UserError(
-                f"{self.images[index]}: at its scale {image.shape[1]}x{image.shape[0]} pixels, the "
-                f"others {self.size[1]}x{self.size[0]}; give --crop-size to train on parts of one size"
+                f"{self.images[index]}: {width}x{height} pixels after scaling, the others "
+                f"{columns}x{rows}; use --crop-size to train on crops of one size"
             )
         if self.augmentation is not None:
             image, mask = self.augmentation(image, mask, epoch=epoch, index=index)
         return Sample(
-            torch.from_numpy(np.require(image, requirements=_OWN)),
-            torch.from_numpy(np.require(mask, requirements=_OWN)),
+            torch.from_numpy(np.require(image, requirements=_WRITABLE)),
+            torch.from_numpy(np.require(mask, requirements=_WRITABLE)),
             torch.tensor(index),
         )
 
-    def _kept(self, index: int) -> tuple[Pixels, NDArray[np.uint8]]:
-        """The pair, decoded now or before."""
-        if self.cache is None or self.slots is None:
-            return self._decode(index)
-        slot = int(self.slots[index])
-        found = self.cache.get(slot)
-        if found is None:
-            found = self._decode(index)
-            self.cache.put(slot, *found)
-        return found
+    def _load(self, index: int) -> Arrays:
+        """Return a pair's arrays from the cache, or from its files."""
+        image, mask = self.images[index], self.masks[index]
+        if self.cache is None:
+            return self._decode(image, mask)
+        return self.cache.load(image, mask, lambda: self._decode(image, mask))
 
-    def _decode(self, index: int) -> tuple[Pixels, NDArray[np.uint8]]:
-        """Image (H, W, C) and class ids (H, W) of a pair, scaled."""
-        image_path, mask_path = self.images[index], self.masks[index]
+    def _decode(self, image_path: Path, mask_path: Path) -> Arrays:
+        """Return image (H, W, C) and class ids (H, W) of two files, scaled."""
         image, nodata_mask = read_with_nodata_mask(image_path, self.format, scale=self.scale)
         mask = self.labels.to_ids(read_mask(mask_path, scale=self.scale), mask_path)
         if mask.shape != image.shape[:2]:
             if not self.resize_masks:
-                raise UserError(f"{mask_path}: not of the size of {image_path}; make them equal")
+                (rows, columns), (height, width) = mask.shape, image.shape[:2]
+                raise UserError(
+                    f"{mask_path} is {columns}x{rows}, its image {width}x{height}; resize one, or "
+                    "use --resize-masks"
+                )
             mask = resize_nearest(mask, image.shape[:2])
         if nodata_mask is not None:
             mask[nodata_mask] = IGNORE_ID
@@ -151,18 +127,18 @@ class SegmentationDataset(Dataset[Sample | Replaced | UserError]):
 class PathTable:
     """Many paths in two arrays.
 
-    A list of them would grow a reading process's memory epoch by epoch: to look at a Python
-    object writes its reference count, which copies the page that was shared with the parent.
+    A list of them would grow a reading process's memory epoch by epoch: reading a Python object
+    writes its reference count, which copies the page that was shared with the parent.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
         encoded = [os.fsencode(path) for path in paths]
         self.ends = np.cumsum([0, *map(len, encoded)])
-        self.letters = np.frombuffer(b"".join(encoded), np.uint8)
+        self.bytes = np.frombuffer(b"".join(encoded), np.uint8)
 
     def __len__(self) -> int:
         return len(self.ends) - 1
 
-    def __getitem__(self, number: int) -> Path:
-        start, end = self.ends[number], self.ends[number + 1]
-        return Path(os.fsdecode(self.letters[start:end].tobytes()))
+    def __getitem__(self, index: int) -> Path:
+        start, end = self.ends[index], self.ends[index + 1]
+        return Path(os.fsdecode(self.bytes[start:end].tobytes()))

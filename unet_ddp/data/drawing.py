@@ -1,4 +1,4 @@
-"""Masks drawn over images, for people to look at."""
+"""Pictures of masks over their images."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from unet_ddp.data.formats.header import Pixels
 from unet_ddp.data.labels import Labels
 
 _GAP = 4  # pixels between pictures
-TINT = (0, 255, 150)  # for the one foreground class of two
+TINT = (0, 255, 150)  # for the foreground of two classes
 
 
 def draw_mask(image: Pixels, ids: NDArray[np.uint8], labels: Labels) -> Tensor:
-    """`image` (H, W, C) with the classes of `ids` (H, W) in colour over it, (3, H, W) uint8.
+    """Return `image` (H, W, C) with the classes of `ids` (H, W) over it, (3, H, W) uint8.
 
-    Class 0 is left clear where there are two: it is the background.
+    Of two classes only the second, the foreground, is tinted.
     """
     from torchvision.utils import draw_segmentation_masks
 
-    shown = [k for k in range(labels.num_classes) if labels.num_classes > 2 or k > 0]
-    colours: list[str | tuple[int, int, int]] = [
-        labels.colours[k] if labels.num_classes > 2 else TINT for k in shown
-    ]
+    shown = range(labels.num_classes) if labels.num_classes > 2 else (1,)
+    colours: list[str | tuple[int, int, int]] = (
+        [labels.colours[k] for k in shown] if labels.num_classes > 2 else [TINT]
+    )
     classes = torch.tensor(shown).view(-1, 1, 1)
     layers = torch.from_numpy(ids)[None] == classes  # (classes shown, H, W)
-    drawn: Tensor = draw_segmentation_masks(visible(image), layers, alpha=0.5, colors=colours)
+    drawn: Tensor = draw_segmentation_masks(to_rgb(image), layers, alpha=0.5, colors=colours)
     return drawn
 
 
 def draw_samples(
     samples: list[tuple[Pixels, NDArray[np.uint8], NDArray[np.uint8]]], labels: Labels, path: Path
 ) -> None:
-    """A picture with a row for each sample: image, truth and prediction side by side."""
+    """Write a picture with a row per sample: image, truth and prediction."""
     rows = [
         _join(
-            [visible(image), draw_mask(image, truth, labels), draw_mask(image, predicted, labels)],
+            [to_rgb(image), draw_mask(image, truth, labels), draw_mask(image, predicted, labels)],
             axis=2,
         )
         for image, truth, predicted in samples
@@ -52,16 +52,16 @@ def draw_samples(
 def draw_grid(
     samples: list[tuple[Pixels, NDArray[np.uint8]]], labels: Labels, path: Path, *, columns: int
 ) -> None:
-    """A picture of images with their masks over them, `columns` in a row, beside the plain image."""
+    """Write a picture of images, each followed by its mask over it, `columns` pairs per row."""
     pictures = [
-        _join([visible(image), draw_mask(image, ids, labels)], axis=2) for image, ids in samples
+        _join([to_rgb(image), draw_mask(image, ids, labels)], axis=2) for image, ids in samples
     ]
     rows = [_join(pictures[n : n + columns], axis=2) for n in range(0, len(pictures), columns)]
     save_picture(_join(rows, axis=1), path)
 
 
 def _join(pictures: list[Tensor], axis: int) -> Tensor:
-    """Pictures (3, H, W) side by side (axis 2) or stacked (axis 1), on white."""
+    """Return pictures (3, H, W) joined in a row (axis 2) or a column (axis 1), on white."""
     height, width = (max(picture.shape[side] for picture in pictures) for side in (1, 2))
     padded = []
     for picture in pictures:
@@ -73,12 +73,12 @@ def _join(pictures: list[Tensor], axis: int) -> Tensor:
 
 
 def save_picture(picture: Tensor, path: Path) -> None:
-    """Write a (3, H, W) uint8 picture."""
+    """Write a (3, H, W) uint8 picture as PNG."""
     Image.fromarray(picture.permute(1, 2, 0).numpy()).save(path, format="PNG")
 
 
-def visible(image: Pixels) -> Tensor:
-    """Any image as 8-bit colour (3, H, W): the first bands, other types by the image's own range."""
+def to_rgb(image: Pixels) -> Tensor:
+    """Return any image as 8-bit colour (3, H, W): its first bands, stretched if not 8 bit."""
     pixels = torch.from_numpy(image[..., :3].astype(np.float32))
     if image.dtype != np.uint8:
         low, high = float(pixels.min()), float(pixels.max())

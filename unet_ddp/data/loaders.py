@@ -1,4 +1,4 @@
-"""Which sample goes to which rank at which step, and the loaders that fetch them."""
+"""The loaders of a run: reading processes that fetch each rank's share of the samples."""
 
 from __future__ import annotations
 
@@ -6,154 +6,247 @@ import gc
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, Sampler, default_collate
-from tqdm import tqdm
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from unet_ddp.data.dataset import Key, Replaced, Sample, SegmentationDataset
-from unet_ddp.distributed.stop_signal import ignore_in_worker
+from unet_ddp.config import TrainConfig
+from unet_ddp.data.augmentation import Augmentation
+from unet_ddp.data.cache import SampleCache
+from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
+from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
+from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, one_line
+from unet_ddp.errors import UserError
+
+if TYPE_CHECKING:
+    from unet_ddp.data.checks.check import PreparedData
 
 # Ranks that --nproc spawns would spawn their reading processes too: seconds of imports for each.
 FORK = "fork" if sys.platform == "linux" else None
 
-
-class TrainingSampler(DistributedSampler[Key]):
-    """This rank's keys of an epoch, from any step on.
-
-    Step k of a world of any size takes the same global batch: torch's DistributedSampler
-    deals a permutation of (seed, epoch) out one by one, and the last samples that fill no
-    global batch are left out.
-
-    Args:
-        count: number of training images.
-        per_step: images per rank in one step of the optimizer.
-
-    Raises:
-        UserError: not one global batch can be filled.
-    """
-
-    def __init__(self, count: int, per_step: int, *, rank: int, size: int, seed: int) -> None:
-        super().__init__(
-            range(count),  # type: ignore[arg-type]  # only its length is used
-            num_replicas=size,
-            rank=rank,
-            seed=seed,
-            drop_last=True,
-        )
-        self.per_step = per_step
-        self.first_step = 0
-        self.steps = count // (per_step * size)
-        """Steps of the optimizer in a whole epoch."""
-        if self.steps == 0:
-            raise UserError(
-                f"--batch-size: one step takes {per_step * size} images ({per_step} for each of "
-                f"{size} process(es)), and there are {count} to train on; make it smaller"
-            )
-
-    def start_at(self, epoch: int, step: int) -> None:
-        """The next pass is over what `epoch` has from `step` on: index arithmetic, no replay."""
-        self.set_epoch(epoch)
-        self.first_step = step
-
-    def __iter__(self) -> Iterator[Key]:
-        indices: list[int] = list(super().__iter__())  # type: ignore[arg-type]
-        mine = indices[self.first_step * self.per_step : self.steps * self.per_step]
-        return ((self.epoch, index) for index in mine)
-
-    def __len__(self) -> int:
-        return (self.steps - self.first_step) * self.per_step
-
-
-class ScoringSampler(Sampler[Key]):
-    """This rank's share of all images: unpadded, so that none is counted twice."""
-
-    def __init__(self, count: int, *, rank: int, size: int) -> None:
-        self.indices = range(rank, count, size)
-
-    def __iter__(self) -> Iterator[Key]:
-        return ((0, index) for index in self.indices)
-
-    def __len__(self) -> int:
-        return len(self.indices)
+_MAX_BATCH, _MAX_BYTES = 8, 2**21  # images, and bytes, that validation fetches at once
+_READ_TIMEOUT = 0.8  # of --timeout: a rank that hangs reading says so before the others give up
 
 
 class SampleLoader:
-    """Batches of a data set, fetched by workers that live as long as the loader.
+    """Batches of a data set, fetched by reading processes that live as long as the loader.
 
-    A file that can't be read is the same UserError with workers as without: the loader would
-    raise it with a worker's traceback for a message. Its own random generator keeps it from
-    drawing on torch's global one.
+    An unreadable file raises the same UserError with reading processes as without; a DataLoader's
+    error would hold the traceback of the process.
 
     Args:
-        note: is told of files that can't be read and for which others were taken; it may raise.
-        singly: give the samples of a batch one after the other, as batches of one.
+        dataset: the samples.
+        sampler: the keys of this rank's samples.
+        batch_size: samples per batch.
+        workers: reading processes; 0 to read in this one.
+        pin: put batches into page-locked memory.
+        unbatch: fetch `batch_size` samples at once, but yield them as batches of one.
+        timeout: seconds to wait for a batch of a reading process; 0 for ever.
     """
 
     def __init__(
         self,
-        loader: DataLoader[Sample | Replaced | UserError],
-        note: Callable[[UserError], None] | None = None,
+        dataset: Dataset[Sample | UserError],
+        sampler: Sampler[Key],
         *,
-        singly: bool = False,
+        batch_size: int,
+        workers: int,
+        pin: bool = False,
+        unbatch: bool = False,
+        timeout: float = 0,
     ) -> None:
-        self.loader = loader
-        self.note = note
-        self.singly = singly
+        if workers == 0:
+            _limit_threads()
+        self.dataset = dataset
+        self.unbatch = unbatch
+        self._loader = DataLoader(
+            dataset,
+            batch_size=batch_size,
+            sampler=sampler,
+            num_workers=workers,
+            timeout=timeout if workers > 0 else 0,
+            pin_memory=pin,
+            persistent_workers=workers > 0,
+            multiprocessing_context=FORK if workers > 0 else None,
+            worker_init_fn=start_worker,
+            generator=torch.Generator(),  # or it would draw on torch's global one
+            collate_fn=_collate,
+        )
 
     def __iter__(self) -> Iterator[Sample]:
-        for batch in self._batches():
-            if self.singly:
-                yield from map(
-                    Sample._make, zip(*(torch.split(part, 1) for part in batch), strict=True)
-                )
-            else:
-                yield batch
-
-    def _batches(self) -> Iterator[Sample]:
-        for batch in self.loader:
+        for batch in self._loader:
             if isinstance(batch, UserError):
                 raise batch
-            if isinstance(batch, Replaced):
-                for error in batch.errors:
-                    if self.note is not None:
-                        self.note(error)
-                batch = batch.sample
-            if batch is not None:
+            if not self.unbatch:
                 yield batch
+                continue
+            for parts in zip(*(torch.split(part, 1) for part in batch), strict=True):
+                yield Sample(*parts)
 
     def close(self) -> None:
         """End the reading processes.
 
-        Left to the garbage collector, which may close their queues before it tells them to end,
-        they would be waited for in vain.
+        The garbage collector might close their queues before it asks them to end, and then wait
+        for ever.
         """
-        iterator = getattr(self.loader, "_iterator", None)
+        iterator = getattr(self._loader, "_iterator", None)
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
 
 
-class Tolerance:
-    """Bears files that can't be read, up to `most` different ones over all ranks."""
+@dataclass(frozen=True)
+class Loaders:
+    """This rank's loaders; leaving the context ends their reading processes."""
 
-    def __init__(self, world: World, most: int) -> None:
-        self.world = world
-        self.most = most
+    training: SampleLoader
+    sampler: TrainingSampler
+    """The sampler of `training`, which can start at any step."""
+    validation: SampleLoader | None
+    """None if no images are kept for validation."""
+    notes: list[str]
+    """Lines for the user."""
 
-    def note(self, error: UserError) -> None:
-        """Tell of a file, once, and by the rank that met with it.
+    def __enter__(self) -> Loaders:
+        return self
 
-        Raises:
-            UserError: that is one too many.
-        """
-        count, is_new = self.world.count_once(str(error))
-        if count > self.most:
-            raise UserError(f"{error} (--skip-bad-files {self.most}: this is number {count})")
-        if is_new:
-            line = f"warning: {error}; done without it ({count} of {self.most} such files)"
-            tqdm.write(one_line(line), file=sys.stderr)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not isinstance(error, UserError):
+            return  # a reading process that hangs would be waited for
+        self.training.close()
+        if self.validation is not None:
+            self.validation.close()
+
+
+def build_loaders(
+    config: TrainConfig, data: PreparedData, *, image_format: ImageFormat, world: World
+) -> Loaders:
+    """Return the loaders of this rank; all ranks call it together.
+
+    Args:
+        config: of the run; its batch size is a number.
+        data: the data set, checked and split.
+        image_format: the images' format as the network takes it.
+        world: this rank and the others.
+
+    Raises:
+        UserError: there are fewer training images than a step takes.
+    """
+    options = config.optimization
+    assert isinstance(options.batch_size, int)
+    sampler = TrainingSampler(
+        len(data.split.training),
+        options.batch_size * options.accumulate,
+        rank=world.rank,
+        size=world.size,
+        seed=options.seed,
+    )
+    cache, notes = _open_cache(config, data.labels, image_format, world)
+    dataset = partial(
+        SegmentationDataset,
+        labels=data.labels,
+        image_format=image_format,
+        scale=config.data.scale,
+        resize_masks=config.data.resize_masks,
+        cache=cache,
+    )
+    loader = partial(
+        SampleLoader,
+        workers=count_workers(world, config.launch.workers),
+        pin=world.device.type == "cuda",
+        timeout=_READ_TIMEOUT * config.launch.timeout,
+    )
+    training = dataset(
+        data.split.training,
+        size=None if data.crop_size else data.smallest,
+        augmentation=Augmentation.for_images(
+            image_format, config.data.augmentation, data.crop_size, seed=options.seed
+        ),
+    )
+    validation = None
+    if data.split.validation:
+        validation = loader(
+            dataset(data.split.validation, size=data.one_size),
+            ScoringSampler(len(data.split.validation), rank=world.rank, size=world.size),
+            batch_size=_validation_batch(image_format, data.one_size),
+            unbatch=True,
+        )
+    return Loaders(
+        loader(training, sampler, batch_size=options.batch_size), sampler, validation, notes
+    )
+
+
+def _validation_batch(image_format: ImageFormat, size: tuple[int, int] | None) -> int:
+    """Return how many validation images to fetch at once: several only if small and of one size.
+
+    The network scores them one by one, so that a score is the same on any number of ranks; but
+    each message from a reading process takes 2 ms.
+    """
+    if size is None:
+        return 1
+    return max(1, min(_MAX_BATCH, _MAX_BYTES // image_format.bytes_with_mask(*size)))
+
+
+def _open_cache(
+    config: TrainConfig, labels: Labels, image_format: ImageFormat, world: World
+) -> tuple[SampleCache | None, list[str]]:
+    """Return the cache that --cache asks for, and a line about it."""
+    if not config.launch.cache:
+        return None, []
+    cache = SampleCache(
+        labels,
+        image_format,
+        scale=config.data.scale,
+        resize_masks=config.data.resize_masks,
+        warns=world.local_rank == 0,
+    )
+    if world.local_rank == 0:
+        cache.remove_unused()
+    return cache, [f"cache: {cache.folder}"]
+
+
+def count_workers(world: World, requested: int | None) -> int:
+    """Return the number of reading processes of one rank: its share of the cores, at most 8.
+
+    On a CPU one less, for they compete with the network: a rank with a single core reads itself.
+    """
+    if requested is not None:
+        return requested
+    return min(8, world.cores if world.device.type == "cuda" else world.cores - 1)
+
+
+def start_worker(worker: int) -> None:
+    """Prepare a reading process, as a DataLoader's `worker_init_fn`."""
+    gc.freeze()  # or the garbage collector would copy the parent's memory, page by page
+    _limit_threads()
+    ignore_signals_in_worker()
+
+
+def _limit_threads() -> None:
+    """Keep OpenCV to one core per reading process; it would use all of them in each."""
+    import cv2
+
+    cv2.setNumThreads(0)
+
+
+def _collate(samples: list[Sample | UserError]) -> Sample | UserError:
+    """Return a batch, or the first error in it."""
+    for sample in samples:
+        if isinstance(sample, UserError):
+            return sample
+    batch: Sample = default_collate(samples)
+    return batch
 
 
 class Prefetcher:
@@ -196,78 +289,3 @@ class Prefetcher:
         if not self.waiting:
             raise StopIteration
         return self.waiting.popleft()
-
-
-def make_loader(
-    dataset: SegmentationDataset,
-    sampler: Sampler[Key],
-    *,
-    batch_size: int,
-    workers: int,
-    pin: bool,
-    note: Callable[[UserError], None] | None = None,
-    singly: bool = False,
-    timeout: float = 0,
-) -> SampleLoader:
-    """The loader of one rank; `note` and `singly` as in `SampleLoader`.
-
-    Args:
-        timeout: seconds to wait for a reading process's batch; 0 for ever.
-    """
-    if workers == 0:
-        _one_thread()
-    loader = DataLoader(
-        dataset,
-        batch_size=batch_size,
-        sampler=sampler,
-        num_workers=workers,
-        timeout=timeout if workers > 0 else 0,
-        pin_memory=pin,
-        persistent_workers=workers > 0,
-        multiprocessing_context=FORK if workers > 0 else None,
-        worker_init_fn=start_worker,
-        generator=torch.Generator(),
-        collate_fn=_collate,
-    )
-    return SampleLoader(loader, note, singly=singly)
-
-
-def _collate(samples: list[Sample | Replaced | UserError]) -> Sample | Replaced | UserError:
-    """A batch, or the first error in it."""
-    errors: list[UserError] = []
-    kept: list[Sample] = []
-    for sample in samples:
-        if isinstance(sample, UserError):
-            return sample
-        if isinstance(sample, Sample):
-            kept.append(sample)
-            continue
-        errors += sample.errors
-        if sample.sample is not None:
-            kept.append(sample.sample)
-    batch: Sample | None = default_collate(kept) if kept else None
-    return Replaced(batch, errors) if errors or batch is None else batch
-
-
-def count_workers(world: World, asked: int | None) -> int:
-    """Reading processes for one rank: its share of the cores, less one on a CPU.
-
-    There they compete with the network: a rank with a single core reads by itself.
-    """
-    if asked is not None:
-        return asked
-    return min(8, world.cores if world.device.type == "cuda" else world.cores - 1)
-
-
-def start_worker(worker: int) -> None:
-    """What a reading process does first."""
-    gc.freeze()  # or looking for garbage would copy the parent's memory, page by page
-    _one_thread()
-    ignore_in_worker()
-
-
-def _one_thread() -> None:
-    """One core per reading process: OpenCV would take them all in each."""
-    import cv2
-
-    cv2.setNumThreads(0)

@@ -1,4 +1,4 @@
-"""Which mask belongs to which image: by their names in two folders, or by a list."""
+"""Pairs of image and mask: by their names in two folders, or by a list."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _SIDES = {
     "val": "validation", "valid": "validation", "validation": "validation",
     "test": "left out", "": None,
 }  # fmt: skip
+_SHOWN = 3  # problems in one error; the doctor lists all
 
 
 @dataclass(frozen=True)
@@ -24,90 +25,88 @@ class Pair:
     """An image and its mask."""
 
     name: str
-    """The image's path below its folder, without the ending: what it is called everywhere."""
+    """The image's path below its folder, without suffix: identifies the pair everywhere."""
     image: Path
     mask: Path
     group: str | None = None
-    """What it belongs to, where a list says so."""
+    """Its group, if a list gives one."""
     side: str | None = None
-    """training, validation or left out, where a list says so."""
+    """training, validation or left out, if a list says so."""
 
 
 @dataclass(frozen=True)
 class Matches:
-    """What was found in two folders or a list."""
+    """Pairs of two folders or a list."""
 
     pairs: list[Pair]
     problems: list[str] = field(default_factory=list)
-    """Images without one mask, and what else makes the set unfit, a line each."""
+    """Everything that makes the set unfit, e.g. images without mask."""
     orphans: list[Path] = field(default_factory=list)
-    """Masks without an image; they do no harm."""
+    """Masks without image; they do no harm."""
 
 
-def find_pairs(images: Path, masks: Path, *, suffix: str | None = None) -> tuple[list[Pair], str]:
-    """Every image in `images` with the mask of its name in `masks`, sorted by name.
-
-    Returns:
-        The pairs, and a line about masks without an image (empty when there are none).
+def find_pairs(images: Path, masks: Path) -> list[Pair]:
+    """Return every image in `images` with its mask in `masks`, sorted by name.
 
     Raises:
-        UserError: no images, images without a mask, or several files for one; all of them
-            are told together.
+        UserError: no images, images without mask, or several files of one name.
     """
-    found = match(images, masks, suffix=suffix)
-    refuse(found.problems)
-    return found.pairs, note_orphans(found)
+    found = match(images, masks)
+    raise_problems(found.problems)
+    return found.pairs
 
 
-def note_orphans(found: Matches) -> str:
-    """A line about masks without an image; empty when there are none."""
-    many = len(found.orphans)
-    return f"{many} masks have no image, as {found.orphans[0]}" if many else ""
-
-
-def refuse(problems: list[str], most: int = 3) -> None:
-    """Raise UserError with the first `most` of `problems`, if there are any."""
+def raise_problems(problems: list[str]) -> None:
+    """Raise a UserError with the first of `problems`, if there are any."""
     if problems:
-        more = (
-            f"; and {len(problems) - most} more like these, which 'python -m unet_ddp doctor' lists"
-            if len(problems) > most
-            else ""
-        )
-        raise UserError("; ".join(problems[:most]) + more)
+        more = len(problems) - _SHOWN
+        rest = f"; and {more} more, listed by 'python -m unet_ddp doctor'" if more > 0 else ""
+        raise UserError("; ".join(problems[:_SHOWN]) + rest)
+
+
+def mask_size_message(mask: Path, mask_size: tuple[int, int], image_size: tuple[int, int]) -> str:
+    """Return the message for a mask whose (height, width) is not that of its image."""
+    (height, width), (image_height, image_width) = mask_size, image_size
+    if mask_size == image_size[::-1]:
+        advice = "one of them is rotated by 90 degrees"
+    else:
+        advice = "resize one, or use --resize-masks"
+    return f"{mask} is {width}x{height}, its image {image_width}x{image_height}; {advice}"
 
 
 def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
-    """Every image in `images` with the mask of its name in `masks`, sorted by name.
+    """Match every image in `images` with the mask of its name in `masks`, sorted by name.
 
-    Sub-folders are searched; hidden files and other than image files are passed over. Both
-    may be one folder, where masks' names have something added.
+    Sub-folders are searched; hidden files and files of other types are skipped. Both may be the
+    same folder if the masks' names have a suffix.
 
     Args:
-        suffix: what a mask's name has after its image's name; found by itself when None.
+        images: folder of images.
+        masks: folder of masks.
+        suffix: text that a mask's name adds to its image's name; detected if None.
 
     Raises:
-        UserError: a folder that is not there, can't be read or holds no images.
+        UserError: a folder is missing, unreadable or contains no images.
     """
     found_images, found_masks = _files_by_name(images), _files_by_name(masks)
-    if not found_images:
-        raise UserError(f"{images}: no images in it ({', '.join(sorted(SUFFIXES))})")
-    if not found_masks:
-        raise UserError(f"{masks}: no masks in it ({', '.join(sorted(SUFFIXES))})")
+    for folder, found, kind in ((images, found_images, "images"), (masks, found_masks, "masks")):
+        if not found:
+            raise UserError(f"{folder}: contains no {kind} ({', '.join(sorted(SUFFIXES))})")
     one_folder = images.resolve() == masks.resolve()
     if suffix is None:
-        suffix = _find_suffix(found_images, found_masks, whole=not one_folder)
+        suffix = _detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
     if one_folder and suffix:
         found_images = {n: files for n, files in found_images.items() if not n.endswith(suffix)}
     pairs, problems = [], []
     for name in sorted(found_images):
         files, candidates = found_images[name], found_masks.get(name + suffix, [])
         if len(files) > 1:
-            problems.append(f"two images of one name: {_listed(files)}; keep one of them")
+            problems.append(f"two images of one name: {_join(files)}; keep one of them")
         elif len(candidates) > 1:
-            problems.append(f"two masks for {files[0]}: {_listed(candidates)}; keep one of them")
+            problems.append(f"two masks for {files[0]}: {_join(candidates)}; keep one of them")
         elif not candidates:
             problems.append(
-                f"no mask for {files[0]}: looked for {masks}/{name}{suffix}.*; name masks as their "
+                f"no mask for {files[0]}: looked for {masks}/{name}{suffix}.*; name masks like their "
                 "images, or remove the image"
             )
         else:
@@ -120,12 +119,13 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
 
 
 def _files_by_name(folder: Path) -> dict[str, list[str]]:
-    """Paths of image files below `folder` by relative path without ending."""
+    """Return the image files below `folder`, by relative path without suffix."""
     if not folder.is_dir():
-        what = "is a file, not a folder" if folder.exists() else "no such folder"
-        raise UserError(f"{folder}: {what}")
+        raise UserError(
+            f"{folder}: {'is a file, not a folder' if folder.exists() else 'not found'}"
+        )
     files: dict[str, list[str]] = defaultdict(list)
-    seen = {os.path.realpath(folder)}  # links may lead in a circle
+    seen = {os.path.realpath(folder)}  # links may form a circle
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=_cannot_list):
         inner = {name: os.path.realpath(os.path.join(parent, name)) for name in sorted(folders)}
         folders[:] = [n for n, real in inner.items() if real not in seen and not n.startswith(".")]
@@ -133,8 +133,8 @@ def _files_by_name(folder: Path) -> dict[str, list[str]]:
         relative = os.path.relpath(parent, folder)
         prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
         for name in sorted(names):  # text, not paths: a hundred thousand files take a second
-            stem, dot, ending = name.rpartition(".")
-            if stem and name[0] != "." and (dot + ending).lower() in SUFFIXES:
+            stem, dot, suffix = name.rpartition(".")
+            if stem and name[0] != "." and (dot + suffix).lower() in SUFFIXES:
                 files[prefix + stem].append(f"{parent}/{name}")
     return files
 
@@ -143,25 +143,22 @@ def _cannot_list(error: OSError) -> None:
     raise UserError(f"{error.filename}: {error.strerror or error}; make it readable")
 
 
-def _find_suffix(images: Iterable[str], masks: Iterable[str], *, whole: bool) -> str:
-    """What most masks' names have after an image's name: often nothing, or _mask.
+def _detect_suffix(images: Iterable[str], masks: Iterable[str], *, may_be_empty: bool) -> str:
+    """Return what most masks add to an image's name: often nothing, or _mask.
 
     An image's name may be the start of another's (1 and 10): the longest one counts.
-
-    Args:
-        whole: whether nothing is an answer, which it is not where both are in one folder.
     """
     names = set(images)
     seen: Counter[str] = Counter()
     for mask in masks:
-        for end in range(len(mask) if whole else len(mask) - 1, 0, -1):
+        for end in range(len(mask) if may_be_empty else len(mask) - 1, 0, -1):
             if mask[:end] in names:
                 seen[mask[end:]] += 1
                 break
     return max(seen, key=lambda suffix: (seen[suffix], -len(suffix))) if seen else ""
 
 
-def _listed(files: list[str]) -> str:
+def _join(files: list[str]) -> str:
     return " and ".join(files[:3])
 
 
@@ -169,10 +166,10 @@ def _listed(files: list[str]) -> str:
 
 
 def read_list(path: Path) -> Matches:
-    """The pairs of a CSV file with the columns image, mask and perhaps group and split.
+    """Read pairs from a CSV file with the columns image, mask and optionally group and split.
 
-    Paths are relative to the file's own folder. A row's split is training (train), validation
-    (val) or test, which is left out.
+    Paths are relative to the file's folder. A row's split is training (train), validation (val)
+    or test, which is left out.
 
     Raises:
         UserError: no such file, or no such columns.
@@ -185,41 +182,38 @@ def read_list(path: Path) -> Matches:
         raise UserError(f"--list {path}: {reason}; give a CSV file") from None
     if not rows or not {"image", "mask"} <= rows[0].keys():
         raise UserError(
-            f"--list {path}: its first line must name the columns image,mask and perhaps "
+            f"--list {path}: the first line must name the columns image,mask and optionally "
             "group,split, and rows must follow"
         )
     pairs: dict[str, Pair] = {}
     problems = []
-    for number, row in enumerate(rows, start=2):
-        pair, problem = _listed_pair(path, number, row)
-        if pair is not None and pair.name in pairs:
-            other = pairs[pair.name].image
-            problem = (
-                f"{path}, line {number}: {pair.image} is in the list twice"
-                if pair.image == other
-                else f"{path}, line {number}: {pair.image} has the name of {other}"
-            )
-        if problem:
-            problems.append(problem)
-        elif pair is not None:
+    for line, row in enumerate(rows, start=2):
+        try:
+            pair = _listed_pair(path.parent, row)
+            if pair.name in pairs:
+                other = pairs[pair.name].image
+                twice = "is listed twice" if pair.image == other else f"has the name of {other}"
+                raise UserError(f"{pair.image} {twice}")
+        except UserError as error:
+            problems.append(f"{path}, line {line}: {error}")
+        else:
             pairs[pair.name] = pair
-    if any(pair.side for pair in pairs.values()) and not all(p.side for p in pairs.values()):
+    if len({pair.side is None for pair in pairs.values()}) > 1:
         problems.append(f"{path}: some rows name their split and some do not; fill the column")
     return Matches([pairs[name] for name in sorted(pairs)], problems)
 
 
-def _listed_pair(path: Path, number: int, row: dict[str, str | None]) -> tuple[Pair | None, str]:
-    """The pair of a row, or what is wrong with it."""
+def _listed_pair(folder: Path, row: dict[str, str | None]) -> Pair:
+    """Return the pair of a row, whose paths are relative to `folder`."""
     image, mask = (row["image"] or "").strip(), (row["mask"] or "").strip()
     side = (row.get("split") or "").strip().lower()
     if not image or not mask:
-        return None, f"{path}, line {number}: image or mask is missing"
+        raise UserError("image or mask is missing")
     if side not in _SIDES:
-        return None, f"{path}, line {number}: split {side!r}; it is training, validation or test"
-    image_path, mask_path = path.parent / image, path.parent / mask
-    lost = [place for place in (image_path, mask_path) if not place.is_file()]
-    if lost:
-        return None, f"{path}, line {number}: {lost[0]}: no such file"
-    group = row.get("group") or None  # as it is: split.csv quotes it, blanks and all
+        raise UserError(f"split {side!r}; it is training, validation or test")
+    for path in (folder / image, folder / mask):
+        if not path.is_file():
+            raise UserError(f"{path}: not found")
+    group = row.get("group") or None  # unstripped: split.csv quotes it, blanks included
     name = str(Path(image).with_suffix(""))
-    return Pair(name, image_path, mask_path, group, _SIDES[side]), ""
+    return Pair(name, folder / image, folder / mask, group, _SIDES[side])

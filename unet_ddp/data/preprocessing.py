@@ -1,4 +1,4 @@
-"""From the uint8 pixels of a batch to what the network takes, on the network's device."""
+"""Normalise a batch's pixels on the network's device."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 
 from unet_ddp.data.formats.header import ImageFormat
 
-# Mean and spread of ImageNet's colours (torchvision's reference), which its weights expect
-# and which suit photographs; other channels are centred plainly.
+# Mean and standard deviation of ImageNet's colours (torchvision's reference), which its weights
+# expect and which suit photographs; other channels are centred.
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
 class PixelRange:
-    """Range and spread of the training images' pixels, in shares of the range."""
+    """Range of the training images' pixels; mean and deviation of each channel as shares of it."""
 
     low: float
     high: float
@@ -30,7 +30,7 @@ class PixelRange:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How pixels become the network's input: a property of the run, kept in its checkpoint.
+    """Normalisation of pixels: a property of the run, saved in its checkpoint.
 
     A pixel becomes ((pixel - low) / (high - low) - mean) / std, by numbers of the data set and
     never of an image.
@@ -40,19 +40,20 @@ class Preprocessing:
     mean: tuple[float, ...]
     """Of each channel, as a share of the range."""
     std: tuple[float, ...]
+    """Of each channel, as a share of the range."""
     scale: float
     """Images are reduced to this fraction of their size."""
     dtype: str = "uint8"
     """Type of the pixels: uint8, uint16, int16 or float32."""
     low: float = 0.0
     high: float = 255.0
-    """The range: of the type for 8 bit, else what the training images have."""
+    """The range: of the type for 8 bit, else of the training images."""
     nodata: float | None = None
-    """The value of pixels that hold nothing."""
+    """The value of pixels without data."""
 
     @classmethod
     def for_images(cls, channels: int, max_value: float = 255, *, scale: float) -> Preprocessing:
-        """The usual normalisation for images of that many channels from 0 to `max_value`."""
+        """Return the usual normalisation of images with values from 0 to `max_value`."""
         mean, std = (
             (_IMAGENET_MEAN, _IMAGENET_STD)
             if channels == 3
@@ -63,52 +64,44 @@ class Preprocessing:
 
     @classmethod
     def for_data(
-        cls, form: ImageFormat, measured: PixelRange | None, *, scale: float
+        cls, image_format: ImageFormat, measured: PixelRange | None, *, scale: float
     ) -> Preprocessing:
-        """The normalisation for a data set: as measured, or the usual one for 8 bit."""
+        """Return the normalisation for a data set: the measured one, or the usual if None."""
+        channels, nodata = image_format.channels, image_format.nodata
         if measured is None:
-            usual = cls.for_images(
-                form.channels, 255 if form.dtype == "uint8" else 65535, scale=scale
-            )
-            return replace(usual, nodata=form.nodata)
+            max_value = 255 if image_format.dtype == "uint8" else 65535
+            return replace(cls.for_images(channels, max_value, scale=scale), nodata=nodata)
         return cls(
-            form.channels,
-            measured.mean,
-            measured.std,
-            scale,
-            form.dtype,
-            measured.low,
-            measured.high,
-            form.nodata,
-        )
+            channels, measured.mean, measured.std, scale, image_format.dtype,
+            measured.low, measured.high, nodata,
+        )  # fmt: skip
 
     @property
     def format(self) -> ImageFormat:
-        """What images must be like."""
+        """The format in which images are read."""
         return ImageFormat(self.channels, self.dtype, self.nodata, self.fill)
 
     @property
     def fill(self) -> tuple[float, ...]:
-        """What pixels that hold nothing are given: the mean, so that the network sees zero."""
+        """The mean in pixel values; it replaces pixels without data, so that the network sees 0."""
         return tuple(self.low + (self.high - self.low) * mean for mean in self.mean)
 
     def __call__(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """(N, H, W, C) pixels to (N, C, H, W) `dtype` in channels_last order, normalised."""
-        mean, factor = _constants(self, dtype, images.device)
-        pixels = images.permute(0, 3, 1, 2)  # a view: the bytes lie as they came
+        """Return pixels (N, H, W, C) normalised, as (N, C, H, W) `dtype` in channels_last order."""
+        mean, factor = _constants(self, dtype, images.device)  # (1, C, 1, 1)
+        pixels = images.permute(0, 3, 1, 2)  # (N, C, H, W), a view: the bytes stay where they are
         pixels = pixels.to(dtype, copy=True)
         return pixels.sub_(mean).mul_(factor)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
-        plain = asdict(self)
-        return plain | {"mean": list(self.mean), "std": list(self.std)}
+        """Return plain values for a checkpoint."""
+        return asdict(self) | {"mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Preprocessing:
-        """The preprocessing that `to_dict` gave."""
+        """Return the preprocessing that a checkpoint of any version holds."""
         known = {item.name: plain[item.name] for item in fields(cls) if item.name in plain}
-        if "max_value" in plain:  # as version 0.1 had it
+        if "max_value" in plain:  # version 0.1
             deep = plain["max_value"] > 255
             known |= {"high": float(plain["max_value"]), "dtype": "uint16" if deep else "uint8"}
         known |= {name: tuple(map(float, plain[name])) for name in ("mean", "std")}
@@ -119,7 +112,7 @@ class Preprocessing:
 def _constants(
     preprocessing: Preprocessing, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Mean and factor (1, C, 1, 1) in pixel values; copied to the device once, not each step."""
+    """Return mean and factor (1, C, 1, 1) in pixel values; copied to the device only once."""
     extent = (preprocessing.high - preprocessing.low) or 1.0
     mean = torch.tensor(preprocessing.fill, dtype=torch.float64)
     std = torch.tensor(preprocessing.std, dtype=torch.float64) * extent

@@ -1,4 +1,4 @@
-"""A process's way into the process group, and out of it."""
+"""Join the process group of a run, and leave it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from unet_ddp.distributed.world import World
 
 
 def join(device: str, timeout: float) -> World:
-    """This process's place in the world, from the variables that torchrun sets.
+    """Return this process's place in the world, from the variables that torchrun sets.
+
+    Args:
+        device: auto, cpu or cuda.
+        timeout: seconds that a process waits in a collective.
 
     Raises:
-        UserError: a GPU was asked for, or more of them, than there are.
+        UserError: there is no GPU for each process that is to have one.
     """
     rank, size, local_rank, local_size = (
         int(os.environ.get(name, default))
@@ -31,44 +35,40 @@ def join(device: str, timeout: float) -> World:
             ("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")),
         )
     )
-    mine = pick_device(device, local_rank, local_size)
-    if mine.type == "cuda":
-        torch.cuda.set_device(mine)
-    if local_size > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":
-        torch.set_num_threads(
-            max(1, usable_cores() // local_size)
-        )  # torchrun says 1, whatever there is
+    chosen = pick_device(device, local_rank, local_size)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    if local_size > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":  # torchrun sets 1
+        torch.set_num_threads(max(1, usable_cores() // local_size))
     if "RANK" not in os.environ:
-        return World(device=mine)
-    die_with_parent(
-        signal.SIGTERM
-    )  # orphans would train on and hold the folder: they save and stop
+        return World(device=chosen)
+    die_with_parent(signal.SIGTERM)  # an orphan would train on and keep the folder locked
     patience = timedelta(seconds=timeout)
-    store = _store(rank, size, local_size, patience)
+    store = _connect_store(rank, size, local_size, patience)
     dist.init_process_group(
-        "nccl" if mine.type == "cuda" else "gloo",
+        "nccl" if chosen.type == "cuda" else "gloo",
         store=store,
         rank=rank,
         world_size=size,
         timeout=patience,
-        device_id=mine if mine.type == "cuda" else None,
+        device_id=chosen if chosen.type == "cuda" else None,
     )
-    return World(rank, size, local_rank, local_size, mine, store, _peers())
+    return World(rank, size, local_rank, local_size, chosen, store, _find_peers())
 
 
-def _peers() -> tuple[int, ...]:
-    """Process numbers of the other ranks on this machine, for the time when one has died."""
+def _find_peers() -> tuple[int, ...]:
+    """Return the process ids of the other ranks on this machine."""
     me = (socket.gethostname(), os.getpid())
     found: list[tuple[str, int]] = [me] * dist.get_world_size()
     dist.all_gather_object(found, me)
-    return tuple(number for host, number in found if host == me[0] and number != me[1])
+    return tuple(process for host, process in found if host == me[0] and process != me[1])
 
 
-def _store(rank: int, size: int, local_size: int, timeout: timedelta) -> dist.Store:
-    """The store of this attempt.
+def _connect_store(rank: int, size: int, local_size: int, timeout: timedelta) -> dist.Store:
+    """Return the store of this attempt.
 
-    torchrun's restarted workers get the store of the workers before them, and would read
-    their stale addresses there (pytorch issue 135712): each attempt has keys of its own. On
+    torchrun's restarted workers get the store of the workers before them and would read their
+    stale addresses there (pytorch issue 135712), so each attempt has its own key prefix. On
     several machines the attempts' numbers can differ, so there the keys stay plain.
     """
     agent_has_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -85,18 +85,26 @@ def _store(rank: int, size: int, local_size: int, timeout: timedelta) -> dist.St
 
 
 def leave(world: World, *, failed: bool = False) -> None:
-    """End the process group.
+    """Destroy the process group.
 
-    gloo aborts the process if a DDP object outlives its group, so those go first; the
-    barrier keeps the store's host alive until the last rank is through.
+    gloo aborts the process if a DDP object outlives its group, so those go first; the barrier
+    keeps the store's host alive until the last rank has left.
     """
     if world.store is None or not dist.is_initialized():
         return
     gc.collect()
     if failed and world.device.type == "cuda":
-        # Destroying waits for collectives that a dead peer will never join; aborting does not.
+        # Destroying waits for collectives that a dead peer never joins; aborting does not.
         dist.distributed_c10d._abort_process_group()
         return
     if not failed:
         dist.barrier()
     dist.destroy_process_group()
+
+
+def launch_name() -> str | None:
+    """Return a name of this torchrun, the same after all its restarts; None without torchrun."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    name = os.environ["TORCHELASTIC_RUN_ID"]
+    return name if name != "none" else f"agent {os.getppid()}"

@@ -1,4 +1,4 @@
-"""Telling a story on every process of the world, and failing together."""
+"""Run a program on every process of the world; all of them fail together, with one message."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from unet_ddp.files import is_alive
 
 Config = TypeVar("Config")
 Entrypoint = Callable[[Config, World], int]
-"""What a process does in the world; its exit status, 0 when it ended well."""
+"""A program of one process in the world; it returns its exit status, 0 for success."""
 
-FAULT, MISTAKE = 1, 2  # exit statuses: ours, the user's
+FAULT, MISTAKE = 1, 2  # exit statuses: a fault of ours, a mistake of the user's
 
 
 def run_on_all_ranks(
     entrypoint: Entrypoint[Config], config: Config, *, nproc: int, device: str, timeout: float
 ) -> NoReturn:
-    """Tell `entrypoint` on every process of the world and exit with its status.
+    """Run `entrypoint` on every process of the world and exit with its status.
 
-    The story's own, 0 when it ended well; 2 after a UserError and 1 after a RunError, each said in
-    one line and once; 1 after any other exception, with the traceback of the rank that failed
-    first and no other.
+    The status is 2 after a UserError and 1 after a RunError, each printed in one line and once;
+    and 1 after any other exception, with the traceback of the rank that failed first.
 
     Args:
-        entrypoint: a module-level function of the configuration and the world.
-        nproc: processes to start here; 1 where torchrun has started them, or for one.
+        entrypoint: a module-level function.
+        config: its first argument.
+        nproc: processes to start here; 1 under torchrun, which has started them.
         device: auto, cpu or cuda.
         timeout: seconds that a process waits in a collective.
     """
@@ -49,6 +49,15 @@ def run_on_all_ranks(
             )
         sys.exit(_spawn(entrypoint, config, nproc, device, timeout))
     sys.exit(_run_entrypoint(entrypoint, config, device, timeout))
+
+
+def exit_with_error(error: UserError) -> NoReturn:
+    """Print a mistake that every rank finds before there is a group, once, and exit."""
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
+    else:  # torchrun ends all ranks as soon as one ends: let rank 0 print first
+        time.sleep(5)
+    sys.exit(MISTAKE)
 
 
 def _run_entrypoint(
@@ -62,110 +71,46 @@ def _run_entrypoint(
         status = entrypoint(config, world)
         leave(world)
     except BaseException as error:
-        status = _report(error, world)
+        status = _report_error(error, world)
         _clear_frames(error)
         leave(world, failed=True)
     return status
 
 
 def _clear_frames(error: BaseException | None) -> None:
-    """DDP objects live on in the frames of tracebacks; the group must outlive them."""
+    """Free the DDP objects that a traceback's frames keep: the group must outlive them."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
 
 
-def exit_with_error(error: UserError) -> NoReturn:
-    """Exit with a mistake that every rank finds by itself before there is a group."""
-    if int(os.environ.get("RANK", "0")) == 0:
-        print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
-    else:
-        # torchrun ends all ranks as soon as one ends: let the main one speak first.
-        time.sleep(5)
-    sys.exit(MISTAKE)
+def _report_error(error: BaseException, world: World) -> int:
+    """Print `error` once for the whole world, on the rank that failed first; return the status.
 
-
-def _report(error: BaseException, world: World) -> int:
-    """Say `error`, once for the whole world: the rank that failed first speaks.
-
-    The others fail because it did, or for the same reason, and stay quiet.
+    The other ranks fail because of it, or for the same reason, and print nothing.
     """
-    status = _status(error)
+    status = _exit_status(error)
     if world.store is not None:
         try:
             first = world.store.compare_set("failed", "", str(world.rank)).decode()
             if first != str(world.rank):
-                world.store.wait(["said"], timedelta(seconds=5))
-                return int(world.store.get("said"))
-        except RuntimeError:  # the store's host is gone: speak rather than be silent
+                world.store.wait(["printed"], timedelta(seconds=5))
+                return int(world.store.get("printed"))
+        except RuntimeError:  # the store's host is gone: print rather than be silent
             pass
-    told = explain_error(error, world)
-    if told is not None:
-        print(f"error: {one_line(told)}", file=sys.stderr, flush=True)
+    message = explain_error(error, world)
+    if message is not None:
+        print(f"error: {one_line(message)}", file=sys.stderr, flush=True)
     elif not isinstance(error, (KeyboardInterrupt, SystemExit)):
-        where = f"rank {world.rank} of {world.size}: " if world.size > 1 else ""
-        print(f"{where}{''.join(traceback.format_exception(error))}", file=sys.stderr, flush=True)
+        rank = f"rank {world.rank} of {world.size}: " if world.size > 1 else ""
+        print(f"{rank}{''.join(traceback.format_exception(error))}", file=sys.stderr, flush=True)
     if world.store is not None:
         with contextlib.suppress(RuntimeError):
-            world.store.set("said", str(status))
+            world.store.set("printed", str(status))
     return status
 
 
-def explain_error(error: BaseException, world: World) -> str | None:
-    """One line for what is no fault in the code; None where the traceback is wanted."""
-    if isinstance(error, (UserError, RunError)):
-        return str(error)
-    reason = str(error)
-    if isinstance(error, MemoryError) or "Caught MemoryError" in reason:
-        return (
-            f"rank {world.rank} of {world.size}: the machine is out of memory ({_last_line(reason)}); "
-            "give fewer --workers, a smaller --batch-size with --accumulate in its place, or a smaller "
-            "--scale; a run that had begun goes on by --resume"
-        )
-    if not isinstance(error, RuntimeError):
-        return None
-    dead = [str(process) for process in world.peers if not is_alive(process)]
-    if dead:
-        return (
-            f"rank {world.rank} of {world.size} can't go on: process {' and '.join(dead)} of this "
-            "run has died (out of memory, or killed); go on by --resume"
-        )
-    if "DataLoader timed out" in reason:
-        return (
-            f"rank {world.rank} of {world.size}: a reading process hangs ({reason.splitlines()[0]}): the "
-            "file system does not answer, or a file takes for ever; try --workers 0, or a longer "
-            "--timeout where storage is slow; go on by --resume"
-        )
-    if "timed out" in reason.lower() or "timeout" in reason.lower():
-        where = [
-            f.name for f in traceback.extract_tb(error.__traceback__) if "torch" not in f.filename
-        ]
-        return (
-            f"rank {world.rank} of {world.size} has waited too long for the others, in "
-            f"{' > '.join(where[-3:])}: one of them hangs or is far slower; see --timeout, and go "
-            "on by --resume"
-        )
-    if "unable to allocate shared memory" in reason:
-        return (
-            f"a reading process of rank {world.rank} finds no room for a batch ({_last_line(reason)}): "
-            "the machine's shared memory is full; give --workers 0, a smaller batch or less of it to "
-            "--cache ram by --cache-limit, and in a container a larger --shm-size; go on by --resume"
-        )
-    if "DataLoader worker" in reason and ("killed by signal" in reason or "exited" in reason):
-        return (
-            f"a reading process of rank {world.rank} has died ({reason.splitlines()[0]}): the "
-            "machine, or its shared memory, is out of memory; give fewer --workers, or 0, and in a "
-            "container a larger --shm-size; go on by --resume"
-        )
-    return None
-
-
-def _last_line(text: str) -> str:
-    """What a message, or a traceback in it, ends with."""
-    return (text.strip().splitlines() or ["a MemoryError"])[-1]
-
-
-def _status(error: BaseException) -> int:
+def _exit_status(error: BaseException) -> int:
     if isinstance(error, UserError):
         return MISTAKE
     if isinstance(error, KeyboardInterrupt):
@@ -175,20 +120,82 @@ def _status(error: BaseException) -> int:
     return FAULT
 
 
-# -- --nproc N -----------------------------------------------------------------------------
+def explain_error(error: BaseException, world: World) -> str | None:
+    """Return one line for an error that is no fault of the code; None if the traceback is needed."""
+    if isinstance(error, (UserError, RunError)):
+        return str(error)
+    reason = str(error)
+    rank = f"rank {world.rank} of {world.size}"
+    if isinstance(error, MemoryError) or "Caught MemoryError" in reason:
+        return (
+            f"{rank}: the machine is out of memory ({_last_line(reason)}); use fewer --workers, a "
+            "smaller --batch-size with --accumulate to make up for it, or a smaller --scale; continue "
+            "a run that had started with --resume"
+        )
+    if not isinstance(error, RuntimeError):
+        return None
+    dead = [str(process) for process in world.peers if not is_alive(process)]
+    if dead:
+        return (
+            f"{rank} can't continue: process {' and '.join(dead)} of this run died (out of memory, "
+            "or killed); continue with --resume"
+        )
+    return _explain_reading(reason, rank) or _explain_timeout(error, reason, rank)
+
+
+def _explain_reading(reason: str, rank: str) -> str | None:
+    """Explain the errors of a DataLoader whose reading process failed."""
+    if "DataLoader timed out" in reason:
+        return (
+            f"{rank}: a reading process hangs ({reason.splitlines()[0]}): the file system does not "
+            "answer, or a file takes forever; use --workers 0, or a longer --timeout if the storage "
+            "is slow; continue with --resume"
+        )
+    if "unable to allocate shared memory" in reason:
+        return (
+            f"{rank}: the machine's shared memory is full ({_last_line(reason)}); use --workers 0 or a "
+            "smaller batch, and in a container a larger --shm-size; continue with --resume"
+        )
+    if "DataLoader worker" in reason and ("killed by signal" in reason or "exited" in reason):
+        return (
+            f"{rank}: a reading process died ({reason.splitlines()[0]}): the machine, or its shared "
+            "memory, is out of memory; use fewer --workers, or 0, and in a container a larger "
+            "--shm-size; continue with --resume"
+        )
+    return None
+
+
+def _explain_timeout(error: BaseException, reason: str, rank: str) -> str | None:
+    """Explain a collective in which this rank waited too long."""
+    if "timed out" not in reason.lower() and "timeout" not in reason.lower():
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    where = [frame.name for frame in frames if "torch" not in frame.filename]
+    return (
+        f"{rank} waited too long for the others, in {' > '.join(where[-3:])}: one of them hangs or is "
+        "far slower; see --timeout, and continue with --resume"
+    )
+
+
+def _last_line(text: str) -> str:
+    """Return the last line of a message, or of a traceback in it."""
+    return (text.strip().splitlines() or ["MemoryError"])[-1]
+
+
+# -- --nproc N ------------------------------------------------------------------------------
 
 
 def _spawn(
     entrypoint: Entrypoint[Config], config: Config, nproc: int, device: str, timeout: float
 ) -> int:
-    """Start `nproc` processes on this machine, wait, and return their status."""
+    """Start `nproc` processes on this machine, wait for them, and return their status."""
     from torch import multiprocessing as mp
 
     host = "127.0.0.1"
     store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)  # any free port
     children = mp.start_processes(  # type: ignore[no-untyped-call]
-        _child,
-        args=(entrypoint, config, nproc, host, store.port, device, timeout),
+        _run_child,
+        args=(entrypoint, config, nproc, f"{host}:{store.port}", device, timeout),
         nprocs=nproc,
         start_method="spawn",
         join=False,
@@ -207,32 +214,30 @@ def _spawn(
             pass
     except mp.ProcessExitedException as failure:
         if failure.signal_name is not None:
-            print(
-                f"error: process {failure.error_index} was ended by {failure.signal_name}",
-                file=sys.stderr,
-            )
+            message = f"process {failure.error_index} was ended by {failure.signal_name}"
+            print(f"error: {message}", file=sys.stderr)
             return FAULT
         return failure.exit_code
     return 0
 
 
-def _child(
+def _run_child(
     rank: int,
     entrypoint: Entrypoint[Config],
     config: Config,
     nproc: int,
-    host: str,
-    port: int,
+    address: str,
     device: str,
     timeout: float,
 ) -> None:
+    host, _, port = address.rpartition(":")
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
         WORLD_SIZE=str(nproc),
         LOCAL_WORLD_SIZE=str(nproc),
         MASTER_ADDR=host,
-        MASTER_PORT=str(port),
-        TORCHELASTIC_USE_AGENT_STORE="True",  # the parent hosts it
+        MASTER_PORT=port,
+        TORCHELASTIC_USE_AGENT_STORE="True",  # the parent hosts the store
     )
     sys.exit(_run_entrypoint(entrypoint, config, device, timeout))

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: every rank finishes the same step, then all stop together."""
+"""Stop all ranks after the same step: for a signal, an unreadable file, or the last step asked for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -23,39 +24,57 @@ from unet_ddp.files import is_alive
 Item = TypeVar("Item")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-TROUBLE = 1000
-"""In the place of a signal: a rank can't go on, and says why once the run is saved."""
 _LINGER = 60  # seconds that a reading process outlives a SIGTERM
 _TWICE = 1.0  # seconds; terminal and launcher may both pass on one Ctrl-C
 
 
-class StopSignal:
-    """Within it, a signal to any rank stops all of them at one step.
+@dataclass(frozen=True)
+class StopReason:
+    """The reason why all ranks stop after the same step."""
 
-    A thread of its own hears the signals, for the main one may be deep in a collective that
-    will never end: torchrun sends the survivors of a dead rank the same SIGTERM that a cluster
-    sends to all. If a rank on this machine is dead, and on a second Ctrl-C, the process leaves
-    at once.
+    signal: signal.Signals | None = None
+    """The signal that a rank was sent; None for another reason."""
+    is_error: bool = False
+    """True if a rank met a file that it can't read."""
+    is_limit: bool = False
+    """True if the run has done the steps that --max-steps asks for."""
+
+    @property
+    def exit_status(self) -> int:
+        """Exit status of the program: 128 plus the signal, as shells have it."""
+        return 0 if self.signal is None else 128 + self.signal
+
+
+_ERROR = 1000  # above all signals: an error wins over a signal where ranks agree on the maximum
+
+
+class StopSignal:
+    """Context in which a signal to any rank stops all of them after the same step.
+
+    A thread waits for the signals, as the main one may be deep in a collective that never ends:
+    torchrun sends the survivors of a dead rank the same SIGTERM that a cluster sends to all. If a
+    rank on this machine is dead, and on a second Ctrl-C, the process exits at once.
     """
 
     def __init__(self, world: World) -> None:
-        self.number = 0
-        """The signal that this rank was sent, or TROUBLE; 0 for none."""
-        self._trouble: str | None = None  # not the error: its traceback would keep loaders alive
+        self.reason: StopReason | None = None
+        """The reason on which all ranks have agreed; None to continue."""
+        self._code = 0  # this rank's: a signal's number, _ERROR, or 0
+        self._error: str | None = None  # no exception: its traceback would keep loaders alive
         self._world = world
         self._heard = 0.0
         self._pending: tuple[Any, torch.Tensor] | None = None
-        # Agreeing is the hosts' business: on GPUs it goes beside NCCL, and no kernel waits for it.
-        beside = world.store is not None and world.device.type == "cuda"
-        self._group: Any = dist.new_group(backend="gloo") if beside else None
+        # The hosts agree, not the GPUs: a gloo group next to NCCL, for which no kernel waits.
+        needs_group = world.store is not None and world.device.type == "cuda"
+        self._group: Any = dist.new_group(backend="gloo") if needs_group else None
 
     def __enter__(self) -> StopSignal:
         self._inlet, self._outlet = os.pipe()
         os.set_blocking(self._outlet, False)
         self._before = {
-            number: signal.signal(number, _nothing)
+            number: signal.signal(number, _do_nothing)
             for number in SIGNALS
-            if signal.getsignal(number) is not signal.SIG_IGN  # as nohup sets it
+            if signal.getsignal(number) is not signal.SIG_IGN  # nohup sets it
         }
         self._fd_before = signal.set_wakeup_fd(self._outlet, warn_on_full_buffer=False)
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -82,80 +101,90 @@ class StopSignal:
         while number := os.read(self._inlet, 1)[0]:
             if number not in SIGNALS:
                 continue
-            again = number == self.number == signal.SIGINT
+            again = number == self._code == signal.SIGINT
             if again and time.monotonic() - self._heard > _TWICE:
                 os._exit(128 + number)
             if not all(map(is_alive, self._world.peers)):
                 os._exit(128 + number)
-            if not self.number:
-                self.number, self._heard = number, time.monotonic()
+            if not self._code:
+                self._code, self._heard = number, time.monotonic()
 
-    def poll(self) -> int:
-        """The signal for which all ranks stop now; 0 to go on. Every rank calls it at each step.
+    def poll(self) -> StopReason | None:
+        """Return the reason for which all ranks stop now; every rank calls it at each step.
 
-        What one rank has heard is known to all a step later: the answer to the question of this
-        step is looked at in the next, so that none waits for it.
+        A reason on one rank is known to all a step later: the answer to the question of this step
+        is read at the next, so that no rank waits for it.
         """
-        if self._world.store is None:
-            return self.number
-        number = 0
-        if self._pending is not None:
-            work, flag = self._pending
-            work.wait()
-            number = int(flag)
-        flag = torch.tensor(self.number)
-        work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
-        self._pending = (work, flag)
-        return number
+        code = self._code
+        if self._world.store is not None:
+            code = 0
+            if self._pending is not None:
+                work, flag = self._pending
+                work.wait()
+                code = int(flag)
+            flag = torch.tensor(self._code)
+            work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
+            self._pending = (work, flag)
+        if code and self.reason is None:
+            is_error = code == _ERROR
+            self.reason = StopReason(None if is_error else signal.Signals(code), is_error)
+        return self.reason
 
-    def poll_now(self) -> int:
-        """As `poll`, but with an answer to the question of this moment, which is waited for."""
+    def poll_now(self) -> StopReason | None:
+        """Return the reason known at this moment, as `poll` does a step later; it waits for it."""
         return self.poll() or self.poll()
 
     def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
-        """`items`, until this rank is to stop; for work that counts as a whole or not at all."""
+        """Yield `items` until this rank is asked to stop, for work that counts as a whole or not."""
         try:
             for item in items:
-                if self.number:
+                if self._code:
                     return
                 yield item
         except UserError as error:
             self.request_stop(error)
 
     def request_stop(self, error: UserError) -> None:
-        """Ask all ranks to stop, as a signal would, for what this one has met with."""
-        self._trouble, self.number = str(error), TROUBLE
+        """Ask all ranks to stop, as a signal would, because of a file that this rank can't read."""
+        self._error, self._code = str(error), _ERROR
 
-    def raise_trouble(self) -> None:
-        """Where the ranks have stopped for an error, raise it on all of them alike.
+    def check_limit(self, done: int, limit: int | None) -> None:
+        """Stop if `done` steps of the run reach --max-steps; every rank knows it without asking."""
+        if limit is not None and done >= limit and self.reason is None:
+            self.reason = StopReason(is_limit=True)
+
+    def raise_error(self) -> None:
+        """Raise the error for which the ranks have stopped, the same one on all of them.
 
         Raises:
-            UserError: that of the first rank that has one.
+            UserError: that of the lowest rank that has one.
         """
-        for words in self._world.gather(self._trouble):
-            if words is not None:
-                raise UserError(words)
+        if self.reason is None or not self.reason.is_error:
+            return
+        for message in self._world.gather(self._error):
+            if message is not None:
+                raise UserError(message)
 
 
-def ignore_in_worker() -> None:
-    """For processes that read data: the one they work for decides when to stop.
+def ignore_signals_in_worker() -> None:
+    """Make a reading process leave it to its rank when to stop.
 
-    A terminal or a cluster sends its signal to them too. A second SIGTERM ends them, which the
-    loader sends to those that do not end by themselves; so does a minute after the first, for
-    Python's own way out sends one only and waits for ever.
+    A terminal or a cluster sends its signal to reading processes too. A second SIGTERM, which the
+    loader sends to those that do not end, ends them; so does a minute after the first, as Python
+    sends one only at its exit and waits forever.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _linger)
-    # Whatever it hangs in, it must not outlive its rank: it would hold the pipe by which a launcher
-    # sees that the rank has ended.
+    # It must not outlive its rank: it would keep the pipe open by which a launcher sees that the
+    # rank has ended.
     die_with_parent(signal.SIGKILL)
     with contextlib.suppress(ValueError):
         signal.set_wakeup_fd(-1)
 
 
 def die_with_parent(number: signal.Signals) -> None:
-    """Have the system send this process a signal when the one that has started it ends (Linux)."""
+    """Have the system send this process a signal when its parent ends (Linux)."""
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, number)
@@ -166,5 +195,5 @@ def _linger(number: int, frame: Any) -> None:
     signal.alarm(_LINGER)
 
 
-def _nothing(number: int, frame: Any) -> None:
-    """A handler, so that Python tells the wake-up pipe."""
+def _do_nothing(number: int, frame: Any) -> None:
+    """Handle a signal, so that Python writes to the wake-up pipe."""

@@ -1,4 +1,4 @@
-"""The processes of a run together: what one finds for all, sums over ranks, mean gradients."""
+"""The processes of a run: work on the main one, sums over ranks, averaged gradients."""
 
 from __future__ import annotations
 
@@ -24,33 +24,37 @@ from unet_ddp.errors import RunError, UserError
 Result = TypeVar("Result")
 
 _PATIENCE = timedelta(days=7)
-_AWAKE = 0.05  # seconds; another rank that is later than that does something else
-_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has none
+_SPIN = 0.05  # seconds; a rank that is later than that does other work
+_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no sched_yield
 
 
 @dataclass(frozen=True)
 class World:
-    """The processes of this run, as one of them sees them."""
+    """The processes of this run, as one of them sees them.
+
+    A world of one that was started as plain ``python train.py`` has no process group; every
+    method is then the identity, and no caller has to know.
+    """
 
     rank: int = 0
-    """0 for the main process, which alone writes and speaks."""
+    """0 for the main process, which alone writes and prints."""
     size: int = 1
     """Number of processes on all machines."""
     local_rank: int = 0
-    """Which of this machine's processes this is: which GPU it takes."""
+    """This process's number on this machine, and that of its GPU."""
     local_size: int = 1
-    """Number of processes on this machine: how many share its cores."""
+    """Number of processes on this machine, which share its cores."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     store: dist.Store | None = None
-    """Key-value store beside the group; None where no group was made."""
+    """Key-value store of the group; None without a group."""
     peers: tuple[int, ...] = ()
-    """Process numbers of the other ranks on this machine."""
-    works: Iterator[int] = field(default_factory=itertools.count, repr=False)
-    """Numbers for what `on_main` does, the same on every rank."""
-    _counted: set[str] = field(default_factory=set, repr=False)
+    """Process ids of the other ranks on this machine."""
+    _calls: Iterator[int] = field(default_factory=itertools.count, repr=False)
+    """Numbers the calls of `on_main`, the same on every rank."""
 
     @property
     def is_main(self) -> bool:
+        """True on rank 0."""
         return self.rank == 0
 
     @property
@@ -59,25 +63,24 @@ class World:
         return max(1, usable_cores() // self.local_size)
 
     def on_main(self, work: Callable[[], Result]) -> Result:
-        """What `work` returns on the main process, on every process.
+        """Run `work` on rank 0 and return its result on every rank.
 
-        The others wait meanwhile. What it raises is raised on every process alike, so that
-        none waits for ever.
+        The other ranks wait. An exception of `work` is raised on every rank, so that none of them
+        waits forever.
         """
         if self.store is None:
             return work()
         outcome: list[Any] = [None, None]
-        done = f"main did work {next(self.works)}"
+        done = f"main did work {next(self._calls)}"
         if self.is_main:
             try:
                 outcome[0] = work()
             except Exception as error:
-                outcome[1] = error
                 self.store.set(done, "")
                 dist.broadcast_object_list([None, _sendable(error)], src=0)
                 raise
             self.store.set(done, "")
-        else:  # by the store: looking at many files may take longer than a collective may
+        else:  # by the store: the scan of many files may take longer than a collective's timeout
             self.store.wait([done], _PATIENCE)
         dist.broadcast_object_list(outcome, src=0)
         if outcome[1] is not None:
@@ -86,33 +89,22 @@ class World:
         return result
 
     def gather(self, item: Result) -> list[Result]:
-        """The `item` of every rank, in their order, on every rank."""
+        """Return the `item` of every rank, in rank order, on every rank."""
         if self.store is None:
             return [item]
         items = [item] * self.size
         dist.all_gather_object(items, item)
         return items
 
-    def count_once(self, what: str) -> tuple[int, bool]:
-        """How many different things have been counted on all ranks, and whether this one is new.
-
-        Any rank may call it at any time: it is no collective.
-        """
-        if self.store is None:
-            new = what not in self._counted
-            self._counted.add(what)
-            return len(self._counted), new
-        new = self.store.add(f"counted {what!r}", 1) == 1
-        return self.store.add("counted", int(new)), new
-
     def replicate(self, network: nn.Module, example: Tensor) -> nn.Module:
-        """`network` such that its gradients are the mean over ranks: DDP, or itself alone.
+        """Wrap `network` in DDP, which averages gradients over ranks; without a group return it.
 
-        Buffers are not broadcast: batch norm computes them from the whole world's batch, so
-        they are equal already.
+        Buffers are not broadcast: batch norm computes them from the global batch, so they are
+        equal already.
 
         Args:
-            example: an input of the network, of any values, on its device.
+            network: on the device.
+            example: an input of the network (N, C, H, W), of any values, on the device.
         """
         if self.store is None:
             return network
@@ -121,46 +113,46 @@ class World:
             network,
             device_ids=[self.device] if self.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
-            **_UNSYNCED,
+            **_WITHOUT_BROADCAST,
         )
         _settle_buckets(replica, example)
         return replica
 
 
 def _freeze_unused(network: nn.Module, example: Tensor) -> None:
-    """Parameters that no output depends on (some of smp's encoders have such) are left alone.
+    """Freeze parameters that no output depends on (some of smp's encoders have them).
 
-    DDP would wait for their gradients for ever. The buffers stay as they were.
+    DDP would wait forever for their gradients.
     """
-    buffers = [buffer.clone() for buffer in network.buffers()]
-    network(example).sum().backward()
+    _backward(network, example)
     for parameter in network.parameters():
         parameter.requires_grad_(parameter.grad is not None)
     network.zero_grad(set_to_none=True)
-    _restore(network, buffers)
 
 
 def _settle_buckets(replica: DistributedDataParallel, example: Tensor) -> None:
     """Let DDP arrange its buckets now, by a backward pass whose gradients are thrown away.
 
-    After its first backward pass DDP arranges them anew, in the order in which gradients came,
-    and where a gradient lies decides in which order a ring of three or more ranks adds it up.
-    Without this, the step after a resume would differ in the last bit from the undisturbed run.
+    After its first backward pass DDP arranges the buckets again, in the order in which gradients
+    arrived, and the place of a gradient decides in which order a ring of three or more ranks adds
+    it up. Without this, the step after a resume would differ in the last bit from the undisturbed
+    run.
     """
-    buffers = [buffer.clone() for buffer in replica.buffers()]
-    replica(example).sum().backward()
+    _backward(replica, example)
     replica.zero_grad(set_to_none=True)
-    _restore(replica, buffers)
 
 
-@torch.no_grad()
-def _restore(module: nn.Module, buffers: list[Tensor]) -> None:
-    for buffer, before in zip(module.buffers(), buffers, strict=True):
-        buffer.copy_(before)
+def _backward(module: nn.Module, example: Tensor) -> None:
+    """Compute gradients for `example`, and leave the buffers as they were."""
+    before = [buffer.clone() for buffer in module.buffers()]
+    module(example).sum().backward()
+    with torch.no_grad():
+        for buffer, old in zip(module.buffers(), before, strict=True):
+            buffer.copy_(old)
 
 
-# torch 2.15 gave DDP's broadcast_buffers a new name and warns of the old one.
-_UNSYNCED: Any = (
+# torch 2.15 renamed DDP's broadcast_buffers and warns of the old name.
+_WITHOUT_BROADCAST: Any = (
     {"forward_sync_buffers": False}
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     else {"broadcast_buffers": False}
@@ -168,7 +160,7 @@ _UNSYNCED: Any = (
 
 
 def without_sync(replica: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Backward passes in here gather gradients locally: all micro-batches but the last."""
+    """Return a context in which backward passes sum gradients locally, without the other ranks."""
     if isinstance(replica, DistributedDataParallel):
         return replica.no_sync()
     return contextlib.nullcontext()
@@ -177,8 +169,8 @@ def without_sync(replica: nn.Module) -> contextlib.AbstractContextManager[None]:
 class _Sum(torch.autograd.Function):
     """Sum over ranks whose gradient is the sum over ranks of the gradients.
 
-    Each rank's backward pass then yields the gradient of the sum of all ranks' losses, and
-    DDP's mean that of their mean. torch.distributed.nn has had the same; it is deprecated.
+    Each rank's backward pass then yields the gradient of the sum of all ranks' losses, and DDP's
+    mean that of their mean. torch.distributed.nn has the same function; it is deprecated.
     """
 
     @staticmethod
@@ -187,7 +179,7 @@ class _Sum(torch.autograd.Function):
             total = tensor.clone(memory_format=torch.contiguous_format)
             work = dist.all_reduce(total, async_op=True)
             if total.device.type == "cpu":
-                _yield_until_done(work)
+                _spin_until_done(work)
             work.wait()
         return total
 
@@ -196,38 +188,38 @@ class _Sum(torch.autograd.Function):
         return _Sum.forward(ctx, gradients[0])
 
 
-def _yield_until_done(work: dist.Work) -> None:
-    """A core that fell asleep takes longer to wake up than a small sum takes: a tenth of a step in all."""
-    until = time.perf_counter() + _AWAKE
+def _spin_until_done(work: dist.Work) -> None:
+    """Keep the core awake during a short wait.
+
+    A sleeping core takes longer to wake up than a small sum takes: a tenth of a step in all.
+    """
+    until = time.perf_counter() + _SPIN
     while not work.is_completed() and time.perf_counter() < until:
         _yield()
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """The sum of `tensor` over all ranks, of the same shape, differentiable."""
-    if _is_alone or not dist.is_initialized():
+    """Return the sum of `tensor` over all ranks, of the same shape, differentiable."""
+    if _is_local_only or not dist.is_initialized():
         return tensor
     total: Tensor = _Sum.apply(tensor)
     return total
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Within it, a sum over ranks is this rank's own value: for work that may fail on one of them."""
-    global _is_alone
-    _is_alone = True
+def local_only() -> Iterator[None]:
+    """Make `sum_over_ranks` return this rank's own value, for work that may fail on one rank."""
+    global _is_local_only
+    _is_local_only = True
     try:
         yield
     finally:
-        _is_alone = False
+        _is_local_only = False
 
 
-_is_alone = False
+_is_local_only = False
 
 
 def _sendable(error: Exception) -> Exception:
-    return (
-        error
-        if isinstance(error, (UserError, RunError, MemoryError))
-        else RuntimeError(repr(error))
-    )
+    known = (UserError, RunError, MemoryError)
+    return error if isinstance(error, known) else RuntimeError(repr(error))

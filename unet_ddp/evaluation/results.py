@@ -1,10 +1,12 @@
-"""What an evaluation found: integer counts per image, and the scores they give."""
+"""Results of an evaluation: counts per image, and the scores they give."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +17,54 @@ from unet_ddp.metrics.curves import Calibration, ThresholdCurve
 from unet_ddp.metrics.scores import Scores
 
 
-@dataclass(frozen=True)
-class ImageRecord:
-    """What was counted in one image."""
+class ClassScores(NamedTuple):
+    """Scores of one class; nan where there is no pixel to score.
+
+    A score that is added here is in scores.json, per_image.csv, the printed table and the report.
+    """
 
     name: str
-    number: int
-    """Of its pair among those that were scored."""
+    dice: float
+    iou: float
+    precision: float
+    recall: float
+    boundary_f: float
+
+    @classmethod
+    def of_all(
+        cls, names: list[str], scores: Scores, boundaries: Iterable[BoundaryCounts]
+    ) -> list[ClassScores]:
+        """Return the scores of each class."""
+        columns = (
+            names,
+            scores.dice_per_class,
+            scores.iou_per_class,
+            scores.precision_per_class,
+            scores.recall_per_class,
+            [counts.f_score for counts in boundaries],
+        )
+        return [cls(*row) for row in zip(*columns, strict=True)]
+
+
+COLUMNS = ("Dice", "IoU", "precision", "recall", "boundary F")
+"""Headings for the scores in `ClassScores`."""
+
+
+@dataclass(frozen=True)
+class ImageRecord:
+    """Counts of one image."""
+
+    name: str
+    pair: int
+    """Index of its pair among those that were scored."""
     confusion: NDArray[np.int64]
     """(C, C): rows are the truth, columns the prediction."""
     boundaries: list[BoundaryCounts]
-    """Of each class."""
+    """Boundary pixels of each class."""
 
     @cached_property
     def scores(self) -> Scores:
+        """Scores of this image alone."""
         return Scores.from_confusion(self.confusion)
 
 
@@ -42,15 +78,14 @@ class Evaluation:
     histogram: NDArray[np.int64]
     """(2, BINS), as `Counts.histogram`."""
     as_trained: NDArray[np.int64]
-    """(C, C) confusion matrix of the most probable classes at the network's scale: what training's
-    validation counts."""
+    """(C, C) confusion matrix of the most probable classes at the network's scale, which is what
+    training's validation counts."""
     threshold: float | None
-    """The probability from which on a pixel was called foreground; None for the most probable
-    class."""
+    """Lowest probability of the foreground; None for the most probable class."""
     tolerance: float | None
     """Pixels that a boundary may be off; None for 0.75 percent of each image's diagonal."""
     full_size: bool
-    """Whether it was scored at the images' own size, or at the network's scale."""
+    """Scored at the images' own size, or at the network's scale."""
 
     @cached_property
     def confusion(self) -> NDArray[np.int64]:
@@ -62,35 +97,44 @@ class Evaluation:
 
     @cached_property
     def scores(self) -> Scores:
+        """Scores from the counts of all images."""
         return Scores.from_confusion(self.confusion)
 
     @cached_property
-    def boundary_f(self) -> list[float]:
-        """Boundary F-score of each class, from the counts summed over all images."""
-        classes = zip(*(record.boundaries for record in self.records), strict=True)
-        return [sum(counts, BoundaryCounts()).f_score for counts in classes]
+    def classes(self) -> list[ClassScores]:
+        """Scores of each class from the counts of all images."""
+        per_class = zip(*(record.boundaries for record in self.records), strict=True)
+        boundaries = (sum(counts, BoundaryCounts()) for counts in per_class)
+        return ClassScores.of_all(self.labels.class_names, self.scores, boundaries)
+
+    @property
+    def shares(self) -> list[float]:
+        """Share of the true pixels that each class has."""
+        pixels = self.confusion.sum(axis=1)
+        return [int(count) / max(1, int(pixels.sum())) for count in pixels]
 
     @cached_property
     def curve(self) -> ThresholdCurve | None:
-        """None for more than two classes."""
-        return (
-            ThresholdCurve.from_histogram(self.histogram) if self.labels.num_classes == 2 else None
-        )
+        """Scores by threshold; None for more than two classes."""
+        if self.labels.num_classes != 2:
+            return None
+        return ThresholdCurve.from_histogram(self.histogram)
 
     @cached_property
     def calibration(self) -> Calibration:
+        """Probabilities against the shares that came true."""
         return Calibration.from_histogram(self.histogram)
 
     @property
     def dice_as_trained(self) -> float:
-        """The figure that training's validation gives for this network and these images."""
+        """The Dice that training's validation gives for this network and these images."""
         return Scores.from_confusion(self.as_trained).dice
 
-    def worst(self, most: int | None = None) -> list[ImageRecord]:
-        """The images of the lowest Dice first; those with nothing to score last."""
+    def worst(self, count: int) -> list[ImageRecord]:
+        """Return `count` images, the lowest Dice first, those with nothing to score last."""
 
         def key(record: ImageRecord) -> tuple[bool, float, str]:
             dice = record.scores.dice
             return math.isnan(dice), dice, record.name
 
-        return sorted(self.records, key=key)[:most]
+        return sorted(self.records, key=key)[:count]

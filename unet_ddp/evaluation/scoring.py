@@ -1,129 +1,116 @@
-"""Every rank scores its share of the images; together they have all counts."""
+"""Scoring of pairs: every rank counts its share, and their integer counts are summed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fetch
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
-from unet_ddp.evaluation.trained import Trained, resize
-from unet_ddp.metrics.boundary import count_boundaries, default_tolerance
+from unet_ddp.metrics.boundary import BoundaryCounts, count_boundaries, default_tolerance
 from unet_ddp.metrics.counts import Counts, confidence, confusion, histogram
+from unet_ddp.prediction.predictor import Predictor
 
-_AT_ONCE = 1 << 22  # pixels that are counted at a time
-
-Progress = Callable[[Iterable[EvaluationSample], int], Iterable[EvaluationSample]]
+_AT_ONCE = 1 << 22  # pixels counted at a time: counting takes tens of bytes for each
 
 
 def score_pairs(
-    trained: Trained,
+    predictor: Predictor,
     dataset: EvaluationDataset,
     world: World,
     *,
     threshold: float | None,
     tolerance: float | None = None,
     workers: int | None = None,
-    progress: Progress = lambda samples, total: samples,
+    show_progress: bool = False,
 ) -> Evaluation:
-    """Score every pair of `dataset`, each on one rank; the result is the same on every rank.
+    """Score every pair, each on one rank, and return the same result on every rank.
 
-    Args:
-        threshold: foreground from this probability on, for two classes; None for the most
-            probable class.
-        tolerance: pixels that a boundary may be off; None for 0.75 percent of the diagonal.
-        workers: reading processes of this rank; from the cores when absent.
-        progress: wraps this rank's samples and their number, to show how far it is.
+    The network of `predictor` is not folded, as in training's validation; `threshold` and
+    `tolerance` are those of `Evaluation`, `workers` and `show_progress` those of `fetch`.
 
     Raises:
         UserError: a file that can't be read or scored, on every rank.
     """
-    share = _Share(trained, dataset, threshold, tolerance)
-    mistake = None
+    counts = Counts.zeros(predictor.labels.num_classes, predictor.device)
+    records, mistake = [], None
     try:
-        mine = len(range(world.rank, len(dataset), world.size))
-        for sample in progress(fetch(dataset, world, workers=workers), mine):
-            share.count(sample)
-    except UserError as error:  # all ranks hear of it, rather than wait for this one
+        for sample in fetch(dataset, world, workers=workers, show_progress=show_progress):
+            counted = _count(predictor, sample, counts, threshold=threshold, tolerance=tolerance)
+            records.append(ImageRecord(dataset.pairs[sample.pair].name, sample.pair, *counted))
+    except UserError as error:  # raised after the gathering, which no rank may miss
         mistake = error
-    outcomes = world.gather((share.records, mistake))
+    outcomes = world.gather((records, mistake))
     for _, reason in outcomes:
         if reason is not None:
             raise reason
-    counts = share.counts.over_ranks()
+    counts = counts.over_ranks()
     return Evaluation(
-        trained.labels,
-        sorted((r for found, _ in outcomes for r in found), key=lambda record: record.number),
-        counts.histogram.cpu().numpy(),
-        counts.confusion.cpu().numpy(),
-        threshold,
-        tolerance,
-        dataset.full_size,
+        predictor.labels,
+        sorted((r for found, _ in outcomes for r in found), key=lambda record: record.pair),
+        histogram=counts.histogram.cpu().numpy(),
+        as_trained=counts.confusion.cpu().numpy(),
+        threshold=threshold,
+        tolerance=tolerance,
+        full_size=dataset.full_size,
     )
 
 
-class _Share:
-    """What one rank has counted so far."""
+def _count(
+    predictor: Predictor,
+    sample: EvaluationSample,
+    counts: Counts,
+    *,
+    threshold: float | None,
+    tolerance: float | None,
+) -> tuple[NDArray[np.int64], list[BoundaryCounts]]:
+    """Add an image to `counts`; return its own confusion matrix (C, C) and boundary counts.
 
-    def __init__(
-        self,
-        trained: Trained,
-        dataset: EvaluationDataset,
-        threshold: float | None,
-        tolerance: float | None,
-    ) -> None:
-        self.trained = trained
-        self.pairs = dataset.pairs
-        self.threshold = threshold
-        self.tolerance = tolerance
-        self.records: list[ImageRecord] = []
-        self.counts = Counts.zeros(trained.labels.num_classes, trained.device)
-        """Its confusion is of the most probable classes at the network's scale."""
-
-    def count(self, sample: EvaluationSample) -> None:
-        """Count one image."""
-        classes, device = self.trained.labels.num_classes, self.trained.device
-        truth, reduced = sample.truth.to(device), sample.reduced.to(device)
-        logits = self.trained(sample.image)
-        for rows in _bands(reduced):
-            found = confusion(logits[:, :, rows].max(1).indices, reduced[:, rows], classes)
-            self.counts.confusion.add_(found)
-        logits = resize(logits, truth.shape[-2:])
-        ids = torch.empty_like(truth)
-        table = np.zeros((classes, classes), np.int64)
-        for rows in _bands(truth):
-            some, true = logits[:, :, rows], truth[:, rows]
-            self.counts.histogram.add_(
-                histogram(confidence(some), some.max(1).indices, true, classes)
-            )
-            ids[:, rows] = decide(some, self.threshold).to(ids.dtype)
-            table += confusion(ids[:, rows], true, classes).cpu().numpy()
-        boundaries = count_boundaries(
-            ids[0].cpu().numpy(),
-            truth[0].cpu().numpy(),
-            classes,
-            tolerance=default_tolerance(*truth.shape[-2:])
-            if self.tolerance is None
-            else self.tolerance,
-        )
-        name = self.pairs[sample.number].name
-        self.records.append(ImageRecord(name, sample.number, table, boundaries))
+    The confusion matrix of `counts` is that of the most probable classes at the network's scale.
+    """
+    classes, device = predictor.labels.num_classes, predictor.device
+    truth, scaled_truth = sample.truth.to(device), sample.scaled_truth.to(device)
+    logits = predictor.logits(sample.image)  # (1, C, h, w)
+    for rows in _bands(scaled_truth):
+        predicted = logits[:, :, rows].max(1).indices
+        counts.confusion.add_(confusion(predicted, scaled_truth[:, rows], classes))
+    logits = resize(logits, truth.shape[-2:])  # (1, C, H, W)
+    ids = torch.empty_like(truth)
+    table = np.zeros((classes, classes), np.int64)
+    for rows in _bands(truth):
+        some, true = logits[:, :, rows], truth[:, rows]
+        predicted = some.max(1).indices
+        counts.histogram.add_(histogram(confidence(some), predicted, true, classes))
+        ids[:, rows] = decide(some, threshold).to(ids.dtype)
+        table += confusion(ids[:, rows], true, classes).cpu().numpy()
+    distance = default_tolerance(*truth.shape[-2:]) if tolerance is None else tolerance
+    arrays = ids[0].cpu().numpy(), truth[0].cpu().numpy()
+    return table, count_boundaries(*arrays, classes, tolerance=distance)
 
 
 def _bands(masks: Tensor) -> Iterator[slice]:
-    """Rows of masks (1, H, W), for counting takes tens of bytes for a pixel."""
+    """Yield the rows of masks (1, H, W), a band at a time."""
     _, height, width = masks.shape
-    high = max(1, _AT_ONCE // width)
-    yield from (slice(top, top + high) for top in range(0, height, high))
+    step = max(1, _AT_ONCE // width)
+    yield from (slice(top, top + step) for top in range(0, height, step))
+
+
+def resize(logits: Tensor, size: torch.Size) -> Tensor:
+    """Return logits (N, C, h, w) at another size, interpolated as for a predicted mask."""
+    if logits.shape[-2:] == size:
+        return logits
+    return F.interpolate(logits, size, mode="bilinear", align_corners=False)
 
 
 def decide(logits: Tensor, threshold: float | None) -> Tensor:
-    """Class ids (N, H, W) of logits (N, C, H, W), as predicting decides."""
+    """Return class ids (N, H, W) of logits (N, C, H, W), by a threshold as `score_pairs` has it."""
     if threshold is None:
         return logits.max(1).indices
     return (confidence(logits) >= threshold).long()

@@ -1,11 +1,11 @@
-"""The validation pairs that a checkpoint's own run had."""
+"""The validation pairs of the run that wrote a checkpoint."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from unet_ddp.cli import config_from_saved
-from unet_ddp.data.checks.prepare import prepare
+from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.checks.scan import Progress
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
@@ -13,48 +13,42 @@ from unet_ddp.errors import UserError
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.resume import split_fingerprint
 
+_ADVICE = "use --images and --masks"
 
-def own_validation(
+
+def rebuild(
     content: Content, source: Path, labels: Labels, *, progress: Progress, workers: int = 1
 ) -> list[Pair]:
-    """The pairs that the run of `content` was validated on, found as the run found them.
+    """Find and split the pairs as the run did; return those it was validated on.
 
     Args:
-        content: a checkpoint of ours.
+        content: a checkpoint.
         source: its file, for messages.
+        labels: the checkpoint's.
+        progress: wraps the files that are looked at.
+        workers: threads that look at them.
 
     Raises:
-        UserError: the checkpoint does not tell, or they are not there any more.
+        UserError: the checkpoint does not say which they were, or they are gone or others now.
     """
     if "config" not in content:
-        raise UserError(
-            f"{source}: does not tell what it was trained on: give --images and --masks"
-        )
+        raise UserError(f"{source} does not say which images it was validated on; {_ADVICE}")
     config = config_from_saved(content["config"])
+    seed = config.optimization.seed
     try:
-        data = prepare(
-            config.data,
-            seed=config.optimization.seed,
-            progress=progress,
-            workers=workers,
-            labels=labels,
+        data = prepare_data(
+            config.data, seed=seed, progress=progress, workers=workers, labels=labels
         )
     except UserError as error:
-        raise UserError(
-            f"{source}: the images of its run can't be had: {error}; or give --images and --masks"
-        ) from None
-    if content.get("names", split_fingerprint(data.split)) != split_fingerprint(data.split):
-        raise UserError(
-            f"{source}: the images or their split are not those that its run had; give --images "
-            "and --masks of what is to be scored"
-        )
+        raise UserError(f"{source}: the data of its run: {error}; or {_ADVICE}") from None
+    fingerprint = split_fingerprint(data.split)
+    if content.get("names", fingerprint) != fingerprint:
+        raise UserError(f"{source}: the images of its run or their split have changed; {_ADVICE}")
     if not data.split.validation:
-        raise UserError(
-            f"{source}: its run kept no image for validation; give --images and --masks"
-        )
+        raise UserError(f"{source}: its run had no validation images; {_ADVICE}")
     return data.split.validation
 
 
 def resizes_masks(content: Content) -> bool:
-    """Whether the run of `content` was told to bring masks to the size of their images."""
+    """Return whether the run of a checkpoint resized masks to their images."""
     return bool(content.get("config", {}).get("resize_masks"))

@@ -1,1 +1,1 @@
-"""Scores from integer counts, which add up the same in any order and on any ranks."""
+"""Scores from integer counts, which add up to the same in any order and on any ranks."""

@@ -1,4 +1,4 @@
-"""How well the outlines of classes agree, with a tolerance."""
+"""The boundary F-score: how well the outlines of classes agree, with a tolerance."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from unet_ddp.data.labels import IGNORE_ID
 
 Ids = NDArray[np.uint8]
+Pixels = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class BoundaryCounts:
     """Those with a true boundary pixel within the tolerance."""
 
     def __add__(self, other: BoundaryCounts) -> BoundaryCounts:
+        """Return the counts of both."""
         return BoundaryCounts(
             self.truth + other.truth,
             self.truth_matched + other.truth_matched,
@@ -36,7 +38,7 @@ class BoundaryCounts:
     def f_score(self) -> float:
         """2PR / (P + R) of boundary precision and recall.
 
-        nan where neither has a boundary, 0 where one has none.
+        nan where neither side has a boundary, 0 where one has none.
         """
         if not self.truth and not self.predicted:
             return math.nan
@@ -48,68 +50,62 @@ class BoundaryCounts:
 
 
 def default_tolerance(height: int, width: int) -> float:
-    """0.75 percent of the image's diagonal, in pixels (Csurka et al., 2013)."""
+    """Return 0.75 percent of the image's diagonal, in pixels (Csurka et al., 2013)."""
     return 0.0075 * math.hypot(height, width)
 
 
 def count_boundaries(
     predicted: Ids, truth: Ids, num_classes: int, *, tolerance: float
 ) -> list[BoundaryCounts]:
-    """Boundary pixels of each class and how many of them are matched.
+    """Count the boundary pixels of each class, and those that are matched.
 
     The boundary F-score of Csurka et al., What is a good evaluation measure for semantic
     segmentation?, BMVC 2013, and of the DAVIS benchmark (Perazzi et al., CVPR 2016): a boundary
-    pixel is right if the other side has one of the same class no farther than the tolerance. A
-    boundary pixel of a class is one of its pixels beside (4 neighbours) a pixel of another class.
-    The image's edge and ignored pixels make no boundary.
+    pixel is matched if the other side has one of the same class within the tolerance. A boundary
+    pixel of a class is one of its pixels with one of another class among its 4 neighbours. The
+    image's edge and ignored pixels make no boundary.
 
     Args:
         predicted: class ids (H, W).
         truth: class ids (H, W); where it is IGNORE_ID, `predicted` is ignored too.
+        num_classes: length of the result.
         tolerance: Euclidean distance in pixels.
     """
     valid = truth != IGNORE_ID
     return [
-        _match(
-            _boundary(predicted == k, valid),
-            _boundary(truth == k, valid),
-            tolerance,
-        )
+        _match(_boundary(predicted == k, valid), _boundary(truth == k, valid), tolerance)
         for k in range(num_classes)
     ]
 
 
-def _boundary(inside: NDArray[np.bool_], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Pixels of `inside` beside one that is outside."""
+def _boundary(inside: Pixels, valid: Pixels) -> Pixels:
+    """Return the valid pixels of `inside` with a valid neighbour outside."""
     inside = inside & valid
     outside = ~inside & valid
-    beside = np.zeros_like(inside)
-    beside[1:] |= outside[:-1]
-    beside[:-1] |= outside[1:]
-    beside[:, 1:] |= outside[:, :-1]
-    beside[:, :-1] |= outside[:, 1:]
-    return inside & beside
+    adjacent = np.zeros_like(inside)
+    adjacent[1:] |= outside[:-1]
+    adjacent[:-1] |= outside[1:]
+    adjacent[:, 1:] |= outside[:, :-1]
+    adjacent[:, :-1] |= outside[:, 1:]
+    return inside & adjacent
 
 
-def _match(
-    predicted: NDArray[np.bool_], truth: NDArray[np.bool_], tolerance: float
-) -> BoundaryCounts:
-    counts = int(truth.sum()), int(predicted.sum())
-    if not all(counts):
-        return BoundaryCounts(counts[0], 0, counts[1], 0)
-    near_predicted, near_truth = _near(predicted, tolerance), _near(truth, tolerance)
+def _match(predicted: Pixels, truth: Pixels, tolerance: float) -> BoundaryCounts:
+    true_pixels, predicted_pixels = int(truth.sum()), int(predicted.sum())
+    if not (true_pixels and predicted_pixels):  # the distance to nothing is undefined
+        return BoundaryCounts(true_pixels, 0, predicted_pixels, 0)
     return BoundaryCounts(
-        counts[0],
-        int((truth & near_predicted).sum()),
-        counts[1],
-        int((predicted & near_truth).sum()),
+        true_pixels,
+        int((truth & _near(predicted, tolerance)).sum()),
+        predicted_pixels,
+        int((predicted & _near(truth, tolerance)).sum()),
     )
 
 
-def _near(pixels: NDArray[np.bool_], tolerance: float) -> NDArray[np.bool_]:
-    """Where the nearest of `pixels` is no farther than `tolerance`."""
+def _near(pixels: Pixels, tolerance: float) -> Pixels:
+    """Return the pixels at most `tolerance` away from one of `pixels`."""
     import cv2
 
     distance = cv2.distanceTransform((~pixels).astype(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
-    near: NDArray[np.bool_] = distance <= tolerance
+    near: Pixels = distance <= tolerance
     return near

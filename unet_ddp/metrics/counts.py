@@ -1,4 +1,4 @@
-"""What is counted of the pixels, on the device and without a host sync."""
+"""Counts of pixels, made on the device without a host sync: every score comes from them."""
 
 from __future__ import annotations
 
@@ -16,59 +16,59 @@ BINS = 1024
 
 @dataclass(frozen=True)
 class Counts:
-    """All that scores, threshold curve and calibration are made from."""
+    """The counts that scores, threshold curve and calibration are computed from."""
 
     confusion: Tensor
     """(C, C) int64: rows are the truth, columns the prediction."""
     histogram: Tensor
-    """(2, BINS) int64. Of two classes, pixels by the foreground's probability: those of the
-    background, those of the foreground. Of more, by the winning class's: wrong ones, right ones."""
+    """(2, BINS) int64. Two classes: pixels by the foreground's probability, row 0 of background,
+    row 1 of foreground. More: pixels by the winning class's, row 0 of wrong ones, row 1 of right."""
 
     @classmethod
     def zeros(cls, num_classes: int, device: torch.device) -> Counts:
-        """Nothing counted yet."""
+        """Return counts of no pixels."""
         sizes = (num_classes, num_classes), (2, BINS)
         return cls(*(torch.zeros(size, dtype=torch.int64, device=device) for size in sizes))
 
     @classmethod
     def of(cls, logits: Tensor, masks: Tensor) -> Counts:
-        """Counts of logits (N, C, H, W) whose largest is the prediction.
+        """Return the counts of a batch whose prediction is the class of the largest logit.
 
         Args:
-            masks: true class ids (N, H, W); IGNORE_ID is left out.
+            logits: (N, C, H, W).
+            masks: true class ids (N, H, W); pixels of IGNORE_ID are left out.
         """
-        predicted = logits.max(1).indices  # argmax takes ten times as long on a CPU
+        num_classes = logits.shape[1]
+        predicted = logits.max(1).indices  # (N, H, W); argmax takes ten times as long on a CPU
         return cls(
-            confusion(predicted, masks, logits.shape[1]),
-            histogram(confidence(logits), predicted, masks, logits.shape[1]),
+            confusion(predicted, masks, num_classes),
+            histogram(confidence(logits), predicted, masks, num_classes),
         )
 
     def add(self, other: Counts) -> None:
-        """Count `other` in."""
+        """Add `other` in place."""
         self.confusion.add_(other.confusion)
         self.histogram.add_(other.histogram)
 
     def over_ranks(self) -> Counts:
-        """The sum over all ranks."""
+        """Return the sum over all ranks."""
         return Counts(sum_over_ranks(self.confusion), sum_over_ranks(self.histogram))
 
 
 def confusion(predicted: Tensor, masks: Tensor, num_classes: int) -> Tensor:
-    """How many pixels of which class were taken for which.
+    """Return the confusion matrix, (C, C) int64: rows are the truth, columns the prediction.
 
     Args:
         predicted: class ids (N, H, W).
-        masks: true class ids (N, H, W); IGNORE_ID is left out.
-
-    Returns:
-        (C, C) int64 on the masks' device: rows are the truth, columns the prediction.
+        masks: true class ids (N, H, W); pixels of IGNORE_ID are left out.
+        num_classes: C.
     """
     cells = masks.long() * num_classes + predicted
     return _count(cells, masks, num_classes**2).view(num_classes, num_classes)
 
 
 def confidence(logits: Tensor) -> Tensor:
-    """Of two classes, the foreground's probability; of more, the winning one's.
+    """Return the foreground's probability; of more than two classes, the winning one's.
 
     Args:
         logits: (N, C, H, W).
@@ -83,25 +83,23 @@ def confidence(logits: Tensor) -> Tensor:
 
 
 def histogram(probabilities: Tensor, predicted: Tensor, masks: Tensor, num_classes: int) -> Tensor:
-    """Pixels by `confidence` and by whether it came true.
+    """Return `Counts.histogram`, (2, BINS) int64.
 
     Args:
-        probabilities: what `confidence` gave, (N, H, W).
+        probabilities: result of `confidence`, (N, H, W).
         predicted: class ids (N, H, W).
-        masks: true class ids (N, H, W); IGNORE_ID is left out.
-
-    Returns:
-        (2, BINS) int64, as `Counts.histogram`.
+        masks: true class ids (N, H, W); pixels of IGNORE_ID are left out.
+        num_classes: C.
     """
-    true = masks == (1 if num_classes == 2 else predicted)
-    bins = (probabilities * BINS).long().clamp_(0, BINS - 1)  # nan falls into the first
-    return _count(true * BINS + bins, masks, 2 * BINS).view(2, BINS)
+    is_true = masks == (1 if num_classes == 2 else predicted)
+    bins = (probabilities * BINS).long().clamp_(0, BINS - 1)  # nan goes to the first bin
+    return _count(is_true * BINS + bins, masks, 2 * BINS).view(2, BINS)
 
 
 def _count(cells: Tensor, masks: Tensor, size: int) -> Tensor:
-    """How many pixels have each of the numbers below `size`; ignored ones fall into a last cell.
+    """Return how often each integer below `size` occurs in `cells` where `masks` is not ignored.
 
-    bincount, and a mask of what to count, would have the host wait for a GPU.
+    Ignored pixels go to one more cell: bincount, or indexing by a mask, would be a host sync.
     """
     kept = torch.where(masks == IGNORE_ID, size, cells).flatten()
     counts = torch.zeros(size + 1, dtype=torch.int64, device=masks.device)

@@ -1,4 +1,4 @@
-"""What a histogram of probabilities tells: scores at every threshold, and calibration."""
+"""The threshold curve and the calibration of a histogram of probabilities."""
 
 from __future__ import annotations
 
@@ -19,37 +19,41 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ThresholdCurve:
-    """The foreground's scores if pixels of at least that probability are called foreground."""
+    """The foreground's scores, by the probability from which on a pixel is called foreground."""
 
     thresholds: Floats
     """k / BINS for k from 1 to BINS - 1."""
     hits: Integers
-    """Foreground called so, for each threshold."""
+    """Foreground pixels called foreground, for each threshold."""
     false_alarms: Integers
-    """Background called foreground."""
+    """Background pixels called foreground, for each threshold."""
     foreground: int
-    """Foreground pixels in all."""
+    """All foreground pixels."""
 
     @classmethod
     def from_histogram(cls, histogram: Integers) -> ThresholdCurve:
-        """The curve of `Counts.histogram` of two classes."""
+        """Return the curve of `Counts.histogram` of two classes."""
         above = histogram[:, ::-1].cumsum(axis=1)[:, ::-1]  # pixels of bin k and all that follow
         return cls(np.arange(1, BINS) / BINS, above[1, 1:], above[0, 1:], int(above[1, 0]))
 
     @cached_property
     def dice(self) -> Floats:
+        """Dice for each threshold."""
         return _ratio(2 * self.hits, self.hits + self.false_alarms + self.foreground)
 
     @cached_property
     def iou(self) -> Floats:
+        """IoU for each threshold."""
         return _ratio(self.hits, self.false_alarms + self.foreground)
 
     @cached_property
     def precision(self) -> Floats:
+        """Precision for each threshold; nan where no pixel is called foreground."""
         return _ratio(self.hits, self.hits + self.false_alarms)
 
     @cached_property
     def recall(self) -> Floats:
+        """Recall for each threshold; nan without foreground."""
         return _ratio(self.hits, np.full_like(self.hits, self.foreground))
 
     @cached_property
@@ -63,7 +67,7 @@ class ThresholdCurve:
         return float(best[np.abs(best - 0.5).argmin()])
 
     def dice_at(self, threshold: float) -> float:
-        """Dice at one of `thresholds`."""
+        """Return Dice at one of `thresholds`."""
         return float(self.dice[round(threshold * BINS) - 1])
 
 
@@ -77,55 +81,46 @@ class CalibrationBin:
     confidence: float
     """Their mean probability, to half of 1 / BINS."""
     accuracy: float
-    """The share of them for which it came true."""
+    """The share of them that are foreground, or, of more than two classes, right."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Whether probabilities are what they say: of pixels with p = 0.8, are 80 percent right?
+    """The reliability curve: of pixels with p = 0.8, are 80 percent right?
 
-    Of two classes, of the foreground's probability; of more, of the winning class's.
+    Of two classes, p is the foreground's probability; of more, the winning class's.
     """
 
     bins: list[CalibrationBin]
 
     @classmethod
     def from_histogram(cls, histogram: Integers) -> Calibration:
-        """The reliability curve of `Counts.histogram`."""
+        """Return the reliability curve of `Counts.histogram`."""
         centres = (np.arange(BINS) + 0.5) / BINS
         groups = histogram.reshape(2, _GROUPS, -1)
         pixels = groups.sum(axis=(0, 2))
         # A sum of integers times odd numbers over 2 BINS, all below 2**53: the same on any machine.
         sums = (groups.sum(axis=0) * centres.reshape(_GROUPS, -1)).sum(axis=1)
         confidence, accuracy = _ratio(sums, pixels), _ratio(groups[1].sum(axis=1), pixels)
-        return cls(
-            [
-                CalibrationBin(
-                    k / _GROUPS,
-                    (k + 1) / _GROUPS,
-                    int(pixels[k]),
-                    float(confidence[k]),
-                    float(accuracy[k]),
-                )
-                for k in range(_GROUPS)
-            ]
-        )
+        edges = [k / _GROUPS for k in range(_GROUPS + 1)]
+        columns = (edges[:-1], edges[1:], pixels.tolist(), confidence.tolist(), accuracy.tolist())
+        return cls([CalibrationBin(*row) for row in zip(*columns, strict=True)])
 
     @property
     def error(self) -> float:
         """Expected calibration error, the mean of |accuracy - confidence| over the pixels.
 
-        Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3; nan of no pixel.
+        Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3; nan without pixels.
         """
-        filled = [found for found in self.bins if found.pixels]
-        total = sum(found.pixels for found in filled)
+        filled = [b for b in self.bins if b.pixels]
+        total = sum(b.pixels for b in filled)
         if not total:
             return math.nan
         return sum(b.pixels * abs(b.accuracy - b.confidence) for b in filled) / total
 
 
 def _ratio(part: NDArray[np.int64] | Floats, whole: Integers) -> Floats:
-    """Element by element; nan of nothing."""
+    """Divide element by element; nan where `whole` is 0."""
     out = np.full(whole.shape, np.nan)
     np.divide(part, whole, out=out, where=whole > 0)
     return out

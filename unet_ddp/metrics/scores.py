@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from torch import Tensor
 
 from unet_ddp.metrics.counts import Counts
 from unet_ddp.metrics.curves import Calibration, ThresholdCurve
@@ -15,7 +12,7 @@ from unet_ddp.metrics.curves import Calibration, ThresholdCurve
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of each class over the pixels that were counted; nan where there is none to score.
+    """Scores of each class; nan where there are no pixels to score.
 
     With hits h, pixels t of the class in truth and p in the prediction: Dice 2h / (t + p),
     IoU h / (t + p - h), precision h / p, recall h / t. Dice and IoU are nan for a class that
@@ -28,13 +25,14 @@ class Scores:
     recall_per_class: list[float]
 
     @classmethod
-    def from_confusion(cls, counts: Any) -> Scores:
-        """Scores of an (C, C) confusion matrix, exact to the last digit of float64.
+    def from_confusion(cls, confusion: Any) -> Scores:
+        """Return the scores of a confusion matrix, exact to the last digit of float64.
 
         Args:
-            counts: integers; rows are the truth, columns the prediction.
+            confusion: (C, C) integers, a tensor or an array; rows are the truth, columns the
+                prediction.
         """
-        table: Sequence[Sequence[int]] = counts.tolist()
+        table: list[list[int]] = confusion.tolist()
         hits = [row[k] for k, row in enumerate(table)]
         truth = [sum(row) for row in table]
         predicted = [sum(column) for column in zip(*table, strict=True)]
@@ -48,22 +46,21 @@ class Scores:
 
     @property
     def dice(self) -> float:
-        """Of two classes, the foreground's Dice; of more, the mean over those that occur."""
-        return summary(self.dice_per_class)
+        """The foreground's Dice; of more than two classes, the mean over those that occur."""
+        return _summary(self.dice_per_class)
 
     @property
     def iou(self) -> float:
-        """Of two classes, the foreground's IoU; of more, the mean over those that occur."""
-        return summary(self.iou_per_class)
+        """The foreground's IoU; of more than two classes, the mean over those that occur."""
+        return _summary(self.iou_per_class)
 
 
 def ratio(part: int, whole: int) -> float:
-    """`part` of `whole`; nan of nothing."""
+    """Return `part` / `whole`; nan if `whole` is 0."""
     return part / whole if whole else math.nan
 
 
-def summary(per_class: list[float]) -> float:
-    """One number for all classes: of two, the foreground's; of more, the mean without nan."""
+def _summary(per_class: list[float]) -> float:
     if len(per_class) == 2:
         return per_class[1]
     occurring = [value for value in per_class if not math.isnan(value)]
@@ -72,25 +69,23 @@ def summary(per_class: list[float]) -> float:
 
 @dataclass(frozen=True)
 class Validation:
-    """What an epoch's scoring tells."""
+    """The result of scoring the validation images once."""
 
     scores: Scores
-    """Of the most probable class in each pixel."""
+    """Scores of the most probable class in each pixel."""
     threshold: float | None
-    """Of two classes, the probability from which on a pixel is best called foreground."""
+    """The foreground probability with the best Dice; None with more than two classes."""
     dice_at_threshold: float | None
-    """The foreground's Dice then."""
+    """The foreground's Dice with that threshold."""
     calibration_error: float
 
     @classmethod
     def from_counts(cls, counts: Counts) -> Validation:
-        """Scores, best threshold and calibration of `counts` over the whole set."""
+        """Return scores, best threshold and calibration of `counts` over the whole set."""
         histogram = counts.histogram.cpu().numpy()
         threshold = dice = None
         if len(counts.confusion) == 2:
             curve = ThresholdCurve.from_histogram(histogram)
-            threshold = curve.best
-            dice = curve.dice_at(threshold)
+            threshold, dice = curve.best, curve.dice_at(curve.best)
         error = Calibration.from_histogram(histogram).error
-        confusion: Tensor = counts.confusion
-        return cls(Scores.from_confusion(confusion), threshold, dice, error)
+        return cls(Scores.from_confusion(counts.confusion), threshold, dice, error)

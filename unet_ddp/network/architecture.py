@@ -1,4 +1,4 @@
-"""A network by its name: the classic U-Net, or one of segmentation-models-pytorch."""
+"""Networks by name: the classic U-Net, or one of segmentation-models-pytorch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from unet_ddp.errors import UserError
+from unet_ddp.network import smp
 from unet_ddp.network.unet import UNet
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """All that it takes to build the network again; kept in the checkpoint."""
+    """Everything needed to build the network again, as saved in the checkpoint."""
 
     model: str
     channels: int
@@ -27,15 +27,16 @@ class Architecture:
     bilinear: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
+        """Return plain values for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Architecture:
-        """The architecture that `to_dict` gave."""
+        """Return the architecture that `to_dict` described."""
         return cls(**plain)
 
     def __str__(self) -> str:
+        """Return the run's line about its network."""
         kind = (
             f"{self.model} with {self.encoder}"
             if self.encoder
@@ -54,7 +55,7 @@ def choose_architecture(
     width: int = 32,
     bilinear: bool = False,
 ) -> Architecture:
-    """The architecture that ``--model`` and ``--encoder`` name."""
+    """Return the architecture that ``--model`` and ``--encoder`` name."""
     name = model.lower().replace("+", "plus").replace("-", "").replace("_", "")
     if name == "unet" and encoder is None:
         return Architecture("unet", channels, num_classes, None, width, bilinear)
@@ -64,85 +65,40 @@ def choose_architecture(
 def build_network(
     architecture: Architecture, *, encoder_weights: str | None = None, checkpointing: bool = False
 ) -> nn.Module:
-    """The network, in channels_last order.
+    """Return a new network, in channels_last order.
 
     Args:
-        encoder_weights: pretrained weights to fetch for the encoder, as imagenet.
+        architecture: the network's kind and sizes.
+        encoder_weights: name of the encoder's pretrained weights to download, e.g. imagenet.
+        checkpointing: trade time for memory in training, see `UNet`.
 
     Raises:
-        UserError: no such model or encoder, or its weights can't be had.
+        UserError: the model or encoder is unknown, or its weights can't be downloaded.
     """
-    if architecture.encoder is None:
-        if encoder_weights is not None:
+    if architecture.encoder is not None:
+        if checkpointing:
             raise UserError(
-                "--encoder-weights: the classic U-Net has no pretrained ones; give --encoder too, "
-                "as --encoder resnet34"
+                "--checkpointing: only the classic U-Net has it; leave out --checkpointing, or "
+                "--model and --encoder"
             )
-        network: nn.Module = UNet(
+        network = smp.build(
+            architecture.model,
+            architecture.encoder,
+            channels=architecture.channels,
+            num_classes=architecture.num_classes,
+            encoder_weights=encoder_weights,
+        )
+    elif encoder_weights is not None:
+        raise UserError(
+            f"--encoder-weights {encoder_weights}: the classic U-Net has no pretrained weights; "
+            "use --encoder too, e.g. --encoder resnet34"
+        )
+    else:
+        network = UNet(
             architecture.channels,
             architecture.num_classes,
             width=architecture.width,
             bilinear=architecture.bilinear,
             checkpointing=checkpointing,
         )
-    elif checkpointing:
-        raise UserError("--checkpointing: for the classic U-Net only; leave it or --model out")
-    else:
-        network = _build_smp(architecture, encoder_weights)
     return network.to(memory_format=torch.channels_last)
-
-
-class _AnySize(nn.Module):
-    """Before one of smp's classes: takes images of any size, padded and cropped back.
-
-    A base class and no wrapper, so that the parameters keep smp's names.
-    """
-
-    stride = 32
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(N, channels, H, W) to logits (N, num_classes, H, W)."""
-        height, width = images.shape[-2:]
-        rows, columns = -height % self.stride, -width % self.stride
-        if torch.compiler.is_exporting() or rows or columns:  # exported, it is for any size
-            images = F.pad(images, (0, columns, 0, rows))
-        logits: Tensor = super().forward(images)
-        return logits[..., :height, :width]
-
-
-def _build_smp(architecture: Architecture, encoder_weights: str | None) -> nn.Module:
-    import segmentation_models_pytorch as smp
-
-    known = smp.MODEL_ARCHITECTURES_MAPPING
-    if architecture.model not in known:
-        raise UserError(f"--model {architecture.model}: none of unet, {', '.join(sorted(known))}")
-    base = known[architecture.model]
-    # timm's own encoders know one set of weights: smp wants True for it.
-    is_timm = str(architecture.encoder).startswith("tu-")
-    weights = True if encoder_weights and is_timm else encoder_weights
-    network_class: Any = type(base.__name__, (_AnySize, base), {})
-    try:
-        network: nn.Module = network_class(
-            encoder_name=architecture.encoder,
-            encoder_weights=weights,
-            in_channels=architecture.channels,
-            classes=architecture.num_classes,
-        )
-    except Exception as error:
-        raise UserError(_why_not(architecture, encoder_weights, error)) from error
-    return network
-
-
-def _why_not(architecture: Architecture, encoder_weights: str | None, error: Exception) -> str:
-    """smp's, timm's and the hub's many exceptions as one line."""
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    unknown = isinstance(error, (KeyError, ValueError)) and not isinstance(error, OSError)
-    if encoder_weights is not None and not unknown:
-        return (
-            f"--encoder-weights {encoder_weights}: the weights of {architecture.encoder} can't be "
-            f"fetched ({reason}); connect to the internet once, or leave the flag out"
-        )
-    return (
-        f"--model {architecture.model} --encoder {architecture.encoder} can't be built: {reason}; "
-        "segmentation-models-pytorch lists its encoders in its documentation"
-    )

@@ -9,11 +9,11 @@ from unet_ddp.errors import UserError
 
 
 class Precision:
-    """In which type the network computes, and how its gradients are kept from underflow.
+    """The type the network computes in, and the scaler that keeps its gradients from underflow.
 
     Args:
-        device: where it computes.
-        amp: mixed precision where it pays; on a CPU only for a `dtype` that was asked for
+        device: the network's device.
+        amp: use mixed precision where it pays; on a CPU only for an explicit `dtype`
             (autocast to bfloat16 gave no reliable gain there when tried).
         dtype: auto, bfloat16 or float16.
 
@@ -23,24 +23,23 @@ class Precision:
 
     def __init__(self, device: torch.device, *, amp: bool = True, dtype: str = "auto") -> None:
         self.device = device
-        self.dtype = _pick(device, amp, dtype)
-        """What autocast computes in; float32 when off."""
+        self.dtype = _choose_dtype(device, dtype) if amp else torch.float32
+        """The type autocast computes in; float32 when off."""
         self.scaler = GradScaler(device.type, enabled=self.dtype == torch.float16)
 
     def autocast(self) -> torch.autocast:
-        """The context for a forward pass."""
+        """Return the context for a forward pass."""
         enabled = self.dtype != torch.float32
         return torch.autocast(
             self.device.type, dtype=self.dtype if enabled else None, enabled=enabled
         )
 
 
-def _pick(device: torch.device, amp: bool, dtype: str) -> torch.dtype:
-    if not amp:
-        return torch.float32
+def _choose_dtype(device: torch.device, dtype: str) -> torch.dtype:
     if device.type == "cuda":
-        if dtype == "auto":
-            return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        if dtype == "auto":  # before Ampere bfloat16 is emulated, many times slower than float16
+            native = torch.cuda.is_bf16_supported(including_emulation=False)
+            return torch.bfloat16 if native else torch.float16
         return torch.float16 if dtype == "float16" else torch.bfloat16
     if dtype == "float16":
         raise UserError("--amp-dtype float16: needs a GPU; on a CPU use bfloat16 or leave it out")

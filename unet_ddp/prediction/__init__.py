@@ -1,1 +1,1 @@
-"""From images to masks with trained networks; nothing here that only training needs."""
+"""From images to masks with trained networks; imports nothing that only training needs."""

@@ -1,4 +1,4 @@
-"""What computes logits: a network in torch, or an exported one in onnxruntime."""
+"""Networks that compute logits: in torch, or exported to ONNX and run by onnxruntime."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,45 +20,30 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.network.unet import SMALLEST_SIDE
-from unet_ddp.runs.weights import load_weights, read_model, with_scale
+from unet_ddp.runs.weights import SavedModel, load_weights, read_model, with_scale
 
-METADATA = "unet_ddp"  # the key of ours in an exported file
-INSTALL = "pip install 'unet-ddp[onnx]'"
-_VALUES_PER_PIXEL = 6  # that the classic network holds at its widest, in widths
-_SMP_VALUES = 400
-
-
-class Backend(Protocol):
-    """A network that can be run."""
-
-    stride: int
-    """How often it halves, as a power of two."""
-    bytes_per_pixel: int
-    """Of memory that it takes at its widest, about."""
-
-    def __call__(self, pixels: Tensor) -> Tensor:
-        """Pixels (N, H, W, C), as files hold them, to logits (N, num_classes, H, W) float32."""
-        ...
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A trained network with all that its file says."""
-
-    backend: Backend
-    labels: Labels
-    preprocessing: Preprocessing
-    threshold: float | None
-    notes: list[str]
+METADATA = "unet_ddp"  # key of our metadata in an exported file
+_VALUES_PER_PIXEL = 6  # of the classic network at its widest, in multiples of its width
+_SMP_VALUES = 400  # of smp's networks
 
 
 class TorchBackend:
-    """A network with its normalisation, on a device; batch norm is folded into convolutions."""
+    """A network in evaluation mode with its normalisation, on a device.
+
+    With `fold`, batch norm is folded into the convolutions; without, logits are bit for bit those
+    that training scored.
+    """
 
     def __init__(
-        self, network: nn.Module, preprocessing: Preprocessing, device: torch.device
+        self,
+        network: nn.Module,
+        preprocessing: Preprocessing,
+        device: torch.device,
+        *,
+        fold: bool = True,
     ) -> None:
-        self.network = fold_batchnorm(network.eval()).to(device)
+        network.eval()
+        self.network = (fold_batchnorm(network) if fold else network).to(device)
         self.preprocessing = preprocessing
         self.device = device
         self.stride = stride_of(network)
@@ -65,25 +51,26 @@ class TorchBackend:
 
     @torch.inference_mode()
     def __call__(self, pixels: Tensor) -> Tensor:
-        batch = self.preprocessing(pixels.to(self.device, non_blocking=True))
-        logits: Tensor = self.network(batch)
+        """Return logits (N, num_classes, H, W) float32 of pixels (N, H, W, C) as files hold them."""
+        images = self.preprocessing(pixels.to(self.device, non_blocking=True))  # (N, C, H, W)
+        logits: Tensor = self.network(images)
         return logits.float()
 
 
 def stride_of(network: nn.Module) -> int:
-    """How often it halves, as a power of two."""
+    """Return the total downsampling factor, a power of two."""
     return int(getattr(network, "stride", SMALLEST_SIDE))
 
 
 def bytes_per_pixel(network: nn.Module) -> int:
-    """Of memory that it takes at its widest, about."""
-    first = getattr(network, "inc", None)
+    """Return the memory at the network's widest point, roughly."""
+    first = getattr(network, "inc", None)  # the classic U-Net's first level
     values = _SMP_VALUES if first is None else _VALUES_PER_PIXEL * first.double_conv[0].out_channels
     return 4 * int(values)
 
 
 def fold_batchnorm(network: nn.Module) -> nn.Module:
-    """A copy in which a convolution followed by batch norm is one convolution, the same function."""
+    """Return a copy that computes the same with each batch norm folded into its convolution."""
     network = copy.deepcopy(network)
     for block in list(network.modules()):
         if not isinstance(block, nn.Sequential):
@@ -96,85 +83,112 @@ def fold_batchnorm(network: nn.Module) -> nn.Module:
 
 
 class OnnxBackend:
-    """A network that `python -m unet_ddp export` wrote, in onnxruntime."""
+    """A network that `python -m unet_ddp export` wrote, run by onnxruntime."""
 
     def __init__(self, path: Path, device: torch.device) -> None:
-        onnxruntime = import_extra("onnxruntime", str(path))
-        wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
+        onnxruntime = import_extra("onnxruntime", path)
+        preferred = ["CUDAExecutionProvider"] if device.type == "cuda" else []
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         try:
             self.session: Any = onnxruntime.InferenceSession(
-                str(path), options, providers=[*wanted, "CPUExecutionProvider"]
+                str(path), options, providers=[*preferred, "CPUExecutionProvider"]
             )
-        except Exception as error:  # onnxruntime's own kinds, some of them private
+        except Exception as error:  # onnxruntime raises classes of its own, some of them private
             reason = " ".join(str(error).split())[:160]
-            raise UserError(f"{path}: no ONNX file, or a damaged one ({reason})") from None
-        about = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
-        if about is None:
+            raise UserError(f"{path}: no ONNX file, or a corrupt one ({reason})") from None
+        metadata = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
+        if metadata is None:
             raise UserError(
-                f"{path}: not exported by unet_ddp: it does not say its classes and scale; make it "
+                f"{path}: not exported by unet_ddp: its classes and scale are unknown; write it "
                 "with python -m unet_ddp export"
             )
-        self.about: Mapping[str, Any] = json.loads(about)
-        self.stride = int(self.about["stride"])
-        self.bytes_per_pixel = int(self.about["bytes_per_pixel"])
+        self.metadata: Mapping[str, Any] = json.loads(metadata)
+        self.device = device
+        self.stride = int(self.metadata["stride"])
+        self.bytes_per_pixel = int(self.metadata["bytes_per_pixel"])
 
     def __call__(self, pixels: Tensor) -> Tensor:
+        """Return logits, see `TorchBackend`."""
         (logits,) = self.session.run(["logits"], {"pixels": np.ascontiguousarray(pixels.numpy())})
-        return torch.from_numpy(logits)
+        return torch.from_numpy(logits).to(self.device)
 
 
-def open_model(path: Path, device: torch.device, scale: float | None) -> LoadedModel:
-    """The network in a checkpoint, of ours or of another U-Net program, or in an exported file.
+@dataclass(frozen=True)
+class LoadedModel:
+    """A trained network, and what its file says about it."""
+
+    backend: TorchBackend | OnnxBackend
+    labels: Labels
+    preprocessing: Preprocessing
+    threshold: float | None
+    notes: list[str]
+
+
+def open_model(
+    path: Path, device: torch.device, *, scale: float | None = None, fold: bool = True
+) -> LoadedModel:
+    """Return the network in a checkpoint, of ours or of another U-Net program, or in an ONNX file.
 
     Raises:
         UserError: it can't be loaded.
     """
     if path.suffix.lower() == ".onnx":
         return _open_onnx(path, device, scale)
-    return open_network(path, device, scale)[2]
+    return build_model(with_scale(read_model(path), scale), path, device, fold=fold)
 
 
-def open_network(
-    path: Path, device: torch.device, scale: float | None
-) -> tuple[nn.Module, Architecture, LoadedModel]:
-    """The network in a checkpoint as it was trained, its architecture, and the same to run."""
-    model = with_scale(read_model(path), scale)
+def build_model(
+    model: SavedModel, source: Path, device: torch.device, *, fold: bool = True
+) -> LoadedModel:
+    """Return the model that was read from `source`, ready to run; see `TorchBackend` for `fold`.
+
+    Raises:
+        UserError: its network or classes are not known, or its weights are another network's.
+    """
+    architecture, labels, preprocessing = check_described(model, source)
+    network = build_network(architecture)
+    load_weights(network, model.state, source)
+    backend = TorchBackend(network, preprocessing, device, fold=fold)
+    return LoadedModel(backend, labels, preprocessing, model.threshold, model.notes)
+
+
+def check_described(model: SavedModel, source: Path) -> tuple[Architecture, Labels, Preprocessing]:
+    """Return architecture, labels and preprocessing of a saved model.
+
+    Raises:
+        UserError: its file does not say them.
+    """
     if model.architecture is None or model.labels is None or model.preprocessing is None:
         raise UserError(
-            f"{path}: neither a checkpoint of ours nor a classic U-Net; start training from it "
-            "with --load and the flags of its network"
+            f"{source}: neither a checkpoint of ours nor a classic U-Net, so its classes are not "
+            "known; start training from it with --load and the flags of its network"
         )
-    network = build_network(model.architecture)
-    load_weights(network, model.state, path)
-    backend = TorchBackend(network, model.preprocessing, device)
-    member = LoadedModel(backend, model.labels, model.preprocessing, model.threshold, model.notes)
-    return network.eval(), model.architecture, member
+    return model.architecture, model.labels, model.preprocessing
 
 
 def _open_onnx(path: Path, device: torch.device, scale: float | None) -> LoadedModel:
     if not path.is_file():
-        raise UserError(f"{path}: no such file")
+        raise UserError(f"{path}: not found")
     backend = OnnxBackend(path, device)
-    preprocessing = Preprocessing.from_dict(backend.about["preprocessing"])
+    preprocessing = Preprocessing.from_dict(backend.metadata["preprocessing"])
     if scale is not None:
         raise UserError(
-            f"--scale {scale}: this file knows its scale, {preprocessing.scale:g}; leave the flag out"
+            f"--scale {scale:g}: this file has its scale, {preprocessing.scale:g}; leave the flag out"
         )
-    labels = Labels.from_dict(backend.about["labels"])
-    return LoadedModel(backend, labels, preprocessing, backend.about["threshold"], [])
+    labels = Labels.from_dict(backend.metadata["labels"])
+    return LoadedModel(backend, labels, preprocessing, backend.metadata["threshold"], [])
 
 
-def import_extra(name: str, why: str) -> Any:
-    """A package of the extra `onnx`.
+def import_extra(name: str, path: Path) -> Any:
+    """Return a module of the extra `onnx`, which `path` needs.
 
     Raises:
         UserError: it is not installed.
     """
-    import importlib
-
     try:
-        return importlib.import_module(name)
+        return import_module(name)
     except ModuleNotFoundError:
-        raise UserError(f"{why}: needs {name}, which is not installed; {INSTALL}") from None
+        raise UserError(
+            f"{path}: needs {name}, which is not installed; pip install 'unet-ddp[onnx]'"
+        ) from None

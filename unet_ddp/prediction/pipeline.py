@@ -1,148 +1,128 @@
-"""Many images: reading, predicting and writing at the same time.
+"""The images of a job on one process: each from its file to its outputs.
 
-For a GPU, threads read and write, and the main one has the network see batches. On a CPU the
-network is the most of the work and runs best on one core: each thread takes an image from its file
-to its mask, and none waits for another.
+On a GPU, threads read and write while the main one runs batches through the network. On a CPU the
+network is most of the work and runs best on one core: each thread takes an image from its file to
+its mask, and none waits for another.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-import torch
-
-from unet_ddp.data.formats.header import Pixels
+from unet_ddp.data.formats.read import read_mask
+from unet_ddp.data.labels import Labels
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.prediction import Prediction
-from unet_ddp.prediction.predictor import Predictor, SourceImage
+from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
+from unet_ddp.prediction.outputs.names import ImageFiles, is_done
+from unet_ddp.prediction.outputs.polygons import geojson_file
+from unet_ddp.prediction.outputs.rle import rle_file
+from unet_ddp.prediction.outputs.shards import ListFile, ShardFile
+from unet_ddp.prediction.parallel import attempt, in_threads, one_core_each, predict_in_batches
+from unet_ddp.prediction.prediction import Ids, Prediction
+from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.prediction.source import open_image
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+_BATCH_SIZE = 8
 
 
 @dataclass(frozen=True)
-class Task:
-    """An image to predict."""
+class Job:
+    """All that predicting needs on one process."""
 
-    number: int
-    path: Path
+    config: PredictConfig
+    world: World
+    files: list[ImageFiles]
+    """Of all processes' images."""
+    predictor: Predictor
+    shards: list[ShardFile]
+    """This process's lines for the files of all images together."""
+
+
+def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
+    """Return the files of all images together."""
+    files = []
+    if config.rle:
+        files.append(rle_file(Path(config.rle), config.rle_order, labels.num_classes))
+    if config.polygons:
+        files.append(geojson_file(Path(config.polygons), labels))
+    return files
 
 
 @dataclass(frozen=True)
-class _Read:
-    """An image that is ready for the network, or why it can't be."""
+class Outcome:
+    """The result of one image."""
 
-    task: Task
-    opened: SourceImage | None = None
-    pixels: Pixels | None = None
-    """None where it is too large to be predicted whole."""
-    error: UserError | None = None
-
-
-@contextmanager
-def one_core_each(threads: int) -> Iterator[None]:
-    """Within it, neither torch nor OpenCV has threads of its own beside `threads` of ours."""
-    import cv2
-
-    before, cv2_before = torch.get_num_threads(), cv2.getNumThreads()
-    cv2.setNumThreads(0)
-    torch.set_num_threads(max(1, before // threads))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-        cv2.setNumThreads(cv2_before)
+    line: str = ""
+    error: str = ""
+    single_class: str = ""
+    """The name of the class that all pixels have, if they do."""
+    is_skipped: bool = False
+    """True if its files already existed."""
 
 
-def predict_one(predictor: Predictor, path: Path, *, keep: bool) -> Prediction | UserError:
-    """The prediction of an image, or why it can't be read."""
-    try:
-        found = predictor(path, keep=keep)
-        _ = found.ids  # a damaged file shows here at the latest
-        return found
-    except UserError as error:
-        return error
-
-
-def predict_all(
-    predictor: Predictor,
-    tasks: Sequence[Task],
-    *,
-    batch_size: int,
-    threads: int,
-    keep: bool = False,
-) -> Iterator[tuple[Task, Prediction | UserError]]:
-    """The prediction of each image, or why it can't be read, as they are ready.
-
-    Threads read ahead, as decoders leave Python's lock alone; images of one size are gathered to
-    batches.
-
-    Args:
-        keep: see `Predictor.__call__`.
-    """
-    waiting: dict[tuple[int, ...], list[_Read]] = {}
-    reads = in_threads(lambda task: _read(predictor, task), tasks, threads, ahead=2 * threads + 2)
-    for read in reads:
-        if read.error is not None:
-            yield read.task, read.error
-        elif read.pixels is None:
-            assert read.opened is not None
-            yield read.task, _large(predictor, read.opened, keep=keep)
+def process_images(job: Job) -> Iterator[Outcome]:
+    """Yield the outcomes of this process's share of the images, which are then written."""
+    config, world, predictor = job.config, job.world, job.predictor
+    share = job.files[world.rank :: world.size]
+    existing = [files for files in share if config.skip_existing and is_done(files)]
+    done = {files.index for files in existing}
+    remaining = [files for files in share if files.index not in done]
+    threads = config.workers or min(len(share) or 1, max(1, world.cores))
+    run = partial(in_threads, threads=threads, ahead=4 * threads)
+    with one_core_each(threads) if len(share) > 1 else nullcontext():
+        yield from run(partial(_list_existing, job), existing)
+        if world.device.type == "cuda" or config.batch_size is not None:
+            predictions = predict_in_batches(
+                predictor,
+                remaining,
+                batch_size=config.batch_size or _BATCH_SIZE,
+                threads=threads,
+            )
+            yield from run(lambda pair: _write(job, *pair), predictions)
         else:
-            group = waiting.setdefault(read.pixels.shape, [])
-            group.append(read)
-            if len(group) == batch_size or sum(map(len, waiting.values())) > 4 * batch_size:
-                fullest = max(waiting, key=lambda shape: len(waiting[shape]))
-                yield from _batch(predictor, waiting.pop(fullest))
-    for group in waiting.values():
-        yield from _batch(predictor, group)
+            predictor.concurrency = threads
+            yield from run(partial(_predict_and_write, job), remaining)
 
 
-def _read(predictor: Predictor, task: Task) -> _Read:
-    try:
-        opened = predictor.open(task.path)
-        if not predictor.fits(opened.small):
-            return _Read(task, opened)
-        pixels = opened.rows.read(0, opened.small[0])
-        opened.rows.close()
-        return _Read(task, opened, pixels)
-    except UserError as error:
-        return _Read(task, error=error)
+def _list_existing(job: Job, files: ImageFiles) -> Outcome:
+    """Add a mask that was written before to the lists."""
+    if job.shards:
+        ids = job.predictor.labels.to_ids(read_mask(files.mask), files.mask)
+        _add_to_lists(job, files, ids)
+    return Outcome(is_skipped=True)
 
 
-def _large(predictor: Predictor, opened: SourceImage, *, keep: bool) -> Prediction | UserError:
-    try:
-        return predictor.predict(opened, keep=keep)
-    except UserError as error:  # damaged somewhere in its midst
-        return error
+def _predict_and_write(job: Job, files: ImageFiles) -> Outcome:
+    return _write(job, files, attempt(job.predictor, files.image))
 
 
-def _batch(predictor: Predictor, group: list[_Read]) -> Iterator[tuple[Task, Prediction]]:
-    pixels = [read.pixels for read in group if read.pixels is not None]
-    sizes = [read.opened.size for read in group if read.opened is not None]
-    predictions = predictor.predict_batch(pixels, sizes)
-    yield from zip((read.task for read in group), predictions, strict=True)
+def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> Outcome:
+    """Write the outputs of one image; raise its error if it is the only one."""
+    if isinstance(prediction, UserError):
+        if len(job.files) == 1:
+            raise prediction
+        return Outcome(error=str(prediction))
+    ids, labels = prediction.ids, prediction.labels
+    if files.overlay is not None:
+        image = open_image(files.image, job.predictor.format, scale=1.0)
+        write_overlay(ids, labels, image, files.overlay)
+        image.reader.close()
+    if files.probabilities:
+        write_probabilities(prediction, files.probabilities)
+    _add_to_lists(job, files, ids)
+    write_mask(ids, labels, files.mask)  # last: its presence says that the image is done
+    shares = [pair for pair in zip(labels.class_names, prediction.shares, strict=True) if pair[1]]
+    summary = ", ".join(f"{name} {share:.1%}" for name, share in shares)
+    single_class = shares[0][0] if len(shares) == 1 else ""
+    return Outcome(f"{files.image} -> {files.mask}: {summary}", single_class=single_class)
 
 
-def in_threads(
-    work: Callable[[Item], Result], items: Iterable[Item], threads: int, *, ahead: int
-) -> Iterator[Result]:
-    """`work` on each item, in order, on threads; no more than `ahead` are begun and not taken."""
-    source = iter(items)
-    pool = ThreadPoolExecutor(threads)
-    begun: deque[Future[Result]] = deque()
-    try:
-        for item in source:
-            begun.append(pool.submit(work, item))
-            if len(begun) >= ahead:
-                yield begun.popleft().result()
-        while begun:
-            yield begun.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+def _add_to_lists(job: Job, files: ImageFiles, ids: Ids) -> None:
+    for shard in job.shards:
+        shard.add(files.index, files.image.name, ids)

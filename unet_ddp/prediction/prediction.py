@@ -1,4 +1,4 @@
-"""From scores at the network's size to classes and probabilities at the image's, band by band."""
+"""Class ids and probabilities at an image's size, from the scores of its scaled copy."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ from torch import Tensor
 
 from unet_ddp.data.labels import Labels
 
+Ids = NDArray[np.uint8]
+"""Class ids (H, W)."""
 Scores = NDArray[np.float32]
-"""(C, rows, width) logits up to a constant per pixel; of two classes (1, rows, width), their difference."""
+"""(C, rows, width) logits up to a constant per pixel; for two classes (1, rows, width), their difference."""
 Band = tuple[int, Scores]
-"""The rows of an image from one on."""
+"""The first row of a band of an image, and the band."""
 
-Kind = TypeVar("Kind", bound=np.generic)
+Value = TypeVar("Value", bound=np.generic)
 
-_SMALL = 1 << 22  # pixels of an image up to which its scores are drawn out at once
-_AT_ONCE = 1 << 18  # of a band of a larger one, as many as a core keeps at hand
-_IN_MEMORY = 1 << 30  # bytes; larger arrays lie in a temporary file
+_SMALL = 1 << 22  # pixels of an image up to which all scores are upsampled at once
+_AT_ONCE = 1 << 18  # pixels of a band of a larger image: a core's cache holds them
+_IN_MEMORY = 1 << 30  # bytes; larger arrays are in a temporary file
 
 
 class Prediction:
-    """What the network sees in one image; nothing is computed before it is asked for.
+    """The prediction for one image; ids and probabilities are computed when first used.
 
     Args:
-        scores: at the network's size, top to bottom without a gap; taken again for each use.
-        small: (height, width) of the scores.
+        scores: at the network's input size, from the top without a gap; iterated over at each use.
+        labels: the classes.
+        input_size: (height, width) of the scores.
         size: (height, width) of the image.
-        threshold: of two classes, the second is seen where its probability is at least this; None
-            for the class with the highest probability.
+        threshold: for two classes, predict the second where its probability is at least this; None
+            for the most probable class.
     """
 
     def __init__(
@@ -44,27 +47,19 @@ class Prediction:
         scores: Iterable[Band],
         labels: Labels,
         *,
-        small: tuple[int, int],
+        input_size: tuple[int, int],
         size: tuple[int, int],
         threshold: float | None = None,
     ) -> None:
         self.scores = scores
         self.labels = labels
-        self.small = small
+        self.input_size = input_size
         self.size = size
         self.threshold = threshold
 
-    @classmethod
-    def of_ids(cls, ids: NDArray[np.uint8], labels: Labels) -> Prediction:
-        """One of which no more is known than the class ids (H, W)."""
-        size = (ids.shape[0], ids.shape[1])
-        prediction = cls([], labels, small=size, size=size)
-        prediction.__dict__["ids"] = ids  # where cached_property looks
-        return prediction
-
     @cached_property
-    def ids(self) -> NDArray[np.uint8]:
-        """Class ids (H, W), at the image's own size."""
+    def ids(self) -> Ids:
+        """Class ids (H, W) at the image's size."""
         ids = allocate(self.size, np.uint8)
         for top, scores in self._bands():
             ids[top : top + scores.shape[1]] = decide(scores, self.threshold)
@@ -72,104 +67,100 @@ class Prediction:
 
     @property
     def probabilities(self) -> Scores:
-        """Of each class (C, H, W), at the image's own size; they add up to 1."""
-        found = allocate((self.labels.num_classes, *self.size), np.float32)
+        """Probabilities (C, H, W) at the image's size; over the classes they add up to 1."""
+        probabilities = allocate((self.labels.num_classes, *self.size), np.float32)
         for top, band in self.probability_bands():
-            found[:, top : top + band.shape[1]] = band
-        return found
+            probabilities[:, top : top + band.shape[1]] = band
+        return probabilities
 
     def probability_bands(self) -> Iterator[Band]:
-        """The same from top to bottom, (C, rows, W) at a time."""
+        """Yield the probabilities in bands (C, rows, W) from the top."""
         for top, scores in self._bands():
             yield top, to_probabilities(scores)
 
     def _bands(self) -> Iterator[Band]:
-        return enlarge(self.scores, self.small, self.size)
+        return upsample(self.scores, self.input_size, self.size)
 
     @cached_property
     def shares(self) -> list[float]:
-        """The share of the pixels that each class has; they add up to 1."""
-        if self.labels.num_classes == 2:
-            seen = int(np.count_nonzero(self.ids))
-            counts = [self.ids.size - seen, seen]
-        else:
-            classes = range(self.labels.num_classes)
-            counts = [int(np.count_nonzero(self.ids == k)) for k in classes]
-        return [count / self.ids.size for count in counts]
+        """The share of the pixels of each class; they add up to 1."""
+        counts = [int(np.count_nonzero(self.ids == k)) for k in range(1, self.labels.num_classes)]
+        return [count / self.ids.size for count in (self.ids.size - sum(counts), *counts)]
 
     def to_image(self) -> Image.Image:
-        """The mask in the training masks' own values."""
+        """Return the mask in the training masks' own values."""
         return self.labels.to_image(self.ids)
 
 
 def reduce_logits(logits: Tensor) -> Tensor:
-    """(N, C, h, w) to all that softmax depends on: of two classes their difference (N, 1, h, w)."""
+    """Return all that softmax needs of logits (N, C, h, w): of two, the difference (N, 1, h, w)."""
     return logits[:, 1:] - logits[:, :1] if logits.shape[1] == 2 else logits
 
 
-def decide(scores: Scores, threshold: float | None) -> NDArray[np.uint8]:
-    """Class ids (rows, width) of scores."""
+def decide(scores: Scores, threshold: float | None) -> Ids:
+    """Return the class ids (rows, width) of scores; see `Prediction` for the threshold."""
     if len(scores) > 1:
-        ids: NDArray[np.uint8] = torch.from_numpy(scores).argmax(0).to(torch.uint8).numpy()
+        ids: Ids = torch.from_numpy(scores).argmax(0).to(torch.uint8).numpy()
         return ids
     if threshold is None:
-        seen = scores[0] > 0
-    else:
-        seen = scores[0] >= math.log(threshold / (1 - threshold))  # where the sigmoid is threshold
-    return cast(NDArray[np.uint8], seen.view(np.uint8))
+        foreground = scores[0] > 0
+    else:  # the inverse of the sigmoid
+        foreground = scores[0] >= math.log(threshold / (1 - threshold))
+    return cast(Ids, foreground.view(np.uint8))
 
 
 def to_probabilities(scores: Scores) -> Scores:
-    """Softmax over the classes, (C, rows, width)."""
+    """Return the softmax of scores over the classes, (C, rows, width)."""
     if len(scores) > 1:
         return torch.from_numpy(scores).softmax(0).numpy()
     second = torch.from_numpy(scores[0]).sigmoid()
     return torch.stack([1 - second, second]).numpy()
 
 
-def enlarge(bands: Iterable[Band], small: tuple[int, int], size: tuple[int, int]) -> Iterator[Band]:
-    """Scores of `small` (height, width) drawn out to `size`, bilinearly with pixels as areas.
+def upsample(
+    bands: Iterable[Band], input_size: tuple[int, int], size: tuple[int, int]
+) -> Iterator[Band]:
+    """Yield scores of `input_size` upsampled bilinearly to `size`, both (height, width).
 
-    As torch's interpolate with align_corners=False; a band at a time, for an image's rows need no
-    more than the two rows of scores about them.
+    As torch's interpolate with align_corners=False, but in bands: a row depends on two rows of
+    scores.
     """
-    if small == size:
+    if input_size == size:
         yield from bands
         return
     if isinstance(bands, Sequence) and len(bands) == 1 and size[0] * size[1] <= _SMALL:
-        ((_, scores),) = bands  # all there, and little: half the time of what follows
-        yield 0, _upsample(scores, size)
+        yield 0, _resize(bands[0][1], size)  # half the time of what follows
         return
-    at = (np.arange(size[0]) + 0.5) * small[0] / size[0] - 0.5
-    above = np.floor(at).clip(0, small[0] - 1).astype(np.intp)
-    below = (above + 1).clip(max=small[0] - 1)
-    share = (at - above).clip(0, 1).astype(np.float32)
-    done, held_top, held = 0, 0, np.zeros((0, 0, 0), np.float32)
+    at = (np.arange(size[0]) + 0.5) * input_size[0] / size[0] - 0.5
+    above = np.floor(at).clip(0, input_size[0] - 1).astype(np.intp)
+    below = (above + 1).clip(max=input_size[0] - 1)
+    weight = (at - above).clip(0, 1).astype(np.float32)  # of the row below
+    done, kept_top, kept = 0, 0, np.zeros((0, 0, 0), np.float32)
     for top, scores in bands:
-        held = scores if held.size == 0 else np.concatenate([held, scores], axis=1)
-        ready = int(np.searchsorted(below, top + scores.shape[1]))  # rows that need none further
+        kept = scores if kept.size == 0 else np.concatenate([kept, scores], axis=1)
+        ready = int(np.searchsorted(below, top + scores.shape[1]))  # rows that need no later band
         while done < ready:
             rows = slice(done, min(ready, done + max(1, _AT_ONCE // size[1])))
-            upper, lower = held[:, above[rows] - held_top], held[:, below[rows] - held_top]
-            blended = upper + (lower - upper) * share[rows, None]
-            yield done, _upsample(blended, (blended.shape[1], size[1]))
+            upper, lower = kept[:, above[rows] - kept_top], kept[:, below[rows] - kept_top]
+            blended = upper + (lower - upper) * weight[rows, None]  # (C, rows, width of the scores)
+            yield done, _resize(blended, (blended.shape[1], size[1]))
             done = rows.stop
         if done < size[0]:
-            held, held_top = held[:, above[done] - held_top :], int(above[done])
+            kept, kept_top = kept[:, above[done] - kept_top :], int(above[done])
 
 
-def _upsample(scores: Scores, size: tuple[int, int]) -> Scores:
-    """Scores (C, rows, width) at another size."""
+def _resize(scores: Scores, size: tuple[int, int]) -> Scores:
+    """Return scores (C, rows, width) resized bilinearly to `size` (rows, width)."""
     import cv2
 
-    large = np.empty((len(scores), *size), np.float32)
-    for plane, target in zip(scores, large, strict=True):
+    resized = np.empty((len(scores), *size), np.float32)
+    for plane, target in zip(scores, resized, strict=True):
         cv2.resize(plane, size[::-1], dst=target, interpolation=cv2.INTER_LINEAR)
-    return large
+    return resized
 
 
-def allocate(shape: tuple[int, ...], dtype: type[Kind]) -> NDArray[Kind]:
-    """An array to fill; a large one lies in a temporary file that ends with it."""
+def allocate(shape: tuple[int, ...], dtype: type[Value]) -> NDArray[Value]:
+    """Return an uninitialised array; a large one is in a temporary file that ends with it."""
     if math.prod(shape) * np.dtype(dtype).itemsize <= _IN_MEMORY:
         return np.empty(shape, dtype)
     with tempfile.TemporaryFile() as file:

@@ -1,8 +1,8 @@
-"""Test-time augmentation: an image is predicted mirrored and turned too, and the mean is taken."""
+"""Test-time augmentation: the mean of the predictions of flipped and transposed images."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -13,52 +13,55 @@ KINDS = ("none", "mirror", "flips", "d4")
 
 
 @dataclass(frozen=True)
-class Symmetry:
-    """One of the eight of a square: rows and columns exchanged or not, then mirrored or not."""
+class Transform:
+    """One of the eight symmetries of a square: a transposition or none, then flips or none."""
 
-    transposed: bool = False
-    upside_down: bool = False
-    mirrored: bool = False
+    transpose: bool = False
+    flip_rows: bool = False
+    flip_columns: bool = False
 
-    def __call__(self, images: Tensor, axes: tuple[int, int]) -> Tensor:
-        """`images` whose rows and columns are `axes`."""
-        if self.transposed:
+    def apply(self, images: Tensor, axes: tuple[int, int]) -> Tensor:
+        """Return `images`, whose rows and columns are `axes`, transformed."""
+        if self.transpose:
             images = images.transpose(*axes)
-        return self._flip(images, axes)
+        return images.flip(self._flipped(axes))
 
-    def undo(self, images: Tensor, axes: tuple[int, int]) -> Tensor:
-        """What it was before."""
-        images = self._flip(images, axes)
-        return images.transpose(*axes) if self.transposed else images
+    def invert(self, images: Tensor, axes: tuple[int, int]) -> Tensor:
+        """Return the tensor that `apply` transformed."""
+        images = images.flip(self._flipped(axes))
+        return images.transpose(*axes) if self.transpose else images
 
-    def _flip(self, images: Tensor, axes: tuple[int, int]) -> Tensor:
-        asked = zip(axes, (self.upside_down, self.mirrored), strict=True)
-        chosen = [axis for axis, is_flipped in asked if is_flipped]
-        return images.flip(chosen) if chosen else images
-
-
-def symmetries(kind: str) -> list[Symmetry]:
-    """Those of a kind: mirror for left and right, flips for up and down too, d4 for turns too."""
-    transposed = (False, True) if kind == "d4" else (False,)
-    upside_down = (False, True) if kind in ("flips", "d4") else (False,)
-    mirrored = (False,) if kind == "none" else (False, True)
-    return [Symmetry(*how) for how in product(transposed, upside_down, mirrored)]
+    def _flipped(self, axes: tuple[int, int]) -> list[int]:
+        flips = zip(axes, (self.flip_rows, self.flip_columns), strict=True)
+        return [axis for axis, is_flipped in flips if is_flipped]
 
 
-def mean_logits(members: list[Callable[[Tensor], Tensor]], pixels: Tensor, kind: str) -> Tensor:
-    """Logits (N, C, H, W) of the mean of the probabilities over networks and symmetries.
+def transforms(kind: str) -> list[Transform]:
+    """Return the group of a kind: mirror flips columns, flips rows too, d4 transposes too."""
+    transpose = (False, True) if kind == "d4" else (False,)
+    flip_rows = (False, True) if kind in ("flips", "d4") else (False,)
+    flip_columns = (False,) if kind == "none" else (False, True)
+    return [Transform(*flags) for flags in product(transpose, flip_rows, flip_columns)]
 
-    Args:
-        members: networks, each from pixels (N, H, W, C) to logits (N, C, H, W).
+
+def mean_logits(
+    networks: Sequence[Callable[[Tensor], Tensor]], pixels: Tensor, kind: str
+) -> Tensor:
+    """Return logits (N, C, H, W) of the mean probabilities over networks and transforms.
+
+    Each network maps `pixels` (N, H, W, C) to logits.
     """
-    ways = symmetries(kind)
-    if len(members) * len(ways) == 1:
-        return members[0](pixels)
+    group = transforms(kind)
+    if len(networks) * len(group) == 1:
+        return networks[0](pixels)
     total: Tensor | None = None
-    for way in ways:
-        turned = way(pixels, (1, 2)).contiguous()
-        for member in members:
-            seen = way.undo(member(turned), (2, 3)).float().log_softmax(1)
-            total = seen if total is None else torch.logaddexp(total, seen)
+    for transform in group:
+        transformed = transform.apply(pixels, (1, 2)).contiguous()
+        for network in networks:
+            logits = transform.invert(network(transformed), (2, 3))
+            log_probabilities = logits.float().log_softmax(1)
+            total = (
+                log_probabilities if total is None else torch.logaddexp(total, log_probabilities)
+            )
     assert total is not None
     return total.contiguous()

@@ -1,8 +1,9 @@
-"""Writing checkpoint files such that one is always whole, and reading them without running code."""
+"""Checkpoint files: replaced whole or not at all, and read without running any code."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import warnings
@@ -14,44 +15,43 @@ import torch
 from torch import Tensor
 
 from unet_ddp.errors import UserError
+from unet_ddp.files import replacing
 
 FORMAT = 1
 
 Content = dict[str, Any]
+"""Tensors and plain values."""
 
 
 def save(path: Path, content: Content, *, keep_previous: bool = False) -> None:
-    """Write `content` to `path` such that a kill at any moment leaves the old file or the new.
+    """Write `content` to `path` such that a kill at any moment leaves the old file or the new one.
 
-    A temporary file beside it, flushed to the disk, then renamed; the folder is flushed too,
-    or the rename itself could be lost. Its archive holds a checksum of every record.
+    The archive contains a checksum of every record.
 
     Args:
-        keep_previous: what was there before stays as ``last.1.pt`` beside ``last.pt``.
+        path: in an existing folder.
+        content: what `load` returns again.
+        keep_previous: keep the file that is replaced, as ``last.1.pt`` next to ``last.pt``.
 
     Raises:
-        OSError, RuntimeError: it can't be written; the old file is as it was.
+        OSError: it can't be written; the old file is as it was.
+        RuntimeError: torch's form of the same.
     """
-    half = path.with_name(path.name + ".tmp")
-    try:
-        with half.open("wb") as file:
+    if not path.parent.is_dir():  # removed during the run: not created again without its lock
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
+    with replacing(path, durable=True) as temporary:
+        with temporary.open("wb") as file:
             torch.save({"format": FORMAT, **content}, file)
-            file.flush()
-            os.fsync(file.fileno())
         if keep_previous and path.exists():
-            _keep(path)
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
-    _flush_folder(path.parent)
+            _keep_previous(path)
 
 
 def previous(path: Path) -> Path:
-    """Where the generation before `path` is: last.1.pt for last.pt."""
+    """Return the path of the generation before `path`: last.1.pt for last.pt."""
     return path.with_name(f"{path.stem}.1{path.suffix}")
 
 
-def _keep(path: Path) -> None:
+def _keep_previous(path: Path) -> None:
     """Give the file a second name, so that it is never without one."""
     second = path.with_name(path.name + ".1.tmp")
     second.unlink(missing_ok=True)
@@ -62,19 +62,11 @@ def _keep(path: Path) -> None:
     second.replace(previous(path))
 
 
-def _flush_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def load_or_previous(path: Path) -> tuple[Content, Path, str]:
-    """What `path` holds, or its generation before where it is damaged.
+    """Return the content of `path`, or of the generation before it if `path` is corrupt.
 
     Returns:
-        The content, the file it is from, and a line about the damage (empty where there is none).
+        The content, the file it is from, and a warning (empty if `path` is fine).
 
     Raises:
         UserError: neither can be read.
@@ -86,19 +78,18 @@ def load_or_previous(path: Path) -> tuple[Content, Path, str]:
         if not older.is_file():
             raise
         with contextlib.suppress(UserError):
-            return load(older), older, f"warning: {error}; going on from {older} instead"
+            return load(older), older, f"warning: {error}; using {older} instead"
         raise
 
 
 def load(path: Path) -> Content:
-    """What `path` holds, on the CPU; no code in it is ever run.
+    """Return the content of `path`, on the CPU; no code in it is ever run.
 
     Raises:
-        UserError: no such file, no checkpoint, a damaged one, or one with more in it than
-            tensors and plain values.
+        UserError: no checkpoint, a corrupt one, or one with more than tensors and plain values.
     """
     if not path.is_file():
-        raise UserError(f"{path}: no such checkpoint")
+        raise UserError(f"{path}: checkpoint not found")
     try:
         _check_archive(path)
         with warnings.catch_warnings():
@@ -106,41 +97,65 @@ def load(path: Path) -> Content:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except UserError:
         raise
-    except Exception as error:  # a damaged file may raise anything in the reader
+    except Exception as error:  # the reader may raise anything for a corrupt file
         if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():
             raise UserError(
-                f"{path}: refused: it holds more than tensors and plain values, and loading that "
-                "could run its code; save its state_dict() alone, in the program that made it"
+                f"{path}: refused: it contains more than tensors and plain values, and loading that "
+                "could run its code; save its state_dict() alone, in the program that wrote it"
             ) from None
-        reason = type(error).__name__
         raise UserError(
-            f"{path}: no checkpoint, or a damaged one ({reason}); give a file that training wrote"
+            f"{path}: no checkpoint, or corrupt or truncated ({type(error).__name__}); use a file "
+            "that training wrote"
         ) from None
     if not isinstance(content, dict):
-        raise UserError(f"{path}: no checkpoint: it holds a {type(content).__name__}")
+        raise UserError(f"{path}: no checkpoint: it contains a {type(content).__name__}")
     return content
 
 
 def _check_archive(path: Path) -> None:
-    """torch.load checks no sums, and a small deflated file could grow without bound."""
+    """Check the checksums, which torch.load does not, and that no record is compressed.
+
+    A small compressed file could grow without bound.
+    """
     if not zipfile.is_zipfile(path):
-        return  # torch's format of before 1.6; its own reader checks what it can
+        return  # torch's format before 1.6; its own reader checks what it can
     with zipfile.ZipFile(path) as archive:
         if any(record.compress_type != zipfile.ZIP_STORED for record in archive.infolist()):
             raise UserError(f"{path}: refused: its records are compressed, torch's never are")
-        damaged = archive.testzip()
-    if damaged is not None:
-        raise UserError(f"{path}: damaged at {damaged}; use another checkpoint of the run")
+        corrupt = archive.testzip()
+    if corrupt is not None:
+        raise UserError(f"{path}: corrupt at {corrupt}; use another checkpoint of the run")
 
 
-def first_not_finite(content: Any, name: str = "") -> str | None:
-    """The name of a tensor in `content` that holds nan or infinity; None where all are finite."""
+def find_not_finite(content: Any, name: str = "") -> str | None:
+    """Return the name of a tensor in `content` that contains nan or infinity; None if none does."""
     if isinstance(content, Tensor):
-        bad = content.is_floating_point() and not bool(content.isfinite().all())
-        return name if bad else None
+        is_bad = content.is_floating_point() and not bool(content.isfinite().all())
+        return name if is_bad else None
     if isinstance(content, dict):
         for key, value in content.items():
-            found = first_not_finite(value, f"{name}.{key}" if name else str(key))
+            found = find_not_finite(value, f"{name}.{key}" if name else str(key))
             if found is not None:
                 return found
     return None
+
+
+def copy_to_host(content: Any) -> Any:
+    """Return a copy of `content` in host memory, which later steps do not change.
+
+    A tensor that occurs twice is copied once.
+    """
+    copies: dict[int, Tensor] = {}
+
+    def copy(item: Any) -> Any:
+        if isinstance(item, Tensor):
+            if id(item) not in copies:
+                copies[id(item)] = item.detach().to("cpu", copy=True)
+            return copies[id(item)]
+        if isinstance(item, dict):
+            return {key: copy(value) for key, value in item.items()}
+        if isinstance(item, (list, tuple)):
+            return type(item)(map(copy, item))
+        return item
+
+    return copy(content)

@@ -1,58 +1,75 @@
-"""Run folders: one run at a time, never overwritten untold, full disks survived."""
+"""The folder of a run: one run at a time, never overwritten silently, full disks survived."""
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+import torch
+
+from unet_ddp.cli import save_config
+from unet_ddp.config import TrainConfig
+from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.splits import write_split
+from unet_ddp.distributed.join import launch_name
+from unet_ddp.distributed.stop_signal import StopReason
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.runs.background import Background, copy_to_host
-from unet_ddp.runs.checkpoint import Content, first_not_finite, save
+from unet_ddp.runs.checkpoint import (
+    Content,
+    copy_to_host,
+    find_not_finite,
+    load_or_previous,
+    previous,
+    save,
+)
+from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.weights import read_model
+from unet_ddp.training.state import TrainState
 
 _RUN_FILES = (
-    "last.pt",
-    "last.1.pt",
-    "best.pt",
-    "epoch_*.pt",
-    "config.yaml",
-    "metrics.csv",
-    "split.csv",
-    "samples.png",
-    "profile.json",
+    "last.pt", "last.1.pt", "best.pt", "epoch_*.pt", "config.yaml", "metrics.csv", "split.csv",
+    "samples.png", "profile.json", "report.html", "events.out.tfevents.*",
+)  # fmt: skip
+_EVALUATION_FILES = (
+    "scores.json", "per_image.csv", "confusion.csv", "threshold.csv", "calibration.csv",
     "report.html",
-    "events.out.tfevents.*",
-)
-_EVALUATED = (  # what `evaluate` has written of the run, in `evaluation/`
-    "scores.json",
-    "per_image.csv",
-    "confusion.csv",
-    "threshold.csv",
-    "calibration.csv",
-    "report.html",
-)
+)  # fmt: skip
 
 
 class RunFolder:
-    """The folder of a run, held by its main process; on other ranks nothing is written.
+    """The folder of a run, locked by the main process; the other ranks write nothing.
+
+    Checkpoints are written by a thread while training continues, from a copy in host memory.
 
     Args:
-        path: the folder.
-        writes: whether this is the main process.
+        config: names the folder.
+        world: this process's.
+        log: prints a line.
     """
 
-    def __init__(self, path: Path, *, writes: bool) -> None:
-        self.path = path
-        self.writes = writes
-        self.trouble = ""
-        """Why the newest checkpoint could not be written; empty when it was."""
+    def __init__(self, config: TrainConfig, world: World, log: Callable[[str], None]) -> None:
+        self.path = config.folder
+        self._about: Content = {}  # the part of each checkpoint that stays the same
+        self._config = config
+        self._writes = world.is_main
+        self._log = log
+        self._failure = ""  # why the last save failed; empty if it did not
+        self._saved = time.monotonic()
         self._lock: IO[str] | None = None
-        self._background: Background[str] = Background()
+        self._writing: Future[str] | None = None
+        # One OpenMP thread: with more threads than cores, libgomp's threads sleep between kernels
+        # for the rest of the run, in training too, and waking them costs more than small kernels.
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="checkpoint", initializer=torch.set_num_threads, initargs=(1,)
+        )
 
     def __enter__(self) -> RunFolder:
         return self
@@ -64,174 +81,237 @@ class RunFolder:
         trace: TracebackType | None,
     ) -> None:
         try:
-            warning = self.wait()  # while the folder is still held
-        except RunError as another:
-            warning = str(another)
-        if warning:  # of a save that an error has overtaken; nobody else has asked for it
-            print(warning, file=sys.stderr)
-        self._background.close()
+            self.wait()  # while the folder is still locked
+        except RunError as failure:  # of a save that another error has overtaken
+            self._log(str(failure))
+        self._thread.shutdown()
         if self._lock is not None:
             self._lock.close()
 
     @property
     def last(self) -> Path:
-        """The checkpoint to go on from."""
+        """The checkpoint to resume from."""
         return self.path / "last.pt"
 
-    def hold(self) -> None:
-        """Make the folder and keep other runs out of it, until this process ends.
+    # -- the start ----------------------------------------------------------------------------
+
+    def open(self, config: TrainConfig) -> Resumed:
+        """Lock the folder and return what the run starts from; nothing is deleted yet.
 
         Raises:
-            UserError: another run is in it, or it can't be written to.
+            UserError: another run uses the folder, it contains a run that was not to be resumed
+                or overwritten, or there is none to resume.
         """
-        import fcntl
+        self._acquire_lock()
+        if self._was_restarted():
+            return self._read_last(self.last, overwrite=config.launch.overwrite)
+        if config.launch.resume is not None:
+            return self._read_last(config.resume_file, overwrite=config.launch.overwrite)
+        existing = [path for path in self._list_files() if path.suffix in (".pt", ".csv")]
+        if existing and not config.launch.overwrite:
+            raise UserError(
+                f"{self.path} contains a run ({existing[0].name}): continue it with --resume, choose "
+                "another folder with --exp-name NAME, or delete it with --overwrite"
+            )
+        weights = read_model(Path(config.run.load)) if config.run.load else None
+        notes = [f"{config.run.load}: {note}" for note in weights.notes] if weights else []
+        return Resumed(weights=weights, notes=notes)
+
+    def _acquire_lock(self) -> None:
+        import fcntl  # Windows has none
 
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("a+", encoding="utf-8")
         except OSError as error:
             raise UserError(
-                f"{self.path}: {error.strerror or error}; choose a folder that can be written to by "
-                "--checkpoints"
+                f"{self.path}: {error.strerror or error}; choose a writable folder with --checkpoints"
             ) from None
         try:
-            # A record lock is this process's alone: its reading processes do not inherit it.
+            # A record lock belongs to this process alone: reading processes do not inherit it.
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.seek(0)
             raise UserError(
-                f"{self.path}: another run is in it (process {self._lock.read().strip() or '?'}); "
-                "wait for its end, or choose another folder by --exp-name NAME"
+                f"{self.path}: another run uses it (process {self._lock.read().strip() or '?'}); wait "
+                "for its end, or choose another folder with --exp-name NAME"
             ) from None
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))
         self._lock.flush()
-        for half in self.path.glob("*.tmp"):  # left by a kill while saving
-            half.unlink()
+        for temporary in self.path.glob("*.tmp"):  # left by a kill during a save
+            temporary.unlink()
 
-    def refuse_run(self, *, overwrite: bool) -> None:
-        """Make sure that a new run may have the folder; nothing is deleted yet.
+    def _was_restarted(self) -> bool:
+        """Return whether torchrun restarted this run, which then resumes without a flag."""
+        if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" or not self.last.is_file():
+            return False
+        name = launch_name()
+        return name is not None and load_or_previous(self.last)[0].get("launch") == name
+
+    def _read_last(self, path: Path, *, overwrite: bool) -> Resumed:
+        if not path.is_file() and not previous(path).is_file():
+            raise UserError(
+                f"{path}: no checkpoint to resume from; start a new run without --resume, or name the "
+                "run with --exp-name"
+            )
+        if path.name != self.last.name and self.last.exists() and not overwrite:
+            raise UserError(
+                f"--resume {path}: its run has continued to {self.last}; use --overwrite to go back "
+                "and lose that, or --load to start another run from these weights"
+            )
+        content, path, warning = load_or_previous(path)
+        if "optimizer" not in content:
+            raise UserError(
+                f"{path}: contains weights only; resume from a last.pt, or start from it with --load"
+            )
+        position = content["position"]
+        done = f"resuming {path}: {position['epoch']} epochs and {position['step']} steps are done"
+        return Resumed(content, notes=[note for note in (warning, done) if note])
+
+    def claim(
+        self, config: TrainConfig, data: PreparedData, resumed: Resumed, about: Content
+    ) -> None:
+        """Make the folder the run's own: everything works, as far as can be known.
+
+        A new run deletes what the folder contained; then its settings and its split are written.
+
+        Args:
+            config: settled.
+            data: the run's.
+            resumed: a new run has no content.
+            about: the part of each checkpoint that stays the same.
 
         Raises:
-            UserError: there is a run and `overwrite` is not given.
+            UserError: the folder is not writable.
         """
-        marks = [path for path in self._held() if path.suffix in (".pt", ".csv")]
-        if marks and not overwrite:
+        self._config, self._about = config, about
+        try:
+            if resumed.content is None:
+                self.clear()
+            save_config(config, self.path / "config.yaml")
+            write_split(data.split, data.groups, self.path / "split.csv")
+        except OSError as error:
             raise UserError(
-                f"{self.path} holds a run ({marks[0].name}): go on with it by --resume, choose "
-                "another folder by --exp-name NAME, or delete it by --overwrite"
-            )
+                f"{self.path}: {error.strerror or error}; free some space, or choose another folder "
+                "with --checkpoints"
+            ) from None
 
     def clear(self) -> None:
-        """Delete the run that is there."""
-        for path in self._held():
-            path.unlink()
+        """Delete the run in the folder, and what `evaluate` wrote about it."""
         evaluation = self.path / "evaluation"
-        for name in _EVALUATED:
-            (evaluation / name).unlink(missing_ok=True)
-        with suppress(OSError):  # it holds what somebody else has put there
+        for path in [*self._list_files(), *(evaluation / name for name in _EVALUATION_FILES)]:
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # not empty: files of the user's
             evaluation.rmdir()
 
-    def _held(self) -> list[Path]:
+    def _list_files(self) -> list[Path]:
         return [path for pattern in _RUN_FILES for path in self.path.glob(pattern)]
 
-    def begin_write(self, files: Mapping[str, Content], position: str) -> str:
-        """Have checkpoints written, as `write` does, beside what goes on: from a copy of them.
+    # -- checkpoints --------------------------------------------------------------------------
 
-        At most one is being written: an earlier one is waited for, and its warning returned.
+    def is_due(self, step: int) -> bool:
+        """Return whether last.pt is to be written after this step of the run, in mid-epoch."""
+        steps, minutes = self._config.run.save_every_steps, self._config.run.save_every_minutes
+        seconds = time.monotonic() - self._saved
+        return bool(steps and step % steps == 0) or bool(minutes and seconds >= 60 * minutes)
 
-        Raises:
-            RunError: of the earlier one.
-        """
-        warning = self.wait()
-        if self.writes:
-            kept = copy_to_host(dict(files))
-            self._background.begin(lambda: self.write(kept, position))
-        return warning
+    def save(self, state: TrainState, *, is_best: bool = False) -> None:
+        """Begin to write last.pt, and best.pt and epoch_*.pt when they are due, in the background.
 
-    def wait(self) -> str:
-        """The warning, empty when all is well, of what is being written, once it is.
+        At most one save runs at a time: an earlier one is waited for. A full disk does not end the
+        run: the old files stay, a warning is printed, and the next save tries again.
 
         Raises:
-            RunError: as `write`.
+            RunError: the earlier one found a weight that is not finite.
         """
-        return self._background.wait() or ""
+        self.wait()
+        self._saved = time.monotonic()
+        if self._writes:
+            files = copy_to_host(self._compose_files(state, is_best=is_best))
+            self._writing = self._thread.submit(self._write, self.path, files)
 
-    def write(self, files: Mapping[str, Content], position: str) -> str:
-        """Write checkpoints by name, in this order; returns a warning, empty when all is well.
+    def wait(self) -> None:
+        """Wait until the last save is on the disk.
 
-        A full disk or the like does not end the run: what was there before stays, and the next
-        save tries again.
+        Raises:
+            RunError: a weight is not finite; nothing was written.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            self._failure = writing.result()
+            if self._failure:
+                self._log(
+                    f"warning: {self._failure}: the old file is kept; training continues, and the "
+                    "next save tries again"
+                )
+
+    def finish(self, state: TrainState, reason: StopReason | None) -> None:
+        """Write again what the last save could not, here or in the rescue folder; log why it ends.
+
+        Raises:
+            RunError: it can't be written here; where it is instead.
+        """
+        if self._failure:
+            self._rescue(state)
+        if reason is not None:
+            what = (
+                f"by {reason.signal.name} after step {state.done}"
+                if reason.signal
+                else f"at --max-steps {state.done}"
+            )
+            self._log(f"stopped {what}; continue with --resume")
+
+    def _rescue(self, state: TrainState) -> None:
+        is_best = state.best_epoch == state.epoch - 1 and state.step == 0
+        files = self._compose_files(state, is_best=is_best)
+        failure = self._write(self.path, files)
+        if not failure:
+            return
+        rescue = self._config.launch.rescue_dir
+        saved = "the rescue folder is not writable either"
+        with suppress(OSError):
+            elsewhere = Path(tempfile.mkdtemp(prefix="unet_ddp-", dir=rescue or None))
+            if not self._write(elsewhere, files):
+                saved = f"its files are in {elsewhere}"
+        raise RunError(f"the run has ended, but {failure}; {saved}")
+
+    def _compose_files(self, state: TrainState, *, is_best: bool) -> dict[str, Content]:
+        """Return checkpoints by name; last.pt is written last, as it says that the others exist."""
+        last = {**self._about, **state.state_dict()}
+        files: dict[str, Content] = {}
+        if is_best:
+            files["best.pt"] = {
+                **{name: self._about[name] for name in _ABOUT_BEST},
+                "model": state.validated.state_dict(),
+                "best": last["best"],
+                "threshold": state.threshold,
+            }
+        every = self._config.run.save_every
+        if every and state.step == 0 and state.epoch % every == 0:
+            files[f"epoch_{state.epoch:04d}.pt"] = last
+        return {**files, "last.pt": last}
+
+    @staticmethod
+    def _write(folder: Path, files: dict[str, Content]) -> str:
+        """Write checkpoints in this order; return the failure, empty on success.
 
         Raises:
             RunError: a weight is not finite; nothing is written.
         """
-        if not self.writes:
-            return ""
         for name, content in files.items():
-            bad = first_not_finite({k: content.get(k) for k in ("model", "ema")})
+            bad = find_not_finite({key: content.get(key) for key in ("model", "ema")})
             if bad is not None:
                 raise RunError(
-                    f"{self.path / name}: not written, since {bad} holds nan or infinity at "
-                    f"{position}; what was saved before is sound: lower --lr and --resume"
+                    f"{folder / name}: not written, as {bad} contains nan or infinity; the files saved "
+                    "before are fine: continue with --resume and a lower --lr"
                 )
-        self.trouble = ""
         for name, content in files.items():
             try:
-                save(self.path / name, content, keep_previous=name == self.last.name)
+                save(folder / name, content, keep_previous=name == "last.pt")
             except (OSError, RuntimeError) as error:
-                self.trouble = " ".join(str(error).split())[:120]
-                return (
-                    f"WARNING: {self.path / name} can't be written ({self.trouble}): what was there "
-                    "before is whole; training goes on, and the next save tries again"
-                )
+                return f"{folder / name}: can't be written ({' '.join(str(error).split())[:120]})"
         return ""
 
-    def finish(self, files: Mapping[str, Content], position: str, rescue: Path | None) -> None:
-        """At the end of the run, write what the last save could not, here or elsewhere.
 
-        Raises:
-            RunError: it could not be written here; where it is now.
-        """
-        if not self.trouble or not self.write(files, position):
-            return
-        here, trouble = self.path, self.trouble
-        elsewhere = Path(tempfile.mkdtemp(prefix="unet_ddp-", dir=rescue))
-        self.path = elsewhere
-        try:
-            failed = self.write(files, position)
-        finally:
-            self.path = here
-        saved = "nor there" if failed else f"its files are in {elsewhere}"
-        raise RunError(
-            f"{here}: the run has ended and its last checkpoint can't be written ({trouble}); {saved}"
-        )
-
-
-def find_model(given: str | None, folder: Path = Path("checkpoints")) -> Path:
-    """The checkpoint to predict with: the one given, the folder's, or its newest run's.
-
-    Raises:
-        UserError: there is none.
-    """
-    if given is not None:
-        path = Path(given)
-        return path / "best.pt" if path.is_dir() else path
-    for name in ("best.pt", "last.pt"):
-        found = [folder / name, *folder.glob(f"*/{name}")]
-        found = [path for path in found if path.is_file()]
-        if found:
-            return found[0] if found[0].parent == folder else max(found, key=_written)
-    raise UserError(f"{folder}/best.pt: no such file; train first, or give --model FILE")
-
-
-def _written(path: Path) -> float:
-    return path.stat().st_mtime
-
-
-def launch_name() -> str | None:
-    """What tells one torchrun from another, the same for all its restarts; None without it."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
-    name = os.environ["TORCHELASTIC_RUN_ID"]
-    return name if name != "none" else f"agent {os.getppid()}"
+_ABOUT_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")

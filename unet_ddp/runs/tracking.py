@@ -1,4 +1,4 @@
-"""What a run tells: a bar, lines, metrics.csv, TensorBoard, W&B; nothing off the main rank."""
+"""The output of a run: progress bar, lines, metrics.csv, TensorBoard; silent off the main rank."""
 
 from __future__ import annotations
 
@@ -6,198 +6,240 @@ import csv
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch.profiler import record_function
 from tqdm import tqdm
 
 from unet_ddp.config import TrainConfig
-from unet_ddp.errors import one_line
+from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.loaders import Loaders
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError, one_line
+from unet_ddp.files import replacing
 from unet_ddp.metrics.scores import Validation
+from unet_ddp.training.guard import FiniteGuard
 from unet_ddp.training.profiling import Profile
+from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport
 
 Item = TypeVar("Item")
 Row = dict[str, Any]
 
-_REFRESH = 0.5  # seconds between looks at the loss, each a host sync
+_REFRESH = 0.5  # seconds between readings of the loss, each a host sync
 
 
 class Writer(Protocol):
-    """Where numbers go."""
-
-    def write(self, row: Row, step: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def console(is_main: bool) -> Callable[[str], None]:
-    """What shows a line to the user, above the bar where there is one; silent off the main rank."""
-    return tqdm.write if is_main else lambda line: None
-
-
-class Tracker:
-    """Follows a run on one rank; speaks and writes only on the main one.
-
-    Args:
-        writers: none off the main rank.
-        steps: of the whole run.
-        done: steps that a resumed run has behind it.
-        images_per_step: over all ranks.
-        profile: is told of each step.
-    """
-
-    def __init__(
-        self,
-        writers: list[Writer],
-        *,
-        speaks: bool,
-        steps: int,
-        done: int = 0,
-        images_per_step: int = 1,
-        profile: Profile | None = None,
-    ) -> None:
-        self.writers = writers
-        self.profile = profile
-        self.speaks = speaks
-        self.images_per_step = images_per_step
-        self.waited = 0.0
-        self._began = self._looked = self._last = time.perf_counter()
-        self._steps = 0
-        # Silent in a log file: there, the line of each epoch tells.
-        self._bar = tqdm(
-            total=steps,
-            initial=done,
-            unit="step",
-            disable=None if speaks else True,
-            dynamic_ncols=True,
-            smoothing=0.05,
-        )
-
-    def say(self, line: str) -> None:
-        """A line for the user, above the bar."""
-        if self.speaks:
-            tqdm.write(one_line(line))
-
-    def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Epoch `epoch`, from 0, begins or goes on."""
-        self._bar.set_description(f"epoch {epoch + 1}/{epochs}")
-        self._began = self._last = time.perf_counter()
-        self.waited, self._steps = 0.0, 0
-
-    def waiting(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """`batches`, with the time counted that they are waited for."""
-        source = iter(batches)
-        while True:
-            asked = time.perf_counter()
-            try:
-                with record_function("data wait"):
-                    batch = next(source)
-            except StopIteration:
-                return
-            finally:
-                self.waited += time.perf_counter() - asked
-            yield batch
-
-    def step(self, report: StepReport) -> None:
-        """A step was done; its loss is looked at now and then only."""
-        self._steps += 1
-        self._bar.update()
-        if self.profile is not None:
-            self._tell_profile(self.profile.step())
-        now = self._last = time.perf_counter()
-        if self._bar.disable or now - self._looked < _REFRESH:
-            return
-        self._looked = now
-        self._bar.set_postfix_str(
-            f"loss {report.losses[0].item():.4f}, rate {report.learning_rate:.2e}, "
-            f"{self.images_per_second:.1f} images/s, data {self.data_wait:.0%}"
-        )
-
-    def _tell_profile(self, lines: list[str]) -> None:
-        for line in lines:
-            self.say(line)
-
-    @property
-    def seconds(self) -> float:
-        """Since the epoch began here, with its scoring."""
-        return time.perf_counter() - self._began
-
-    @property
-    def _training(self) -> float:
-        """Seconds from the epoch's beginning here to its last step."""
-        return max(self._last - self._began, 1e-9)
-
-    @property
-    def images_per_second(self) -> float:
-        """Trained on in this epoch so far, over all ranks."""
-        return self._steps * self.images_per_step / self._training
-
-    @property
-    def data_wait(self) -> float:
-        """Share of this epoch's training that was spent waiting for data."""
-        return self.waited / self._training
+    """A destination of an epoch's figures."""
 
     def write(self, row: Row, step: int) -> None:
-        """A row of numbers for all writers."""
-        for writer in self.writers:
-            try:
-                writer.write(row, step)
-            except OSError as error:  # a full disk does not end a run
-                self.say(f"WARNING: {type(writer).__name__}: {error}; this row is lost there")
+        """Write the figures of an epoch that ended after `step` steps of the run."""
 
     def close(self) -> None:
-        """The end."""
-        if self.profile is not None:
-            self._tell_profile(self.profile.close())
-        self._bar.close()
-        for writer in self.writers:
-            try:
-                writer.close()
-            except OSError as error:
-                self.say(f"WARNING: {type(writer).__name__}: {error}; its end is lost")
+        """Write what is buffered."""
 
 
-def start_tracker(
-    config: TrainConfig,
-    *,
-    is_main: bool,
-    device: torch.device,
-    steps: int,
-    done: int,
-    images_per_step: int,
-) -> Tracker:
-    """The tracker of a run; `done` steps of `steps` are behind it."""
-    writers: list[Writer] = []
-    if is_main:
-        folder = config.folder
-        writers += [
-            CsvWriter(folder / "metrics.csv", after=done),
-            TensorBoardWriter(folder, after=done),
-        ]
-        if config.run.wandb:
-            writers.append(WandbWriter(config.run.exp_name, folder, config.to_dict()))
-    return Tracker(
-        writers,
-        speaks=is_main,
-        steps=steps,
-        done=done,
-        images_per_step=images_per_step,
-        profile=Profile(config.folder, device) if is_main and config.launch.profile else None,
-    )
+def console(world: World) -> Callable[[str], None]:
+    """Return a function that prints a line above the progress bar; silent off the main rank."""
+    return (lambda line: tqdm.write(one_line(line))) if world.is_main else (lambda line: None)
 
 
 def show_files(items: Iterable[Item], total: int) -> Iterator[Item]:
-    """`items` with a bar that is gone at their end."""
+    """Yield `items` with a progress bar that disappears at the end."""
     yield from tqdm(
         items, total=total, desc="checking files", unit="file", leave=False, disable=None
     )
 
 
+class Tracker:
+    """Follows a run on one rank; prints and writes only on the main one.
+
+    Args:
+        config: the run's.
+        data: its training pairs and its classes.
+        state: where the run starts.
+        loaders: the images of a step.
+        world: this process's.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        data: PreparedData,
+        state: TrainState,
+        loaders: Loaders,
+        world: World,
+    ) -> None:
+        self._log = console(world)
+        self._guard = FiniteGuard(
+            world, data.split.training, most=config.launch.max_bad_steps, log=self._log
+        )
+        self._epochs, self._device = config.optimization.epochs, world.device
+        self._class_names = data.labels.class_names
+        self._images_per_step = loaders.sampler.per_step * world.size
+        self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
+        self._began = self._refreshed = self._last = time.perf_counter()
+        self._writers = _open_writers(config, state, loaders) if world.is_main else []
+        profiles = world.is_main and config.launch.profile
+        self._profile = Profile(config.folder, world.device) if profiles else None
+        self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
+            total=state.schedule.steps,
+            initial=state.done,
+            unit="step",
+            disable=None if world.is_main else True,
+            dynamic_ncols=True,
+            smoothing=0.05,
+        )
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.log(self._profile.close() if self._profile else [])
+        self._bar.close()
+        for writer in self._writers:
+            try:
+                writer.close()
+            except OSError as failure:
+                self.log([f"warning: {type(writer).__name__}: {failure}; its last rows are lost"])
+
+    def log(self, *groups: Iterable[str]) -> None:
+        """Print lines above the bar."""
+        for line in chain(*groups):
+            self._log(line)
+
+    def begin_epoch(self, state: TrainState) -> None:
+        """Start the clocks of an epoch, or of the rest of one."""
+        self._bar.set_description(f"epoch {state.epoch + 1}/{self._epochs}")
+        self._began = self._last = time.perf_counter()
+        self._steps, self._waited = 0, 0.0
+
+    def step(self, report: StepReport, done: int, *, waited: float) -> None:
+        """Follow a step.
+
+        Args:
+            report: the step's.
+            done: steps of the run.
+            waited: seconds of this epoch's training spent waiting for data.
+
+        Raises:
+            RunError: too many steps in a row were not finite.
+        """
+        self._steps += 1
+        self._waited = waited
+        self._bar.update()
+        self._guard.check(report, done)
+        self.log(self._profile.step() if self._profile else [])
+        self._last = time.perf_counter()
+        if self._bar.disable or self._last - self._refreshed < _REFRESH:
+            return
+        loss = report.losses[0].item()  # host sync: a GPU has done its steps after it
+        self._refreshed = self._last = time.perf_counter()
+        self._bar.set_postfix_str(
+            f"loss {loss:.4f}, rate {report.learning_rate:.2e}, "
+            f"{self.images_per_second:.1f} images/s, data {self.data_wait:.0%}"
+        )
+
+    def end_training(self) -> None:
+        """Stop the clock of this epoch's training, once the device has done all its steps.
+
+        Raises:
+            RunError: too many steps in a row were not finite.
+        """
+        self._guard.flush()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self._last = time.perf_counter()
+
+    @property
+    def _training(self) -> float:
+        """Seconds of this epoch's training."""
+        return max(self._last - self._began, 1e-9)
+
+    @property
+    def images_per_second(self) -> float:
+        """Training images per second of this epoch, over all ranks."""
+        return self._steps * self._images_per_step / self._training
+
+    @property
+    def data_wait(self) -> float:
+        """Share of this epoch's training that was spent waiting for data."""
+        return self._waited / self._training
+
+    def log_epoch(self, state: TrainState, validation: Validation | None) -> None:
+        """Print a line and write a row about the epoch that ends.
+
+        Args:
+            state: before `finish_epoch`.
+            validation: None without validation images.
+        """
+        total, dice, cross_entropy = (state.sums / state.steps_per_epoch).tolist()
+        seconds = time.perf_counter() - self._began
+        self._log(
+            f"epoch {state.epoch + 1}: loss {total:.4f}, {_describe(validation, state.best)}, "
+            f"{self.images_per_second:.1f} images/s, {self.data_wait:.0%} waiting for data, "
+            f"{seconds:.1f} s"
+        )
+        row = {
+            "epoch": state.epoch + 1,
+            "step": state.done,
+            "learning_rate": state.schedule.at(state.done - 1),
+            "loss": total,
+            "dice_loss": dice,
+            "cross_entropy": cross_entropy,
+            **score_columns(validation, self._class_names),
+            "skipped_steps": self._guard.skipped,
+            "images_per_second": self.images_per_second,
+            "data_wait": self.data_wait,
+            "seconds": seconds,
+        }
+        for writer in self._writers:
+            try:
+                writer.write(row, state.done)
+            except OSError as error:  # a full disk does not end a run
+                self._log(f"warning: {type(writer).__name__}: {error}; this row is lost")
+
+
+def _open_writers(config: TrainConfig, state: TrainState, loaders: Loaders) -> list[Writer]:
+    """Return the writers of a run; they continue after the steps that it has done."""
+    writers: list[Writer] = [
+        CsvWriter(config.folder / "metrics.csv", after=state.done),
+        TensorBoardWriter(config.folder, after=state.done),
+    ]
+    if config.run.wandb:
+        from unet_ddp.runs.wandb_writer import WandbWriter
+
+        sample = loaders.validation.dataset[0, 0] if loaders.validation else None
+        if isinstance(sample, UserError):
+            raise sample
+        settings = config.to_dict()
+        writers.append(
+            WandbWriter(config.run.exp_name, config.folder, settings, state=state, sample=sample)
+        )
+    return writers
+
+
+def _describe(validation: Validation | None, best: float) -> str:
+    """Return a few words about a validation; `best` is the highest Dice before it."""
+    if validation is None:
+        return "not validated"
+    dice, threshold = validation.scores.dice, validation.threshold
+    text = f"validation Dice {dice:.4f}" + (" (best)" if dice > best else "")
+    if threshold is not None:
+        text += f", {validation.dice_at_threshold:.4f} at threshold {threshold:.3f}"
+    return text
+
+
 def score_columns(validation: Validation | None, names: list[str]) -> Row:
-    """The columns of a row that scores fill; empty where a class never occurs."""
+    """Return the columns of scores; a class that never occurs has empty cells."""
     if validation is None:
         return {}
     scores = validation.scores
@@ -212,33 +254,36 @@ def score_columns(validation: Validation | None, names: list[str]) -> Row:
 
 
 class CsvWriter:
-    """metrics.csv: one row per epoch, on the disk at once.
+    """Writes metrics.csv: one row per epoch, on the disk at once.
 
     Args:
-        after: rows of later steps are dropped: a resumed run writes them again.
+        path: rows of an earlier start are kept.
+        after: rows of later steps are dropped, as a resumed run writes them again.
     """
 
     def __init__(self, path: Path, *, after: int = 0) -> None:
         self.path = path
-        rows = self._rows(after) if path.exists() else []
-        if rows or path.exists():
-            half = path.with_name(path.name + ".tmp")
-            with half.open("w", newline="", encoding="utf-8") as file:
-                if rows:
-                    writer = csv.DictWriter(file, list(rows[0]))
-                    writer.writeheader()
-                    writer.writerows(rows)
-            half.replace(path)
-        self.columns = list(rows[0]) if rows else None
-
-    def _rows(self, after: int) -> list[dict[str, str]]:
-        with self.path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        return [
-            row for row in rows if (row.get("step") or "").isdigit() and int(row["step"]) <= after
-        ]
+        self.columns: list[str] | None = None
+        if not path.exists():
+            return
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [
+                row
+                for row in csv.DictReader(file)
+                if (row.get("step") or "").isdigit() and int(row["step"]) <= after
+            ]
+        with (
+            replacing(path) as temporary,
+            temporary.open("w", newline="", encoding="utf-8") as file,
+        ):
+            if rows:
+                self.columns = list(rows[0])
+                writer = csv.DictWriter(file, self.columns)
+                writer.writeheader()
+                writer.writerows(rows)
 
     def write(self, row: Row, step: int) -> None:
+        """Append a row; the first one names the columns."""
         with self.path.open("a", newline="", encoding="utf-8") as file:
             if self.columns is None:
                 self.columns = list(row)
@@ -246,11 +291,11 @@ class CsvWriter:
             csv.DictWriter(file, self.columns, extrasaction="ignore").writerow(row)
 
     def close(self) -> None:
-        pass
+        """Do nothing: each row is on the disk already."""
 
 
 class TensorBoardWriter:
-    """TensorBoard's event file in the run folder."""
+    """Writes TensorBoard's event file into the run folder."""
 
     def __init__(self, folder: Path, *, after: int = 0) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -258,27 +303,12 @@ class TensorBoardWriter:
         self.writer: Any = SummaryWriter(str(folder), purge_step=after + 1 if after else None)
 
     def write(self, row: Row, step: int) -> None:
+        """Write a scalar for each float of the row."""
         for name, value in row.items():
             if isinstance(value, float):
                 self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
     def close(self) -> None:
+        """Close the event file."""
         self.writer.close()
-
-
-class WandbWriter:
-    """Weights & Biases, for those who ask for it."""
-
-    def __init__(self, name: str | None, folder: Path, settings: dict[str, Any]) -> None:
-        import wandb
-
-        self.run: Any = wandb.init(
-            project="unet_ddp", name=name, dir=str(folder), config=settings, resume="allow"
-        )
-
-    def write(self, row: Row, step: int) -> None:
-        self.run.log({key: value for key, value in row.items() if value != ""}, step=step)
-
-    def close(self) -> None:
-        self.run.finish()

@@ -1,4 +1,4 @@
-"""torch's deterministic algorithms for the length of a run, and a line where there are none."""
+"""torch's deterministic algorithms, cuDNN's autotuning and TF32, for the length of a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+_WARNING = "does not have a deterministic implementation"
 
 
 @contextmanager
-def deterministic(say: Callable[[str], None]) -> Iterator[None]:
-    """Within it torch computes the same bits each time, where it can; `say` tells where not, once.
+def deterministic(log: Callable[[str], None]) -> Iterator[None]:
+    """Use torch's deterministic algorithms; `log` one line per operation that has none.
 
-    torch warns of an operation at each of its calls, in a Python warning with a path; here it is
-    one line for each operation.
+    torch itself warns at each call of such an operation, with a path.
     """
     before = (
         torch.are_deterministic_algorithms_enabled(),
@@ -30,20 +30,20 @@ def deterministic(say: Callable[[str], None]) -> Iterator[None]:
     os.environ.setdefault(_CUBLAS, ":4096:8")  # before cuBLAS starts
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
-    told: set[str] = set()
+    logged: set[str] = set()
 
     def show(message: Warning | str, *where: Any, **more: Any) -> None:
-        found = re.match(r"(.+?) does not have a deterministic implementation", str(message))
+        found = re.match(rf"(.+?) {_WARNING}", str(message))
         if found is None:
-            others(message, *where, **more)
-        elif found[1] not in told:
-            told.add(found[1])
-            say(f"--deterministic: {found[1]} has no deterministic implementation here")
+            show_others(message, *where, **more)
+        elif found[1] not in logged:
+            logged.add(found[1])
+            log(f"--deterministic: {found[1]} has no deterministic implementation here")
 
     try:
         with warnings.catch_warnings():
-            others = warnings.showwarning
-            warnings.filterwarnings("always", ".* does not have a deterministic implementation")
+            show_others = warnings.showwarning
+            warnings.filterwarnings("always", f".* {_WARNING}")
             warnings.showwarning = show
             yield
     finally:
@@ -55,10 +55,10 @@ def deterministic(say: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def autotuning() -> Iterator[None]:
-    """Within it, cuDNN chooses convolutions by trying them out, unless the run is deterministic.
+    """Let cuDNN choose convolutions by trying them, unless the run is deterministic.
 
-    For training alone, whose images have one size: each other size would be tried out anew, and
-    an image's scores would depend on what was the fastest on the rank that has it.
+    For training alone, whose images have one size: each other size would be tried again, and an
+    image's scores would depend on what was the fastest on the rank that has it.
     """
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
@@ -68,6 +68,6 @@ def autotuning() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def allow_fast() -> None:
+def allow_tf32() -> None:
     """Let a GPU use TF32 where it computes in float32."""
     torch.set_float32_matmul_precision("high")

@@ -1,4 +1,4 @@
-"""Dice and cross-entropy over the global batch: the same on any number of ranks."""
+"""Dice loss and cross-entropy over the global batch, the same on any number of ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unet_ddp.distributed.world import sum_over_ranks
 
 
 class Losses(NamedTuple):
-    """Scalars on the device, equal on all ranks; the parts without gradient."""
+    """Scalars on the device, equal on all ranks; only the total has a gradient."""
 
     total: Tensor
     dice: Tensor
@@ -29,10 +29,12 @@ class DiceCrossEntropy(nn.Module):
 
     Dice is the soft one of Milletari et al., "V-Net" (2016), without squares,
     1 - 2 Σ p t / (Σ p + Σ t) per class, averaged over the classes that occur in the batch.
-    Everything is computed in float32 or better, whatever autocast does: sums over pixels
-    overflow half precision.
+    Everything is computed in float32 or better, also under autocast: sums over pixels overflow
+    half precision.
 
     Args:
+        dice_weight: factor of the Dice loss.
+        cross_entropy_weight: factor of the cross-entropy.
         class_weights: one per class, for both parts.
     """
 
@@ -54,7 +56,12 @@ class DiceCrossEntropy(nn.Module):
         self.register_buffer("class_weights", weights)
 
     def forward(self, logits: Tensor, masks: Tensor) -> Losses:
-        """Logits (N, C, H, W) and class ids (N, H, W), IGNORE_ID for pixels to leave out."""
+        """Return the losses of logits (N, C, H, W).
+
+        Args:
+            logits: of any floating dtype.
+            masks: class ids (N, H, W); IGNORE_ID marks pixels to leave out.
+        """
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()
         with torch.autocast(logits.device.type, enabled=False):
@@ -72,10 +79,10 @@ class DiceCrossEntropy(nn.Module):
         )
         classes = torch.arange(num_classes, device=masks.device).view(1, -1, 1, 1)
         truth = masks.unsqueeze(1) == classes  # (N, C, H, W) bool; ignored pixels are in no class
-        valid = (masks != IGNORE_ID).unsqueeze(1)
-        probabilities = logits.softmax(1) * valid
+        valid = (masks != IGNORE_ID).unsqueeze(1)  # (N, 1, H, W)
+        probabilities = logits.softmax(1) * valid  # (N, C, H, W)
         occurring = truth.sum((0, 2, 3)).to(logits.dtype)  # (C,)
-        sums = sum_over_ranks(  # one collective for all of it
+        sums = sum_over_ranks(  # (3 C + 1,): one collective for all of it
             torch.cat(
                 [
                     (probabilities * truth).sum((0, 2, 3)),

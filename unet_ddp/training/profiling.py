@@ -1,4 +1,4 @@
-"""--profile: where the time of some steps goes, as a trace and on one screen."""
+"""``--profile``: where the time of ten steps goes, as a trace and on one screen."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 _SKIPPED, _STEPS = 3, 10
-# What a step consists of: the regions that the engine and the loader's clock mark.
+# The parts of a step: the regions that the step and the prefetcher mark.
 _PARTS = ("data wait", "host to device", "forward", "loss", "backward", "step")
 
 
 class Profile:
-    """Looks at some steps of a run, on its main process.
+    """Measures some steps of a run on its main process.
 
     Args:
         folder: where profile.json goes, for chrome://tracing or ui.perfetto.dev.
+        device: the run's.
     """
 
     def __init__(self, folder: Path, device: torch.device) -> None:
         self.path = folder / "profile.json"
         self.device = device
         self._lines: list[str] = []
-        # Its library tells of each start, and of a missing GPU, on stderr.
+        # The profiler's library logs each start, and a missing GPU, on stderr.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         activities = [ProfilerActivity.CPU]
         if device.type == "cuda":
@@ -35,58 +36,57 @@ class Profile:
             schedule=schedule(wait=_SKIPPED - 1, warmup=1, active=_STEPS, repeat=1),
             on_trace_ready=self._finish,
         )
-
         self._profiler.start()
         self._is_open = True
 
     def step(self) -> list[str]:
-        """A step was done; after the last one that is looked at, the summary's lines."""
+        """Count a step; return the summary's lines after the last one that is measured."""
         if self._is_open:
             self._profiler.step()
-        return self._take()
+        return self._take_lines()
 
     def close(self) -> list[str]:
-        """The run is over; the summary's lines, if it is over before all steps were looked at."""
+        """End the profile; return the summary's lines if the run ends before all steps are done."""
         if self._is_open:
             self._is_open = False
             self._profiler.stop()
-        return self._take()
+        return self._take_lines()
 
-    def _take(self) -> list[str]:
+    def _take_lines(self) -> list[str]:
         lines, self._lines = self._lines, []
         return lines
 
     def _finish(self, profiler: Any) -> None:
-        """Make the summary, and write the trace."""
-        steps, seconds = self._seconds(profiler.key_averages())
-        whole, within = seconds.pop("whole"), seconds.pop("all-reduce")
-        seconds["other"] = whole - sum(seconds.values())
-        lines = [f"profile of {steps} steps, {1000 * whole / max(1, steps):.1f} ms each:"]
+        """Compute the summary and write the trace."""
+        steps, seconds = _sum_seconds(profiler.key_averages())
+        total, all_reduce = seconds.pop("total"), seconds.pop("all-reduce")
+        seconds["other"] = total - sum(seconds.values())
+        lines = [f"profile of {steps} steps, {1000 * total / max(1, steps):.1f} ms each:"]
         if self.device.type == "cuda":
             lines.append(
-                "  (of the host, which runs ahead of the GPU; the GPU's own are in the trace)"
+                "  (of the host, which runs ahead of the GPU; see the trace for the GPU's)"
             )
-        for name, took in (*seconds.items(), ("all-reduce", within)):
-            lines.append(
-                f"  {name:<16}{1000 * took / max(1, steps):>9.2f} ms {took / max(whole, 1e-9):>7.1%}"
-            )
-        lines[-1] += "  (within forward, loss and backward)"
+        for name, part in (*seconds.items(), ("all-reduce", all_reduce)):
+            milliseconds, share = 1000 * part / max(1, steps), part / max(total, 1e-9)
+            lines.append(f"  {name:<16}{milliseconds:>9.2f} ms {share:>7.1%}")
+        lines[-1] += "  (part of forward, loss and backward)"
         try:
             profiler.export_chrome_trace(str(self.path))
             lines.append(f"trace: {self.path}; open it in ui.perfetto.dev")
         except (OSError, RuntimeError) as error:
-            lines.append(f"WARNING: {self.path} can't be written: {error}")
+            lines.append(f"warning: {self.path}: can't be written: {error}")
         self._lines = lines
 
-    def _seconds(self, events: Any) -> tuple[int, dict[str, float]]:
-        """Number of steps; seconds of each part, of collectives, and of all steps as a whole."""
-        steps, found = 0, dict.fromkeys((*_PARTS, "all-reduce", "whole"), 0.0)
-        for event in events:
-            if event.device_type != torch.autograd.DeviceType.CPU:
-                continue  # the same region once more, as the GPU saw it
-            if event.key.startswith("ProfilerStep"):
-                steps += event.count
-                found["whole"] += event.cpu_time_total / 1e6
-            elif event.key in found:
-                found[event.key] += event.cpu_time_total / 1e6
-        return steps, found
+
+def _sum_seconds(events: Any) -> tuple[int, dict[str, float]]:
+    """Return the number of steps, and the seconds of each part, of collectives, and in total."""
+    steps, found = 0, dict.fromkeys((*_PARTS, "all-reduce", "total"), 0.0)
+    for event in events:
+        if event.device_type != torch.autograd.DeviceType.CPU:
+            continue  # the same region again, as the GPU saw it
+        if event.key.startswith("ProfilerStep"):
+            steps += event.count
+            found["total"] += event.cpu_time_total / 1e6
+        elif event.key in found:
+            found[event.key] += event.cpu_time_total / 1e6
+    return steps, found

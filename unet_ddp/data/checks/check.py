@@ -1,6 +1,6 @@
-"""A look at a whole data set: what there is, what is wrong with it, what looks wrong.
+"""Check of a whole data set before the first step.
 
-A run stops at the first kind of problem; with `everything`, as the doctor wants it, all are noted.
+A run stops at the first kind of problem; the doctor collects all.
 """
 
 from __future__ import annotations
@@ -8,83 +8,92 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from unet_ddp.config import DataConfig
-from unet_ddp.data.checks.metadata import ImageMetadata, MaskMetadata
 from unet_ddp.data.checks.rules import (
-    check_channels,
-    common_format,
-    compare_kinds,
-    compare_nodata,
-    compare_palettes,
-    compare_sizes,
+    check_rules,
+    common_values,
+    crop_size,
+    find_copies,
+    measure_range,
 )
-from unet_ddp.data.checks.scan import Findings, Progress, scan
+from unet_ddp.data.checks.scan import (
+    ImageMetadata,
+    MaskMetadata,
+    Progress,
+    ScannedPair,
+    ScanResult,
+    scan,
+)
 from unet_ddp.data.checks.summary import (
-    copies_across,
+    Report,
     describe_classes,
     describe_images,
     describe_split,
-    note_alpha,
-    suspect_classes,
-    suspect_images,
+    warn_of_classes,
+    warn_of_images,
 )
 from unet_ddp.data.demo import write_demo
 from unet_ddp.data.formats.header import SUFFIXES, ImageFormat, bits_of
 from unet_ddp.data.formats.read import read_header
-from unet_ddp.data.label_rules import MaskValues, choose_labels, soft_edges
+from unet_ddp.data.formats.resize import scaled_size
+from unet_ddp.data.label_rules import MaskValues, choose_labels, warn_soft_edges
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.pairs import Matches, Pair, match, note_orphans, read_list, refuse
-from unet_ddp.data.splits import Split, group_of, split_by_folders, split_pairs
+from unet_ddp.data.pairs import Matches, Pair, match, read_list
+from unet_ddp.data.preprocessing import PixelRange
+from unet_ddp.data.splits import Split, group_names, split_by_folders, split_pairs
 from unet_ddp.errors import UserError
 
 HOME = Path("data")
-_ASKED = 100  # headers that are read in the place of a scan
-Result = TypeVar("Result")
+_HEADERS = 100  # read instead of a scan
 
 
-@dataclass
-class Inspection:
-    """What was found in a data set, good and bad; later parts are None where earlier ones failed."""
+@dataclass(frozen=True)
+class CheckedData:
+    """A data set of which pairs could be read."""
 
-    everything: bool
-    problems: list[str] = field(default_factory=list)
-    """What makes it unfit to train on."""
-    warnings: list[str] = field(default_factory=list)
-    """What is likely to be a mistake."""
-    notes: list[str] = field(default_factory=list)
-    matches: Matches | None = None
-    validation: Matches | None = None
-    """Of the folders for validation, where there are such."""
-    found: Findings | None = None
-    format: ImageFormat | None = None
-    labels: Labels | None = None
-    split: Split | None = None
+    scan: ScanResult
+    format: ImageFormat
+    values: MaskValues
+    labels: Labels | None
+    """None if the mask values are a problem."""
+    split: Split | None
+    """None if the split is a problem."""
+    groups: dict[str, str]
+    """Group of each pair, by name."""
+    copies: list[tuple[Pair, Pair]]
+    """Validation pairs whose images are (nearly) those of training pairs, with those."""
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """A data set, ready to train on."""
+
+    split: Split
+    labels: Labels
+    format: ImageFormat
+    crop_size: tuple[int, int] | None
+    """(height, width) of training crops; None if all images have one size."""
+    smallest: tuple[int, int]
+    """(height, width) of the smallest image, after scaling."""
+    notes: list[str]
+    """Lines for the user, warnings included."""
+    range: PixelRange | None = None
+    """Measured on the training images; None for 8 bit, whose range is known."""
     groups: dict[str, str] = field(default_factory=dict)
-    copies: list[tuple[Pair, Pair]] = field(default_factory=list)
-    """Validation pairs whose images are copies of training images, with those."""
+    """Group of each pair, by name."""
+    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """(height, width) of each scanned image, after scaling, by name."""
 
-    def blame(self, problems: list[str]) -> None:
-        """Note what is wrong; a run stops here.
-
-        Raises:
-            UserError: there is something, and not everything is wanted.
-        """
-        self.problems += problems
-        if not self.everything:
-            refuse(problems)
-
-    def attempt(self, work: Callable[[], Result]) -> Result | None:
-        """What `work` returns; None where it fails and everything is wanted."""
-        try:
-            return work()
-        except UserError as error:
-            self.blame([str(error)])
-            return None
+    @property
+    def one_size(self) -> tuple[int, int] | None:
+        """(height, width) of all images; None if they differ, or were not all scanned."""
+        pairs = [*self.split.training, *self.split.validation]
+        found = {self.sizes.get(pair.name) for pair in pairs}
+        return found.pop() if len(found) == 1 else None
 
 
-def check_dataset(
+def prepare_data(
     config: DataConfig,
     *,
     seed: int,
@@ -92,209 +101,204 @@ def check_dataset(
     workers: int = 1,
     labels: Labels | None = None,
     skip_bad: int = 0,
-    everything: bool = False,
-) -> Inspection:
-    """Look at the data set that `config` names.
-
-    Args:
-        everything: note all problems and go on, as far as can be; else raise the first.
+) -> PreparedData:
+    """Find, check, label and split the data set; arguments as for `check_dataset`.
 
     Raises:
-        UserError: a problem, unless `everything`.
+        UserError: it can't be trained on.
     """
-    data = Inspection(everything)
-    _find(config, data)
-    pairs = [
-        *(data.matches.pairs if data.matches else []),
-        *(data.validation.pairs if data.validation else []),
-    ]
+    report = Report()
+    data = check_dataset(
+        config,
+        report,
+        seed=seed,
+        progress=progress,
+        workers=workers,
+        labels=labels,
+        skip_bad=skip_bad,
+    )
+    assert data is not None and data.split is not None and data.labels is not None
+    training = [image for _, image, _ in data.scan.select(data.split.training)]
+    return PreparedData(
+        data.split,
+        data.labels,
+        data.format,
+        crop_size(config, data.scan),
+        scaled_size(*min(data.scan.sizes), config.scale),
+        report.notes + [f"warning: {line}" for line in report.warnings],
+        measure_range(training, data.format.channels),
+        data.groups,
+        {
+            scanned.pair.name: scaled_size(*size, config.scale)
+            for scanned, size in zip(data.scan.pairs, data.scan.sizes, strict=True)
+        },
+    )
+
+
+def check_dataset(
+    config: DataConfig,
+    report: Report,
+    *,
+    seed: int,
+    progress: Progress,
+    workers: int = 1,
+    labels: Labels | None = None,
+    skip_bad: int = 0,
+) -> CheckedData | None:
+    """Check the data set that `config` names; None if no pair can be read.
+
+    Args:
+        config: where it is and how it is read.
+        report: gets all that is found.
+        seed: of the split.
+        progress: wraps an iterable and its length, to show a bar.
+        workers: threads.
+        labels: those of the run that is resumed; inferred from the masks if None.
+        skip_bad: leave out up to so many pairs that can't be read.
+
+    Raises:
+        UserError: a problem, unless the report collects them.
+    """
+    training, validation = _find_pairs(config, report)
+    pairs = [*training, *(validation or [])]
     if not pairs:
-        data.blame([] if data.problems else ["no pairs of image and mask"])
-        return data
-    _split(config, data, seed)
+        report.add_problems([] if report.problems else ["no pairs of image and mask"])
+        return None
+    split = report.attempt(lambda: _split(config, training, validation, seed)) if training else None
+    groups = group_names(training, config.group_pattern) if split else {}
     if config.skip_scan:
-        data.found = data.attempt(lambda: _trust(pairs)) or Findings([], [], [])
+        found = report.attempt(lambda: _read_headers(pairs)) or ScanResult([])
     else:
-        data.found = scan(
+        found = scan(
             pairs,
             progress=progress,
             workers=workers,
             nodata=config.nodata,
             channels=config.channels,
         )
-    _bear(data, skip_bad)
-    if data.found.pairs:
-        _agree(config, data)
-        data.labels = labels or data.attempt(lambda: _label(config, data))
-        _remark(config, data)
+    if found.errors and split:
+        split = _skip_bad(report, found, split, skip_bad)
+    else:
+        report.add_problems(list(found.errors.values()))
+    if not found.pairs:
+        return None
+    form = check_rules(config, report, found)
+    values = common_values(found)
+    labels = labels or report.attempt(lambda: choose_labels(values, config))
+    copies = find_copies(found, split) if split else []
+    data = CheckedData(found, form, values, labels, split, groups, copies)
+    _summarise(config, report, data)
     return data
 
 
-def _find(config: DataConfig, data: Inspection) -> None:
-    """Pairs, from a list or two folders, and those for validation alone."""
+def _find_pairs(config: DataConfig, report: Report) -> tuple[list[Pair], list[Pair] | None]:
+    """Return the pairs, and those of a validation folder if there is one."""
 
-    def find() -> Matches:
-        if config.pairs_file is not None:
-            return read_list(Path(config.pairs_file))
-        images, masks, notes = _folders(config)
-        data.notes += notes
-        return match(images, masks, suffix=config.mask_suffix)
+    def attempt(find: Callable[[], Matches]) -> list[Pair]:
+        found = report.attempt(find) or Matches([])
+        report.add_problems(found.problems)
+        if found.orphans:
+            report.orphans += found.orphans
+            report.notes.append(
+                f"{len(found.orphans)} mask(s) without image, e.g. {found.orphans[0]}"
+            )
+        return found.pairs
 
-    data.matches = data.attempt(find)
-    if data.matches is not None:
-        data.blame(data.matches.problems)
-    if config.val_images is not None and config.val_masks is not None:
-        images, masks = Path(config.val_images), Path(config.val_masks)
-        data.validation = data.attempt(lambda: match(images, masks, suffix=config.mask_suffix))
-        if data.validation is not None:
-            data.blame(data.validation.problems)
-            renamed = [replace(p, name=f"validation/{p.name}") for p in data.validation.pairs]
-            data.validation = replace(data.validation, pairs=renamed)
-    for found in (data.matches, data.validation):
-        if found is not None and found.orphans:
-            data.notes.append(note_orphans(found))
+    training = attempt(lambda: _match(config, report))
+    if config.val_images is None or config.val_masks is None:
+        return training, None
+    images, masks = Path(config.val_images), Path(config.val_masks)
+    validation = attempt(lambda: match(images, masks, suffix=config.mask_suffix))
+    return training, [replace(pair, name=f"validation/{pair.name}") for pair in validation]
 
 
-def _folders(config: DataConfig) -> tuple[Path, Path, list[str]]:
-    """Where the data is; the demo set where none was given and none lies in its place."""
-    if config.images is not None and config.masks is not None:
-        return Path(config.images), Path(config.masks), []
+def _match(config: DataConfig, report: Report) -> Matches:
+    """Match the pairs of the list or the folders; the demo set's if none are given or in place."""
+    if config.pairs_file is not None:
+        return read_list(Path(config.pairs_file))
     images, masks = HOME / "imgs", HOME / "masks"
-    if _holds_images(images) or _holds_images(masks):
-        return images, masks, []
-    demo = write_demo(HOME / "demo")
-    note = f"no data: {images} and {masks} are empty, so this is the built-in demo set in {demo}"
-    return demo / "imgs", demo / "masks", [note]
+    if config.images is not None and config.masks is not None:
+        images, masks = Path(config.images), Path(config.masks)
+    elif not (_contains_images(images) or _contains_images(masks)):
+        demo = write_demo(HOME / "demo")
+        report.notes.append(
+            f"no data: {images} and {masks} are empty; using the demo set in {demo}"
+        )
+        images, masks = demo / "imgs", demo / "masks"
+    return match(images, masks, suffix=config.mask_suffix)
 
 
-def _holds_images(folder: Path) -> bool:
+def _contains_images(folder: Path) -> bool:
     return folder.is_dir() and any(
         path.suffix.lower() in SUFFIXES or path.is_dir() for path in folder.iterdir()
     )
 
 
-def _split(config: DataConfig, data: Inspection, seed: int) -> None:
-    """Which pairs are for validation."""
-    pairs = data.matches.pairs if data.matches else []
-
-    def divide() -> Split:
-        if data.validation is not None:
-            return split_by_folders(pairs, data.validation.pairs)
-        return split_pairs(
-            pairs,
-            validation=config.validation,
-            seed=seed,
-            pattern=config.group_pattern,
-            folds=(config.folds, config.fold) if config.folds and config.fold else None,
-        )
-
-    data.split = data.attempt(divide) if pairs else None
-    if data.split is not None:
-        data.groups = group_of(pairs, config.group_pattern)
+def _split(
+    config: DataConfig, training: list[Pair], validation: list[Pair] | None, seed: int
+) -> Split:
+    if validation is not None:
+        return split_by_folders(training, validation)
+    return split_pairs(
+        training,
+        validation=config.validation,
+        seed=seed,
+        pattern=config.group_pattern,
+        folds=(config.folds, config.fold) if config.folds and config.fold else None,
+    )
 
 
-def _trust(pairs: list[Pair]) -> Findings:
-    """What the first pair's headers say, taken for all, with no file decoded.
+def _read_headers(pairs: list[Pair]) -> ScanResult:
+    """Return the first pair's headers as those of all, for --skip-scan.
 
-    A few more are asked whether they agree; one that does not is found when it is read.
+    Raises:
+        UserError: a header can't be read, or one of a sample of others is of another format.
     """
     image, mask = read_header(pairs[0].image), read_header(pairs[0].mask)
-    for pair in pairs[:: max(1, len(pairs) // _ASKED)]:
+    for pair in pairs[:: max(1, len(pairs) // _HEADERS)]:
         other = read_header(pair.image)
         if (other.channels, other.dtype) != (image.channels, image.dtype):
             raise UserError(
                 f"--skip-scan: {pair.image} has {other.channels} channel(s), {bits_of(other.dtype)}, "
                 f"{pairs[0].image} has {image.channels}, {bits_of(image.dtype)}; leave the flag out"
             )
-    return Findings(
-        pairs[:1],
-        [
-            ImageMetadata(
-                image.width,
-                image.height,
-                image.channels,
-                image.dtype,
-                image.has_alpha,
-                image.nodata,
-                "-",
-            )
-        ],
-        [
-            MaskMetadata(
-                mask.width, mask.height, mask.is_colour, mask.is_lossy, mask.palette, (), ()
-            )
-        ],
-    )
+    images = ImageMetadata(image, (0, 0), "unknown")
+    return ScanResult([ScannedPair(pairs[0], images, MaskMetadata(mask, (0, 0), (), ()))])
 
 
-def _bear(data: Inspection, skip_bad: int) -> None:
-    """Files that can't be read are a problem, unless so many are to be borne."""
-    assert data.found is not None
-    errors = list(data.found.errors.values())
-    if len(errors) <= skip_bad and data.found.pairs:
-        data.warnings += [f"{line}; borne (--skip-bad-files)" for line in errors]
-    else:
-        data.blame(errors)
+def _skip_bad(report: Report, found: ScanResult, split: Split, skip_bad: int) -> Split:
+    """Return the split without the pairs that can't be read, a problem if they are too many."""
+    errors = list(found.errors.values())
+    rest = split.without(found.errors)
+    if len(errors) > skip_bad or not rest.training:
+        report.add_problems(errors)
+        return split
+    report.warnings += [
+        f"skipped {error} ({count} of at most {skip_bad})"
+        for count, error in enumerate(errors, start=1)
+    ]
+    return rest
 
 
-def _agree(config: DataConfig, data: Inspection) -> None:
-    """What files must have in common."""
-    assert data.found is not None
-    if not config.resize_masks:
-        data.blame(compare_sizes(data.found))
-    data.blame(compare_kinds(data.found))
-    if config.palette is None or not data.found.masks[0].palette:
-        data.blame(compare_palettes(data.found))
-    if config.nodata is None:
-        data.blame(compare_nodata(data.found))
-    data.blame(check_channels(data.found, config.channels))
-    data.format = common_format(data.found, channels=config.channels, nodata=config.nodata)
-    if config.nodata is None and data.format.nodata is not None:
-        value = f"{data.format.nodata:g}"
-        data.notes.append(f"no-data value {value}, as the files say: such pixels count nowhere")
-    data.notes += note_alpha(data.found, data.format)
-    if config.skip_scan and data.format.dtype != "uint8":
-        data.blame(
-            [f"--skip-scan: {data.format.dtype} images need the scan, which measures their range"]
-        )
+def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
+    """Describe the data set, and warn of what looks wrong."""
+    found, labels, split = data.scan, data.labels, data.split
+    count = len(split.training) + len(split.validation) if split else len(found.pairs)
+    report.notes.append(describe_images(found, data.format, count=count, scale=config.scale))
+    report.notes += [describe_classes(labels)] if labels else []
+    report.notes += [describe_split(split)] if split else []
+    if labels and not config.skip_scan:
+        report.warnings += warn_soft_edges(data.values, labels)
+    report.warnings += warn_of_images(found, data.copies)
+    if split and labels and not config.skip_scan:
+        warn = report.attempt(lambda: warn_of_classes(found, data.values, labels, split))
+        report.warnings += warn or []
 
 
-def _label(config: DataConfig, data: Inspection) -> Labels:
-    assert data.found is not None
-    values = data.found.mask_values()
-    if config.skip_scan:
-        values = _declared(config, values)
-    labels = choose_labels(values, config)
-    edges = soft_edges(values, labels)
-    data.warnings += [edges] if edges else []
-    return labels
-
-
-def _declared(config: DataConfig, values: MaskValues) -> MaskValues:
-    """The values that flags name, for masks that nobody looked at."""
-    if config.palette is not None:
-        return replace(values, counts={})
-    if config.binary or config.mask_threshold is not None:
-        return replace(values, counts={0: 1, 0xFFFFFF if values.rgb else 65535: 1})
-    if config.classes is None or values.rgb:
+def check_classes(labels: Labels, weights: tuple[float, ...] | None) -> None:
+    """Raise a UserError if the number of class weights is not that of the classes."""
+    if weights is not None and len(weights) != labels.num_classes:
         raise UserError(
-            "--skip-scan: nobody looks into the masks, so give --palette FILE, or --classes N for "
-            "the values 0 to N-1, or --binary"
+            f"--class-weights: {len(weights)} weights for {labels.num_classes} classes; give one "
+            "for each"
         )
-    return replace(values, counts=dict.fromkeys(range(config.classes), 1), lossy=None)
-
-
-def _remark(config: DataConfig, data: Inspection) -> None:
-    """Say what there is, and warn of what looks wrong."""
-    found, labels, split = data.found, data.labels, data.split
-    assert found is not None and data.format is not None
-    sides = (split.training, split.validation) if split is not None else ()
-    count = sum(map(len, sides)) or len(found.pairs)
-    data.notes.append(describe_images(found, data.format, count=count, scale=config.scale))
-    data.notes += [describe_classes(labels)] if labels else []
-    if split is not None:
-        data.notes.append(describe_split(split))
-        data.copies = copies_across(found, split)
-    data.warnings += suspect_images(found, data.copies)
-    if split is not None and labels is not None and not config.skip_scan:
-        data.warnings += data.attempt(lambda: suspect_classes(found, labels, split)) or []

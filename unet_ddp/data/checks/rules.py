@@ -1,180 +1,236 @@
-"""What the files of a data set must have in common, and whether they do."""
+"""Rules that the files of a data set must follow, and the properties that they share."""
 
 from __future__ import annotations
 
+import base64
 import math
+import statistics
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from unet_ddp.data.checks.metadata import ImageMetadata, unpack_thumbnails
-from unet_ddp.data.checks.scan import Findings
+from unet_ddp.config import DataConfig
+from unet_ddp.data.checks.scan import THUMBNAIL, ImageMetadata, ScanResult
+from unet_ddp.data.checks.summary import Report, describe_alpha
 from unet_ddp.data.formats.arrays import is_array
 from unet_ddp.data.formats.header import ImageFormat, bits_of
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.formats.resize import scaled_size
+from unet_ddp.data.label_rules import MaskValues
+from unet_ddp.data.labels import Colour
+from unet_ddp.data.pairs import Pair, mask_size_message
 from unet_ddp.data.preprocessing import PixelRange
+from unet_ddp.data.splits import Split
 
 _ALIKE = 0.995  # correlation of thumbnails: above it, one image is a copy of the other
 _ROWS = 512  # of the table of correlations at a time
 
 
-def compare_sizes(found: Findings) -> list[str]:
-    """A line for each mask that has not the size of its image."""
+def check_rules(config: DataConfig, report: Report, scan: ScanResult) -> ImageFormat:
+    """Check what files must have in common, and return the images' format."""
+    if not config.resize_masks:
+        report.add_problems(_check_sizes(scan))
+    report.add_problems(_check_kinds(scan))
+    if config.palette is None or not scan.pairs[0].mask.header.palette:
+        report.add_problems(_check_palettes(scan))
+    if config.nodata is None:
+        report.add_problems(_check_nodata(scan))
+    report.add_problems(_check_channels(scan, config.channels))
+    form = _common_format(scan, channels=config.channels, nodata=config.nodata)
+    if config.nodata is None and form.nodata is not None:
+        report.notes.append(
+            f"no-data value {form.nodata:g}, from the files: such pixels are ignored"
+        )
+    report.notes += describe_alpha(scan, form)
+    if config.skip_scan and form.dtype != "uint8":
+        report.add_problems(
+            [f"--skip-scan: {form.dtype} images need the scan, which measures their range"]
+        )
+    return form
+
+
+def _check_sizes(scan: ScanResult) -> list[str]:
+    """Return a line for each mask that has not the size of its image."""
     lines = []
-    for pair, image, mask in zip(found.pairs, found.images, found.masks, strict=True):
-        size, other = (image.width, image.height), (mask.width, mask.height)
-        if size == other:
-            continue
-        turned = (
-            "one of them is turned by 90 degrees"
-            if size == other[::-1]
-            else "make their sizes equal, or give --resize-masks"
-        )
-        lines.append(
-            f"{pair.mask} has {other[0]}x{other[1]} pixels, its image {pair.image} has "
-            f"{size[0]}x{size[1]}; {turned}"
-        )
+    for pair, image, mask in scan.pairs:
+        image_size = (image.header.height, image.header.width)
+        mask_size = (mask.header.height, mask.header.width)
+        if mask_size != image_size:
+            lines.append(mask_size_message(pair.mask, mask_size, image_size))
     return lines
 
 
-def compare_kinds(found: Findings) -> list[str]:
-    """A line where colour masks are among others, or images of different types or bands."""
+def _check_kinds(scan: ScanResult) -> list[str]:
+    """Return lines if colour masks are among others, or images differ in type or channels."""
     lines = _odd_ones(
         [
             (pair.mask, "a colour image" if mask.is_colour else "not")
-            for pair, mask in zip(found.pairs, found.masks, strict=True)
+            for pair, _, mask in scan.pairs
         ],
         "is {0}, {other} is {1}: masks of one data set must be of one kind",
     )
     lines += _odd_ones(
-        [
-            (pair.image, bits_of(image.dtype))
-            for pair, image in zip(found.pairs, found.images, strict=True)
-        ],
+        [(pair.image, bits_of(image.header.dtype)) for pair, image, _ in scan.pairs],
         "has {0}, {other} has {1}: images of one data set must be of one type; convert them",
     )
-    channels = {image.channels for image in found.images}
-    if len(channels) > 1 and channels != {1, 3}:
+    channels = [(pair.image, image.header.channels) for pair, image, _ in scan.pairs]
+    if {count for _, count in channels} != {1, 3}:  # grey among colour becomes colour
         lines += _odd_ones(
-            [
-                (pair.image, str(image.channels))
-                for pair, image in zip(found.pairs, found.images, strict=True)
-            ],
+            [(path, str(count)) for path, count in channels],
             "has {0} channels, {other} has {1}: images of one data set must have equally many; "
             "convert them",
         )
     return lines
 
 
-def compare_palettes(found: Findings) -> list[str]:
-    """A line where one index has different colours in two palette masks."""
-    seen: dict[int, tuple[tuple[int, int, int], Path]] = {}
-    for pair, mask in zip(found.pairs, found.masks, strict=True):
-        for value in mask.values if mask.palette else ():
-            colour = (
-                mask.palette[value] if mask.palette and value < len(mask.palette) else (0, 0, 0)
-            )
-            known = seen.setdefault(value, (colour, pair.mask))
-            if known[0] != colour:
-                shown = ["#{:02x}{:02x}{:02x}".format(*c) for c in (known[0], colour)]
+def _check_palettes(scan: ScanResult) -> list[str]:
+    """Return a line if an index has different colours in two palette masks."""
+    seen: dict[int, tuple[Colour, Path]] = {}
+    for pair, _, mask in scan.pairs:
+        palette = mask.header.palette
+        for value in mask.values if palette else ():
+            colour = palette[value] if palette and value < len(palette) else (0, 0, 0)
+            known, path = seen.setdefault(value, (colour, pair.mask))
+            if known != colour:
+                shown = ["#{:02x}{:02x}{:02x}".format(*c) for c in (known, colour)]
                 return [
-                    f"index {value} is {shown[0]} in {known[1]} and {shown[1]} in {pair.mask}: palettes "
+                    f"index {value} is {shown[0]} in {path} and {shown[1]} in {pair.mask}: palettes "
                     "of one data set must agree; save the masks as colour images"
                 ]
     return []
 
 
-def compare_nodata(found: Findings) -> list[str]:
-    """A line where files name different no-data values, or only some name one."""
-    named = [(p.image, i.nodata) for p, i in zip(found.pairs, found.images, strict=True)]
+def _check_nodata(scan: ScanResult) -> list[str]:
+    """Return lines if images name different no-data values, or only some name one."""
+    values = [(pair.image, image.header.nodata) for pair, image, _ in scan.pairs]
     return _odd_ones(
-        [(path, "no no-data value" if value is None else f"{value:g}") for path, value in named],
-        "says {0}, {other} says {1}: say which by --nodata VALUE",
+        [(path, "none" if value is None else f"{value:g}") for path, value in values],
+        "has no-data value {0}, {other} has {1}; choose one with --nodata VALUE",
     )
 
 
 def _odd_ones(kinds: list[tuple[Path, str]], text: str) -> list[str]:
-    """The rarer kinds, each with one file, beside a file of the commonest."""
+    """Return a line for each rarer kind, with a file of it and one of the commonest kind."""
     counts = Counter(kind for _, kind in kinds)
     common = max(counts, key=lambda kind: counts[kind])
     example = next(path for path, kind in kinds if kind == common)
     lines = []
     for kind in sorted(counts.keys() - {common}):
-        odd = [path for path, found in kinds if found == kind]
-        more = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
-        lines.append(f"{odd[0]}{more} " + text.format(kind, common, other=example))
+        odd = next(path for path, found in kinds if found == kind)
+        more = f" (and {counts[kind] - 1} more)" if counts[kind] > 1 else ""
+        lines.append(f"{odd}{more} " + text.format(kind, common, other=example))
     return lines
 
 
-def common_format(found: Findings, *, channels: int | None, nodata: float | None) -> ImageFormat:
-    """Channels and type for all images: grey among colour becomes colour, alpha is dropped."""
-    if channels is None:
-        channels = max(image.channels for image in found.images)
-    if nodata is None:
-        nodata = next((i.nodata for i in found.images if i.nodata is not None), None)
-    return ImageFormat(channels, found.images[0].dtype, nodata)
-
-
-def check_channels(found: Findings, channels: int | None) -> list[str]:
-    """A line where the images can't be given the channels that were asked for."""
-    if channels is None:
-        return []
-    for pair, image in zip(found.pairs, found.images, strict=True):
-        own = image.channels + image.has_alpha
-        from_picture = (
-            image.dtype == "uint8"
-            and image.channels in (1, 3)
-            and channels in (1, 3, 4)
-            and not is_array(pair.image)
+def _check_channels(scan: ScanResult, channels: int | None) -> list[str]:
+    """Return a line if an image can't be converted to `channels`."""
+    for pair, image, _ in scan.pairs if channels is not None else ():
+        header = image.header
+        is_picture = (
+            header.dtype == "uint8" and header.channels in (1, 3) and not is_array(pair.image)
         )
-        if (
-            channels not in (image.channels, own)
-            and not from_picture
-            and (image.channels, channels) != (1, 3)
-        ):
-            return [f"--channels {channels}: {pair.image} has {image.channels}; leave the flag out"]
+        possible = {header.channels, header.channels + header.has_alpha}
+        possible |= {1, 3, 4} if is_picture else {3} if header.channels == 1 else set()
+        if channels not in possible:
+            return [
+                f"--channels {channels}: {pair.image} has {header.channels}; leave the flag out"
+            ]
     return []
 
 
-def measure_range(images: list[ImageMetadata], channels: int) -> PixelRange | None:
-    """Range, mean and spread over all pixels of `images`; None where they are 8 bit or not known."""
-    known = [image for image in images if image.count]
-    if not known:
+# -- shared properties ---------------------------------------------------------------------
+
+
+def _common_format(
+    scan: ScanResult, *, channels: int | None = None, nodata: float | None = None
+) -> ImageFormat:
+    """Return the format of all images: grey among colour becomes colour, alpha is dropped."""
+    headers = [image.header for _, image, _ in scan.pairs]
+    if channels is None:
+        channels = max(header.channels for header in headers)
+    if nodata is None:
+        nodata = next((header.nodata for header in headers if header.nodata is not None), None)
+    return ImageFormat(channels, headers[0].dtype, nodata)
+
+
+def common_values(scan: ScanResult) -> MaskValues:
+    """Return the values of all masks together."""
+    counts: Counter[int] = Counter()
+    examples: dict[int, str] = {}
+    for pair, _, mask in scan.pairs:
+        for value, count in zip(mask.values, mask.counts, strict=True):
+            counts[value] += count
+            examples.setdefault(value, str(pair.mask))
+    first = scan.pairs[0].mask
+    palette = first.header.palette
+    if any(mask.header.palette != palette for _, _, mask in scan.pairs):
+        palette = None
+    lossy = next((str(pair.mask) for pair, _, mask in scan.pairs if mask.header.is_lossy), None)
+    return MaskValues(counts, examples, first.is_colour, palette, lossy)
+
+
+def crop_size(config: DataConfig, scan: ScanResult) -> tuple[int, int] | None:
+    """Return one size for all training samples, so that no batch depends on the ranks."""
+    if config.crop_size is not None:
+        return config.crop_size
+    sizes = [scaled_size(height, width, config.scale) for height, width in scan.sizes]
+    if len(set(sizes)) == 1:
         return None
-    assert all(len(image.sums) in (1, channels) for image in known)
-    low, high = min(image.low for image in known), max(image.high for image in known)
+    height, width = (
+        max(16, int(statistics.median(size[side] for size in sizes))) for side in (0, 1)
+    )
+    return height, width
+
+
+def measure_range(images: list[ImageMetadata], channels: int) -> PixelRange | None:
+    """Return range, mean and deviation of all pixels of `images`; None for 8 bit."""
+    images = [image for image in images if image.num_pixels]
+    if not images:
+        return None
+    assert all(len(image.sums) in (1, channels) for image in images)
+    low, high = min(image.low for image in images), max(image.high for image in images)
     extent = (high - low) or 1.0
-    count = sum(image.count for image in known)
+    count = sum(image.num_pixels for image in images)
     mean, std = [], []
     for channel in range(channels):
-        sums = math.fsum(image.sums[channel % len(image.sums)] for image in known)
-        squares = math.fsum(image.squares[channel % len(image.squares)] for image in known)
+        sums = math.fsum(image.sums[channel % len(image.sums)] for image in images)
+        squares = math.fsum(image.squares[channel % len(image.squares)] for image in images)
         average = sums / count
         mean.append((average - low) / extent)
         std.append(math.sqrt(max(squares / count - average**2, 0.0)) / extent or 1.0)
     return PixelRange(low, high, tuple(mean), tuple(std))
 
 
-def constant_images(found: Findings) -> list[Pair]:
-    """Images of one colour."""
-    return [p for p, image in zip(found.pairs, found.images, strict=True) if not image.thumbnail]
+# -- copies --------------------------------------------------------------------------------
 
 
-def alike_across(
-    training: list[ImageMetadata], validation: list[ImageMetadata]
-) -> list[tuple[int, int]]:
-    """(validation, training) numbers of images that are the same, or nearly.
+def find_copies(scan: ScanResult, split: Split) -> list[tuple[Pair, Pair]]:
+    """Return validation pairs whose images are (nearly) those of training pairs, with those.
 
     By their thumbnails: the correlation of 8x8 grey pixels is above 0.995 for copies that were
     scaled and compressed again, and below 0.99 for views of different cars in one studio.
     """
-    shown = unpack_thumbnails([image.thumbnail for image in validation])
-    learnt = unpack_thumbnails([image.thumbnail for image in training])
-    found: list[tuple[int, int]] = []
-    for first in range(0, len(shown), _ROWS):
-        alike = shown[first : first + _ROWS] @ learnt.T  # (rows, training)
+    validation, training = scan.select(split.validation), scan.select(split.training)
+    if not validation or not training:
+        return []
+    left = _unpack_thumbnails([image.thumbnail for _, image, _ in validation])
+    right = _unpack_thumbnails([image.thumbnail for _, image, _ in training])
+    found: list[tuple[Pair, Pair]] = []
+    for first in range(0, len(left), _ROWS):
+        alike = left[first : first + _ROWS] @ right.T  # (rows, training)
         best = alike.argmax(axis=1)
         rows = np.flatnonzero(alike[np.arange(len(best)), best] > _ALIKE)
-        found += [(first + int(row), int(best[row])) for row in rows]
+        found += [(validation[first + row].pair, training[best[row]].pair) for row in rows]
     return found
+
+
+def _unpack_thumbnails(texts: list[str]) -> NDArray[np.float32]:
+    """Return thumbnails (N, 64) of mean 0 and length 1, so that products are correlations."""
+    flat = np.zeros((len(texts), THUMBNAIL**2), np.float32)
+    for row, text in zip(flat, texts, strict=True):
+        if text:
+            row[:] = np.frombuffer(base64.b64decode(text), np.uint8)
+    flat -= flat.mean(axis=1, keepdims=True)
+    flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-6)
+    return flat

@@ -1,80 +1,107 @@
-"""A look at every file before the first step: is it whole, how large, which values.
+"""Scan of all files before the first step: each is decoded once, and its metadata cached.
 
-Decoding all files takes a while, so what was found is kept in the user's cache folder, by
-path, and believed as long as a file's size and time are the same.
+A cached entry is valid as long as its file's size and time are the same.
 """
 
 from __future__ import annotations
 
-import contextlib
+import base64
 import hashlib
 import json
-import os
-import tempfile
-import threading
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from unet_ddp.data.checks.metadata import (
-    ImageMetadata,
-    MaskMetadata,
-    Palette,
-    read_image_metadata,
-    read_mask_metadata,
-)
-from unet_ddp.data.label_rules import MaskValues
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_user_error
+from unet_ddp.data.formats.read import read_header, read_mask, read_thumbnail, read_with_nodata_mask
+from unet_ddp.data.formats.resize import resize_area
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
+from unet_ddp.files import cache_folder, write_text
 
-_VERSION = 2  # of what an entry holds
+THUMBNAIL = 8  # pixels on a side
+_MOST_PIXELS = 100_000_000  # a file of a few KB can ask for gigabytes
+_MOST_VALUES = 1024  # kept of a mask: more are no classes in any case
+_CHUNK = 32  # files per thread that are read at once
 _SAVE_EVERY = 10  # seconds
+_VERSION = 3  # of the cache's entries
+_share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
 
-Facts = ImageMetadata | MaskMetadata
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
-_File = tuple[Path, bool]  # and whether it is a mask
+_File = tuple[Path, bool]  # path, is_mask
+
+
+class ImageMetadata(NamedTuple):
+    """Header and statistics of an image."""
+
+    header: Header
+    stamp: tuple[int, int]
+    """Size and time of the file."""
+    thumbnail: str
+    """8x8 grey pixels, contrast stretched, in base64; empty for an image of one colour."""
+    num_pixels: int = 0
+    """Pixels that the statistics are of; 0 for 8-bit images, which need none."""
+    low: float = 0.0
+    high: float = 0.0
+    sums: tuple[float, ...] = ()
+    """Sum of the pixels per channel."""
+    squares: tuple[float, ...] = ()
+    """Sum of the squared pixels per channel."""
+
+
+class MaskMetadata(NamedTuple):
+    """Header and values of a mask."""
+
+    header: Header
+    stamp: tuple[int, int]
+    values: tuple[int, ...]
+    """Sorted."""
+    counts: tuple[int, ...]
+    """Pixels of each value."""
+
+    @property
+    def is_colour(self) -> bool:
+        """True if its values are colours."""
+        header = self.header
+        return header.is_colour or (header.channels > 1 and header.palette is None)
+
+
+Metadata = ImageMetadata | MaskMetadata
+
+
+class ScannedPair(NamedTuple):
+    """A pair with the metadata of its files."""
+
+    pair: Pair
+    image: ImageMetadata
+    mask: MaskMetadata
 
 
 @dataclass(frozen=True)
-class Findings:
-    """What the scan found in a data set: of each sound pair, in the order of `pairs`."""
+class ScanResult:
+    """Metadata of the readable pairs of a data set."""
 
-    pairs: list[Pair]
-    images: list[ImageMetadata]
-    masks: list[MaskMetadata]
+    pairs: list[ScannedPair]
     errors: dict[str, str] = field(default_factory=dict)
-    """What is wrong with the other pairs, by their names."""
+    """Errors of the other pairs, by name."""
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """(height, width) of every image."""
-        return [(image.height, image.width) for image in self.images]
+        return [(image.header.height, image.header.width) for _, image, _ in self.pairs]
 
-    def mask_values(self) -> MaskValues:
-        """The values in all masks together."""
-        counts: Counter[int] = Counter()
-        where: dict[int, str] = {}
-        for pair, mask in zip(self.pairs, self.masks, strict=True):
-            for value, count in zip(mask.values, mask.counts, strict=True):
-                counts[value] += count
-                if value not in where:
-                    where[value] = str(pair.mask)
-        palette = self.masks[0].palette
-        if any(mask.palette != palette for mask in self.masks):
-            palette = None
-        lossy = next(
-            (
-                str(pair.mask)
-                for pair, mask in zip(self.pairs, self.masks, strict=True)
-                if mask.is_lossy
-            ),
-            None,
-        )
-        return MaskValues(counts, self.masks[0].is_colour, palette, lossy, where)
+    def select(self, pairs: list[Pair]) -> list[ScannedPair]:
+        """Return those of `pairs` that were scanned, in their order."""
+        known = {scanned.pair.name: scanned for scanned in self.pairs}
+        return [known[pair.name] for pair in pairs if pair.name in known]
 
 
 def scan(
@@ -84,151 +111,182 @@ def scan(
     workers: int = 1,
     nodata: float | None = None,
     channels: int | None = None,
-) -> Findings:
-    """Look at every image and mask, and report all that is wrong.
+) -> ScanResult:
+    """Read the metadata of every image and mask on `workers` threads.
 
-    Args:
-        progress: wraps an iterable and its length, to show how far it is.
-        workers: threads; decoders let go of Python's lock.
-        nodata: the value of pixels that hold nothing.
-        channels: as many as the images are to have.
+    `progress` wraps an iterable and its length, to show a bar. `nodata` and `channels` are those
+    of the data set; each image's own, without alpha, if None.
     """
-    files = [
-        (path, is_mask)
-        for pair in pairs
-        for path, is_mask in ((pair.image, False), (pair.mask, True))
-    ]
-    cache = _Cache(pairs[0].mask.parent, nodata, channels)
+    files = [file for pair in pairs for file in ((pair.image, False), (pair.mask, True))]
+    scanner = _Scanner(pairs[0].mask.parent, nodata, channels)
     try:
-        facts = []
-        for found in progress(_look_at_all(files, cache, max(1, workers)), len(files)):
-            facts.append(found)
-            cache.save_now_and_then()
+        found = list(progress(scanner.read_all(files, max(1, workers)), len(files)))
     finally:
-        cache.save()
-    sound, images, masks, errors = [], [], [], {}
-    for pair, image, mask in zip(pairs, facts[::2], facts[1::2], strict=True):
-        wrong = [str(fact) for fact in (image, mask) if isinstance(fact, UserError)]
-        if wrong:
-            errors[pair.name] = "; ".join(wrong)
+        scanner.save()
+    result = ScanResult([])
+    for pair, image, mask in zip(pairs, found[::2], found[1::2], strict=True):
+        errors = [str(error) for error in (image, mask) if isinstance(error, UserError)]
+        if errors:
+            result.errors[pair.name] = "; ".join(errors)
         else:
-            sound.append(pair)
-            images.append(image)
-            masks.append(mask)
-    return Findings(sound, images, masks, errors)
+            result.pairs.append(ScannedPair(pair, image, mask))
+    return result
 
 
-def _look_at_all(files: list[_File], cache: _Cache, workers: int) -> Iterator[Facts | UserError]:
-    """The facts of each file, in order; some files ahead are looked at meanwhile."""
-    waiting: deque[Facts | UserError | Future[Facts | UserError]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
-        try:
-            for file in files:
-                known = cache.known(file)
-                waiting.append(pool.submit(cache.look, file) if known is None else known)
-                while len(waiting) > 8 * workers:
-                    yield _result(waiting.popleft())
-            while waiting:
-                yield _result(waiting.popleft())
-        finally:
-            pool.shutdown(cancel_futures=True)
+class _Scanner:
+    """Reads metadata, or takes it from the cache: a JSON file for each folder of masks.
 
-
-def _result(found: Facts | UserError | Future[Facts | UserError]) -> Facts | UserError:
-    return found.result() if isinstance(found, Future) else found
-
-
-class _Cache:
-    """Facts of files by path, kept in one JSON file for each folder of masks."""
+    Headers are stored once each: few differ, and one may have a palette of 256 colours.
+    """
 
     def __init__(self, folder: Path, nodata: float | None, channels: int | None) -> None:
-        key = f"{folder.resolve()} {nodata} {channels}"
-        name = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-        self.path = cache_folder() / f"scan-{name[:16]}.json"
-        self.nodata, self.channels = nodata, channels
-        self.entries: dict[str, list[Any]] = {}
-        self.palettes: list[Palette] = []  # each kept once: there are few, with 256 colours
-        self.changed = False
+        self.options = (nodata, channels)
+        key = f"{_VERSION} {folder.resolve()} {nodata} {channels}"
+        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+        self.path = cache_folder() / f"scan-{digest[:16]}.json"
+        self.entries: dict[str, Metadata] = {}
+        with suppress(OSError, ValueError, AttributeError, LookupError, TypeError):  # no cache yet
+            stored = json.loads(self.path.read_text(encoding="utf-8"))
+            headers = [Header(*_as_tuples(values)) for values in stored["headers"]]
+            for key, (place, *values) in stored["entries"].items():
+                kind: Any = MaskMetadata if key.startswith("mask") else ImageMetadata
+                self.entries[key] = kind(headers[place], *_as_tuples(values))
+        self.is_changed = False
         self.saved = time.monotonic()
-        self.lock = threading.Lock()
-        with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
-            if kept.get("version") == _VERSION:
-                self.palettes = [tuple((r, g, b) for r, g, b in p) for p in kept["palettes"]]
-                self.entries = kept["entries"]
-        self.numbers = {palette: k for k, palette in enumerate(self.palettes)}
 
-    def known(self, file: _File) -> Facts | UserError | None:
-        """What the cache knows of the file as it is now; None where nothing."""
+    def read_all(self, files: list[_File], workers: int) -> Iterator[Metadata | UserError]:
+        """Yield the metadata of each file in order, read by threads if not known."""
+        with ThreadPoolExecutor(workers) as pool:
+            for first in range(0, len(files), _CHUNK * workers):
+                chunk = files[first : first + _CHUNK * workers]
+                found = [self.get(file) or pool.submit(self.read, file) for file in chunk]
+                for result in found:
+                    yield result.result() if isinstance(result, Future) else result
+                if time.monotonic() - self.saved > _SAVE_EVERY:  # a long scan may be killed
+                    self.save()
+
+    def get(self, file: _File) -> Metadata | None:
+        """Return the metadata of the file as it is now, None if that is unknown."""
+        found = self.entries.get(_key(file))
+        with suppress(OSError):
+            return found if found and found.stamp == _stamp(file[0]) else None
+        return None
+
+    def read(self, file: _File) -> Metadata | UserError:
+        """Read a file's metadata and remember it; called by several threads."""
         path, is_mask = file
         try:
-            status = path.stat()
-        except OSError as error:
-            return UserError(f"{path}: {error.strerror or error}; mend or remove it")
-        entry = self.entries.get(_key(file))
-        if not entry or entry[:2] != [status.st_size, status.st_mtime_ns]:
-            return None
-        kind: Any = MaskMetadata if is_mask else ImageMetadata
-        values: list[Any] = [tuple(v) if isinstance(v, list) else v for v in entry[2]]
-        if is_mask and values[4] is not None:
-            values[4] = self.palettes[values[4]]
-        facts: Facts = kind(*values)
-        return facts
-
-    def look(self, file: _File) -> Facts | UserError:
-        """Decode the file, and remember what it holds; called by several threads."""
-        path, is_mask = file
-        try:
-            status = path.stat()
-            facts = (
-                read_mask_metadata(path)
-                if is_mask
-                else read_image_metadata(path, self.nodata, self.channels)
+            found: Metadata = (
+                read_mask_metadata(path) if is_mask else read_image_metadata(path, *self.options)
             )
         except UserError as error:
             return error
-        except OSError as error:
-            return UserError(f"{path}: {error.strerror or error}; mend or remove it")
-        values = [getattr(facts, item.name) for item in fields(facts)]
-        with self.lock:
-            if isinstance(facts, MaskMetadata) and facts.palette is not None:
-                number = self.numbers.setdefault(facts.palette, len(self.palettes))
-                if number == len(self.palettes):
-                    self.palettes.append(facts.palette)
-                values[4] = number
-            self.entries[_key(file)] = [status.st_size, status.st_mtime_ns, values]
-            self.changed = True
-        return facts
-
-    def save_now_and_then(self) -> None:
-        """Keep the entries every few seconds: a long scan that is stopped was not in vain."""
-        if time.monotonic() - self.saved > _SAVE_EVERY:
-            self.save()
+        self.entries[_key(file)] = found
+        self.is_changed = True
+        return found
 
     def save(self) -> None:
-        """Keep the entries; a cache that can't be written is done without."""
+        """Write the entries if there are new ones."""
+        if self.is_changed:
+            self.is_changed = False
+            places: dict[Header, int] = {}
+            entries = {
+                key: [places.setdefault(metadata.header, len(places)), *metadata[1:]]
+                for key, metadata in self.entries.copy().items()
+            }
+            stored = {"headers": [astuple(header) for header in places], "entries": entries}
+            with suppress(OSError):
+                write_text(self.path, json.dumps(stored))
         self.saved = time.monotonic()
-        if not self.changed:
-            return
-        self.changed = False
-        with self.lock:  # copies: threads may add meanwhile
-            palettes, entries = list(self.palettes), dict(self.entries)
-        kept = {"version": _VERSION, "palettes": palettes, "entries": entries}
-        with contextlib.suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            half = self.path.with_suffix(f".{os.getpid()}.tmp")
-            half.write_text(json.dumps(kept))
-            half.replace(self.path)
 
 
 def _key(file: _File) -> str:
     return f"{'mask' if file[1] else 'image'} {file[0].absolute()}"
 
 
-def cache_folder() -> Path:
-    """Where this user's caches go."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(root) if root else Path.home() / ".cache") / "unet_ddp"
-    except RuntimeError:  # a user without a home, as in containers
-        return Path(tempfile.gettempdir()) / f"unet_ddp-{os.getuid()}"
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _as_tuples(value: Any) -> Any:
+    """Return a value read from JSON, its lists as tuples."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+
+
+def read_image_metadata(
+    path: Path, nodata: float | None = None, channels: int | None = None
+) -> ImageMetadata:
+    """Decode an image and return its metadata; arguments as for `scan`.
+
+    Raises:
+        UserError: it is corrupt, too large, or contains nan or infinity.
+    """
+    header, stamp = _read_header(path)
+    if header.dtype == "uint8":
+        return ImageMetadata(header, stamp, _pack(read_thumbnail(path, THUMBNAIL)))
+    whole = header.channels + header.has_alpha
+    nodata = header.nodata if nodata is None else nodata
+    form = ImageFormat(whole if channels == whole else header.channels, header.dtype, nodata)
+    pixels, nodata_mask = read_with_nodata_mask(path, form)  # (H, W, C), (H, W)
+    grey = pixels.mean(axis=2, dtype=np.float32)[..., None]
+    thumbnail = _pack(resize_area(grey, (THUMBNAIL, THUMBNAIL))[..., 0])
+    kept = pixels[~nodata_mask] if nodata_mask is not None else pixels.reshape(-1, pixels.shape[2])
+    values = kept.astype(np.float64)  # (pixels, C)
+    if not len(values):
+        return ImageMetadata(header, stamp, thumbnail)
+    return ImageMetadata(
+        header,
+        stamp,
+        thumbnail,
+        num_pixels=len(values),
+        low=float(values.min()),
+        high=float(values.max()),
+        sums=tuple(values.sum(axis=0).tolist()),
+        squares=tuple(np.square(values).sum(axis=0).tolist()),
+    )
+
+
+def read_mask_metadata(path: Path) -> MaskMetadata:
+    """Decode a mask and return its metadata.
+
+    Raises:
+        UserError: it is corrupt or too large.
+    """
+    header, stamp = _read_header(path)
+    values, counts = _count(read_mask(path))
+    if len(values) > _MOST_VALUES:
+        kept = np.sort(np.argsort(-counts, kind="stable")[: _MOST_VALUES - 2])
+        kept = np.unique(np.concatenate([[0], kept, [len(values) - 1]]))
+        values, counts = values[kept], counts[kept]
+    return MaskMetadata(header, stamp, tuple(values.tolist()), tuple(counts.tolist()))
+
+
+def _read_header(path: Path) -> tuple[Header, tuple[int, int]]:
+    """Return header and stamp of a file that is safe to decode."""
+    with as_user_error(path):
+        stamp = _stamp(path)
+    header = read_header(path)
+    if header.width * header.height > _MOST_PIXELS:
+        raise UserError(
+            f"{path}: {header.width}x{header.height} pixels, more than are safe to decode while "
+            f"training ({_MOST_PIXELS // 10**6} million); cut it into tiles"
+        )
+    return _share(header), stamp
+
+
+def _count(codes: Codes) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the values in a mask, sorted, and the pixels of each."""
+    if codes.size and codes.min() >= 0 and codes.max() < 65536:  # ten times as fast as sorting
+        counts = np.bincount(codes.ravel())
+        return np.flatnonzero(counts), counts[counts > 0]
+    return np.unique(codes, return_counts=True)
+
+
+def _pack(grey: Pixels | NDArray[np.float32]) -> str:
+    """Return a thumbnail (8, 8) as text."""
+    low, high = float(grey.min()), float(grey.max())
+    if not high > low:
+        return ""
+    stretched = np.round((grey - low) * (255 / (high - low))).astype(np.uint8)
+    return base64.b64encode(stretched.tobytes()).decode()

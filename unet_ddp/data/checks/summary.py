@@ -1,151 +1,179 @@
-"""What the user should know of a data set: lines that say what it is, and what looks wrong."""
+"""Lines that describe a data set, and warnings of what looks wrong in it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
 import numpy as np
 
-from unet_ddp.data.checks.rules import alike_across, constant_images
-from unet_ddp.data.checks.scan import Findings
+from unet_ddp.data.checks.scan import ScanResult
 from unet_ddp.data.formats.header import ImageFormat, bits_of
-from unet_ddp.data.formats.read import scaled_size
+from unet_ddp.data.formats.resize import scaled_size
+from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import IGNORE_ID, Labels
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pair, raise_problems
 from unet_ddp.data.splits import Split
+from unet_ddp.errors import UserError
 
-_MOST = 16  # classes that a line names
-_SLIP = 5e-4  # share of the pixels below which a class may be none
+Result = TypeVar("Result")
+
+_SHOWN = 16  # classes in a line
+_RARE = 5e-4  # share of the pixels below which a value is suspicious
+_MOST_RARE = 3  # warnings of them
+_BRIGHT = 0.85  # share of the pixels above which the foreground may be the background
 
 
-def describe_images(found: Findings, form: ImageFormat, *, count: int, scale: float) -> str:
-    """How many images there are, how large, and of which kind."""
-    sizes = sorted(set(found.sizes))
+@dataclass
+class Report:
+    """Problems, warnings and notes about a data set."""
+
+    collects: bool = False
+    """Collect all problems, rather than raise the first."""
+    problems: list[str] = field(default_factory=list)
+    """What makes it unfit to train on."""
+    warnings: list[str] = field(default_factory=list)
+    """What is likely a mistake."""
+    notes: list[str] = field(default_factory=list)
+    orphans: list[Path] = field(default_factory=list)
+    """Masks without image."""
+
+    def add_problems(self, problems: list[str]) -> None:
+        """Add problems.
+
+        Raises:
+            UserError: there are any, and they are not collected.
+        """
+        self.problems += problems
+        if not self.collects:
+            raise_problems(problems)
+
+    def attempt(self, work: Callable[[], Result]) -> Result | None:
+        """Return the result of `work`; add its UserError as a problem and return None."""
+        try:
+            return work()
+        except UserError as error:
+            self.add_problems([str(error)])
+            return None
+
+
+def describe_images(scan: ScanResult, form: ImageFormat, *, count: int, scale: float) -> str:
+    """Return a line with number, size and kind of the images."""
+    sizes = sorted(set(scan.sizes))
     height, width = sizes[-1]
     many = f"{len(sizes)} sizes up to {width}x{height}" if len(sizes) > 1 else f"{width}x{height}"
     scaled = scaled_size(height, width, scale)
+    colours = {1: "grey", 3: "colour"}.get(form.channels, f"{form.channels} bands")
     return (
         f"data: {count} pairs, {many} pixels ({scaled[1]}x{scaled[0]} at scale {scale:g}), "
-        f"{kind_of(form)}"
+        f"{colours}, {bits_of(form.dtype)}"
     )
 
 
-def kind_of(form: ImageFormat) -> str:
-    """Channels and type of images in a few words."""
-    colours = {1: "grey", 3: "colour"}.get(form.channels, f"{form.channels} bands")
-    return f"{colours}, {bits_of(form.dtype)}"
+def describe_alpha(scan: ScanResult, form: ImageFormat) -> list[str]:
+    """Return a line if transparency is dropped."""
+    headers = [image.header for _, image, _ in scan.pairs]
+    if form.channels != max(header.channels for header in headers):
+        return []
+    if not any(header.has_alpha for header in headers):
+        return []
+    advice = "; keep it with --channels 4" if form.channels == 3 else ""
+    return [f"alpha: the images' transparency is dropped{advice}"]
 
 
 def describe_classes(labels: Labels) -> str:
-    """The classes and their mask values."""
+    """Return a line with the classes and their mask values."""
     shown = [
         f"{name} ({labels.show(value)})" if labels.names else name
-        for name, value in zip(labels.class_names[:_MOST], labels.values, strict=False)
+        for name, value in zip(labels.class_names[:_SHOWN], labels.values, strict=False)
     ]
-    more = ", …" if labels.num_classes > _MOST else ""
+    more = ", …" if labels.num_classes > _SHOWN else ""
+    threshold = f", thresholded at {labels.threshold}" if labels.threshold is not None else ""
     ignored = f"; {labels.show(labels.ignore)} is ignored" if labels.ignore is not None else ""
-    how = f", the one above {labels.threshold}" if labels.threshold is not None else ""
-    return f"classes: {labels.num_classes}, the mask values {', '.join(shown)}{more}{how}{ignored}"
+    return (
+        f"classes: {labels.num_classes}, mask values {', '.join(shown)}{more}{threshold}{ignored}"
+    )
 
 
 def describe_split(split: Split) -> str:
-    """How the images were divided."""
+    """Return a line with the rule and the sizes of the split."""
     return (
         f"split: {split.how}; {len(split.training)} images to train on, "
         f"{len(split.validation)} to validate"
     )
 
 
-def note_alpha(found: Findings, form: ImageFormat) -> list[str]:
-    """A line where transparency is dropped."""
-    has_alpha = any(image.has_alpha for image in found.images)
-    if not has_alpha or form.channels != max(image.channels for image in found.images):
-        return []
-    keep = "; --channels 4 keeps it" if form.channels == 3 else ""
-    return [f"alpha: the images' transparency is dropped{keep}"]
-
-
-def copies_across(found: Findings, split: Split) -> list[tuple[Pair, Pair]]:
-    """Validation pairs whose images are copies of training images, or nearly, with those."""
-    images = {pair.name: image for pair, image in zip(found.pairs, found.images, strict=True)}
-    training, validation = (
-        [pair for pair in side if pair.name in images]
-        for side in (split.training, split.validation)
-    )
-    if not training or not validation:
-        return []
-    alike = alike_across([images[p.name] for p in training], [images[p.name] for p in validation])
-    return [(validation[one], training[other]) for one, other in alike]
-
-
-def suspect_images(found: Findings, copies: list[tuple[Pair, Pair]]) -> list[str]:
-    """Warnings about images that show nothing, or are on both sides of the split."""
+def warn_of_images(scan: ScanResult, copies: list[tuple[Pair, Pair]]) -> list[str]:
+    """Return warnings of images of one colour, and of copies across the split."""
     lines = []
-    constant = constant_images(found)
-    if constant:
+    blank = [pair for pair, image, _ in scan.pairs if not image.thumbnail]
+    if blank:
         lines.append(
-            f"{len(constant)} image(s) of one colour, as {constant[0].image}: nothing can be seen "
-            "in them"
+            f"{len(blank)} image(s) of one colour, e.g. {blank[0].image}: they show nothing"
         )
     if copies:
         one, other = copies[0]
         lines.append(
-            f"{len(copies)} validation image(s) are copies of training images, or nearly, as "
+            f"{len(copies)} validation image(s) are (nearly) copies of training images, e.g. "
             f"{one.image} of {other.image}: scores will be too good; remove them, or keep them "
-            "together by --group-pattern"
+            "together with --group-pattern"
         )
     return lines
 
 
-def suspect_classes(found: Findings, labels: Labels, split: Split) -> list[str]:
-    """Warnings about classes that can't be learnt or scored."""
-    training = pixels_of_classes(found, labels, split.training)
-    validation = pixels_of_classes(found, labels, split.validation)
+def warn_of_classes(
+    scan: ScanResult, values: MaskValues, labels: Labels, split: Split
+) -> list[str]:
+    """Return warnings of classes that can't be learnt or scored, or look like mistakes.
+
+    Raises:
+        UserError: a mask contains a value that belongs to no class.
+    """
+    training = class_pixels(scan, labels, split.training)
+    validation = class_pixels(scan, labels, split.validation)
     names, lines = labels.class_names, []
     only = [names[k] for k in range(labels.num_classes) if validation[k] and not training[k]]
     never = [names[k] for k in range(labels.num_classes) if split.validation and not validation[k]]
     if only:
         lines.append(
-            f"class {_listed(only)} occurs in validation only: nothing of it can be learnt; "
-            "choose another split by --seed or --validation"
+            f"class {_listed(only)} occurs in validation only: it can't be learnt; choose another "
+            "split with --seed or --validation"
         )
     if never:
         lines.append(f"class {_listed(never)} does not occur in validation: it gets no score")
-    lines += _slips(found, labels)
-    if labels.num_classes == 2 and training[1] > 0.85 * sum(training):
+    rare = [
+        (name, value)
+        for name, value in zip(names, labels.values, strict=True)
+        if 0 < values.counts.get(value, 0) < _RARE * sum(values.counts.values())
+    ]
+    lines += [
+        f"class {name} has {values.counts[value]} pixel(s) in all, e.g. in {values.examples[value]}: "
+        "if that is a mistake, fix the mask"
+        for name, value in (rare[:_MOST_RARE] if labels.threshold is None else [])
+    ]
+    if labels.num_classes == 2 and training[1] > _BRIGHT * sum(training):
         lines.append(
             f"{training[1] / sum(training):.0%} of the pixels are class {names[1]}: if that is the "
-            "background, give --invert"
+            "background, use --invert"
         )
     return lines
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_MOST]) + (", …" if len(names) > _MOST else "")
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
-def _slips(found: Findings, labels: Labels) -> list[str]:
-    """Warnings about values of so few pixels that they may be slips of the pen."""
-    values = found.mask_values()
-    total = sum(values.counts.values())
-    return [
-        f"class {name} has {values.counts[value]} pixel(s) in all, as in {values.where[value]}: if it "
-        "is a slip, mend the mask"
-        for name, value in zip(labels.class_names, labels.values, strict=True)
-        if labels.threshold is None and 0 < values.counts[value] < _SLIP * total
-    ][:3]
-
-
-def pixels_of_classes(found: Findings, labels: Labels, pairs: list[Pair]) -> list[int]:
-    """Pixels of each class in the masks of `pairs`.
+def class_pixels(scan: ScanResult, labels: Labels, pairs: list[Pair]) -> list[int]:
+    """Return the pixels of each class in the masks of `pairs`.
 
     Raises:
-        UserError: a mask holds a value that is none of the classes.
+        UserError: a mask contains a value that belongs to no class.
     """
-    wanted = {pair.name for pair in pairs}
     totals = [0] * labels.num_classes
     ids: dict[int, int] = {}
-    for pair, mask in zip(found.pairs, found.masks, strict=True):
-        if pair.name not in wanted:
-            continue
+    for pair, _, mask in scan.select(pairs):
         new = [value for value in mask.values if value not in ids]
         if new:
             classes = labels.to_ids(np.array([new], np.int32), pair.mask)[0]

@@ -1,1 +1,1 @@
-"""From a file of any image format to an array."""
+"""Readers of image files: from any format to an array."""

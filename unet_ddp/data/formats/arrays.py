@@ -1,4 +1,4 @@
-"""Images that are plain arrays: NPY files, and TIFF of many bands or of more than 8 bits."""
+"""Images that are plain arrays: NPY files, and TIFFs of many bands or of other than 8 bits."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from PIL import Image, UnidentifiedImageError
 from unet_ddp.data.formats.header import DTYPES, TIFFS, Header, Pixels, upright
 from unet_ddp.errors import UserError
 
-_KEPT_AS = {"float64": "float32", "float16": "float32", "int8": "int16", "bool": "uint8"}
+_STORED_AS = {"float64": "float32", "float16": "float32", "int8": "int16", "bool": "uint8"}
 _SAMPLES, _BITS, _EXTRA, _PHOTOMETRIC, _RGB = 277, 258, 338, 262, 2  # of TIFF
 _SAMPLE_FORMAT, _UNSIGNED, _GDAL_NODATA, _ORIENTATION = 339, 1, 42113, 274
+_ALPHA = (1, 2)  # kinds of extra samples
 _READ_BY_PILLOW = frozenset(
     {"1", "L", "LA", "RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "I;16", "I;16B"}
 )
 
 
 def is_array(path: Path) -> bool:
-    """Whether `path` is read here: Pillow can't open such TIFFs, or makes less of them."""
-    ending = path.suffix.lower()
-    if ending not in TIFFS:
-        return ending == ".npy"
+    """Return whether to read `path` here: an NPY file, or a TIFF of which Pillow loses a part."""
+    suffix = path.suffix.lower()
+    if suffix not in TIFFS:
+        return suffix == ".npy"
     try:
         with Image.open(path) as image:
             tags = getattr(image, "tag_v2", {})
             samples, bits = tags.get(_SAMPLES, 1), max(tags.get(_BITS, (1,)))
             signs = tags.get(_SAMPLE_FORMAT, (_UNSIGNED,))
-            has_alpha = any(kind in (1, 2) for kind in tags.get(_EXTRA, ()))
-            other = samples == 2 or (samples == 4 and tags.get(_PHOTOMETRIC) == _RGB)
+            has_alpha = any(kind in _ALPHA for kind in tags.get(_EXTRA, ()))
+            has_extra = samples == 2 or (samples == 4 and tags.get(_PHOTOMETRIC) == _RGB)
             return (
                 (samples > 1 and bits > 8)
-                or (other and not has_alpha)
+                or (has_extra and not has_alpha)
                 or any(sign != _UNSIGNED for sign in signs)
                 or _GDAL_NODATA in tags
                 or getattr(image, "n_frames", 1) > 1  # overviews, perhaps
@@ -46,12 +47,12 @@ def is_array(path: Path) -> bool:
         return False
 
 
-def array_header(path: Path) -> Header:
-    """What the file says of itself; its pixels are not read."""
+def read_header(path: Path) -> Header:
+    """Return the properties of the file; its pixels are not read."""
     if path.suffix.lower() == ".npy":
         stored = _open_npy(path)
-        height, width, channels = _as_bands(stored, path).shape
-        return Header(width, height, channels, _name(stored.dtype))
+        height, width, channels = stored.shape
+        return Header(width, height, channels, _storage_dtype(stored.dtype))
     import tifffile
 
     with tifffile.TiffFile(path) as tiff:
@@ -59,93 +60,80 @@ def array_header(path: Path) -> Header:
         sizes = dict(zip(page.axes, page.shape, strict=True))
         if _orientation(page) >= 5:
             sizes["X"], sizes["Y"] = sizes["Y"], sizes["X"]
-        alpha = _has_alpha(page)
+        has_alpha = any(int(kind) in _ALPHA for kind in getattr(page, "extrasamples", ()) or ())
         return Header(
             sizes["X"],
             sizes["Y"],
-            sizes.get("S", 1) - alpha,
-            _name(page.dtype),
-            has_alpha=alpha,
+            sizes.get("S", 1) - has_alpha,
+            _storage_dtype(page.dtype),
+            has_alpha=has_alpha,
             nodata=_nodata(page),
         )
 
 
-def read_array(path: Path) -> Pixels:
-    """All bands of the file, (H, W, C); alpha, where there is one, is the last."""
+def read_image(path: Path) -> Pixels:
+    """Return all bands of the file, (H, W, C); alpha, if any, is the last.
+
+    Raises:
+        UserError: a type of pixels that none of ours can hold.
+    """
+    bands = _read_bands(path)
+    dtype = _storage_dtype(bands.dtype)
+    if dtype not in DTYPES:
+        raise UserError(f"{path}: pixels of type {bands.dtype}; save as {', '.join(DTYPES)}")
+    return cast(Pixels, bands.astype(dtype, copy=False))
+
+
+def read_mask(path: Path) -> NDArray[np.int32]:
+    """Return the values of a mask, (H, W), or its colours, (H, W, C).
+
+    Raises:
+        UserError: there are values that are no whole numbers.
+    """
+    bands = _read_bands(path)
+    with np.errstate(invalid="ignore"):  # nan, which the comparison finds
+        values = bands.astype(np.int32)
+    if not np.array_equal(values, bands):
+        raise UserError(f"{path}: mask values are not whole numbers; save one number per class")
+    return values[..., 0] if values.shape[2] == 1 else values
+
+
+def _read_bands(path: Path) -> NDArray[Any]:
+    """Return the pixels (H, W, C) in the file's own type, upright."""
     if path.suffix.lower() == ".npy":
-        stored = _open_npy(path)
-        return cast(Pixels, np.array(_as_bands(stored, path), _kind(stored.dtype, path)))
+        return np.array(_open_npy(path))
     import tifffile
 
     with tifffile.TiffFile(path) as tiff:
         page = _only_page(tiff, path)
-        bands = _page_pixels(page)
-    bands = bands[..., None] if bands.ndim == 2 else bands
-    return cast(Pixels, bands.astype(_kind(bands.dtype, path), copy=False))
-
-
-def read_mask_values(path: Path) -> NDArray[np.int32]:
-    """The values of a mask that is an array, (H, W) or (H, W, 3).
-
-    Raises:
-        UserError: values that are no whole numbers.
-    """
-    if path.suffix.lower() == ".npy":
-        stored = _as_bands(_open_npy(path), path)
-    else:
-        import tifffile
-
-        with tifffile.TiffFile(path) as tiff:
-            page = _only_page(tiff, path)
-            stored = _page_pixels(page)
-    values = np.asarray(stored)
-    codes = values.astype(np.int32)
-    if not np.array_equal(codes, values):
-        raise UserError(
-            f"{path}: holds values that are no whole numbers; a mask holds one number per class"
-        )
-    return codes[..., 0] if codes.ndim == 3 and codes.shape[2] == 1 else codes
+        stored: NDArray[Any] = np.asarray(page.asarray())
+        if stored.ndim == 3 and page.planarconfig == 2:  # (C, H, W)
+            stored = np.moveaxis(stored, 0, -1)
+        bands = np.ascontiguousarray(upright(stored, _orientation(page)))
+    return bands[..., None] if bands.ndim == 2 else bands
 
 
 def _open_npy(path: Path) -> NDArray[Any]:
+    """Map an array (H, W), (H, W, C), or (C, H, W) if the first axis is the shortest, as (H, W, C)."""
     stored: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    return stored
-
-
-def _as_bands(stored: NDArray[Any], path: Path) -> NDArray[Any]:
-    """(H, W) or (H, W, C), or (C, H, W) where the first axis is the shortest, to (H, W, C)."""
     if stored.ndim == 2:
         return stored[..., None]
     if stored.ndim != 3:
         raise UserError(f"{path}: an array of {stored.ndim} axes; save (H, W) or (H, W, C)")
-    if stored.shape[0] < min(stored.shape[1:]):
-        return np.moveaxis(stored, 0, -1)
-    return stored
+    return np.moveaxis(stored, 0, -1) if stored.shape[0] < min(stored.shape[1:]) else stored
 
 
 def _only_page(tiff: Any, path: Path) -> Any:
-    """The file's one image; smaller copies of it (overviews) are passed over."""
+    """Return the file's one image; smaller copies of it (overviews) are ignored."""
     pages = [page for page in tiff.pages if not getattr(page, "subfiletype", 0) & 1]
     if len(pages) > 1:
         raise UserError(f"{path}: holds several frames or pages; save one image per file")
     return pages[0]
 
 
-def _page_pixels(page: Any) -> NDArray[Any]:
-    """(H, W) or (H, W, C), upright."""
-    stored: NDArray[Any] = np.asarray(page.asarray())
-    if stored.ndim == 3 and page.planarconfig == 2:
-        stored = np.moveaxis(stored, 0, -1)
-    return np.ascontiguousarray(upright(stored, _orientation(page)))
-
-
 def _orientation(page: Any) -> int:
     tag = page.tags.get(_ORIENTATION)
     return int(tag.value) if tag is not None else 1
-
-
-def _has_alpha(page: Any) -> bool:
-    return any(int(kind) in (1, 2) for kind in getattr(page, "extrasamples", ()) or ())
 
 
 def _nodata(page: Any) -> float | None:
@@ -156,13 +144,6 @@ def _nodata(page: Any) -> float | None:
         return None
 
 
-def _kind(dtype: np.dtype[Any], path: Path) -> str:
-    """The type that pixels are kept in: the file's own, or one that holds its values as well."""
-    name = _name(dtype)
-    if name not in DTYPES:
-        raise UserError(f"{path}: pixels of type {dtype}; save as {', '.join(DTYPES)}")
-    return name
-
-
-def _name(dtype: np.dtype[Any]) -> str:
-    return _KEPT_AS.get(dtype.name, dtype.name)
+def _storage_dtype(dtype: np.dtype[Any]) -> str:
+    """Return the type that pixels are kept in: the file's own, or a larger one of ours."""
+    return _STORED_AS.get(dtype.name, dtype.name)

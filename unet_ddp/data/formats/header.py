@@ -1,7 +1,8 @@
-"""What an image file can be, and how what is wrong with one is told."""
+"""The formats of images, and errors of reading as one line each."""
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,60 +22,61 @@ Pixels = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.int16] | NDArray[np
 Codes = NDArray[np.uint8] | NDArray[np.int32]
 """(H, W): the values of a mask."""
 
-PICTURES = frozenset({".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"})
 TIFFS = frozenset({".tif", ".tiff"})
-SUFFIXES = PICTURES | TIFFS | {".npy"}
-# Large images are read, too large ones are an error. Once and for all: files are read by several
-# threads, and a filter that one of them sets for a time is not restored as it was.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
-
+SUFFIXES = TIFFS | {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".npy"}
 DTYPES = ("uint8", "uint16", "int16", "float32")
+
+# The libraries report damage, odd tags and large images once per reading. What matters is an error
+# of ours. Set once: a filter set by one of several threads for a while is not restored as it was.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+for _library in ("PIL", "tifffile"):
+    logging.getLogger(_library).addHandler(logging.NullHandler())  # else Python prints to stderr
 
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """What all images of a data set have in common; never decided per image."""
+    """The common format of a data set's images, never decided per image."""
 
     channels: int
     """1 for grey, 3 for colour, 4 with alpha, any number for bands."""
     dtype: str = "uint8"
     """uint8, uint16, int16 or float32."""
     nodata: float | None = None
-    """The value of pixels that hold nothing; nan can be one."""
+    """The value of pixels without data; may be nan."""
     fill: tuple[float, ...] = ()
-    """What such pixels are given instead: a value for each channel."""
+    """The value for each channel that replaces it."""
 
     def bytes_with_mask(self, height: int, width: int) -> int:
-        """Bytes of an image of that size and its class ids."""
+        """Return the bytes of an image of this size together with its class ids."""
         return height * width * (self.channels * np.dtype(self.dtype).itemsize + 1)
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of itself, orientation applied."""
+    """Properties of an image file, its orientation applied."""
 
     width: int
     height: int
     channels: int
-    """Alpha is not counted."""
+    """Without alpha."""
     dtype: str
     has_alpha: bool = False
     is_colour: bool = False
-    """Whether pixels are colours, rather than values or palette indices."""
+    """True for colours, False for values and palette indices."""
     is_lossy: bool = False
     palette: tuple[tuple[int, int, int], ...] | None = None
-    """Colours of the indices, for palette files."""
+    """Colours of the indices, for files with a palette."""
     nodata: float | None = None
-    """As GDAL notes it in a TIFF."""
+    """GDAL's tag in a TIFF."""
 
     @property
     def format(self) -> ImageFormat:
-        """That of a data set of such images."""
+        """The format of a data set of such images."""
         return ImageFormat(self.channels, self.dtype, self.nodata)
 
 
 def upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
-    """`pixels` (H, W, …) turned as EXIF's orientation, 1 to 8, asks for."""
+    """Return a view of `pixels` (H, W, …) turned by EXIF's orientation, 1 to 8."""
     if orientation in (5, 6, 7, 8):
         pixels = pixels.swapaxes(0, 1)
     rows = -1 if orientation in (3, 4, 7, 8) else 1
@@ -83,38 +85,42 @@ def upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
 
 
 def bits_of(dtype: str) -> str:
-    """A type of pixels as people call it."""
+    """Return a pixel type as people call it."""
     return {"uint8": "8 bit", "uint16": "16 bit"}.get(dtype, dtype)
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Whatever goes wrong with reading `path`, as one line that names it."""
+def as_user_error(path: Path) -> Iterator[None]:
+    """Turn any error of reading `path` into a UserError of one line that names it.
+
+    Raises:
+        UserError: for every exception in the block.
+    """
     try:
         yield
     except UserError:
         raise
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+        raise UserError(f"{path}: not found") from None
     except PermissionError:
         raise UserError(f"{path}: no permission to read it") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder, not an image; rename or remove it") from None
     except Image.DecompressionBombError:
-        raise UserError(f"{path}: too large to be safe to open; cut it into tiles") from None
+        raise UserError(f"{path}: too large to open safely; cut it into tiles") from None
     except UnidentifiedImageError:
-        raise UserError(f"{path}: {_not_an_image(path)}") from None
-    except Exception as error:  # decoders raise all kinds for damaged files
+        raise UserError(f"{path}: {_explain_unidentified(path)}") from None
+    except Exception as error:  # decoders raise all kinds for corrupt files
         reason = " ".join(str(error).split()) or type(error).__name__
         if "imagecodecs" in reason:
             raise UserError(
                 f"{path}: its compression needs 'pip install imagecodecs'; or save it uncompressed"
             ) from None
-        raise UserError(f"{path}: damaged or cut short ({reason}); replace it") from None
+        raise UserError(f"{path}: corrupt or truncated ({reason}); replace it") from None
 
 
-def _not_an_image(path: Path) -> str:
-    """Why a file could not be taken for an image, as far as its first bytes tell."""
+def _explain_unidentified(path: Path) -> str:
+    """Return why a file is no image, as far as its first bytes show."""
     try:
         with path.open("rb") as file:
             start = file.read(256)
@@ -123,5 +129,5 @@ def _not_an_image(path: Path) -> str:
     if not start:
         return "is empty (0 bytes); replace or remove it"
     if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
-        return "is a web page, not an image, as a failed download leaves; fetch it again"
-    return "no image that can be read; replace or remove it"
+        return "is a web page, not an image, as a failed download leaves; download it again"
+    return "not a readable image; replace or remove it"

@@ -1,4 +1,4 @@
-"""Images that Pillow reads: JPEG, PNG, GIF, BMP, WebP and TIFF of the usual kinds."""
+"""Images that Pillow reads: JPEG, PNG, GIF, BMP, WebP and the usual TIFFs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from unet_ddp.data.formats.header import Header, ImageFormat, Pixels, upright
+from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.errors import UserError
 
-_GREY = frozenset({"1", "L", "LA", "I;16", "I;16B", "I;16L", "I"})
 _DEEP = frozenset({"I;16", "I;16B", "I;16L", "I"})
+_GREY = frozenset({"1", "L", "LA"}) | _DEEP
 _COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV"})
-_TAIL = 4096  # bytes at the end of a PNG; some programs append to it
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_TAIL = 4096  # bytes at the end of a PNG; some programs append to it
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Image.Image]:
-    """The file, open; its pixels are not decoded yet.
+def open_image(path: Path) -> Iterator[Image.Image]:
+    """Yield the image; its pixels are not decoded yet.
 
     Raises:
-        UserError: it holds several frames.
+        UserError: it holds several frames, or is truncated.
     """
     with Image.open(path) as image:
         if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
@@ -37,47 +38,47 @@ def opened(path: Path) -> Iterator[Image.Image]:
 
 
 def _check_end(path: Path) -> None:
-    """Pillow takes a PNG whose end was never written, or only as zeros, for black rows."""
+    """Refuse a PNG whose end was never written, or only as zeros: Pillow fills it with black rows."""
     with path.open("rb") as file:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - _TAIL))
         if b"IEND" not in file.read():
-            raise UserError(f"{path}: damaged or cut short (its end is missing); replace it")
+            raise UserError(f"{path}: corrupt or truncated (its end is missing); replace it")
 
 
-def header(path: Path) -> Header:
-    """What the file says of itself."""
-    with opened(path) as image:
+def read_header(path: Path) -> Header:
+    """Return the properties of the file; its pixels are not decoded."""
+    with open_image(path) as image:
         width, height = image.size
-        if _orientation(image) >= 5:  # orientations that turn by 90 degrees
+        if _orientation(image) >= 5:  # turned by 90 degrees
             width, height = height, width
         if image.mode not in _GREY | _COLOUR:
             raise UserError(f"{path}: pixels of kind {image.mode}; save as 8 or 16 bit")
-        indexed = image.mode in ("P", "PA")
+        is_indexed = image.mode in ("P", "PA")
         return Header(
             width,
             height,
             1 if image.mode in _GREY else 3,
             "uint16" if image.mode in _DEEP or _is_deep_png(image) else "uint8",
             has_alpha=image.mode in ("LA", "RGBA", "PA"),
-            is_colour=image.mode in _COLOUR and not indexed,
+            is_colour=image.mode in _COLOUR and not is_indexed,
             is_lossy=image.format in ("JPEG", "MPO") or _is_lossy_webp(path, image),
-            palette=_palette(image) if indexed else None,
+            palette=_palette(image) if is_indexed else None,
         )
 
 
 def _orientation(image: Image.Image) -> int:
-    """EXIF's 1 to 8; above 4 for a turn by 90 degrees."""
+    """Return EXIF's orientation, 1 to 8."""
     if image.format == "TIFF":
-        return 1  # Pillow turns it by itself
+        return 1  # Pillow turns it itself
     if image.format == "PNG" and "exif" not in image.info:
         return 1  # Pillow would decode all pixels to look for it behind them
     return int(image.getexif().get(0x0112, 1))
 
 
-def thumbnail(path: Path, size: int) -> NDArray[np.float32]:
-    """The image in grey, (size, size), decoded whole but as small as its format allows."""
-    with opened(path) as image:
+def read_thumbnail(path: Path, size: int) -> NDArray[np.float32]:
+    """Return the image in grey, (size, size), decoded whole but as small as its format allows."""
+    with open_image(path) as image:
         image.draft(image.mode, (8 * size, 8 * size))  # JPEG: an eighth, in a quarter of the time
         image.load()
         grey = image.convert("RGB").convert("F") if image.mode not in _GREY else image.convert("F")
@@ -85,23 +86,26 @@ def thumbnail(path: Path, size: int) -> NDArray[np.float32]:
         return np.asarray(small, np.float32)
 
 
-def read(path: Path, wanted: ImageFormat, scale: float) -> tuple[Pixels, tuple[int, int]]:
-    """The pixels (h, w, C) upright, perhaps reduced already, and the file's whole (height, width)."""
-    with opened(path) as image:
+def read_image(path: Path, wanted: ImageFormat, scale: float) -> tuple[Pixels, tuple[int, int]]:
+    """Return the pixels (H, W, C), upright, and the size that `scale` asks for.
+
+    A JPEG's pixels are reduced already, though by less.
+    """
+    with open_image(path) as image:
         width, height = image.size
-        target = max(1, round(width * scale)), max(1, round(height * scale))
-        image.draft(image.mode, target)  # JPEG: decoded at 1/2, 1/4 or 1/8
-        turned = _orientation(image) >= 5
-        pixels = _jpeg(image, wanted, path, width)
+        target = scaled_size(height, width, scale)
+        image.draft(image.mode, target[::-1])  # JPEG: decoded at 1/2, 1/4 or 1/8
+        is_turned = _orientation(image) >= 5
+        pixels = _read_jpeg(image, wanted, path, width)
         if pixels is None:
             pixels = _as_array(image, wanted, path)
-    return pixels, (width, height) if turned else (height, width)
+    return pixels, target[::-1] if is_turned else target
 
 
-def _jpeg(image: Image.Image, wanted: ImageFormat, path: Path, width: int) -> Pixels | None:
-    """A whole colour JPEG by OpenCV: the pixels that Pillow gives, in two thirds of the time.
+def _read_jpeg(image: Image.Image, wanted: ImageFormat, path: Path, width: int) -> Pixels | None:
+    """Return a whole colour JPEG by OpenCV: Pillow's pixels, in two thirds of the time.
 
-    None for other files, and for those whose end is missing: OpenCV would fill them up with grey.
+    None for other files, and for truncated ones: OpenCV would fill them up with grey.
     """
     if image.format != "JPEG" or image.mode != "RGB" or wanted.channels != 3:
         return None
@@ -110,13 +114,13 @@ def _jpeg(image: Image.Image, wanted: ImageFormat, path: Path, width: int) -> Pi
     stored = np.fromfile(path, np.uint8)
     if stored[-2:].tobytes() != b"\xff\xd9":
         return None
-    by = round(width / image.size[0])  # what draft() has chosen
-    flag = {
+    flags = {
         2: cv2.IMREAD_REDUCED_COLOR_2,
         4: cv2.IMREAD_REDUCED_COLOR_4,
         8: cv2.IMREAD_REDUCED_COLOR_8,
     }
-    decoded = cv2.imdecode(stored, flag.get(by, cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION)
+    flag = flags.get(round(width / image.size[0]), cv2.IMREAD_COLOR)  # as draft() has chosen
+    decoded = cv2.imdecode(stored, flag | cv2.IMREAD_IGNORE_ORIENTATION)
     if decoded is None or decoded.shape[:2] != (image.size[1], image.size[0]):
         return None
     pixels = cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB, dst=decoded)
@@ -139,25 +143,24 @@ def _as_array(image: Image.Image, wanted: ImageFormat, path: Path) -> Pixels:
     return np.atleast_3d(np.asarray(turned))
 
 
-def read_mask_values(path: Path, scale: float) -> NDArray[Any]:
-    """The values of a mask, (H, W), or its colours, (H, W, 3), of the file's own type.
+def read_mask(path: Path, scale: float) -> NDArray[Any]:
+    """Return a mask's values (H, W) or colours (H, W, 3), in the file's own type.
 
-    At `scale`, by the value at the centre of each new pixel.
+    At `scale`, each new pixel has the value at its centre.
     """
-    with opened(path) as image:
+    with open_image(path) as image:
         if _is_deep_png(image):
-            raise UserError(
-                f"{path}: colours of 16 bit; save the mask with 8 bit, or as a grey image"
-            )
-        mask = _upright_mask(image)
-        if scale != 1:  # here, for what is left out need not leave Pillow
-            size = max(1, round(mask.width * scale)), max(1, round(mask.height * scale))
-            mask = mask.resize(size, Image.Resampling.NEAREST)
+            raise UserError(f"{path}: colours of 16 bit; save the mask with 8 bit, or in grey")
+        mask = _as_mask(image)
+        if scale != 1:  # in Pillow, which then converts fewer pixels
+            size = scaled_size(mask.height, mask.width, scale)
+            mask = mask.resize(size[::-1], Image.Resampling.NEAREST)
         values = np.asarray(mask)
     return values.astype(np.uint8) if values.dtype == bool else values
 
 
-def _upright_mask(image: Image.Image) -> Image.Image:
+def _as_mask(image: Image.Image) -> Image.Image:
+    """Return the image upright and without alpha, in grey, palette indices or RGB."""
     if _orientation(image) > 1:
         ImageOps.exif_transpose(image, in_place=True)
     if image.mode in ("LA", "PA"):
@@ -180,7 +183,7 @@ def _is_lossy_webp(path: Path, image: Image.Image) -> bool:
 
 
 def _is_deep_png(image: Image.Image) -> bool:
-    """Whether it is colour of 16 bit, of which Pillow drops the lower half."""
+    """Return whether it is a PNG in 16-bit colour, of which Pillow drops the lower half."""
     return (
         image.format == "PNG" and image.mode != "I;16" and ";16" in str(getattr(image, "tile", ""))
     )
@@ -191,7 +194,7 @@ def _read_deep_png(path: Path, channels: int) -> Pixels:
 
     stored = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_UNCHANGED)
     if stored is None:
-        raise UserError(f"{path}: damaged or cut short; replace it")
+        raise UserError(f"{path}: corrupt or truncated; replace it")
     if stored.ndim == 2 or stored.shape[2] == 2:
         return cast(Pixels, np.atleast_3d(stored)[..., :1])
     order = [2, 1, 0, 3] if channels == 4 and stored.shape[2] == 4 else [2, 1, 0]

@@ -1,136 +1,199 @@
-"""Line charts as inline SVG: no library, sharp at any size, in the page's own colours."""
+"""Charts of the report: matplotlib's lines as SVG, in the page's own colours and font.
+
+A new chart goes into the list that `history_charts` or `probability_charts` returns. Importing
+matplotlib takes a second: import this module where charts are drawn.
+"""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 
-_WIDTH, _HEIGHT = 400, 250  # of the drawing, scaled to the page
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 40  # room around it
-_MOST_DOTS = 60
+from matplotlib import style
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-Point = tuple[float, float]
+from unet_ddp.evaluation.results import Evaluation
+
+_SIZE = (400 / 72, 250 / 72)  # inches, of 72 units of the SVG each
+_AREA = (0.13, 0.16, 0.84, 0.79)  # left, bottom, width, height of the axes, as shares of _SIZE
+_COLOURS = {  # each becomes a variable of style.css, which has another value in dark mode
+    "#0072b2": "var(--s0)",
+    "#d55e00": "var(--s1)",
+    "#00805f": "var(--s2)",
+    "#a05a8c": "var(--s3)",
+    "#d8dde3": "var(--edge)",
+    "#5b6470": "var(--faint)",
+}
+*_SERIES, _EDGE, _FAINT = _COLOURS
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "font.size": 12,
+    "lines.linewidth": 2,
+    "axes.grid": True,
+    "axes.labelcolor": _FAINT,
+    "axes.labelpad": 6,
+    "grid.color": _EDGE,
+    "grid.linewidth": 1,
+    **{f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")},
+    **{f"{axis}tick.color": _FAINT for axis in "xy"},
+    **{f"{axis}tick.major.size": 0 for axis in "xy"},
+    **{f"{axis}tick.major.pad": 6 for axis in "xy"},
+}
+_MOST_DOTS = 60
+_EVERY = 4  # thresholds for each point drawn: a chart has fewer pixels than there are thresholds
+
+_HISTORY = {  # titles, columns of metrics.csv, names of their lines
+    "Loss": {"loss": "loss", "dice_loss": "Dice", "cross_entropy": "cross-entropy"},
+    "Validation": {
+        "validation_dice": "Dice",
+        "validation_iou": "IoU",
+        "dice_at_threshold": "Dice at the best threshold",
+    },
+    "Learning rate at the epoch's end": {"learning_rate": "learning rate"},
+}
 
 
 @dataclass(frozen=True)
-class Series:
-    """A line; points whose value is nan are left out."""
+class Chart:
+    """A chart to put into the page."""
+
+    title: str
+    legend: list[tuple[str, str]]
+    """CSS class and name of each line."""
+    svg: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart."""
 
     name: str
-    points: Sequence[Point]
-    dashed: bool = False
+    x: Iterable[float]
+    y: Iterable[float]
+    is_reference: bool = False
+    """A dashed line to compare the others with."""
+
+    @cached_property
+    def points(self) -> list[tuple[float, float]]:
+        """The points whose two values are finite."""
+        pairs = zip(self.x, self.y, strict=True)
+        return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+
+    @property
+    def has_dots(self) -> bool:
+        """Points are few enough to be seen one by one."""
+        return len(self.points) <= _MOST_DOTS and not self.is_reference
 
 
-def line_chart(
-    title: str,
-    series: Sequence[Series],
-    *,
-    across: str,
-    x_range: Point | None = None,
-    y_range: Point | None = None,
-    mark: tuple[float, str] | None = None,
-) -> str:
-    """A chart as a `<figure>` of HTML.
-
-    Args:
-        across: what the horizontal axis shows.
-        x_range: from where to where; what the points need when absent.
-        y_range: likewise.
-        mark: a place on the horizontal axis, and what is there.
-    """
-    kept = [Series(s.name, [p for p in s.points if math.isfinite(p[1])], s.dashed) for s in series]
-    kept = [one for one in kept if one.points]
-    points = [point for one in kept for point in one.points]
-    if not points:
-        return ""
-    x_low, x_high = x_range or _span([x for x, _ in points])
-    y_low, y_high = y_range or _span([y for _, y in points])
-
-    whole = float(all(x == int(x) for x, _ in points) and x_range is None)  # epochs have no halves
-
-    def place(point: Point) -> Point:
-        x = _LEFT + (point[0] - x_low) / (x_high - x_low) * (_WIDTH - _LEFT - _RIGHT)
-        y = _HEIGHT - _BOTTOM - (point[1] - y_low) / (y_high - y_low) * (_HEIGHT - _TOP - _BOTTOM)
-        return x, y
-
-    parts = [
-        *(_across(place((x, y_low)), x) for x in ticks(x_low, x_high, least=whole)),
-        *(_up(place((x_low, y)), y) for y in ticks(y_low, y_high)),
-        f'<text x="{(_WIDTH + _LEFT) / 2:.0f}" y="{_HEIGHT - 6}" text-anchor="middle">'
-        f"{escape(across)}</text>",
-    ]
-    if mark is not None:
-        x, _ = place((mark[0], y_low))
-        parts.append(
-            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}">'
-            f"<title>{escape(mark[1])}</title></line>"
-        )
-    parts += [_line(number, one, place) for number, one in enumerate(kept)]
-    return (
-        f"<figure><h3>{escape(title)}</h3>{_legend(kept)}"
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
-        f"{''.join(parts)}</svg></figure>"
-    )
-
-
-def ticks(low: float, high: float, *, least: float = 0.0, most: int = 6) -> list[float]:
-    """Round numbers in [low, high]: steps of 1, 2 or 5 times a power of ten, about `most`.
+def history_charts(rows: Sequence[Mapping[str, str]]) -> list[Chart]:
+    """Return losses, scores and learning rate by epoch; no chart without points.
 
     Args:
-        least: the smallest step.
+        rows: of metrics.csv.
     """
-    rough = max((high - low) / most, least)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    return [round(k * step, 12) for k in range(first, math.floor(high / step + 1e-9) + 1)]
+    epochs = [_to_float(row.get("epoch")) for row in rows]
+    charts = []
+    for title, columns in _HISTORY.items():
+        lines = [
+            Line(name, epochs, [_to_float(row.get(column)) for row in rows])
+            for column, name in columns.items()
+        ]
+        charts.append(draw(title, lines, xlabel="epoch"))
+    return [chart for chart in charts if chart.legend]
 
 
-def _span(values: list[float]) -> Point:
-    low, high = min(values), max(values)
-    room = (high - low) * 0.05 or abs(low) * 0.1 or 1.0
-    return (
-        (low, high)
-        if high > low and all(v == int(v) for v in values)
-        else (low - room, high + room)
+def _to_float(cell: str | None) -> float:
+    """Return nan for an empty cell, and for one that a crash has left unfinished."""
+    try:
+        return float(cell or "nan")
+    except ValueError:
+        return math.nan
+
+
+def probability_charts(evaluation: Evaluation) -> list[Chart]:
+    """Return scores by threshold, for two classes, and the reliability diagram."""
+    curve = evaluation.curve
+    bins = [each for each in evaluation.calibration.bins if each.pixels]
+    shares = [each.accuracy for each in bins]
+    calibration = draw(
+        "Calibration",
+        [
+            Line("share that came true", [each.confidence for each in bins], shares),
+            Line("perfect", (0, 1), (0, 1), is_reference=True),
+        ],
+        xlabel="winning class's probability" if curve is None else "foreground's probability",
+        is_unit_square=True,
     )
-
-
-def _across(at: Point, value: float) -> str:
-    x, y = at
-    return (
-        f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{y:.1f}"/>'
-        f'<text x="{x:.1f}" y="{y + 16:.1f}" text-anchor="middle">{value:g}</text>'
+    if curve is None:
+        return [calibration]
+    scores = {"Dice": curve.dice, "IoU": curve.iou}
+    scores |= {"precision": curve.precision, "recall": curve.recall}
+    every, used = slice(_EVERY - 1, None, _EVERY), evaluation.threshold or 0.5
+    thresholds = draw(
+        "Scores by threshold",
+        [
+            *(Line(name, curve.thresholds[every], y[every]) for name, y in scores.items()),
+            Line(f"scored at {used:.3f}", (used, used), (0, 1), is_reference=True),
+        ],
+        xlabel="threshold of the foreground's probability",
+        is_unit_square=True,
     )
+    return [thresholds, calibration]
 
 
-def _up(at: Point, value: float) -> str:
-    x, y = at
-    return (
-        f'<line class="grid" x1="{x:.1f}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        f'<text x="{x - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>'
+def draw(title: str, lines: Sequence[Line], *, xlabel: str, is_unit_square: bool = False) -> Chart:
+    """Return a chart.
+
+    Args:
+        title: its heading.
+        lines: up to four, then references; those without a point are left out.
+        xlabel: quantity on the horizontal axis.
+        is_unit_square: both axes go from 0 to 1; else they fit the lines, and x is an integer.
+    """
+    lines = [line for line in lines if line.points]
+    with style.context(["default", {**_STYLE, "svg.hashsalt": title}]):  # no two charts share an id
+        figure = Figure(figsize=_SIZE)
+        axes = figure.add_axes(_AREA)
+        axes.set_xlabel(xlabel)
+        axes.margins(x=0)
+        for k, line in enumerate(lines):
+            x, y = zip(*line.points, strict=True)
+            if line.is_reference:
+                axes.plot(x, y, "--", color=_FAINT, linewidth=1)
+            else:
+                axes.plot(x, y, "o-" if line.has_dots else "-", color=_SERIES[k], clip_on=False)
+        if is_unit_square:
+            axes.set(xlim=(0, 1), ylim=(0, 1))
+        for axis, is_integer in ((axes.xaxis, not is_unit_square), (axes.yaxis, False)):
+            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=is_integer))
+            axis.set_major_formatter("{x:g}")
+        svg = _to_svg(figure, lines)
+    kinds = ("reference" if line.is_reference else f"s{k}" for k, line in enumerate(lines))
+    return Chart(title, [(kind, line.name) for kind, line in zip(kinds, lines, strict=True)], svg)
+
+
+def _to_svg(figure: Figure, lines: Sequence[Line]) -> str:
+    """Return the SVG element for an HTML page; each dot shows its values under the pointer."""
+    file = io.StringIO()
+    no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(file, format="svg", metadata=no_metadata, transparent=True)
+    svg = file.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r' xmlns\S*"', "", svg)  # HTML knows them
+    svg = re.sub(r' id="\S+_\d+"', "", svg)  # figure_1 and the like, the same in every chart
+    svg = re.sub(r"font-family: [^;]*; ", "", svg)
+    for colour, variable in _COLOURS.items():
+        svg = svg.replace(colour, variable)
+    values = (
+        f"<title>{escape(line.name)}: {y:.5g} at {x:.5g}</title>"
+        for line in lines
+        if line.has_dots
+        for x, y in line.points
     )
-
-
-def _line(number: int, series: Series, place: object) -> str:
-    assert callable(place)
-    places = [place(point) for point in series.points]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    dashed = " dashed" if series.dashed else ""
-    line = f'<polyline class="s{number}{dashed}" points="{path}"/>'
-    if len(places) > _MOST_DOTS or series.dashed:
-        return line
-    dots = (
-        f'<circle class="s{number}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(series.name)}: '
-        f"{point[1]:.5g} at {point[0]:.5g}</title></circle>"
-        for (x, y), point in zip(places, series.points, strict=True)
-    )
-    return line + "".join(dots)
-
-
-def _legend(series: Sequence[Series]) -> str:
-    """What each line is."""
-    entries = (f'<span><i class="s{k}"></i>{escape(s.name)}</span>' for k, s in enumerate(series))
-    return f'<p class="legend">{"".join(entries)}</p>'
+    return re.sub(r"(<use [^>]*)/>", lambda dot: f"{dot[1]}>{next(values)}</use>", svg)

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.drawing import TINT, visible
+from unet_ddp.data.drawing import TINT, to_rgb
 from unet_ddp.data.formats.read import read_header, read_image
 from unet_ddp.data.labels import IGNORE_ID, Colour, Labels
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation
-from unet_ddp.evaluation.scoring import decide
-from unet_ddp.evaluation.trained import Trained, resize
+from unet_ddp.evaluation.scoring import decide, resize
+from unet_ddp.evaluation.tables import show
 from unet_ddp.metrics.scores import Scores
+from unet_ddp.prediction.predictor import Predictor
 
-MOST = 24  # pictures in a report
-LONGEST = 640  # pixels of a picture's longer side
-FALSE_ALARM, MISSED, IGNORED = (213, 94, 0), (0, 114, 178), (128, 128, 128)
-"""Okabe and Ito's vermilion and blue, told apart by colour-blind eyes too."""
+_MOST = 24  # pictures in a report
+_LONGEST = 640  # pixels of a picture's longer side
+_FALSE_POSITIVE, _FALSE_NEGATIVE, _IGNORED = (213, 94, 0), (0, 114, 178), (128, 128, 128)
+"""Okabe and Ito's vermilion and blue, which colour-blind eyes see apart too; grey."""
 
 Ids = NDArray[np.uint8]
 
@@ -32,108 +34,114 @@ class Picture:
     """One image of the gallery; pictures are data URIs."""
 
     name: str
-    scores: Scores
+    dice: float
+    caption: str
     photo: str
     width: int
     height: int
-    truth: str
-    """Transparent but for the classes; as large as the photograph."""
-    prediction: str
-    difference: str
-    """Transparent where the prediction is right."""
+    layers: dict[str, str]
+    """Truth, prediction, difference: transparent but for the classes, as large as the photo."""
 
 
 def make_gallery(
-    evaluation: Evaluation, trained: Trained, dataset: EvaluationDataset, *, most: int = MOST
+    evaluation: Evaluation, predictor: Predictor, dataset: EvaluationDataset
 ) -> list[Picture]:
-    """The `most` worst images of an evaluation of `dataset`, the worst first.
+    """Return the worst images of an evaluation of `dataset`, the worst first.
 
     Raises:
         UserError: an image can't be read any more.
     """
     pictures = []
-    for record in evaluation.worst(most):
-        sample = dataset.read(record.number)
-        logits = resize(trained(sample.image), sample.truth.shape[-2:])
+    for record in evaluation.worst(_MOST):
+        sample = dataset.read(record.pair)
+        logits = resize(predictor.logits(sample.image), sample.truth.shape[-2:])  # (1, C, H, W)
         predicted = decide(logits, evaluation.threshold)[0].cpu().numpy().astype(np.uint8)
-        photo, truth = _photo(dataset, record.number), sample.truth[0].numpy()
-        pictures.append(
-            _picture(record.name, record.scores, photo, truth, predicted, trained.labels)
-        )
+        photo = _read_photo(dataset, record.pair)
+        layers = _draw_layers(sample.truth[0].numpy(), predicted, photo, predictor.labels)
+        caption = _caption(record.scores, predictor.labels)
+        uri = _to_uri(photo, "JPEG", quality=80)
+        pictures.append(Picture(record.name, record.scores.dice, caption, uri, *photo.size, layers))
     return pictures
 
 
-def _photo(dataset: EvaluationDataset, number: int) -> Image.Image:
-    """The photograph at its own size, or reduced to LONGEST."""
-    path = dataset.pairs[number].image
-    header = read_header(path)
-    scale = min(1.0, LONGEST / max(header.width, header.height))
-    pixels = read_image(path, dataset.format, scale=scale)
-    return Image.fromarray(visible(pixels).permute(1, 2, 0).numpy())
-
-
-def _picture(
-    name: str, scores: Scores, photo: Image.Image, truth: Ids, predicted: Ids, labels: Labels
-) -> Picture:
-    size = (photo.height, photo.width)
-    truth, predicted = _reduce(truth, size), _reduce(predicted, size)
-    predicted = np.where(truth == IGNORE_ID, np.uint8(IGNORE_ID), predicted)
-    colours = class_colours(labels)
-    return Picture(
-        name,
-        scores,
-        _uri(photo, "JPEG", quality=80),
-        photo.width,
-        photo.height,
-        _layer(truth, colours),
-        _layer(predicted, colours),
-        _layer(
-            difference(truth, predicted, labels.num_classes),
-            difference_colours(labels),
-            alpha=180,
-        ),
-    )
-
-
-def class_colours(labels: Labels) -> dict[int, Colour]:
-    """The colours that classes are laid over photographs in; a background of two classes has none."""
+def legend(labels: Labels) -> list[tuple[str, Colour]]:
+    """Return what the colours over the photos mean."""
+    entries = [(labels.class_names[k], colour) for k, colour in _class_colours(labels).items()]
     if labels.num_classes == 2:
-        return {1: TINT}
-    return dict(enumerate(labels.colours))
+        entries += [("false positive", _FALSE_POSITIVE), ("false negative", _FALSE_NEGATIVE)]
+    else:
+        entries.append(("wrong class", _FALSE_POSITIVE))
+    return entries if labels.ignore is None else [*entries, ("ignored", _IGNORED)]
+
+
+def _caption(scores: Scores, labels: Labels) -> str:
+    """Return the image's scores; of more than two classes, its three worst."""
+    if labels.num_classes == 2:
+        return (
+            f"Dice {show(scores.dice)}, IoU {show(scores.iou)}, precision "
+            f"{show(scores.precision_per_class[1])}, recall {show(scores.recall_per_class[1])}"
+        )
+    classes = zip(scores.dice_per_class, labels.class_names, strict=True)
+    worst = sorted((dice, name) for dice, name in classes if not math.isnan(dice))[:3]
+    names = ", ".join(f"{name} ({dice:.3f})" for dice, name in worst)
+    return f"mean Dice {show(scores.dice)}; worst classes: {names}"
+
+
+def _read_photo(dataset: EvaluationDataset, index: int) -> Image.Image:
+    """Return the image at its own size, or reduced to _LONGEST."""
+    path = dataset.pairs[index].image
+    header = read_header(path)
+    scale = min(1.0, _LONGEST / max(header.width, header.height))
+    pixels = read_image(path, dataset.format, scale=scale)
+    return Image.fromarray(to_rgb(pixels).permute(1, 2, 0).numpy())
+
+
+def _draw_layers(truth: Ids, predicted: Ids, photo: Image.Image, labels: Labels) -> dict[str, str]:
+    """Return the pictures to lay over a photo, from class ids (H, W) at the image's own size."""
+    truth, predicted = _reduce(truth, photo.size), _reduce(predicted, photo.size)
+    predicted = np.where(truth == IGNORE_ID, np.uint8(IGNORE_ID), predicted)
+    wrong = difference(truth, predicted, labels.num_classes)
+    colours = _class_colours(labels)
+    return {
+        "truth": _layer(truth, colours),
+        "prediction": _layer(predicted, colours),
+        "difference": _layer(wrong, {1: _FALSE_POSITIVE, 2: _FALSE_NEGATIVE}, alpha=180),
+    }
+
+
+def _class_colours(labels: Labels) -> dict[int, Colour]:
+    """Return the colours that classes are drawn in; the background of two classes has none."""
+    return {1: TINT} if labels.num_classes == 2 else dict(enumerate(labels.colours))
 
 
 def difference(truth: Ids, predicted: Ids, num_classes: int) -> Ids:
-    """0 where the prediction is right, 1 for false alarms, 2 for what was missed; of more than two
-    classes 1 for every pixel of a wrong class. IGNORE_ID stays."""
+    """Return 1 for false positives, 2 for false negatives, 0 where the prediction is right.
+
+    With more than two classes 1 for every wrong pixel; IGNORE_ID stays.
+    """
     wrong = truth != predicted
     kind = np.where(truth == 1, 2, 1) if num_classes == 2 else 1
     return np.where(truth == IGNORE_ID, IGNORE_ID, wrong * kind).astype(np.uint8)
 
 
-def difference_colours(labels: Labels) -> dict[int, Colour]:
-    """The colours of what `difference` gives."""
-    return {1: FALSE_ALARM, 2: MISSED} if labels.num_classes == 2 else {1: FALSE_ALARM}
-
-
 def _reduce(ids: Ids, size: tuple[int, int]) -> Ids:
-    """The class at the centre of each new pixel."""
-    image = Image.fromarray(ids).resize((size[1], size[0]), Image.Resampling.NEAREST)
-    return np.asarray(image)
+    """Return ids at `size` (width, height): the class at the centre of each new pixel."""
+    return np.asarray(Image.fromarray(ids).resize(size, Image.Resampling.NEAREST))
 
 
 def _layer(ids: Ids, colours: dict[int, Colour], alpha: int = 130) -> str:
-    """A palette PNG that is transparent but for `colours`, and grey where pixels are ignored."""
+    """Return a palette PNG that is transparent but for `colours`, and grey where ignored."""
     palette, opacity = [0] * 768, bytearray(256)
-    for k, colour in {**colours, IGNORE_ID: IGNORED}.items():
+    for k, colour in {**colours, IGNORE_ID: _IGNORED}.items():
         palette[3 * k : 3 * k + 3] = colour
         opacity[k] = alpha
     image = Image.fromarray(ids)
     image.putpalette(palette)
-    return _uri(image, "PNG", transparency=bytes(opacity))
+    return _to_uri(image, "PNG", transparency=bytes(opacity))
 
 
-def _uri(image: Image.Image, kind: str, **how: object) -> str:
+def _to_uri(image: Image.Image, kind: str, **options: object) -> str:
     data = io.BytesIO()
-    image.save(data, kind, **how)
+    image.save(data, kind, **options)
     text = base64.b64encode(data.getvalue()).decode("ascii")
     return f"data:image/{kind.lower()};base64,{text}"

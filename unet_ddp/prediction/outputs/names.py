@@ -1,118 +1,111 @@
-"""Which files a job writes; none that is there already is replaced untold."""
+"""The names of the files that a job writes; existing ones are only replaced with --overwrite."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.files import check_writable, remove_stale
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.files import check_writable, remove_stale, remove_stale_parts
-from unet_ddp.prediction.outputs.masks import MASK_SUFFIXES, probability_paths
+from unet_ddp.prediction.outputs.masks import probability_paths
+from unet_ddp.prediction.outputs.shards import remove_stale_shards
+
+_MASK_SUFFIXES = (".png", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """The files of one image."""
+class ImageFiles:
+    """An image and the files of its prediction."""
 
+    index: int
+    """Position among the job's images."""
+    image: Path
     mask: Path
+    overlay: Path | None
+    probabilities: list[Path]
 
-    @property
-    def base(self) -> Path:
-        """What the names of the others begin with."""
-        return self.mask.with_name(self.mask.stem.removesuffix("_mask"))
-
-    @property
-    def overlay(self) -> Path:
-        return self.base.with_name(f"{self.base.name}_overlay.png")
+    def outputs(self) -> Iterator[Path]:
+        """Yield the files to write."""
+        yield self.mask
+        if self.overlay is not None:
+            yield self.overlay
+        yield from self.probabilities
 
 
-def name_outputs(images: Sequence[Path], config: PredictConfig) -> list[Outputs]:
-    """The files of each image.
+def name_outputs(images: Sequence[Path], config: PredictConfig, labels: Labels) -> list[ImageFiles]:
+    """Return the files of each image, once they and the lists can be written.
 
     Raises:
-        UserError: two images would share one, one is there already, or one can't be written.
+        UserError: two images would share a file, one already exists, or one can't be written.
     """
-    given = Path(config.output) if config.output else None
-    if given is not None and len(images) == 1 and given.suffix and not given.is_dir():
-        if given.suffix.lower() not in MASK_SUFFIXES:
-            raise UserError(f"--output {given}: masks keep their values in .png and .tif")
-        masks = [given]
-    else:
-        ending = f"_mask.{config.mask_format}"
-        masks = [(given or image.parent) / f"{image.stem}{ending}" for image in images]
-    _check_apart(images, masks)
-    outputs = [Outputs(mask) for mask in masks]
+    masks = _name_masks(images, config)
+    _check_distinct(images, masks)
+    files = [
+        _name_others(index, image, mask, config, labels)
+        for index, (image, mask) in enumerate(zip(images, masks, strict=True))
+    ]
     if not config.skip_existing:
-        for image_files in outputs:
-            for path in _written(image_files, config):
-                _check_free(path, config)
-    for option, name in (("--rle", config.rle), ("--polygons", config.polygons)):
+        _check_new((path for each in files for path in each.outputs()), "--output", config)
+    for folder in {mask.parent for mask in masks}:
+        check_writable(folder, "--output")
+    for flag, name in (("--rle", config.rle), ("--polygons", config.polygons)):
         if name is not None:
             path = Path(name)
             if path.is_dir():
-                raise UserError(f"{option} {name}: is a folder; give a file")
-            _check_free(path, config)
-    lists = [Path(name) for name in (config.rle, config.polygons) if name is not None]
-    for folder in {path.parent for path in (*masks, *lists)}:
-        check_writable(folder)
-    remove_stale([*masks, *(image_files.overlay for image_files in outputs), *lists])
-    for path in lists:
-        remove_stale_parts(path)
-    return outputs
+                raise UserError(f"{flag} {name}: is a folder; give a file")
+            _check_new([path], flag, config)
+            check_writable(path.parent, flag)
+            remove_stale([path])
+            remove_stale_shards(path)
+    remove_stale(path for each in files for path in each.outputs())
+    return files
 
 
-def check_probabilities(outputs: Sequence[Outputs], config: PredictConfig, labels: Labels) -> None:
-    """As `name_outputs`, for files that are named after the classes."""
-    if config.probabilities == "none":
-        return
-    paths = [
-        path
-        for image_files in outputs
-        for path in probability_paths(image_files.base, config.probabilities, labels)
-    ]
-    if not config.skip_existing:
-        for path in paths:
-            _check_free(path, config)
-    remove_stale(paths)
+def is_done(files: ImageFiles) -> bool:
+    """Return whether all files of an image exist."""
+    return all(path.exists() for path in files.outputs())
 
 
-def is_done(outputs: Outputs, config: PredictConfig, labels: Labels) -> bool:
-    """Whether every file of the image is there."""
-    files = list(_written(outputs, config))
-    if config.probabilities != "none":
-        files += probability_paths(outputs.base, config.probabilities, labels)
-    return all(path.exists() for path in files)
+def _name_masks(images: Sequence[Path], config: PredictConfig) -> list[Path]:
+    output = Path(config.output) if config.output else None
+    if output is not None and len(images) == 1 and output.suffix and not output.is_dir():
+        if output.suffix.lower() not in _MASK_SUFFIXES:
+            raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
+        return [output]
+    ending = f"_mask.{config.mask_format}"
+    return [(output or image.parent) / f"{image.stem}{ending}" for image in images]
 
 
-def _written(outputs: Outputs, config: PredictConfig) -> Iterator[Path]:
-    yield outputs.mask
-    if config.overlay:
-        yield outputs.overlay
+def _name_others(
+    index: int, image: Path, mask: Path, config: PredictConfig, labels: Labels
+) -> ImageFiles:
+    base = mask.with_name(mask.stem.removesuffix("_mask"))
+    overlay = base.with_name(f"{base.name}_overlay.png") if config.overlay else None
+    probabilities = probability_paths(base, config.probabilities, labels)
+    return ImageFiles(index, image, mask, overlay, probabilities)
 
 
-def _check_free(path: Path, config: PredictConfig) -> None:
-    if not config.overwrite and path.exists():
-        raise UserError(f"{path}: is there already; give --overwrite, or --output elsewhere")
+def _check_new(paths: Iterable[Path], flag: str, config: PredictConfig) -> None:
+    for path in paths:
+        if not config.overwrite and path.exists():
+            raise UserError(f"{path}: already exists; use --overwrite, or another {flag}")
 
 
-def _check_apart(images: Sequence[Path], masks: Sequence[Path]) -> None:
-    """No two images have one mask, and no mask is an image."""
-    seen: set[Path] = set()
+def _check_distinct(images: Sequence[Path], masks: Sequence[Path]) -> None:
+    """Check that no two images have the same mask, and that no mask is an image."""
+    owners: dict[Path, Path] = {}
     for image, mask in zip(images, masks, strict=True):
-        if mask in seen:
-            raise UserError(f"{image}: its mask {mask} would be another image's too; predict apart")
-        seen.add(mask)
-    there = [mask for mask in masks if mask.exists()]
-    if there:
-        files = {_identity(image) for image in images if image.exists()}
-        for mask in there:
-            if _identity(mask) in files:
-                raise UserError(f"--output {mask}: is one of the images; name another file")
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    state = path.stat()
-    return state.st_dev, state.st_ino
+        if mask in owners:
+            raise UserError(
+                f"{owners[mask]} and {image} would both write {mask}; predict them separately and "
+                "use --output"
+            )
+        owners[mask] = image
+    existing = {mask.resolve() for mask in masks if mask.exists()}
+    if existing:  # images are resolved only then
+        for image in images:
+            if image.resolve() in existing:
+                raise UserError(f"--output {image}: is one of the images; name another file")

@@ -1,14 +1,15 @@
-"""Outlines of the objects in a mask, as GeoJSON polygons.
+"""The objects in masks as GeoJSON polygons.
 
 Coordinates are the image's: x to the right, y down, in pixels; (0, 0) is the upper left corner of
-the upper left pixel and (W, H) the lower right corner of the last one. An outline runs along the
-pixels' edges, so the area of a polygon less its nodata_mask is the object's number of pixels.
+the upper left pixel and (W, H) the lower right corner of the last one. Rings run along the edges of
+pixels, so that the area of a polygon without its holes is the object's number of pixels.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.prediction.outputs.files import replacing
+from unet_ddp.prediction.outputs.shards import ListFile
+from unet_ddp.prediction.prediction import Ids
 
 Ring = list[list[int]]
 
 
-def outline(ids: NDArray[np.uint8], labels: Labels, image: str) -> Iterator[dict[str, Any]]:
-    """A GeoJSON feature for each object in `ids` (H, W): pixels of a class that share edges.
+def geojson_file(path: Path, labels: Labels) -> ListFile:
+    """Return the GeoJSON file of the objects in all images."""
+    header = b'{"type":"FeatureCollection","features":['
+    return ListFile(path, partial(format_features, labels=labels), header, b",", footer=b"]}\n")
+
+
+def format_features(name: str, ids: Ids, labels: Labels) -> str:
+    """Return an image's features as JSON, separated by commas."""
+    features = polygons(name, ids, labels)
+    return ",".join(json.dumps(feature, separators=(",", ":")) for feature in features)
+
+
+def polygons(name: str, ids: Ids, labels: Labels) -> Iterator[dict[str, Any]]:
+    """Yield a GeoJSON feature for each object in `ids` (H, W): pixels of a class that share edges.
 
     Of two classes, the first is the background and has none.
     """
@@ -31,27 +45,27 @@ def outline(ids: NDArray[np.uint8], labels: Labels, image: str) -> Iterator[dict
             yield {
                 "type": "Feature",
                 "geometry": {"type": "Polygon", "coordinates": rings},
-                "properties": {"image": image, "class": labels.class_names[k], "area": area},
+                "properties": {"image": name, "class": labels.class_names[k], "area": area},
             }
 
 
 def _objects(mask: NDArray[np.bool_]) -> Iterator[tuple[list[Ring], int]]:
-    """Outer ring and nodata_mask of each object, and its number of pixels."""
+    """Yield the rings of each object, the outer one first, and its number of pixels."""
     import cv2
 
-    count, numbers, boxes, _ = cv2.connectedComponentsWithStats(mask.view(np.uint8), connectivity=4)
-    for number in range(1, count):
-        left, top, width, height, area = map(int, boxes[number])
-        inside = numbers[top : top + height, left : left + width] == number
+    count, ids, boxes, _ = cv2.connectedComponentsWithStats(mask.view(np.uint8), connectivity=4)
+    for k in range(1, count):
+        left, top, width, height, area = map(int, boxes[k])
+        inside = ids[top : top + height, left : left + width] == k
         yield _rings(inside, left, top), area
 
 
 def _rings(inside: NDArray[np.bool_], left: int, top: int) -> list[Ring]:
-    """The outer ring of one object and its nodata_mask, closed.
+    """Return the outer ring and the holes of one object, closed.
 
-    OpenCV's contours go through pixels. They are taken in a finer picture, whose points are the
-    centres (odd), the edges and the corners (even) of the pixels, and which has each pixel with its
-    edges and corners: there they go along the edges. A diagonal step has cut a corner off.
+    OpenCV's contours go through the centres of pixels. On a grid of twice the resolution, with a
+    point for each centre (odd), edge and corner (even) of a pixel, they go along the edges of the
+    original pixels, except for diagonal steps, which cut a corner off.
     """
     import cv2
 
@@ -62,8 +76,8 @@ def _rings(inside: NDArray[np.bool_], left: int, top: int) -> list[Ring]:
             fine[down : down + 2 * height : 2, right : right + 2 * width : 2] |= inside
     contours, _ = cv2.findContours(fine, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
     rings = [_corners(contour[:, 0]) // 2 + (left, top) for contour in contours]
-    rings.sort(key=lambda ring: -abs(_area(ring)))  # the outer one holds all others
-    wound = [  # RFC 7946: the outer ring counterclockwise, nodata_mask clockwise, y being upward
+    rings.sort(key=lambda ring: -abs(_area(ring)))  # the outer one contains all others
+    wound = [  # RFC 7946: the outer ring counterclockwise, holes clockwise, with y upward
         ring if (_area(ring) > 0) == (place == 0) else ring[::-1]
         for place, ring in enumerate(rings)
     ]
@@ -71,41 +85,20 @@ def _rings(inside: NDArray[np.bool_], left: int, top: int) -> list[Ring]:
 
 
 def _corners(points: NDArray[np.int32]) -> NDArray[np.int32]:
-    """A contour in the fine picture with its cut corners put in, and nothing but corners left."""
+    """Return the corners of a contour on the fine grid, with those that it cuts off restored."""
     after = np.roll(points, -1, axis=0)
     diagonal = (points != after).all(axis=1)
     x = np.where(points[:, 0] % 2 == 0, points[:, 0], after[:, 0])
     y = np.where(points[:, 1] % 2 == 0, points[:, 1], after[:, 1])
     pairs = np.stack([points, np.stack([x, y], axis=1)], axis=1)
     path = pairs.reshape(-1, 2)[np.stack([np.ones_like(diagonal), diagonal], axis=1).ravel()]
-    come, go = path - np.roll(path, 1, axis=0), np.roll(path, -1, axis=0) - path
-    turns = (come * go[:, ::-1] * (1, -1)).sum(axis=1) != 0
+    before, ahead = path - np.roll(path, 1, axis=0), np.roll(path, -1, axis=0) - path
+    turns = (before * ahead[:, ::-1] * (1, -1)).sum(axis=1) != 0  # the cross product
     corners: NDArray[np.int32] = path[turns]
     return corners
 
 
 def _area(ring: NDArray[np.int32]) -> float:
-    """Signed, by the shoelace formula; above 0 where it runs from x towards y."""
+    """Return the signed area (shoelace formula), above 0 if it turns from x towards y."""
     x, y = ring[:, 0].astype(np.int64), ring[:, 1].astype(np.int64)
     return float((x * np.roll(y, -1) - np.roll(x, -1) * y).sum()) / 2
-
-
-def as_text(features: Iterable[dict[str, Any]]) -> str:
-    """Features as they stand in the file, separated by commas."""
-    return ",".join(json.dumps(feature, separators=(",", ":")) for feature in features)
-
-
-def write_features(path: Path, texts: Iterable[bytes]) -> None:
-    """A GeoJSON file of what `as_text` made of each image.
-
-    Raises:
-        UserError: it can't be written.
-    """
-    with replacing(path) as half, half.open("wb") as file:
-        file.write(b'{"type":"FeatureCollection","features":[')
-        comma = b"\n"
-        for text in texts:
-            if text:
-                file.write(comma + text)
-                comma = b",\n"
-        file.write(b"\n]}\n")

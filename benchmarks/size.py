@@ -1,0 +1,115 @@
+"""Size of the code, and the limits it must keep.
+
+    python -m benchmarks.size [FOLDER] [--check]
+
+Lines are lines of a file; a function's are those from its `def` to its end. Tests are counted, but
+only the package, train.py and predict.py have limits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGE_LINES, FILE_LINES, FUNCTION_LINES, ENTRIES = 11_000, 300, 40, 13
+UNLIMITED_READERS = ("distributed", "world")  # rooms that may ask which rank this is
+
+
+class Span(NamedTuple):
+    """A file or function."""
+
+    lines: int
+    place: str
+
+
+@dataclass(frozen=True)
+class Size:
+    """The sizes of one checkout."""
+
+    lines: dict[str, int]
+    files: dict[str, int]
+    entries: list[str]
+    long_files: list[Span]
+    """All files with a limit, the longest first."""
+    long_functions: list[Span]
+    is_main_reads: int
+
+    def broken(self) -> Iterator[str]:
+        """Yield a line for each limit that does not hold."""
+        package = self.lines["unet_ddp"]
+        if package > PACKAGE_LINES:
+            yield f"unet_ddp has {package:,} lines; at most {PACKAGE_LINES:,}"
+        if len(self.entries) > ENTRIES:
+            yield f"unet_ddp has {len(self.entries)} entries; at most {ENTRIES}"
+        for spans, limit in ((self.long_files, FILE_LINES), (self.long_functions, FUNCTION_LINES)):
+            for span in spans:
+                if span.lines > limit:
+                    yield f"{span.place} has {span.lines} lines; at most {limit}"
+
+
+def measure(root: Path) -> Size:
+    """Return the sizes of the checkout in `root`."""
+    parts = {name: sorted((root / name).rglob("*.py")) for name in ("unet_ddp", "tests")}
+    parts |= {name: [root / name] for name in ("train.py", "predict.py")}
+    lines = {
+        path: len(path.read_bytes().splitlines()) for paths in parts.values() for path in paths
+    }
+    files, functions, reads = [], [], 0
+    for path in (path for name, paths in parts.items() if name != "tests" for path in paths):
+        place = path.relative_to(root)
+        files.append(Span(lines[path], str(place)))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                functions.append(Span(length, f"{place}:{node.lineno} {node.name}"))
+            elif isinstance(node, ast.Attribute) and node.attr == "is_main":
+                reads += not set(UNLIMITED_READERS) & set(place.parts)
+    return Size(
+        lines={name: sum(lines[path] for path in paths) for name, paths in parts.items()},
+        files={name: len(paths) for name, paths in parts.items()},
+        entries=sorted(
+            p.name for p in (root / "unet_ddp").iterdir() if not p.name.startswith("__")
+        ),
+        long_files=sorted(files, reverse=True),
+        long_functions=sorted(functions, reverse=True),
+        is_main_reads=reads,
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print a table; return 1 if a limit is to be checked and broken."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).parent.parent)
+    parser.add_argument("--check", action="store_true", help="fail if a limit is broken")
+    options = parser.parse_args(argv)
+    size = measure(options.folder)
+    rows = [
+        (f"{name}: lines, files", f"{size.lines[name]:,}, {size.files[name]}")
+        for name in size.lines
+    ]
+    for name, spans, limit in (
+        ("file", size.long_files, FILE_LINES),
+        ("function", size.long_functions, FUNCTION_LINES),
+    ):
+        rows.append((f"longest {name}", f"{spans[0].place}, {spans[0].lines} lines"))
+        rows.append((f"{name}s over {limit} lines", str(sum(s.lines > limit for s in spans))))
+    rows.append((f"entries of unet_ddp ({len(size.entries)})", " ".join(size.entries)))
+    rows.append(("reads of is_main outside distributed/", str(size.is_main_reads)))
+    print("| | |\n|---|---|")
+    for row in rows:
+        print("| {} | {} |".format(*row))
+    broken = list(size.broken()) if options.check else []
+    for line in broken:
+        print(f"error: {line}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""NPY files and TIFFs that Pillow can't read, or of which it loses a part."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from unet_ddp.data.formats import arrays
+from unet_ddp.data.formats.header import Header, ImageFormat
+from unet_ddp.data.formats.read import read_header, read_image, read_mask
+from unet_ddp.errors import UserError
+
+
+def write(path: Path, pixels: np.ndarray, **how: Any) -> Path:
+    """A TIFF whose bands are one after the other in each pixel, unless said."""
+    tifffile.imwrite(path, pixels, **{"photometric": "minisblack", "planarconfig": "contig", **how})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "how", "expected"),
+    [
+        ((9, 7), "uint8", {}, False),
+        ((9, 7), "uint16", {}, False),
+        ((9, 7, 3), "uint8", {"photometric": "rgb"}, False),
+        ((9, 7, 4), "uint8", {"photometric": "rgb", "extrasamples": ["unassalpha"]}, False),
+        ((9, 7, 4), "uint8", {"photometric": "rgb", "extrasamples": ["assocalpha"]}, False),
+        ((9, 7, 4), "uint8", {"photometric": "rgb", "extrasamples": ["unspecified"]}, True),
+        ((9, 7, 2), "uint8", {"extrasamples": ["unspecified"]}, True),
+        ((9, 7, 2), "uint8", {"extrasamples": ["unassalpha"]}, False),
+        ((9, 7, 3), "uint16", {"photometric": "rgb"}, True),
+        ((9, 7, 5), "uint8", {}, True),
+        ((9, 7, 12), "uint8", {}, True),
+        ((9, 7), "int16", {}, True),
+        ((9, 7), "int8", {}, True),
+        ((9, 7), "uint32", {}, True),
+        ((9, 7), "float32", {}, True),
+        ((9, 7), "uint8", {"extratags": [(42113, 2, 0, "-9", True)]}, True),
+        ((2, 9, 7), "uint8", {"planarconfig": None}, True),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", [".tif", ".TIFF"])
+def test_what_is_read_as_an_array(
+    tmp_path: Path, shape: tuple[int, ...], dtype: str, how: dict[str, Any], expected: bool,
+    suffix: str,
+) -> None:  # fmt: skip
+    path = write(tmp_path / f"x{suffix}", np.zeros(shape, dtype), **how)
+    assert arrays.is_array(path) == expected
+
+
+def test_other_files_are_judged_by_their_names(tmp_path: Path) -> None:
+    assert arrays.is_array(tmp_path / "missing.NPY")
+    assert not arrays.is_array(tmp_path / "missing.png")
+    assert not arrays.is_array(tmp_path / "missing.tif")
+    for content, expected in ((b"", False), (b"no TIFF", True)):
+        (tmp_path / "x.tif").write_bytes(content)
+        assert arrays.is_array(tmp_path / "x.tif") == expected
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float32"])
+@pytest.mark.parametrize("suffix", ["npy", "tif"])
+def test_many_bands_keep_their_type_and_values(
+    tmp_path: Path, dtype: str, suffix: str, rng: np.random.Generator
+) -> None:
+    bands = (rng.integers(-90, 90, (10, 12, 5)) if dtype in ("int16", "float32")
+             else rng.integers(0, 200, (10, 12, 5))).astype(dtype)  # fmt: skip
+    path = tmp_path / f"x.{suffix}"
+    (np.save if suffix == "npy" else write)(path, bands)
+    assert read_header(path) == Header(12, 10, 5, dtype)
+    read = read_image(path, ImageFormat(5, dtype))
+    assert read.dtype == dtype and not isinstance(read, np.memmap)
+    assert (read == bands).all()
+    with pytest.raises(UserError, match=r"x\.\w+: 5 channels, the network takes 3"):
+        read_image(path, ImageFormat(3, dtype))
+
+
+@pytest.mark.parametrize(
+    ("stored", "kept"), [("float64", "float32"), ("float16", "float32"), ("int8", "int16"),
+                         ("bool", "uint8"), (">u2", "uint16"), (">f4", "float32")],
+)  # fmt: skip
+def test_types_that_one_of_ours_can_hold(tmp_path: Path, stored: str, kept: str) -> None:
+    values = np.array([[0, 1], [1, 0]], stored)
+    np.save(tmp_path / "x.npy", values)
+    assert read_header(tmp_path / "x.npy").dtype == kept
+    read = read_image(tmp_path / "x.npy", ImageFormat(1, kept))
+    assert read.dtype.str == np.dtype(kept).str and (read[..., 0] == values).all()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "complex64"])
+def test_other_types_are_refused(tmp_path: Path, dtype: str) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((4, 4), dtype))
+    expected = rf"x\.npy: pixels of type {dtype}; save as uint8, uint16, int16, float32"
+    with pytest.raises(UserError, match=expected):
+        read_image(tmp_path / "x.npy", ImageFormat(1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((5, 6), (5, 6, 1)), ((5, 6, 4), (5, 6, 4)), ((4, 5, 6), (5, 6, 4)), ((4, 6, 5), (6, 5, 4)),
+     ((5, 5, 6), (5, 5, 6)), ((5, 6, 5), (5, 6, 5)), ((1, 6, 6), (6, 6, 1))],
+)  # fmt: skip
+def test_the_bands_of_an_npy_are_its_last_axis_or_a_shortest_first_one(
+    tmp_path: Path, shape: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    np.save(tmp_path / "x.npy", values)
+    header = read_header(tmp_path / "x.npy")
+    assert (header.height, header.width, header.channels) == expected
+    read = read_image(tmp_path / "x.npy", header.format)
+    moved = shape[0] == expected[-1] and len(shape) == 3 and shape != expected
+    assert (read == (np.moveaxis(values, 0, -1) if moved else values.reshape(expected))).all()
+
+
+def test_an_npy_of_another_kind_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((2, 3, 4, 5)))
+    with pytest.raises(UserError, match=r"an array of 4 axes; save \(H, W\) or \(H, W, C\)"):
+        read_header(tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(UserError, match="corrupt or truncated"):
+        read_header(tmp_path / "x.npy")
+
+
+def test_bands_that_are_stored_one_after_the_other(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    bands = rng.integers(0, 200, (5, 10, 12), dtype=np.int16)
+    path = write(tmp_path / "x.tif", bands, planarconfig="separate")
+    assert read_header(path) == Header(12, 10, 5, "int16")
+    assert (read_image(path, ImageFormat(5, "int16")) == np.moveaxis(bands, 0, -1)).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_tiff_is_turned_as_its_tag_says(tmp_path: Path, orientation: int) -> None:
+    pixels = np.arange(30, dtype=np.int16).reshape(5, 6)
+    path = write(tmp_path / "x.tif", pixels, extratags=[(274, 3, 1, orientation, True)])
+    image = Image.fromarray(pixels.astype(np.uint8))
+    expected = np.asarray(
+        image if orientation == 1 else image.transpose(
+            {2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180,
+             4: Image.Transpose.FLIP_TOP_BOTTOM, 5: Image.Transpose.TRANSPOSE,
+             6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
+             8: Image.Transpose.ROTATE_90}[orientation]
+        )
+    )  # fmt: skip
+    header = read_header(path)
+    assert (header.height, header.width) == expected.shape
+    assert (read_image(path, ImageFormat(1, "int16"))[..., 0] == expected).all()
+    assert (read_mask(path) == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_alpha"), [("unassalpha", True), ("assocalpha", True), ("unspecified", False)]
+)
+def test_alpha_is_no_channel_unless_asked_for(tmp_path: Path, kind: str, has_alpha: bool) -> None:
+    bands = np.arange(48, dtype=np.uint16).reshape(3, 4, 4)
+    path = write(tmp_path / "x.tif", bands, photometric="rgb", extrasamples=[kind])
+    assert read_header(path) == Header(4, 3, 4 - has_alpha, "uint16", has_alpha=has_alpha)
+    assert (read_image(path, ImageFormat(4, "uint16")) == bands).all()
+    if has_alpha:
+        assert (read_image(path, ImageFormat(3, "uint16")) == bands[..., :3]).all()
+    else:
+        with pytest.raises(UserError, match="4 channels, the network takes 3"):
+            read_image(path, ImageFormat(3, "uint16"))
+
+
+@pytest.mark.parametrize(("text", "expected"), [("-9999", -9999.0), (" 0.5 ", 0.5), ("none", None)])
+def test_gdal_s_no_data_value(tmp_path: Path, text: str, expected: float | None) -> None:
+    tags = [(42113, 2, 0, text, True)]
+    path = write(tmp_path / "x.tif", np.zeros((4, 4), np.uint8), extratags=tags)
+    assert read_header(path).nodata == expected
+    nan = write(
+        tmp_path / "y.tif", np.zeros((4, 4), np.float32), extratags=[(42113, 2, 0, "nan", True)]
+    )
+    assert np.isnan(read_header(nan).nodata)
+
+
+def test_overviews_are_ignored_and_pages_refused(tmp_path: Path, rng: np.random.Generator) -> None:
+    pixels = rng.integers(0, 255, (64, 48, 3), dtype=np.uint8)
+    for subfile, name in ((1, "x.tif"), (0, "y.tif")):
+        with tifffile.TiffWriter(tmp_path / name) as tiff:
+            tiff.write(pixels, photometric="rgb")
+            tiff.write(pixels[::2, ::2], photometric="rgb", subfiletype=subfile)
+    assert (read_image(tmp_path / "x.tif", ImageFormat(3)) == pixels).all()
+    with pytest.raises(UserError, match=r"y\.tif: holds several frames or pages; save one image"):
+        read_image(tmp_path / "y.tif", ImageFormat(3))
+
+
+@pytest.mark.parametrize("suffix", ["npy", "tif"])
+@pytest.mark.parametrize("dtype", ["int16", "float32", "int32"])
+def test_masks_hold_whole_numbers(tmp_path: Path, suffix: str, dtype: str) -> None:
+    values = np.array([[-1, 0, 300], [7, 7, 32000]], dtype)
+    save = np.save if suffix == "npy" else write
+    save(tmp_path / f"x.{suffix}", values)
+    read = read_mask(tmp_path / f"x.{suffix}")
+    assert read.dtype == np.int32 and read.tolist() == values.tolist()
+    np.save(tmp_path / "z.npy", values[..., None].repeat(2, axis=0))
+    assert read_mask(tmp_path / "z.npy").tolist() == values.repeat(2, axis=0).tolist()
+    for wrong in (0.5, np.nan, np.inf):
+        save(tmp_path / f"y.{suffix}", np.array([[1, wrong]], np.float32))
+        with pytest.raises(UserError, match=r"y\.\w+: mask values are not whole numbers; save one"):
+            read_mask(tmp_path / f"y.{suffix}")
+
+
+def test_masks_of_colours_and_of_two_bands(tmp_path: Path) -> None:
+    colours = np.array([[[255, 0, 0], [0, 128, 7]]] * 4, np.int16)
+    np.save(tmp_path / "x.npy", colours)
+    assert read_mask(tmp_path / "x.npy").tolist() == [[0xFF0000, 0x008007]] * 4
+    np.save(tmp_path / "x.npy", colours[..., :2].repeat(3, axis=1))
+    with pytest.raises(UserError, match="2 bands; a mask has one, or three of colour"):
+        read_mask(tmp_path / "x.npy")
+
+
+def test_nothing_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Pillow and tifffile report bands and tags that they don't know, once per file and reading."""
+    monkeypatch.setattr(logging.root, "handlers", [])  # pytest's, which would take the messages
+    bands = write(tmp_path / "bands.tif", np.zeros((9, 7, 12), np.uint8))
+    whole = bands.read_bytes()
+    read_header(bands)
+    read_image(bands, ImageFormat(12))
+    for place in range(12, len(whole) - 9 * 7 * 12, 12):
+        (tmp_path / "odd.tif").write_bytes(whole[:place] + b"\x77" + whole[place + 1 :])
+        try:
+            read_header(tmp_path / "odd.tif")
+            read_image(tmp_path / "odd.tif", ImageFormat(12))
+        except UserError as error:
+            assert "odd.tif: " in str(error)
+    assert capfd.readouterr() == ("", "")

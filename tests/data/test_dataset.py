@@ -1,0 +1,120 @@
+"""From a pair of files to a sample."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from unet_ddp.data.dataset import PathTable, Sample, SegmentationDataset
+from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.pairs import Pair
+from unet_ddp.errors import UserError
+
+GREY = ImageFormat(1)
+PIXELS = np.arange(8, dtype=np.uint8).reshape(2, 4) * 10
+MASK = np.array([[0, 255, 0, 7], [255, 255, 0, 0]], np.uint8)
+IDS = [[0, 1, 0, IGNORE_ID], [1, 1, 0, 0]]
+
+
+def save(folder: Path, name: str, pixels: np.ndarray, mask: np.ndarray) -> Pair:
+    paths = folder / f"{name}.png", folder / f"{name}_mask.png"
+    for path, array in zip(paths, (pixels, mask), strict=True):
+        Image.fromarray(array).save(path)
+    return Pair(name, *paths)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return save(tmp_path, "a", PIXELS, MASK)
+
+
+def dataset(
+    *pairs: Pair, image_format: ImageFormat = GREY, **options: object
+) -> SegmentationDataset:
+    labels = Labels((0, 255), ignore=7)
+    return SegmentationDataset(
+        list(pairs),
+        labels,
+        image_format,
+        **{"scale": 1.0, **options},  # type: ignore[arg-type]
+    )
+
+
+def read(data: SegmentationDataset, epoch: int = 0, index: int = 0) -> Sample:
+    sample = data[epoch, index]
+    assert isinstance(sample, Sample), sample
+    return sample
+
+
+def test_a_sample_is_the_file_s_pixels_and_class_ids(pair: Pair) -> None:
+    other = save(pair.image.parent, "b", PIXELS + 1, MASK)
+    data = dataset(pair, other)
+    assert len(data) == 2
+    image, mask, index = read(data, index=1)
+    assert image.dtype == mask.dtype == torch.uint8 and index.dtype == torch.int64
+    assert image.shape == (2, 4, 1) and (image[..., 0].numpy() == PIXELS + 1).all()
+    assert mask.tolist() == IDS
+    assert int(index) == 1
+
+
+def test_image_and_mask_are_reduced_alike(pair: Pair) -> None:
+    image, mask, _ = read(dataset(pair, scale=0.5))
+    assert image[..., 0].tolist() == [[25, 45]]  # means of 0 10 40 50 and of 20 30 60 70
+    assert mask.tolist() == [[1, 0]]  # what lies at the centre
+
+
+def test_augmentation_gets_the_key_and_its_views_become_tensors(pair: Pair) -> None:
+    calls = []
+
+    def flip(image: np.ndarray, mask: np.ndarray, **key: int) -> tuple[np.ndarray, np.ndarray]:
+        calls.append(key)
+        return image[:, ::-1], mask[:, ::-1]
+
+    image, mask, _ = read(dataset(pair, augmentation=flip), epoch=5)
+    assert calls == [{"epoch": 5, "index": 0}]
+    assert (image[..., 0].numpy() == PIXELS[:, ::-1]).all()
+    assert mask.tolist() == [row[::-1] for row in IDS]
+
+
+def test_pixels_without_data_are_filled_and_ignored(pair: Pair) -> None:
+    image, mask, _ = read(dataset(pair, image_format=ImageFormat(1, nodata=20.0, fill=(99.0,))))
+    assert image[..., 0].tolist() == [[0, 10, 99, 30], [40, 50, 60, 70]]
+    assert mask.tolist() == [[0, 1, IGNORE_ID, IGNORE_ID], [1, 1, 0, 0]]
+
+
+def test_a_mask_of_another_size_is_named_or_resized(tmp_path: Path) -> None:
+    pair = save(tmp_path, "a", PIXELS, np.kron(MASK, np.ones((3, 2), np.uint8)))
+    error = dataset(pair)[0, 0]
+    assert isinstance(error, UserError)
+    assert str(error) == f"{pair.mask} is 8x6, its image 4x2; resize one, or use --resize-masks"
+    assert read(dataset(pair, resize_masks=True)).mask.tolist() == IDS
+
+
+def test_an_image_of_another_size_than_the_batch_is_named(pair: Pair) -> None:
+    assert read(dataset(pair, size=(2, 4))).image.shape == (2, 4, 1)
+    for size in ((2, 5), (3, 4)):
+        error = dataset(pair, size=size)[0, 0]
+        assert isinstance(error, UserError)
+        expected = f"{pair.image}: 4x2 pixels after scaling, the others {size[1]}x{size[0]}; use"
+        assert str(error).startswith(expected)
+
+
+@pytest.mark.parametrize("part", ["image", "mask"])
+def test_an_unreadable_file_is_an_error_in_the_place_of_its_sample(pair: Pair, part: str) -> None:
+    path: Path = getattr(pair, part)
+    path.write_bytes(path.read_bytes()[:-10])
+    error = dataset(pair)[0, 0]
+    assert isinstance(error, UserError) and str(error).startswith(f"{path}: corrupt or truncated")
+
+
+def test_a_table_of_paths_is_the_paths() -> None:
+    paths = [Path("a/b.png"), Path("ünï/図.png"), Path("c\nd"), Path("e\udcff")]
+    table = PathTable(paths)
+    assert len(table) == 4
+    assert [table[index] for index in range(4)] == paths
+    assert len(PathTable([])) == 0

@@ -1,0 +1,88 @@
+"""Pictures: which pixel has which colour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from unet_ddp.data.drawing import TINT, draw_grid, draw_mask, draw_samples, save_picture, to_rgb
+from unet_ddp.data.labels import IGNORE_ID, Labels
+
+TWO, THREE = Labels((0, 255)), Labels((0xFF0000, 0x00FF00, 0x0000FF), rgb=True)
+WHITE = [255, 255, 255]
+
+
+def test_the_foreground_of_two_is_tinted() -> None:
+    image = np.full((1, 3, 3), 100, np.uint8)
+    drawn = draw_mask(image, np.array([[0, 1, IGNORE_ID]], np.uint8), TWO)
+    assert drawn.dtype == torch.uint8 and drawn.shape == (3, 1, 3)
+    tinted = [(100 + colour) // 2 for colour in TINT]
+    assert drawn[:, 0].T.tolist() == [[100] * 3, tinted, [100] * 3]
+
+
+def test_each_of_several_classes_has_its_colour() -> None:
+    image = np.full((1, 4, 1), 100, np.uint8)
+    drawn = draw_mask(image, np.array([[0, 1, 2, IGNORE_ID]], np.uint8), THREE)
+    assert drawn[:, 0].T.tolist() == [[177, 50, 50], [50, 177, 50], [50, 50, 177], [100] * 3]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.float32])
+def test_any_image_becomes_rgb(dtype: type) -> None:
+    bands = np.array([[[10, 30, 50, 70, 90], [20, 40, 60, 80, 110]]]).astype(dtype)
+    five, two, one = (to_rgb(bands[..., :count]) for count in (5, 2, 1))
+    plain = dtype == np.uint8
+    stretched = [[10, 30, 50], [20, 40, 60]] if plain else [[0, 102, 204], [51, 153, 255]]
+    assert five.dtype == torch.uint8 and five.is_contiguous()
+    assert five[:, 0].T.tolist() == stretched
+    assert one[:, 0].T.tolist() == ([[10] * 3, [20] * 3] if plain else [[0] * 3, [255] * 3])
+    assert two[:, 0].T.tolist() == ([[10] * 3, [20] * 3] if plain else [[0] * 3, [85] * 3])
+
+
+def test_an_image_of_one_value_is_black() -> None:
+    assert to_rgb(np.full((2, 2, 1), 7, np.int16)).unique().tolist() == [0]
+
+
+def sample(size: tuple[int, int], value: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    image = np.full((*size, 3), value, np.uint8)
+    return image, np.zeros(size, np.uint8), np.ones(size, np.uint8)
+
+
+def load(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        assert image.format == "PNG" and image.mode == "RGB"
+        return np.asarray(image)
+
+
+def test_samples_are_rows_of_image_truth_and_prediction(tmp_path: Path) -> None:
+    samples = [sample((2, 3), 10), sample((4, 5), 20)]
+    draw_samples(samples, TWO, tmp_path / "x")
+    picture = load(tmp_path / "x")
+    assert picture.shape == (2 + 4 + 4, 3 * 5 + 2 * 4, 3)
+    for top, left, height, width, value in ((0, 0, 2, 3, 10), (6, 0, 4, 5, 20)):
+        row = picture[top : top + height]
+        tinted = [(value + colour) // 2 for colour in TINT]
+        for place, colour in enumerate(([value] * 3, [value] * 3, tinted)):
+            start = left + place * (width + 4)
+            assert (row[:, start : start + width] == colour).all()
+            assert (row[:, start + width : start + width + 4] == WHITE).all()
+    assert (picture[2:6] == WHITE).all() and (picture[:2, 17:] == WHITE).all()
+
+
+def test_a_grid_has_pairs_in_columns(tmp_path: Path) -> None:
+    samples = [sample((2, 3), 10), sample((1, 3), 20), sample((2, 3), 30)]
+    draw_grid([(image, ids) for image, _, ids in samples], TWO, tmp_path / "x", columns=2)
+    picture = load(tmp_path / "x")
+    assert picture.shape == (2 + 4 + 2, 4 * 3 + 3 * 4, 3)
+    assert picture[0, [0, 7, 14, 21], 0].tolist() == [10, 5, 20, 10]
+    assert picture[6, [0, 7, 14, 21], 0].tolist() == [30, 15, 255, 255]
+    assert (picture[1, 14:] == WHITE).all() and (picture[:2, 3:7] == WHITE).all()
+
+
+def test_a_picture_is_written_as_it_is(tmp_path: Path, rng: np.random.Generator) -> None:
+    picture = torch.from_numpy(rng.integers(0, 256, (3, 4, 6), dtype=np.uint8))
+    save_picture(picture, tmp_path / "x")
+    assert (load(tmp_path / "x") == picture.permute(1, 2, 0).numpy()).all()

@@ -1,0 +1,316 @@
+"""The loaders of a run: the same samples with and without reading processes."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cv2
+import pytest
+import torch
+
+from tests.conftest import make_pair, make_set
+from unet_ddp.config import TrainConfig
+from unet_ddp.data import loaders as module
+from unet_ddp.data.augmentation import Augmentation
+from unet_ddp.data.dataset import Sample, SegmentationDataset
+from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.loaders import (
+    FORK,
+    Loaders,
+    SampleLoader,
+    build_loaders,
+    count_workers,
+    start_worker,
+)
+from unet_ddp.data.pairs import find_pairs
+from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
+from unet_ddp.data.splits import Split
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
+
+COLOUR, LABELS = ImageFormat(3), Labels((0, 255))
+many_workers = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_set(tmp_path, 8, size=(20, 26))
+
+
+def make_dataset(folder: Path, **options: Any) -> SegmentationDataset:
+    pairs = find_pairs(folder / "imgs", folder / "masks")
+    return SegmentationDataset(pairs, LABELS, COLOUR, scale=1.0, **options)
+
+
+def is_same(one: Sample, other: Sample) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@many_workers
+def test_batches_do_not_depend_on_reading_processes(folder: Path) -> None:
+    dataset = make_dataset(folder, augmentation=Augmentation("photo", None, colour=True, seed=3))
+    found = []
+    for workers in (0, 1, 3):
+        sampler = TrainingSampler(8, 4, rank=0, size=1, seed=1)
+        loader = SampleLoader(dataset, sampler, batch_size=2, workers=workers)
+        found.append([])
+        for epoch in (0, 1):
+            sampler.start_at(epoch, epoch)  # the second epoch from its second step on
+            found[-1] += list(loader)
+        loader.close()
+    assert [len(batches) for batches in found] == [6, 6, 6]
+    for batches in found:
+        assert all(map(is_same, batches, found[0]))
+    first = found[0][0]
+    keys = list(TrainingSampler(8, 4, rank=0, size=1, seed=1))[:2]
+    assert first.image.shape == (2, 20, 26, 3) and first.mask.shape == (2, 20, 26)
+    assert first.pair.tolist() == [index for _, index in keys]
+    for place, key in enumerate(keys):
+        assert is_same(Sample(*(part[place] for part in first)), dataset[key])  # type: ignore[arg-type]
+
+
+def test_fetched_together_and_yielded_one_by_one(folder: Path) -> None:
+    dataset = make_dataset(folder)
+    one, several = (
+        list(
+            SampleLoader(
+                dataset,
+                ScoringSampler(8, rank=0, size=1),
+                batch_size=count,
+                workers=0,
+                unbatch=True,
+            )
+        )
+        for count in (1, 3)
+    )
+    assert [sample.image.shape for sample in several] == [(1, 20, 26, 3)] * 8
+    assert all(map(is_same, one, several)) and len(one) == 8
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_unreadable_file_is_its_own_error(folder: Path, workers: int) -> None:
+    bad = folder / "imgs" / "cx.png"
+    bad.write_bytes(b"")
+    sampler = ScoringSampler(8, rank=0, size=1)
+    loader = SampleLoader(make_dataset(folder), sampler, batch_size=2, workers=workers)
+    batches = iter(loader)
+    assert next(batches).pair.tolist() == [0, 1]
+    with pytest.raises(UserError) as caught:
+        next(batches)
+    assert str(caught.value) == f"{bad}: is empty (0 bytes); replace or remove it"
+    loader.close()
+
+
+def test_loading_leaves_torch_s_random_numbers_alone(folder: Path) -> None:
+    before = torch.get_rng_state()
+    list(
+        SampleLoader(
+            make_dataset(folder), ScoringSampler(8, rank=0, size=1), batch_size=1, workers=0
+        )
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Probe(torch.utils.data.Dataset):
+    """Samples that tell about the process that reads them."""
+
+    def __getitem__(self, key: object) -> Sample:
+        signals = [
+            signal.getsignal(each) is signal.SIG_IGN for each in (signal.SIGINT, signal.SIGHUP)
+        ]
+        found = [cv2.getNumThreads(), gc.get_freeze_count() > 0, *signals]
+        return Sample(torch.tensor(found), torch.zeros(1), torch.zeros(1))
+
+
+def test_a_reading_process_has_one_core_and_leaves_signals_to_its_rank() -> None:
+    loader = SampleLoader(Probe(), ScoringSampler(1, rank=0, size=1), batch_size=1, workers=1)
+    threads, *rest = next(iter(loader)).image[0].tolist()
+    loader.close()
+    assert threads <= 1 and rest == [1, 1, 1]
+
+
+def test_reading_in_the_rank_itself_takes_one_core_too(folder: Path) -> None:
+    cv2.setNumThreads(2)
+    SampleLoader(make_dataset(folder), ScoringSampler(8, rank=0, size=1), batch_size=1, workers=0)
+    assert cv2.getNumThreads() <= 1
+
+
+@pytest.mark.parametrize(
+    ("cores", "device", "requested", "expected"),
+    [(4, "cpu", None, 3), (1, "cpu", None, 0), (16, "cpu", None, 8), (4, "cuda", None, 4),
+     (16, "cuda", None, 8), (4, "cpu", 0, 0), (4, "cpu", 12, 12)],
+)  # fmt: skip
+def test_reading_processes_are_the_rank_s_share_of_the_cores(
+    cores: int, device: str, requested: int | None, expected: int
+) -> None:
+    world: Any = SimpleNamespace(cores=cores, device=torch.device(device))
+    assert count_workers(world, requested) == expected
+
+
+# -- the loaders of a run -------------------------------------------------------------------
+
+
+@pytest.fixture
+def options(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What each SampleLoader is made with."""
+    made: list[dict[str, Any]] = []
+
+    class Noted(SampleLoader):
+        def __init__(self, *args: Any, **how: Any) -> None:
+            made.append(how)
+            super().__init__(*args, **how)
+
+    monkeypatch.setattr(module, "SampleLoader", Noted)
+    return iter([made]).__next__()
+
+
+def prepared(folder: Path, **changes: Any) -> Any:
+    pairs = find_pairs(folder / "imgs", folder / "masks")
+    data = {
+        "split": Split(pairs[:6], pairs[6:], ""), "labels": LABELS, "crop_size": None,
+        "smallest": (20, 26), "one_size": (20, 26),
+    }  # fmt: skip
+    return SimpleNamespace(**data | changes)
+
+
+def configured(**groups: dict[str, Any]) -> TrainConfig:
+    config = TrainConfig()
+    given = {"launch": {"workers": 0}, "optimization": {"batch_size": 2}} | groups
+    return replace(
+        config, **{name: replace(getattr(config, name), **g) for name, g in given.items()}
+    )
+
+
+def test_the_loaders_of_a_run(folder: Path, options: list[dict[str, Any]]) -> None:
+    config = configured(
+        data={"augmentation": "none"}, optimization={"batch_size": 1, "accumulate": 2, "seed": 7}
+    )
+    world = World(rank=1, size=2)
+    loaders = build_loaders(config, prepared(folder), image_format=COLOUR, world=world)
+    expected = TrainingSampler(6, 2, rank=1, size=2, seed=7)
+    assert (loaders.sampler.steps, loaders.sampler.per_step) == (1, 2)
+    assert [sample.pair.tolist() for sample in loaders.training] == [[k] for _, k in expected]
+    assert loaders.validation is not None and loaders.notes == []
+    assert [sample.pair.tolist() for sample in loaders.validation] == [[1]]
+    common = {"workers": 0, "pin": False, "timeout": 480.0}
+    assert options == [{**common, "batch_size": 8, "unbatch": True}, {**common, "batch_size": 1}]
+
+
+def test_training_images_are_augmented_by_the_seed_and_validation_s_are_not(folder: Path) -> None:
+    data, world = prepared(folder, crop_size=(16, 16)), World()
+    batches = [
+        next(iter(build_loaders(config, data, image_format=COLOUR, world=world).training))
+        for config in (
+            configured(optimization={"batch_size": 2, "seed": seed}) for seed in (3, 3, 4)
+        )
+    ]
+    assert batches[0].image.shape == (2, 16, 16, 3)
+    assert is_same(batches[0], batches[1])
+    loaders = build_loaders(configured(), data, image_format=COLOUR, world=world)
+    plain = make_dataset(folder)
+    assert loaders.validation is not None
+    for sample, index in zip(loaders.validation, (6, 7), strict=True):
+        assert torch.equal(sample.image[0], plain[0, index].image)  # type: ignore[union-attr]
+
+
+def test_whole_images_must_have_one_size_and_crops_need_not(folder: Path) -> None:
+    make_pair(folder, "ax", size=(24, 26))
+    for crop_size, is_fine in ((None, False), ((16, 16), True)):
+        data = prepared(folder, crop_size=crop_size, one_size=None)
+        training = build_loaders(configured(), data, image_format=COLOUR, world=World()).training
+        try:
+            assert (len(list(training)) == 3) == is_fine
+        except UserError as error:
+            assert not is_fine and "ax.png: 26x24 pixels after scaling, the others 26x20" in str(
+                error
+            )
+
+
+@pytest.mark.parametrize(
+    ("one_size", "image_format", "count"),
+    [(None, COLOUR, 1), ((20, 26), COLOUR, 8), ((512, 512), COLOUR, 2), ((512, 512), ImageFormat(1), 4),
+     ((2048, 2048), COLOUR, 1)],
+)  # fmt: skip
+def test_small_validation_images_of_one_size_are_fetched_together(
+    folder: Path,
+    options: list[dict[str, Any]],
+    one_size: Any,
+    image_format: ImageFormat,
+    count: int,
+) -> None:
+    data = prepared(folder, one_size=one_size)
+    build_loaders(configured(), data, image_format=image_format, world=World())
+    assert options[0]["batch_size"] == count and options[0]["unbatch"]
+
+
+def test_nothing_to_validate_on(folder: Path) -> None:
+    data = prepared(folder)
+    data.split = Split(data.split.training, [], "")
+    loaders = build_loaders(configured(), data, image_format=COLOUR, world=World())
+    assert loaders.validation is None
+    with loaders as entered:
+        assert entered is loaders
+
+
+def test_scale_resized_masks_and_the_cache_reach_the_samples(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    wide = folder / "masks" / "gx.png"
+    wide.write_bytes((make_pair(tmp_path / "wide", "gx", size=(40, 52))[1]).read_bytes())
+    config = configured(
+        data={"scale": 0.5, "resize_masks": True}, launch={"workers": 0, "cache": True}
+    )
+    data = prepared(folder, smallest=(10, 13), one_size=(10, 13))
+    loaders = build_loaders(config, data, image_format=COLOUR, world=World())
+    samples = tmp_path / "caches" / "unet_ddp" / "samples"
+    assert loaders.notes == [f"cache: {samples}"]
+    assert loaders.validation is not None
+    for part in (loaders.training, loaders.validation):
+        assert all(batch.image.shape[1:] == (10, 13, 3) for batch in part)
+    assert len(list(samples.iterdir())) == 8
+
+
+class Closing:
+    """A loader that notes its end."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize(
+    ("error", "closed"), [(None, 1), (UserError("a file"), 1), (RuntimeError("a fault"), 0)]
+)
+def test_reading_processes_are_ended_but_for_a_fault(error: Exception | None, closed: int) -> None:
+    parts: list[Any] = [Closing(), Closing()]
+    sampler = TrainingSampler(1, 1, rank=0, size=1, seed=0)
+    try:
+        with Loaders(parts[0], sampler, parts[1], []):
+            if error is not None:
+                raise error
+    except (UserError, RuntimeError) as raised:
+        assert raised is error
+    assert [part.closed for part in parts] == [closed, closed]
+
+
+def test_closing_ends_the_processes(folder: Path) -> None:
+    loader = SampleLoader(
+        make_dataset(folder), ScoringSampler(8, rank=0, size=1), batch_size=1, workers=1
+    )
+    loader.close()  # none were started
+    next(iter(loader))
+    (process,) = loader._loader._iterator._workers
+    assert process.is_alive() and process.pid is not None
+    loader.close()
+    assert not process.is_alive()
+    assert FORK == "fork" and callable(start_worker)

@@ -1,0 +1,42 @@
+"""Which rank takes which image at which step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
+from unet_ddp.errors import UserError
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_every_world_takes_the_same_global_batches(size: int) -> None:
+    """29 images, 12 in a global batch: two steps, of torch's permutation of seed + epoch."""
+    for epoch in (0, 1):
+        order = torch.randperm(29, generator=torch.Generator().manual_seed(9 + epoch)).tolist()
+        for rank in range(size):
+            sampler = TrainingSampler(29, 12 // size, rank=rank, size=size, seed=9)
+            assert sampler.steps == 2 and len(list(sampler)) == len(sampler) == 24 // size
+            sampler.start_at(epoch, 0)
+            mine = [(epoch, index) for index in order[:24][rank::size]]
+            assert list(sampler) == mine and len(sampler) == 24 // size
+            sampler.start_at(epoch, 1)
+            assert list(sampler) == mine[12 // size :] and len(sampler) == 12 // size
+            sampler.start_at(epoch, 2)
+            assert list(sampler) == [] and len(sampler) == 0
+
+
+def test_a_global_batch_larger_than_the_set_is_refused() -> None:
+    with pytest.raises(UserError, match=r"takes 8 images \(4 for each of 2 .*there are 7 to train"):
+        TrainingSampler(7, 4, rank=0, size=2, seed=0)
+    assert TrainingSampler(8, 4, rank=0, size=2, seed=0).steps == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_scoring_takes_each_image_once(size: int) -> None:
+    for count in range(1, 10):
+        shares = [ScoringSampler(count, rank=rank, size=size) for rank in range(size)]
+        taken = [key for share in shares for key in share]
+        assert sorted(taken) == [(0, index) for index in range(count)]
+        assert [len(share) for share in shares] == [len(list(share)) for share in shares]
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1

@@ -1,0 +1,78 @@
+"""Networks by name: what a checkpoint keeps of them builds them again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from unet_ddp.errors import UserError
+from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
+from unet_ddp.network.unet import UNet
+
+
+@pytest.mark.parametrize(
+    ("model", "encoder", "chosen"),
+    [
+        ("unet", None, Architecture("unet", 3, 2, None, 64, True)),
+        ("U-Net", None, Architecture("unet", 3, 2, None, 64, True)),
+        ("unet", "resnet18", Architecture("unet", 3, 2, "resnet18")),
+        ("U-Net++", None, Architecture("unetplusplus", 3, 2, "resnet34")),
+        ("DeepLabV3_Plus", "mit_b0", Architecture("deeplabv3plus", 3, 2, "mit_b0")),
+    ],
+)
+def test_names_are_read_as_people_write_them(
+    model: str, encoder: str | None, chosen: Architecture
+) -> None:
+    how = {"channels": 3, "num_classes": 2, "width": 64, "bilinear": True}
+    assert choose_architecture(model, encoder, **how) == chosen
+
+
+def test_defaults_are_width_32_and_transposed_convolutions() -> None:
+    chosen = choose_architecture("unet", None, channels=1, num_classes=5)
+    assert chosen == Architecture("unet", 1, 5, None, width=32, bilinear=False)
+
+
+@pytest.mark.parametrize("bilinear", [False, True])
+def test_a_network_is_built_again_from_plain_values(bilinear: bool) -> None:
+    """The keys are those of released checkpoints."""
+    chosen = Architecture("unet", 4, 3, None, 2, bilinear)
+    plain = chosen.to_dict()
+    assert plain == {
+        "model": "unet", "channels": 4, "num_classes": 3, "encoder": None, "width": 2,
+        "bilinear": bilinear,
+    }  # fmt: skip
+    assert Architecture.from_dict(plain) == chosen
+    network = build_network(Architecture.from_dict(plain))
+    assert isinstance(network, UNet) and not network.checkpointing
+    network.load_state_dict(UNet(4, 3, width=2, bilinear=bilinear).state_dict())
+    weight = network.down1.maxpool_conv[1].double_conv[0].weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert build_network(chosen, checkpointing=True).checkpointing
+
+
+def test_an_encoder_is_built_with_the_channels_and_classes_of_the_data() -> None:
+    chosen = choose_architecture("fpn", "tu-mobilenetv3_small_050", channels=5, num_classes=4)
+    network = build_network(chosen).eval()
+    with torch.no_grad():
+        assert network(torch.zeros(1, 5, 32, 32)).shape == (1, 4, 32, 32)
+
+
+def test_a_line_about_the_network() -> None:
+    classic = "classic U-Net of width 32, {} upsampling, 3 channels, 2 classes"
+    assert str(Architecture("unet", 3, 2)) == classic.format("transposed")
+    assert str(Architecture("unet", 3, 2, bilinear=True)) == classic.format("bilinear")
+    assert str(Architecture("fpn", 1, 9, "resnet18")) == "fpn with resnet18, 1 channels, 9 classes"
+
+
+@pytest.mark.parametrize(
+    ("encoder", "how", "message"),
+    [
+        (None, {"encoder_weights": "imagenet"}, r"--encoder-weights imagenet: .*use --encoder too"),
+        ("resnet18", {"checkpointing": True}, "--checkpointing: only the classic U-Net"),
+    ],
+)
+def test_what_a_network_does_not_have_is_a_mistake(
+    encoder: str | None, how: dict, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        build_network(Architecture("unet", 3, 2, encoder), **how)

@@ -1,0 +1,105 @@
+"""Networks of segmentation-models-pytorch: any size, its parameter names, its errors in a line."""
+
+from __future__ import annotations
+
+import pytest
+import segmentation_models_pytorch
+import torch
+
+from unet_ddp.errors import UserError
+from unet_ddp.network import smp
+
+SMALL = {"channels": 3, "num_classes": 4, "encoder_weights": None}
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 40), (33, 64), (64, 32)])
+def test_any_size_is_padded_below_and_to_the_right(size: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    network = smp.build("fpn", "tu-mobilenetv3_small_050", **SMALL).eval()
+    padded = torch.zeros(1, 3, *(-(-side // 32) * 32 for side in size))
+    images = torch.randn(1, 3, *size)
+    padded[..., : size[0], : size[1]] = images
+    with torch.no_grad():
+        expected = super(smp._AnySize, network).forward(padded)[..., : size[0], : size[1]]
+        assert torch.equal(network(images), expected)
+
+
+def test_parameters_keep_their_names() -> None:
+    """So that weights made by smp's own classes load."""
+    theirs = segmentation_models_pytorch.Unet(
+        "resnet18", encoder_weights=None, in_channels=3, classes=4
+    )
+    network = smp.build("unet", "resnet18", **SMALL)
+    network.load_state_dict(theirs.state_dict())
+    assert type(network).__name__ == "Unet"
+
+
+@pytest.mark.parametrize(
+    ("model", "encoder", "message"),
+    [
+        ("yolo", "resnet18", "--model yolo: unknown; expected one of deeplabv3, .* unetplusplus"),
+        ("fpn", "resnet7", r"--model fpn --encoder resnet7: can't be built \(.*resnet7"),
+        ("unet", "tu-nonsense", "--encoder tu-nonsense: can't be built"),
+    ],
+)
+def test_unknown_networks_are_named(model: str, encoder: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        smp.build(model, encoder, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ("imagenet", r"--encoder-weights imagenet: can't download .* resnet18 \(no connection\)"),
+        ("imgnet", "--model unet --encoder resnet18: can't be built .*imgnet"),
+    ],
+)
+def test_weights_that_can_not_be_downloaded(
+    monkeypatch: pytest.MonkeyPatch, weights: str, message: str
+) -> None:
+    def no_connection(*_: object, **__: object) -> None:
+        raise OSError("no\n connection")
+
+    monkeypatch.setattr("segmentation_models_pytorch.encoders.hf_hub_download", no_connection)
+    with pytest.raises(UserError, match=message):
+        smp.build("unet", "resnet18", **{**SMALL, "encoder_weights": weights})
+
+
+@pytest.mark.parametrize(
+    ("encoder", "asked", "given"),
+    [
+        ("tu-resnet18", "imagenet", True),
+        ("tu-resnet18", None, None),
+        ("resnet18", "ssl", "ssl"),
+    ],
+)
+def test_smp_is_asked_for_weights_in_its_own_way(
+    monkeypatch: pytest.MonkeyPatch, encoder: str, asked: str | None, given: object
+) -> None:
+    class Recording(torch.nn.Module):
+        def __init__(self, **how: object) -> None:
+            super().__init__()
+            self.how = how
+
+    known = segmentation_models_pytorch.MODEL_ARCHITECTURES_MAPPING
+    monkeypatch.setitem(known, "recording", Recording)
+    network = smp.build("recording", encoder, channels=5, num_classes=7, encoder_weights=asked)
+    assert network.how == {
+        "encoder_name": encoder, "encoder_weights": given, "in_channels": 5, "classes": 7
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(KeyError("a" * 999), "'" + "a" * 199), (RuntimeError(), "RuntimeError")],
+)
+def test_a_long_reason_is_one_line_of_at_most_200_characters(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    class Failing(torch.nn.Module):
+        def __init__(self, **_: object) -> None:
+            raise error
+
+    monkeypatch.setitem(segmentation_models_pytorch.MODEL_ARCHITECTURES_MAPPING, "x", Failing)
+    with pytest.raises(UserError, match=rf"built \({reason}\);"):
+        smp.build("x", "resnet18", **SMALL)

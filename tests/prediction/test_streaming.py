@@ -1,0 +1,182 @@
+"""Readers of rows: the pixels that reading the image whole gives."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+
+from tests.prediction.models import noise
+from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.formats.read import read_image
+from unet_ddp.data.formats.resize import resize_area, scaled_size
+from unet_ddp.errors import UserError
+from unet_ddp.prediction import streaming as module
+from unet_ddp.prediction.streaming import ArrayReader, ScaledReader, TiffReader
+
+
+class Counting(ArrayReader):
+    """Notes which rows were read."""
+
+    def __init__(self, pixels: Any) -> None:
+        super().__init__(pixels)
+        self.calls: list[tuple[int, int]] = []
+
+    def read(self, top: int, bottom: int) -> Any:
+        self.calls.append((top, bottom))
+        return super().read(top, bottom)
+
+
+@pytest.mark.parametrize("at_once", [200, 1 << 24])
+@pytest.mark.parametrize("size", [(150, 100), (151, 103), (64, 64), (7, 5)])
+@pytest.mark.parametrize("scale", [1.0, 0.5, 0.125, 0.37, 1 / 3])
+def test_scaled_rows_are_the_scaled_wholes(
+    size: tuple[int, int], scale: float, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_AT_ONCE", at_once)
+    image = noise(*size)
+    small = scaled_size(*size, scale)
+    whole = resize_area(image, small)
+    reader = ScaledReader(ArrayReader(image), small)
+    exact = Fraction(size[0], small[0]).denominator <= 64 or at_once > 200
+    for top in range(0, small[0], 6):  # overlapping
+        rows = reader.read(top, min(top + 9, small[0]))
+        assert len(rows) == min(9, small[0] - top)
+        if exact:
+            assert np.array_equal(rows, whole[top : top + 9])
+    assert np.array_equal(reader.read(0, small[0]), whole) or not exact
+
+
+def test_rows_of_the_last_call_are_not_read_again() -> None:
+    source = Counting(noise(64, 8))
+    reader = ScaledReader(source, (32, 4))
+    reader.read(0, 8)
+    assert np.array_equal(reader.read(4, 12), resize_area(source.pixels, (32, 4))[4:12])
+    reader.read(5, 9)
+    reader.read(20, 24)
+    assert source.calls == [(0, 16), (16, 24), (40, 48)]
+
+
+def test_a_ratio_without_small_groups_is_weighted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AT_ONCE", 1000)
+    image, small = noise(1201, 50), (600, 25)
+    whole = resize_area(image, small).astype(int)
+    source = Counting(image)
+    reader = ScaledReader(source, small)
+    found = np.concatenate([reader.read(a, a + 60) for a in range(0, 600, 60)]).astype(int)
+    assert max(bottom - top for top, bottom in source.calls) < 60
+    assert np.abs(found - whole).max() <= 1  # the last bit of a mean
+    assert (found != whole).mean() < 0.01
+    floats = ScaledReader(ArrayReader(image.astype(np.float32)), small).read(0, 600)
+    assert np.abs(floats - resize_area(image.astype(np.float32), small)).max() < 1e-3
+
+
+@pytest.mark.parametrize("how", [
+    {}, {"tile": (64, 48)}, {"rowsperstrip": 7}, {"tile": (64, 64), "compression": "zlib"},
+    {"rowsperstrip": 16, "compression": "zlib", "predictor": True}, {"byteorder": ">"},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_tiffs_of_all_layouts_are_read_by_rows(tmp_path: Path, how: Any, dtype: Any) -> None:
+    image = noise(150, 131).astype(dtype) * (1 if dtype is np.uint8 else 257)
+    tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb", **how)
+    reader = TiffReader.open(tmp_path / "a.tif", ImageFormat(3, np.dtype(dtype).name))
+    assert reader is not None and (reader.height, reader.width) == (150, 131)
+    for top, bottom in ((0, 1), (0, 150), (60, 70), (63, 129), (64, 128), (149, 150)):
+        rows = reader.read(top, bottom)
+        assert rows.dtype == dtype and np.array_equal(rows, image[top:bottom])
+    reader.close()
+    assert TiffReader.open(tmp_path / "a.tif", ImageFormat(4, "uint8")) is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "how", "wanted", "expected"),
+    [
+        (noise(9, 8)[..., 0], {}, ImageFormat(1), noise(9, 8)[..., :1]),
+        (noise(9, 8)[..., 0], {}, ImageFormat(3), noise(9, 8)[..., :1].repeat(3, 2)),
+        (
+            np.dstack([noise(9, 8), noise(9, 8, 1)[..., 0]]),
+            {"photometric": "rgb", "extrasamples": ["unassalpha"]},
+            ImageFormat(3),
+            noise(9, 8),
+        ),
+        (
+            np.dstack([noise(9, 8), noise(9, 8, 1)[..., 0]]),
+            {"photometric": "rgb", "extrasamples": ["unassalpha"]},
+            ImageFormat(4),
+            None,  # which of the four is alpha is for the reader of whole images to say
+        ),
+        (noise(9, 8).transpose(2, 0, 1), {"photometric": "rgb", "planarconfig": "separate"},
+         ImageFormat(3), None),
+        (noise(9, 8)[..., 0], {"photometric": "miniswhite"}, ImageFormat(1), None),
+        (noise(9, 8)[..., 0], {"extratags": [(274, "H", 1, 6, True)]}, ImageFormat(1), None),
+        (noise(9, 8)[..., 0] > 99, {}, ImageFormat(1), None),
+        (noise(9, 8)[..., 0], {}, ImageFormat(1, "uint16"), None),
+        (noise(9, 8).transpose(2, 0, 1), {"photometric": "minisblack"}, ImageFormat(3), None),
+    ],
+)  # fmt: skip
+def test_channels_are_those_wanted_or_the_image_is_read_whole(
+    tmp_path: Path, stored: Any, how: Any, wanted: ImageFormat, expected: Any
+) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", stored, **how)
+    reader = TiffReader.open(tmp_path / "a.tif", wanted)
+    if expected is None:
+        assert reader is None
+        return
+    assert reader is not None and np.array_equal(reader.read(2, 7), expected[2:7])
+    reader.close()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 0.3])
+@pytest.mark.parametrize(
+    ("nodata", "dtype"), [(None, "float32"), (float("nan"), "float32"), (-9.0, "int16")]
+)
+def test_floats_and_nodata_are_read_by_rows_as_whole(
+    tmp_path: Path, nodata: float | None, dtype: str, scale: float
+) -> None:
+    image = (noise(150, 130).astype("float32") * 0.01).astype(dtype)
+    if nodata is not None:
+        image[20:50, 30:60] = nodata
+    path, wanted = tmp_path / "a.tif", ImageFormat(3, dtype, nodata, (1.0, 2.0, 3.0))
+    tifffile.imwrite(path, image, photometric="rgb", tile=(64, 64), compression="zlib")
+    reader = TiffReader.open(path, wanted)
+    assert reader is not None
+    whole = read_image(path, wanted, scale=scale)
+    scaled = ScaledReader(reader, whole.shape[:2])
+    parts = [scaled.read(a, min(a + 9, len(whole))) for a in range(0, len(whole), 9)]
+    found = np.concatenate(parts)
+    assert found.dtype == whole.dtype and np.abs(found - whole).max() < 1e-5
+    if nodata is not None:
+        assert reader.read(30, 31)[0, 40].tolist() == [1, 2, 3]
+    scaled.close()
+
+
+def test_nan_deep_in_a_tiff_is_an_error_when_it_is_read(tmp_path: Path) -> None:
+    image = np.zeros((90, 40, 3), np.float32)
+    image[77, 5] = np.nan
+    tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb")
+    reader = TiffReader.open(tmp_path / "a.tif", ImageFormat(3, "float32"))
+    assert reader is not None and reader.read(0, 70).sum() == 0
+    with pytest.raises(UserError, match=r"a\.tif: nan or infinity in 1 pixel"):
+        reader.read(70, 90)
+    reader.close()
+
+
+def test_a_damaged_strip_is_an_error_when_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, noise(90, 40), photometric="rgb", compression="zlib", rowsperstrip=10)
+    with tifffile.TiffFile(path) as tiff:
+        offset = tiff.pages[0].dataoffsets[8]
+    content = bytearray(path.read_bytes())
+    content[offset : offset + 20] = b"x" * 20
+    path.write_bytes(content)
+    reader = TiffReader.open(path, ImageFormat(3))
+    assert reader is not None and np.array_equal(reader.read(0, 80), noise(90, 40)[:80])
+    with pytest.raises(UserError, match=r"a\.tif: corrupt or truncated \(.*\); replace it"):
+        reader.read(79, 81)
+    reader.close()
+    (tmp_path / "b.tif").write_bytes(b"II*\0no image")
+    assert TiffReader.open(tmp_path / "b.tif", ImageFormat(3)) is None

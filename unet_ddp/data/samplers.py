@@ -1,0 +1,73 @@
+"""Which images each rank takes at each step, in training and in scoring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch.utils.data import DistributedSampler, Sampler
+
+from unet_ddp.data.dataset import Key
+from unet_ddp.errors import UserError
+
+
+class TrainingSampler(DistributedSampler[Key]):
+    """This rank's keys of an epoch, from any step on.
+
+    Step k takes the same global batch on any number of ranks: torch's DistributedSampler deals a
+    permutation of (seed, epoch) to the ranks one by one. Images left over from the last whole
+    global batch are dropped.
+
+    Args:
+        count: number of training images.
+        per_step: images per rank in one step of the optimizer.
+        rank: this rank.
+        size: number of ranks.
+        seed: of the permutations.
+
+    Raises:
+        UserError: there are fewer images than a global batch takes.
+    """
+
+    def __init__(self, count: int, per_step: int, *, rank: int, size: int, seed: int) -> None:
+        super().__init__(
+            range(count),  # type: ignore[arg-type]  # only its length is used
+            num_replicas=size,
+            rank=rank,
+            seed=seed,
+            drop_last=True,
+        )
+        self.per_step = per_step
+        self.first_step = 0
+        self.steps = count // (per_step * size)
+        """Steps of the optimizer in a whole epoch."""
+        if self.steps == 0:
+            raise UserError(
+                f"--batch-size: one step takes {per_step * size} images ({per_step} for each of "
+                f"{size} process(es)), but there are {count} to train on; use a smaller one"
+            )
+
+    def start_at(self, epoch: int, step: int) -> None:
+        """Make the next pass begin at `step` of `epoch`: index arithmetic, nothing is replayed."""
+        self.set_epoch(epoch)
+        self.first_step = step
+
+    def __iter__(self) -> Iterator[Key]:
+        indices: list[int] = list(super().__iter__())  # type: ignore[arg-type]
+        mine = indices[self.first_step * self.per_step : self.steps * self.per_step]
+        return ((self.epoch, index) for index in mine)
+
+    def __len__(self) -> int:
+        return (self.steps - self.first_step) * self.per_step
+
+
+class ScoringSampler(Sampler[Key]):
+    """This rank's share of all images, not padded: no image is counted twice."""
+
+    def __init__(self, count: int, *, rank: int, size: int) -> None:
+        self.indices = range(rank, count, size)
+
+    def __iter__(self) -> Iterator[Key]:
+        return ((0, index) for index in self.indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)

@@ -1,0 +1,150 @@
+"""report.html and samples.png, written into the folder of a run."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from unet_ddp.data.drawing import draw_samples
+from unet_ddp.data.formats.read import read_image, read_mask
+from unet_ddp.data.pairs import Pair
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
+from unet_ddp.evaluation.dataset import EvaluationDataset
+from unet_ddp.evaluation.report.gallery import make_gallery
+from unet_ddp.evaluation.report.page import Page, render
+from unet_ddp.evaluation.results import Evaluation
+from unet_ddp.evaluation.scoring import score_pairs
+from unet_ddp.evaluation.tables import headline, show
+from unet_ddp.evaluation.validation_split import resizes_masks
+from unet_ddp.files import replacing, write_errors, write_text
+from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.runs.checkpoint import load
+from unet_ddp.runs.weights import SavedModel, read_model
+
+_SAMPLES = 4
+
+
+def write_report(
+    folder: Path,
+    pairs: list[Pair],
+    world: World,
+    *,
+    notes: Sequence[str] = (),
+    workers: int | None = None,
+) -> Path:
+    """Score the run's best network on `pairs`, write report.html, and return its path.
+
+    All ranks score, at the network's scale and by the most probable class, as validation does.
+    Without pairs or best.pt the page has the curves alone; `notes` say why at its head.
+
+    Raises:
+        UserError: a file that can't be read or written, on every rank.
+    """
+    source = folder / "best.pt"
+    model, best, resize_masks = world.on_main(lambda: _read_best(source))
+    evaluation = None
+    if model is not None and pairs:
+        predictor = Predictor.from_model(model, source, device=world.device, fold=False)
+        dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
+        evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
+
+    def write() -> Path:
+        history, path = _read_rows(folder / "metrics.csv"), folder / "report.html"
+        page = Page(
+            title=folder.absolute().name,
+            facts=_facts(model, best, evaluation, len(history)),
+            evaluation=evaluation,
+            pictures=make_gallery(evaluation, predictor, dataset) if evaluation else [],
+            history=history,
+            settings=_read_settings(folder / "config.yaml"),
+            notes=notes,
+        )
+        with write_errors(path):
+            write_text(path, render(page))
+        return path
+
+    return world.on_main(write)
+
+
+def _read_best(path: Path) -> tuple[SavedModel | None, dict[str, Any] | None, bool]:
+    """Return the best network, its "score" and "epoch" (from 0), and if its run resized masks."""
+    if not path.is_file():
+        return None, None, False
+    content = load(path)
+    return read_model(path), content.get("best"), resizes_masks(content)
+
+
+def _facts(
+    model: SavedModel | None,
+    best: dict[str, Any] | None,
+    evaluation: Evaluation | None,
+    epochs: int,
+) -> list[tuple[str, str]]:
+    """Return the entries at the head of the page."""
+    facts = []
+    if best is not None:
+        of_all = f" of {epochs}" if epochs else ""
+        score = f"{show(best['score'])} (epoch {best['epoch'] + 1}{of_all})"
+        facts.append(("validation Dice", score))
+    if evaluation is not None:
+        facts += headline(evaluation)[1:]
+    if model is not None:
+        facts.append(("network", str(model.architecture)))
+    return facts
+
+
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text(encoding="utf-8")) or {} if path.is_file() else {}
+
+
+def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path | None:
+    """Write samples.png, the best network's masks of a few pairs; None without either.
+
+    Raises:
+        UserError: it can't be written, or an image can't be read any more.
+    """
+    best, path, samples = folder / "best.pt", folder / "samples.png", []
+    if not best.is_file() or not pairs:
+        return None
+    predictor = Predictor.from_checkpoint(best, device=device.type)
+    scale = predictor.preprocessing.scale
+    for pair in pairs[:: max(1, len(pairs) // _SAMPLES)][:_SAMPLES]:
+        image = read_image(pair.image, predictor.format, scale=scale)
+        truth = predictor.labels.to_ids(read_mask(pair.mask, scale=scale), pair.mask)
+        samples.append((image, truth, predictor.predict_scaled(image, image.shape[:2]).ids))
+    with write_errors(path), replacing(path) as temporary:
+        draw_samples(samples, predictor.labels, temporary)
+    return path
+
+
+def write_reports(
+    folder: Path, pairs: list[Pair], world: World, workers: int | None, log: Callable[[str], None]
+) -> None:
+    """Write samples.png and report.html of a run that has ended, and log where they are.
+
+    The run is saved: a failure here is a warning.
+    """
+    best = folder / "best.pt"
+    try:
+        picture = world.on_main(lambda: write_samples(folder, pairs, world.device))
+        if picture is not None:
+            score = load(best)["best"]
+            log(f"best: epoch {score['epoch'] + 1}, validation Dice {score['score']:.4f}; {best}")
+            log(f"samples: {picture} (image, truth, prediction)")
+        page = write_report(folder, pairs, world, workers=workers)
+        log(f"report: {page}")
+    except UserError as error:
+        log(f"warning: {error}; write it later with python -m unet_ddp report {folder}")

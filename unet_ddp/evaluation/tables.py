@@ -1,0 +1,166 @@
+"""Scores of an evaluation as text: the result files, and the table in the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from unet_ddp.evaluation.results import COLUMNS, ClassScores, Evaluation
+from unet_ddp.metrics.scores import ratio
+
+FILES = (
+    "scores.json",
+    "per_image.csv",
+    "confusion.csv",
+    "threshold.csv",
+    "calibration.csv",
+    "report.html",
+)
+"""All that `evaluate` writes; threshold.csv for two classes only."""
+
+Row = Sequence[str | int | float]
+
+
+def result_files(evaluation: Evaluation, about: Mapping[str, Any]) -> dict[str, str]:
+    """Return the text of all result files but report.html, the same on any number of ranks.
+
+    The entries of `about`, which say what was scored, stand at the head of scores.json.
+    """
+    files = {
+        "scores.json": _json({**about, **summary(evaluation)}),
+        "per_image.csv": _csv(per_image_rows(evaluation)),
+        "confusion.csv": _csv(_confusion_rows(evaluation)),
+        "calibration.csv": _csv(_calibration_rows(evaluation)),
+    }
+    if evaluation.curve is not None:
+        files["threshold.csv"] = _csv(_threshold_rows(evaluation))
+    return files
+
+
+def summary(evaluation: Evaluation) -> dict[str, Any]:
+    """Return all scores over the whole set as plain values."""
+    scores, curve, table = evaluation.scores, evaluation.curve, evaluation.confusion
+    tolerance = evaluation.tolerance
+    entries: dict[str, Any] = {
+        "images": len(evaluation.records),
+        "size": "the images' own" if evaluation.full_size else "the network's scale",
+        "threshold": evaluation.threshold,
+        "boundary_tolerance": "0.75 % of the diagonal" if tolerance is None else tolerance,
+        "dice": scores.dice,
+        "iou": scores.iou,
+        "pixel_accuracy": ratio(int(table.trace()), int(table.sum())),
+        "calibration_error": evaluation.calibration.error,
+        "dice_as_trained": evaluation.dice_as_trained,
+    }
+    if curve is not None:
+        entries["dice_at_0.5"] = curve.dice_at(0.5)
+        entries["best_threshold"] = curve.best
+        entries["dice_at_best_threshold"] = curve.dice_at(curve.best)
+    pixels = zip(evaluation.classes, table.sum(axis=1), table.sum(axis=0), strict=True)
+    entries["classes"] = [
+        {**row._asdict(), "pixels": int(true), "predicted_pixels": int(predicted)}
+        for row, true, predicted in pixels
+    ]
+    return entries
+
+
+def per_image_rows(evaluation: Evaluation) -> Iterable[Row]:
+    """Yield a heading, then a row per image: its Dice and IoU, then the scores of each class."""
+    names, scores = evaluation.labels.class_names, ClassScores._fields[1:]
+    yield ["image", "dice", "iou", *(f"{score}_{name}" for name in names for score in scores)]
+    for record in evaluation.records:
+        classes = ClassScores.of_all(names, record.scores, record.boundaries)
+        cells = (cell for row in classes for cell in row[1:])
+        yield [record.name, record.scores.dice, record.scores.iou, *cells]
+
+
+def _confusion_rows(evaluation: Evaluation) -> Iterable[Row]:
+    names = evaluation.labels.class_names
+    yield ["truth \\ prediction", *names]
+    for name, row in zip(names, evaluation.confusion.tolist(), strict=True):
+        yield [name, *row]
+
+
+def _threshold_rows(evaluation: Evaluation) -> Iterable[Row]:
+    curve = evaluation.curve
+    assert curve is not None
+    yield ["threshold", "dice", "iou", "precision", "recall"]
+    columns = (curve.thresholds, curve.dice, curve.iou, curve.precision, curve.recall)
+    yield from zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _calibration_rows(evaluation: Evaluation) -> Iterable[Row]:
+    yield ["from", "to", "pixels", "confidence", "accuracy"]
+    for each in evaluation.calibration.bins:
+        yield [each.low, each.high, each.pixels, each.confidence, each.accuracy]
+
+
+def _csv(rows: Iterable[Row]) -> str:
+    """Return rows as CSV, numbers to the last digit, nan as an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in rows:
+        writer.writerow(["" if isinstance(c, float) and math.isnan(c) else c for c in row])
+    return text.getvalue()
+
+
+def _json(entries: Mapping[str, Any]) -> str:
+    """Return entries as JSON, nan as null."""
+    plain = _without_nan(entries)
+    return json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+# -- terminal and page ---------------------------------------------------------------------
+
+
+def show(score: float) -> str:
+    """Return a score with four decimals, or a dash for nan."""
+    return "-" if math.isnan(score) else f"{score:.4f}"
+
+
+def headline(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Return the most important scores over the whole set by name, Dice first."""
+    entries = [
+        ("Dice", show(evaluation.scores.dice)),
+        ("IoU", show(evaluation.scores.iou)),
+        ("calibration error", show(evaluation.calibration.error)),
+    ]
+    if evaluation.curve is not None:
+        best = evaluation.curve.best
+        dice = show(evaluation.curve.dice_at(best))
+        entries.append(("best threshold", f"{best:.3f} (Dice {dice})"))
+    return entries
+
+
+def terminal_table(evaluation: Evaluation) -> list[str]:
+    """Return lines: a table with a row per class, the whole set's scores, the worst images."""
+    scores, classes = evaluation.scores, evaluation.classes
+    width = max(len("class"), *(len(row.name) for row in classes))
+    table = [("class", *COLUMNS), *((row.name, *map(show, row[1:])) for row in classes)]
+    lines = [
+        "",
+        *(f"{n:<{width}}   {'  '.join(f'{c:<10}' for c in c)}".rstrip() for n, *c in table),
+    ]
+    what = "of the foreground" if len(classes) == 2 else "mean of the classes that occur"
+    lines += ["", f"Dice {scores.dice:.4f}, IoU {scores.iou:.4f} ({what})"]
+    curve, calibration = evaluation.curve, f"{evaluation.calibration.error:.4f}"
+    lines.append(f"expected calibration error {calibration}")
+    if curve is not None:
+        lines[-1] += (
+            f"; best threshold for these images {curve.best:.3f} (Dice "
+            f"{curve.dice_at(curve.best):.4f}; {curve.dice_at(0.5):.4f} at 0.5)"
+        )
+    worst = (f"{record.name} {show(record.scores.dice)}" for record in evaluation.worst(3))
+    return [*lines, f"worst: {', '.join(worst)}"]

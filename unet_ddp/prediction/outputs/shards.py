@@ -1,0 +1,94 @@
+"""Files with a line for each image of a job, to which several processes contribute."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
+from unet_ddp.prediction.prediction import Ids
+
+
+@dataclass(frozen=True)
+class ListFile:
+    """A file with a line for each image between a header and a footer."""
+
+    path: Path
+    format: Callable[[str, Ids], str]
+    """From an image's name and class ids (H, W) to its line; empty for none."""
+    header: bytes
+    separator: bytes = b""
+    """Between two images' lines, before the line break."""
+    footer: bytes = b""
+
+    def merge(self, size: int) -> None:
+        """Write the file from the shards of all `size` processes."""
+        with (
+            write_errors(self.path),
+            replacing(self.path) as temporary,
+            temporary.open("wb") as file,
+        ):
+            file.write(self.header)
+            separator = b"\n"
+            for line in filter(None, read_shards(self.path, size)):
+                file.write(separator + line)
+                separator = self.separator + b"\n"
+            file.write(b"\n" + self.footer)
+
+
+class ShardFile:
+    """One process's lines for a list, in a temporary file next to it.
+
+    The lines of a hundred thousand images need not fit into memory.
+    """
+
+    def __init__(self, list_file: ListFile, rank: int) -> None:
+        self.list_file = list_file
+        self._path = _shard_path(list_file.path, rank)
+        self._lock = Lock()
+        register_temporary(self._path)
+        with write_errors(list_file.path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("wb")
+
+    def add(self, index: int, name: str, ids: Ids) -> None:
+        """Add the line of the image at `index`, from any thread."""
+        line = self.list_file.format(name, ids).encode("utf-8", "surrogateescape")
+        assert b"\n" not in line
+        with self._lock:
+            self._file.write(b"%d\t%s\n" % (index, line))
+            self._file.flush()  # another process will read it
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._file.close()
+        remove_temporary(self._path)
+
+
+def read_shards(path: Path, size: int) -> Iterator[bytes]:
+    """Yield the lines of all `size` processes' shards, ordered by image."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(_shard_path(path, rank).open("rb")) for rank in range(size)]
+        lines: list[tuple[int, int, int]] = []  # index of the image, rank, offset
+        for rank, file in enumerate(files):
+            offset = 0
+            for line in file:
+                lines.append((int(line[: line.index(b"\t")]), rank, offset))
+                offset += len(line)
+        for _, rank, offset in sorted(lines):
+            files[rank].seek(offset)
+            yield files[rank].readline().partition(b"\t")[2].rstrip(b"\n")
+
+
+def remove_stale_shards(path: Path) -> None:
+    """Remove the shards that a killed job, perhaps of more processes, left of a list."""
+    for shard in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        shard.unlink(missing_ok=True)
+
+
+def _shard_path(path: Path, rank: int) -> Path:
+    return path.with_name(f".{path.name}.{rank}.part")

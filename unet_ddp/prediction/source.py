@@ -1,0 +1,84 @@
+"""Images opened for prediction: at the network's scale, in memory or read in bands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from unet_ddp.data.formats.header import ImageFormat, Pixels
+from unet_ddp.data.formats.read import read_header, read_image
+from unet_ddp.data.formats.resize import resize_area, scaled_size
+from unet_ddp.errors import UserError
+from unet_ddp.prediction.streaming import ArrayReader, RowReader, ScaledReader, TiffReader
+
+_STREAMED = 1 << 24  # pixels from which a TIFF is read in bands
+
+
+@dataclass(frozen=True)
+class SourceImage:
+    """An image at the network's scale."""
+
+    reader: RowReader
+    """Of the scaled image."""
+    size: tuple[int, int]
+    """(height, width) of the image itself."""
+    path: Path | None = None
+    """None for an image that was passed as an array."""
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """(height, width) of the scaled image."""
+        return self.reader.height, self.reader.width
+
+    def read(self) -> Pixels:
+        """Return all of the scaled image (H, W, C)."""
+        return self.reader.read(0, self.reader.height)
+
+
+def open_image(path: Path, wanted: ImageFormat, scale: float) -> SourceImage:
+    """Open the image at `path`, scaled; a large TIFF is read when its rows are asked for.
+
+    Raises:
+        UserError: it can't be read, or is not of the wanted format.
+    """
+    if path.suffix.lower() in (".tif", ".tiff"):
+        tiff = TiffReader.open(path, wanted)
+        if tiff is not None and tiff.height * tiff.width >= _STREAMED:
+            size = tiff.height, tiff.width
+            return SourceImage(ScaledReader(tiff, scaled_size(*size, scale)), size, path)
+        if tiff is not None:
+            tiff.close()
+    header = read_header(path)
+    pixels = read_image(path, wanted, scale=scale)
+    return SourceImage(ArrayReader(pixels), (header.height, header.width), path)
+
+
+def open_array(
+    image: Image.Image | NDArray[np.generic], wanted: ImageFormat, scale: float
+) -> SourceImage:
+    """Scale a Pillow image or an array (H, W) or (H, W, C).
+
+    Raises:
+        UserError: it is not of the wanted format.
+    """
+    if isinstance(image, Image.Image):
+        is_deep = image.mode.startswith(("I", "F"))
+        mode = "L" if wanted.channels == 1 else "RGB"
+        image = np.asarray(image if is_deep else image.convert(mode))
+        image = image.astype(wanted.dtype) if is_deep else image
+    pixels = image if image.ndim == 3 else image[..., None]
+    if pixels.shape[2] == 1 and wanted.channels == 3:
+        pixels = np.repeat(pixels, 3, axis=2)
+    if pixels.ndim != 3 or pixels.shape[2] != wanted.channels or pixels.dtype != wanted.dtype:
+        raise UserError(
+            f"an array of shape {image.shape} and type {image.dtype}: the network takes "
+            f"(H, W, {wanted.channels}) of {wanted.dtype}"
+        )
+    size = pixels.shape[0], pixels.shape[1]
+    scaled = resize_area(cast(Pixels, pixels), scaled_size(*size, scale))
+    return SourceImage(ArrayReader(scaled), size)

@@ -1,0 +1,192 @@
+"""Build what a run trains from its settings, its data and what it resumes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from unet_ddp import __version__
+from unet_ddp.config import TrainConfig
+from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.loaders import Loaders, count_workers
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.join import launch_name
+from unet_ddp.distributed.world import World
+from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
+from unet_ddp.network.compiled import compile_network
+from unet_ddp.network.precision import Precision
+from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
+from unet_ddp.runs.checkpoint import Content
+from unet_ddp.runs.resume import Resumed, split_fingerprint
+from unet_ddp.runs.weights import load_weights
+from unet_ddp.training.batch_size import BatchSizeProbe
+from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.optimizer import AdamW
+from unet_ddp.training.state import Schedule, TrainState, WeightAverage
+
+
+@dataclass(frozen=True)
+class Model:
+    """The network of a run and what surrounds it; nothing of it changes in training."""
+
+    architecture: Architecture
+    preprocessing: Preprocessing
+    precision: Precision
+    loss: DiceCrossEntropy
+    notes: list[str]
+    """Lines for the user."""
+
+
+def choose_model(config: TrainConfig, data: PreparedData, resumed: Resumed, world: World) -> Model:
+    """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
+    options = config.optimization
+    architecture, preprocessing, notes = _choose_architecture(config, data, resumed)
+    loss = DiceCrossEntropy(
+        dice_weight=options.dice_weight,
+        cross_entropy_weight=options.cross_entropy_weight,
+        class_weights=options.class_weights,
+    )
+    precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
+    return Model(architecture, preprocessing, precision, loss.to(world.device), notes)
+
+
+def _choose_architecture(
+    config: TrainConfig, data: PreparedData, resumed: Resumed
+) -> tuple[Architecture, Preprocessing, list[str]]:
+    if resumed.content is not None:
+        return (
+            Architecture.from_dict(resumed.content["architecture"]),
+            Preprocessing.from_dict(resumed.content["preprocessing"]),
+            [],
+        )
+    network, scale = config.network, config.data.scale
+    architecture = choose_architecture(
+        network.model,
+        network.encoder,
+        channels=data.format.channels,
+        num_classes=data.labels.num_classes,
+        width=network.width,
+        bilinear=network.bilinear,
+    )
+    preprocessing = Preprocessing.for_data(data.format, data.range, scale=scale)
+    loaded = resumed.weights
+    if loaded is None or loaded.architecture is None:
+        return architecture, preprocessing, []
+    architecture = replace(
+        loaded.architecture, num_classes=architecture.num_classes, channels=architecture.channels
+    )
+    other, kind = loaded.preprocessing, (preprocessing.channels, preprocessing.dtype)
+    if other is not None and (other.channels, other.dtype) == kind:
+        preprocessing = replace(other, scale=scale, nodata=preprocessing.nodata)
+    return architecture, preprocessing, [f"network as in {config.run.load}"]
+
+
+def settle_batch_size(
+    config: TrainConfig, model: Model, data: PreparedData, resumed: Resumed, world: World
+) -> TrainConfig:
+    """Return `config` with numbers for ``--batch-size auto``: the largest batch that fits."""
+    if config.optimization.batch_size != "auto":
+        return config
+    probe = BatchSizeProbe(
+        model.architecture,
+        model.preprocessing,
+        model.loss,
+        model.precision,
+        data.crop_size or data.smallest,
+        checkpointing=config.network.checkpointing,
+        has_average=config.optimization.ema > 0,
+    )
+    return resumed.settle_batch_size(config, probe, world, count=len(data.split.training))
+
+
+def build_state(
+    config: TrainConfig,
+    model: Model,
+    data: PreparedData,
+    resumed: Resumed,
+    loaders: Loaders,
+    world: World,
+) -> TrainState:
+    """Return the network with the weights it starts from, and the state of its training."""
+    options, steps = config.optimization, loaders.sampler.steps
+    network = _build_weights(config, model, resumed, world)
+    side = data.crop_size or data.smallest
+    height, width = (max(64, min(length, 256)) for length in side)  # neither tiny nor large
+    example = torch.zeros(2, model.architecture.channels, height, width, device=world.device)
+    replica = world.replicate(network, example)
+    state = TrainState(
+        network,
+        replica,
+        AdamW(network.parameters(), weight_decay=options.weight_decay, fused=True),
+        model.precision,
+        model.loss,
+        model.preprocessing,
+        Schedule(options.learning_rate, options.epochs * steps, options.warmup / 100),
+        steps,
+        options.seed * world.size + world.rank,
+        WeightAverage(network, options.ema) if options.ema else None,
+        compile_network(replica, world.device) if options.compile else None,
+        sums=torch.zeros(3, dtype=torch.float64, device=world.device),
+    )
+    if resumed.content is not None:
+        state.load_state_dict(resumed.content)
+        for group in state.optimizer.param_groups:  # the learning rate is set at each step
+            group["weight_decay"] = options.weight_decay
+    return state
+
+
+def _build_weights(config: TrainConfig, model: Model, resumed: Resumed, world: World) -> nn.Module:
+    """Return the network on the device: new, pretrained or with the weights of --load."""
+    options = config.optimization
+    torch.manual_seed(options.seed)  # the same first weights on every rank
+    pretrained = None if resumed.content or resumed.weights else config.network.encoder_weights
+    if pretrained is not None:  # downloaded by one process, found in its cache by the others
+        world.on_main(
+            lambda: build_network(model.architecture, encoder_weights=pretrained) and None
+        )
+    network = build_network(
+        model.architecture,
+        encoder_weights=pretrained,
+        checkpointing=config.network.checkpointing,
+    )
+    if resumed.weights is not None:
+        load_weights(network, resumed.weights.state, Path(str(config.run.load)))
+    return synchronise_batchnorm(network.to(world.device), world)
+
+
+def describe_model(
+    config: TrainConfig, model: Model, data: PreparedData, loaders: Loaders, world: World
+) -> Content:
+    """Return the part of a checkpoint that stays the same in a run, as plain values."""
+    return {
+        "unet_ddp": __version__,
+        "architecture": model.architecture.to_dict(),
+        "labels": data.labels.to_dict(),
+        "preprocessing": model.preprocessing.to_dict(),
+        "config": config.to_dict(),
+        "names": split_fingerprint(data.split),
+        "images_per_step": loaders.sampler.per_step * world.size,
+        "world_size": world.size,
+        "launch": launch_name(),
+        "made_with": {"torch": str(torch.__version__), "threads": torch.get_num_threads()},
+    }
+
+
+def describe_run(
+    config: TrainConfig, model: Model, state: TrainState, loaders: Loaders, world: World
+) -> list[str]:
+    """Return two lines for the user: the network and the run."""
+    options = config.optimization
+    count = sum(parameter.numel() for parameter in state.network.parameters())
+    images = loaders.sampler.per_step * world.size
+    each = f", {options.accumulate} times" if options.accumulate > 1 else ""
+    return [
+        f"network: {model.architecture}; {count / 1e6:.1f} million parameters",
+        f"run: {config.folder}; {options.epochs} epochs of {state.steps_per_epoch} steps of {images} images "
+        f"({options.batch_size} on each of {world.size} process(es){each}), {world.device.type}, "
+        f"{str(model.precision.dtype).removeprefix('torch.')}, "
+        f"{count_workers(world, config.launch.workers)} reading process(es) each",
+    ]

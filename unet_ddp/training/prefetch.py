@@ -1,0 +1,103 @@
+"""The one iterator between the data loader and the training step."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch.profiler import record_function
+
+from unet_ddp.data.dataset import Sample
+from unet_ddp.errors import UserError
+
+
+class _Copy(NamedTuple):
+    """A batch that is being copied to the device, and the event of its arrival (None on a CPU)."""
+
+    batch: Sample
+    arrived: torch.cuda.Event | None
+
+
+class Prefetcher(Iterator[Sample]):
+    """Batches on the device, some of them read before they are needed.
+
+    It reads ahead so that a file that can't be read is known on all ranks before the step that
+    needs it: no rank begins the step, and the run can be saved as it is. It copies to a GPU on a
+    stream of its own while the GPU computes, and it measures how long it waited for data.
+
+    Args:
+        batches: in host memory, pinned for a GPU.
+        ahead: number of batches to read ahead.
+        device: the device to copy to.
+        on_error: called with the error that ends the batches.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Sample],
+        *,
+        ahead: int,
+        device: torch.device,
+        on_error: Callable[[UserError], None],
+    ) -> None:
+        self.waited = 0.0
+        """Seconds spent waiting for data."""
+        self._source = iter(batches)
+        self._ahead = ahead
+        self._device = device
+        self._on_error = on_error
+        self._ready: deque[_Copy] = deque()
+        self._ended = False
+        # One stream for all batches: memory that a stream has used is not given to another.
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def fill(self) -> None:
+        """Read batches until `ahead` of them are ready."""
+        while len(self._ready) < self._ahead and not self._ended:
+            began = time.perf_counter()
+            try:
+                with record_function("data wait"):
+                    batch = next(self._source)
+                self._ready.append(self._copy(batch))
+            except StopIteration:
+                self._ended = True
+            except UserError as error:
+                self._ended = True
+                self._on_error(error)
+            finally:
+                self.waited += time.perf_counter() - began
+
+    def __next__(self) -> Sample:
+        if not self._ready:
+            self.fill()
+        if not self._ready:
+            raise StopIteration
+        batch, arrived = self._ready.popleft()
+        if arrived is not None:
+            wait_for_copy(batch, arrived)
+        return batch
+
+    def _copy(self, batch: Sample) -> _Copy:
+        if self._stream is None:
+            return _Copy(copy_to_device(batch, self._device), None)
+        with torch.cuda.stream(self._stream):
+            return _Copy(copy_to_device(batch, self._device), self._stream.record_event())
+
+
+def copy_to_device(batch: Sample, device: torch.device) -> Sample:
+    """Copy image and mask to `device`, without waiting for it where the memory is pinned."""
+    with record_function("host to device"):
+        image = batch.image.to(device, non_blocking=True)  # (N, H, W, C) uint8
+        mask = batch.mask.to(device, non_blocking=True)  # (N, H, W) uint8
+    return Sample(image, mask, batch.pair)
+
+
+def wait_for_copy(batch: Sample, arrived: torch.cuda.Event) -> None:
+    """Make the device's current stream wait until the batch has arrived; the host goes on."""
+    stream = torch.cuda.current_stream(batch.image.device)
+    stream.wait_event(arrived)
+    for tensor in (batch.image, batch.mask):
+        tensor.record_stream(stream)  # otherwise its memory could be reused while it is computed on

@@ -1,0 +1,161 @@
+"""The state of a run: everything that a step changes, and what it is made from."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.metrics.scores import Validation
+from unet_ddp.network.precision import Precision
+from unet_ddp.training.losses import DiceCrossEntropy
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate as a function of the step: linear warm-up, then a cosine."""
+
+    highest: float
+    steps: int
+    """Steps of the optimizer in the whole run."""
+    warmup: float = 0.05
+    """Share of the steps in which the rate rises."""
+    lowest: float = 0.01
+    """Rate at the end of the cosine, as a share of `highest`."""
+
+    def at(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
+        rising = round(self.warmup * self.steps)
+        if step < rising:
+            return self.highest * (step + 1) / (rising + 1)
+        done = min(1.0, (step - rising) / max(1, self.steps - rising))
+        share = self.lowest + (1 - self.lowest) * 0.5 * (1 + math.cos(math.pi * done))
+        return self.highest * share
+
+
+class WeightAverage:
+    """An exponential moving average (EMA) of a network's weights; batch norm's buffers are copied.
+
+    Args:
+        network: the network to follow.
+        decay: weight of the old average in each step, as 0.999.
+    """
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.network = copy.deepcopy(network).eval().requires_grad_(False)
+        self.decay = decay
+        self.steps = 0
+
+    @torch.no_grad()
+    def update_ema(self, network: nn.Module, is_finite: Tensor) -> None:
+        """Follow `network`, unless its step was skipped; the device is not waited for.
+
+        Args:
+            network: after the step; the buffers of a skipped one are restored already.
+            is_finite: () bool.
+        """
+        averages: list[Tensor] = list(self.network.parameters())
+        new: list[Tensor] = list(network.parameters())
+        if self.steps > 0:
+            new = list(torch._foreach_lerp(averages, new, 1 - self.decay))
+        torch._foreach_copy_(
+            averages, [torch.where(is_finite, n, a) for n, a in zip(new, averages, strict=True)]
+        )
+        buffers = list(self.network.buffers())
+        if buffers:
+            torch._foreach_copy_(buffers, list(network.buffers()))
+        self.steps += 1
+
+
+@dataclass
+class TrainState:
+    """All that changes while a run trains, and the functions that change it.
+
+    The optimizer must be one of torch's fused ones, which can skip a step on the device.
+    """
+
+    network: nn.Module
+    """Validated and saved."""
+    replica: nn.Module
+    """Trained: the same weights, whose gradients are the mean over ranks."""
+    optimizer: torch.optim.Optimizer
+    precision: Precision
+    loss: DiceCrossEntropy
+    preprocess: Preprocessing
+    schedule: Schedule
+    steps_per_epoch: int
+    seed: int = 0
+    """Of random layers; a different one on each rank."""
+    average: WeightAverage | None = None
+    compiled: nn.Module | None = None
+    """The replica as torch.compile returns it: the same weights."""
+    epoch: int = 0
+    step: int = 0
+    """Steps of the optimizer done in this epoch."""
+    best: float = -math.inf
+    """Highest validation Dice so far."""
+    best_epoch: int = 0
+    threshold: float | None = None
+    """Best threshold of the last validation; None for more than two classes."""
+    sums: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
+    """(3,): loss, Dice loss and cross-entropy, summed over this epoch's finite steps, on the device."""
+
+    @property
+    def done(self) -> int:
+        """Steps of the optimizer done in the run."""
+        return self.epoch * self.steps_per_epoch + self.step
+
+    def finish_epoch(self, validation: Validation | None) -> bool:
+        """Go to the next epoch; return whether this one's validation Dice is the best so far."""
+        dice = validation.scores.dice if validation else math.nan
+        self.threshold = validation.threshold if validation else None
+        is_best = dice > self.best  # never for nan
+        if is_best:
+            self.best, self.best_epoch = dice, self.epoch
+        self.epoch, self.step = self.epoch + 1, 0
+        self.sums = torch.zeros_like(self.sums)
+        return is_best
+
+    @property
+    def forward(self) -> nn.Module:
+        """The replica, compiled if it was asked for."""
+        return self.replica if self.compiled is None else self.compiled
+
+    @property
+    def validated(self) -> nn.Module:
+        """The network to validate and to predict with: the average if there is one."""
+        return self.network if self.average is None else self.average.network
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and plain values, for a checkpoint."""
+        average = self.average
+        return {
+            "model": self.network.state_dict(),
+            "ema": average.network.state_dict() if average else None,
+            "ema_steps": average.steps if average else 0,
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.precision.scaler.state_dict(),
+            "position": {"epoch": self.epoch, "step": self.step, "sums": self.sums.tolist()},
+            "best": {"score": self.best, "epoch": self.best_epoch},
+            "threshold": self.threshold,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.network.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.average is not None:  # the run may have had none
+            self.average.network.load_state_dict(state["ema"] or state["model"])
+            self.average.steps = state["ema_steps"]
+        if state["scaler"]:  # empty where scaling was off
+            self.precision.scaler.load_state_dict(state["scaler"])
+        position, best = state["position"], state["best"]
+        self.epoch, self.step = position["epoch"], position["step"]
+        self.sums = self.sums.new_tensor(position["sums"])
+        self.best, self.best_epoch = best["score"], best["epoch"]
+        self.threshold = state.get("threshold")
