@@ -269,13 +269,11 @@ class RunFolder:
         if not failure:
             return
         rescue = self._config.launch.rescue_dir
-        elsewhere = Path(tempfile.mkdtemp(prefix="unet_ddp-", dir=rescue or None))
-        failed = self._write(elsewhere, files)
-        saved = (
-            "the rescue folder is not writable either"
-            if failed
-            else f"its files are in {elsewhere}"
-        )
+        saved = "the rescue folder is not writable either"
+        with suppress(OSError):
+            elsewhere = Path(tempfile.mkdtemp(prefix="unet_ddp-", dir=rescue or None))
+            if not self._write(elsewhere, files):
+                saved = f"its files are in {elsewhere}"
         raise RunError(f"the run has ended, but {failure}; {saved}")
 
     def _compose_files(self, state: TrainState, *, is_best: bool) -> dict[str, Content]:

@@ -18,7 +18,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import one_line
+from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import replacing
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.training.guard import FiniteGuard
@@ -82,7 +82,7 @@ class Tracker:
         self._images_per_step = loaders.sampler.per_step * world.size
         self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
         self._began = self._refreshed = self._last = time.perf_counter()
-        self._writers = _open_writers(config, state.done) if world.is_main else []
+        self._writers = _open_writers(config, state, loaders) if world.is_main else []
         profiles = world.is_main and config.launch.profile
         self._profile = Profile(config.folder, world.device) if profiles else None
         self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
@@ -208,16 +208,22 @@ class Tracker:
                 self._log(f"warning: {type(writer).__name__}: {error}; this row is lost")
 
 
-def _open_writers(config: TrainConfig, done: int) -> list[Writer]:
-    """Return the writers of a run that has done so many steps."""
+def _open_writers(config: TrainConfig, state: TrainState, loaders: Loaders) -> list[Writer]:
+    """Return the writers of a run; they continue after the steps that it has done."""
     writers: list[Writer] = [
-        CsvWriter(config.folder / "metrics.csv", after=done),
-        TensorBoardWriter(config.folder, after=done),
+        CsvWriter(config.folder / "metrics.csv", after=state.done),
+        TensorBoardWriter(config.folder, after=state.done),
     ]
     if config.run.wandb:
         from unet_ddp.runs.wandb_writer import WandbWriter
 
-        writers.append(WandbWriter(config.run.exp_name, config.folder, config.to_dict()))
+        sample = loaders.validation.dataset[0, 0] if loaders.validation else None
+        if isinstance(sample, UserError):
+            raise sample
+        settings = config.to_dict()
+        writers.append(
+            WandbWriter(config.run.exp_name, config.folder, settings, state=state, sample=sample)
+        )
     return writers
 
 
