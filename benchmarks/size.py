@@ -8,13 +8,14 @@ only the package, train.py and predict.py have limits.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from benchmarks.timing import new_parser, print_table
 
 PACKAGE_LINES, FILE_LINES, FUNCTION_LINES, ENTRIES = 11_000, 300, 40, 13
 UNLIMITED_READERS = ("distributed", "world")  # rooms that may ask which rank this is
@@ -72,7 +73,9 @@ def measure(root: Path) -> Size:
     return Size(
         lines={name: sum(lines[path] for path in paths) for name, paths in parts.items()},
         files={name: len(paths) for name, paths in parts.items()},
-        entries=sorted(p.name for p in (root / "unet_ddp").iterdir() if not p.name.startswith("__")),
+        entries=sorted(
+            p.name for p in (root / "unet_ddp").iterdir() if not p.name.startswith("__")
+        ),
         long_files=sorted(files, reverse=True),
         long_functions=sorted(functions, reverse=True),
         is_main_reads=reads,
@@ -81,9 +84,7 @@ def measure(root: Path) -> Size:
 
 def main(argv: list[str] | None = None) -> int:
     """Print a table; return 1 if a limit is to be checked and broken."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).parent.parent)
     parser.add_argument("--check", action="store_true", help="fail if a limit is broken")
     options = parser.parse_args(argv)
@@ -100,9 +101,7 @@ def main(argv: list[str] | None = None) -> int:
         rows.append((f"{name}s over {limit} lines", str(sum(s.lines > limit for s in spans))))
     rows.append((f"entries of unet_ddp ({len(size.entries)})", " ".join(size.entries)))
     rows.append(("reads of is_main outside distributed/", str(size.is_main_reads)))
-    print("| | |\n|---|---|")
-    for row in rows:
-        print("| {} | {} |".format(*row))
+    print_table(("", ""), rows)
     broken = list(size.broken()) if options.check else []
     for line in broken:
         print(f"error: {line}", file=sys.stderr)

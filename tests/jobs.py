@@ -1,4 +1,4 @@
-"""What the ranks of a test do; module-level, so that other processes can find it."""
+"""Jobs of the tests' ranks; module-level, so that other processes can find them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.training.losses import DiceCrossEntropy
-from unet_ddp.training.step import Schedule, TrainState, evaluate, train_epoch
+from unet_ddp.training.optimizer import AdamW
+from unet_ddp.training.state import Schedule, TrainState
+from unet_ddp.training.step import train_steps
+from unet_ddp.training.validation import count_pixels
 
 GLOBAL_BATCH = 8
 PIXELS = Preprocessing.for_images(3, 255, scale=1.0)
@@ -38,40 +41,51 @@ def stack(samples: list[Sample]) -> Sample:
 
 
 def new_state(
-    world: World, model: str, encoder: str | None, dtype: torch.dtype, side: int = 64
+    world: World,
+    model: str = "unet",
+    encoder: str | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    side: int = 64,
+    steps: int = 1,
+    loss: DiceCrossEntropy | None = None,
+    rate: float = 1e-3,
 ) -> TrainState:
+    """A run of one epoch of `steps` steps, at its start."""
     torch.manual_seed(5)
     architecture = choose_architecture(model, encoder, channels=3, num_classes=3, width=4)
     network = synchronise_batchnorm(build_network(architecture).to(dtype), world)
     return TrainState(
-        network,
-        world.replicate(network, torch.zeros(2, 3, side, side, dtype=dtype)),
-        torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True),
-        Precision(world.device),
+        network=network,
+        replica=world.replicate(network, torch.zeros(2, 3, side, side, dtype=dtype)),
+        optimizer=AdamW(network.parameters(), lr=rate, fused=True),
+        precision=Precision(world.device),
+        loss=loss or DiceCrossEntropy(),
+        preprocess=PIXELS,
+        schedule=Schedule(rate, steps),
+        steps_per_epoch=steps,
     )
 
 
-def train_steps(
+def weights_after(
     model: str, encoder: str | None, accumulate: int = 1, steps: int = 20
 ) -> dict[str, np.ndarray]:
-    """Weights after `steps` steps in float64, on whatever world this is."""
+    """Weights after `steps` steps in float64, on a world of any size."""
     world = join("cpu", 60)
-    state = new_state(world, model, encoder, torch.float64)
+    state = new_state(
+        world,
+        model,
+        encoder,
+        dtype=torch.float64,
+        steps=steps,
+        loss=DiceCrossEntropy(class_weights=(0.5, 1.0, 2.0)),
+    )
     mine = GLOBAL_BATCH // world.size // accumulate
-    batches = [
+    batches = (
         stack([fixed_sample(first + world.rank + n * world.size) for n in range(mine)])
         for first in range(0, steps * GLOBAL_BATCH, GLOBAL_BATCH // accumulate)
-    ]
-    reports = train_epoch(
-        state,
-        batches,
-        DiceCrossEntropy(class_weights=(0.5, 1.0, 2.0)),
-        PIXELS,
-        Schedule(1e-3, steps),
-        steps=steps,
-        accumulate=accumulate,
-        clip=1.0,
     )
+    reports = train_steps(state, batches, accumulate=accumulate, clip=1.0)
     losses = [report.losses[0].item() for report in reports]
     weights = {k: v.double().numpy().copy() for k, v in state.network.state_dict().items()}
     weights["losses"] = np.array(losses)
@@ -84,11 +98,11 @@ def train_steps(
 def count_shards(counts: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
     """For each of `counts`, confusion matrix and histogram of so many images, shared out."""
     world = join("cpu", 60)
-    state = new_state(world, "unet", None, torch.float32)
+    state = new_state(world)
     totals = []
     for count in counts:
         share = ScoringSampler(count, rank=world.rank, size=world.size)
-        found = evaluate(
+        found = count_pixels(
             state.network,
             [stack([fixed_sample(index)]) for _, index in share],
             PIXELS,
@@ -103,7 +117,7 @@ def count_shards(counts: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def on_main_results() -> tuple[int, str]:
-    """What `on_main` gives on every rank, for a result and for an error of the main process."""
+    """The result of `on_main` on every rank, for a value and for an error of the main process."""
     from unet_ddp.errors import UserError
 
     def refuse() -> None:
@@ -121,13 +135,13 @@ def on_main_results() -> tuple[int, str]:
 
 
 def fail_on(rank: int, kind: str, folder: str) -> int:
-    """The exit status of a story in which one rank fails while the others wait for it."""
+    """The exit status of a program in which one rank fails while the others wait for it."""
     from unet_ddp.distributed import launch
 
-    return launch._run_entrypoint(_failing_story, (rank, kind, folder), "cpu", 20)
+    return launch._run_entrypoint(_failing_program, (rank, kind, folder), "cpu", 20)
 
 
-def _failing_story(config: tuple[int, str, str], world: World) -> int:
+def _failing_program(config: tuple[int, str, str], world: World) -> int:
     from unet_ddp.errors import UserError
 
     rank, kind, _ = config
@@ -150,13 +164,10 @@ def said_by_failing(rank: int, kind: str, folder: str) -> tuple[int, str]:
 def train_some(model: str, encoder: str, side: int) -> list[float]:
     """Losses of three steps of one of smp's networks."""
     world = join("cpu", 60)
-    state = new_state(world, model, encoder, torch.float32, side)
+    state = new_state(world, model, encoder, side=side, steps=3, rate=1e-4)
     batch = stack([fixed_sample(world.rank, side)])
-    reports = train_epoch(
-        state, [batch] * 3, DiceCrossEntropy(), PIXELS, Schedule(1e-4, 3), steps=3
-    )
-    losses = [float(report.losses[0]) for report in reports]
-    del state, reports
+    losses = [float(report.losses[0]) for report in train_steps(state, iter([batch] * 3))]
+    del state
     gc.collect()
     leave(world)
     return losses

@@ -22,6 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing as mp
 
+ROOT = Path(__file__).parent.parent
+TRAIN, PREDICT = str(ROOT / "train.py"), str(ROOT / "predict.py")
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node=2"]
 LIMIT = 120  # seconds for one job: a hang is a failure, not a wait
 HEAVY = [
     "tests.jobs",
@@ -36,7 +39,7 @@ HEAVY = [
 
 
 def warm_context() -> Any:
-    """Makes processes that begin with what a run imports: seconds, which one server pays for all."""
+    """Return a context whose processes begin with what a run imports: one server pays the seconds."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(HEAVY)
@@ -44,14 +47,14 @@ def warm_context() -> Any:
 
 
 class Ranks:
-    """Up to `most` processes; `run` lets the first of them work together."""
+    """A pool of up to `most` processes that form worlds of any size."""
 
     def __init__(self, most: int = 4) -> None:
         self.most = most
         self.workers: list[tuple[Any, Connection]] = []
 
     def run(self, size: int, job: Callable[..., Any], *args: Any) -> list[Any]:
-        """What `job(*args)` returns on each of `size` ranks; it may join a world of that size."""
+        """Return what `job(*args)` returns on each of `size` ranks; it may join their world."""
         while len(self.workers) < size:
             self._add()
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -64,7 +67,7 @@ class Ranks:
                 self.close()
                 raise AssertionError(f"rank {rank} of {size} does not answer in {LIMIT} s")
             outcomes.append(pipe.recv())
-        failures = [text for is_sound, text in outcomes if not is_sound]
+        failures = [text for is_ok, text in outcomes if not is_ok]
         if failures:
             raise AssertionError("\n".join(failures))
         return [value for _, value in outcomes]
@@ -110,50 +113,69 @@ def _serve(pipe: Connection) -> None:
             pipe.send((False, f"rank {rank} of {size}: {traceback.format_exc()}"))
 
 
-def warm_python(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """What `python WORDS` does in `folder`, in a process of its own that has its imports already.
+def warm_python(folder: Path, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGV` in `folder`, in a new process that has its imports already.
 
-    Ranks of `--nproc` are forked from it and have them too; those of torchrun start anew.
+    Ranks of `--nproc` are forked from it and have them too; those of torchrun import them again.
     """
     with tempfile.TemporaryDirectory() as place:
         streams = [Path(place, name) for name in ("out", "err")]
         process = warm_context().Process(
-            target=_program, args=(folder, words, {**os.environ, **environment}, streams)
+            target=_run_program, args=(folder, argv, {**os.environ, **environment}, streams)
         )
         process.start()
         process.join(LIMIT)
         out, err = (path.read_text() if path.exists() else "" for path in streams)
         if process.exitcode is None:
             process.kill()
-            raise subprocess.TimeoutExpired(list(words), LIMIT, out, err)
-        return subprocess.CompletedProcess(list(words), process.exitcode, out, err)
+            raise subprocess.TimeoutExpired(list(argv), LIMIT, out, err)
+        return subprocess.CompletedProcess(list(argv), process.exitcode, out, err)
 
 
-def _program(
-    folder: Path, words: tuple[str, ...], environment: dict[str, str], streams: list[Path]
+def _run_program(
+    folder: Path, argv: tuple[str, ...], environment: dict[str, str], streams: list[Path]
 ) -> None:
     gc.freeze()  # as in _serve
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    hear_interrupts()
     os.chdir(folder)
     os.environ.update(environment)
     for number, path in enumerate(streams, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     mp.start_processes = functools.partial(_forked, mp.start_processes)
-    if words[0] == "-m":
-        sys.argv = list(words[1:])
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    if argv[0] == "-m":
+        sys.argv = list(argv[1:])
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
     else:
-        sys.argv = list(words)
-        runpy.run_path(words[0], run_name="__main__")
+        sys.argv = list(argv)
+        runpy.run_path(argv[0], run_name="__main__")
 
 
 def _forked(start: Callable[..., Any], *args: Any, **how: Any) -> Any:
     return start(*args, **{**how, "start_method": "fork"})
 
 
+def python(folder: Path, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGV` in `folder`, from the interpreter's start."""
+    return subprocess.run(
+        [sys.executable, *argv],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+        preexec_fn=hear_interrupts,
+    )
+
+
+def hear_interrupts() -> None:
+    """Undo what a shell does to background jobs: they ignore SIGINT, and so does what they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def call_main(module: str, argv: list[str], folder: str) -> tuple[int, str, str]:
-    """Exit status, output and errors of a program's `main(argv)`, run in `folder`."""
+    """Run a program's `main(argv)` in `folder`; return its exit status, output and errors."""
     import importlib
 
     out, err = io.StringIO(), io.StringIO()

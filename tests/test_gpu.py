@@ -1,67 +1,76 @@
-"""What only a GPU can show; left out where there is none."""
+"""What only a GPU can show: pytest -m gpu."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests.conftest import data_flags, make_set
 from tests.jobs import PIXELS, fixed_sample, stack
-from tests.test_programs import FLAGS, TORCHRUN, TRAIN, python
+from tests.ranks import TORCHRUN, TRAIN, python
+from tests.test_programs import FLAGS
 from unet_ddp.data.dataset import Sample
+from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.distributed.world import World
+from unet_ddp.metrics.counts import Counts
 from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.network.unet import UNet
 from unet_ddp.runs import checkpoint
 from unet_ddp.training.losses import DiceCrossEntropy
-from unet_ddp.training.step import Schedule, TrainState, train_epoch
+from unet_ddp.training.prefetch import Prefetcher
+from unet_ddp.training.state import Schedule, TrainState, WeightAverage
+from unet_ddp.training.step import StepReport, train_steps
 
 pytestmark = pytest.mark.gpu
+GPU = torch.device("cuda")
 
 
-def gpu_state(dtype: str) -> TrainState:
+def gpu_state(dtype: str, *, steps: int, rate: float = 1e-2) -> TrainState:
     torch.manual_seed(0)
-    device = torch.device("cuda")
-    network = UNet(3, 3, width=8).to(device)
+    network = UNet(3, 3, width=8).to(GPU)
     return TrainState(
         network,
         network,
         torch.optim.AdamW(network.parameters(), fused=True),
-        Precision(device, dtype=dtype),
-        sums=torch.zeros(3, dtype=torch.float64, device=device),
+        Precision(GPU, dtype=dtype),
+        DiceCrossEntropy().to(GPU),
+        PIXELS,
+        Schedule(rate, steps),
+        steps_per_epoch=steps,
+        average=WeightAverage(network, 0.9),
+        sums=torch.zeros(3, dtype=torch.float64, device=GPU),
     )
+
+
+def refuse(error: Exception) -> None:
+    raise error
+
+
+def fetch(batches: list[Sample]) -> Prefetcher:
+    return Prefetcher(batches, ahead=2, device=GPU, on_error=refuse)
+
+
+def train(state: TrainState, batch: Sample, **how: Any) -> list[StepReport]:
+    batches = [batch] * state.steps_per_epoch * how.get("accumulate", 1)
+    return list(train_steps(state, fetch(batches), **how))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_mixed_precision_learns(dtype: str) -> None:
-    state = gpu_state(dtype)
-    batch = stack([fixed_sample(0), fixed_sample(1)])
-    reports = train_epoch(
-        state,
-        [batch] * 100,
-        DiceCrossEntropy().cuda(),
-        PIXELS,
-        Schedule(1e-2, 100),
-        steps=100,
-        clip=1.0,
-    )
-    losses = [float(report.losses[0]) for report in reports]
-    assert losses[-1] < losses[0] / 2
+    state = gpu_state(dtype, steps=100)
+    reports = train(state, stack([fixed_sample(0), fixed_sample(1)]), clip=1.0)
+    assert float(reports[-1].losses[0]) < float(reports[0].losses[0]) / 2
     assert state.precision.scaler.is_enabled() == (dtype == "float16")
 
 
 def test_the_scaler_survives_a_resume() -> None:
-    state, again = gpu_state("float16"), gpu_state("float16")
-    batch = stack([fixed_sample(0)])
-    list(
-        train_epoch(
-            state, [batch] * 3, DiceCrossEntropy().cuda(), PIXELS, Schedule(1e-2, 3), steps=3
-        )
-    )
+    state, again = gpu_state("float16", steps=3), gpu_state("float16", steps=3)
+    train(state, stack([fixed_sample(0)]))
     state.precision.scaler.update(512.0)
     again.load_state_dict(state.state_dict())
     assert again.precision.scaler.get_scale() == 512.0
@@ -92,15 +101,12 @@ def test_nccl_world_of_one_trains_and_resumes(tmp_path: Path) -> None:
 
 def test_counting_waits_for_nothing() -> None:
     """Scores of a batch are counted without the host looking at the GPU."""
-    from unet_ddp.data.labels import IGNORE_ID
-    from unet_ddp.metrics.counts import Counts
-
     for classes in (2, 5):
         logits = torch.randn(1, classes, 64, 64)
         masks = torch.randint(0, classes, (1, 64, 64), dtype=torch.uint8)
         masks[:, :5] = IGNORE_ID
         expected = Counts.of(logits, masks)
-        moved, total = (logits.cuda(), masks.cuda()), Counts.zeros(classes, torch.device("cuda"))
+        moved, total = (logits.cuda(), masks.cuda()), Counts.zeros(classes, GPU)
         total.add(Counts.of(*moved))
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -115,31 +121,26 @@ def test_counting_waits_for_nothing() -> None:
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_step_waits_for_nothing(dtype: str, accumulate: int) -> None:
     """From the copy of the batch to the update, the host never waits for the GPU."""
-    state, steps = gpu_state(dtype), 6
+    state = gpu_state(dtype, steps=6, rate=1e-3)
     batch = Sample(*(part.pin_memory() for part in stack([fixed_sample(0), fixed_sample(1)])))
-    reports = train_epoch(
-        state, [batch] * steps * accumulate, DiceCrossEntropy().cuda(), PIXELS,
-        Schedule(1e-3, steps), steps=steps, accumulate=accumulate, clip=1.0,
-    )  # fmt: skip
+    batches = fetch([batch] * 6 * accumulate)
+    reports = train_steps(state, batches, accumulate=accumulate, clip=1.0)
     next(reports), next(reports)  # libraries start, constants are copied
     torch.cuda.set_sync_debug_mode("error")
     try:
         left = list(reports)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert len(left) == steps - 2
+    assert len(left) == 4
     assert all(bool(report.is_finite) for report in left)
 
 
 def test_batches_that_are_copied_ahead_are_the_same() -> None:
-    """Copied on a stream of its own while the one before is computed on."""
-    from unet_ddp.training.step import _moved
-
-    device = torch.device("cuda")
+    """Copied on a stream of their own while the one before is computed on."""
     batches = [stack([fixed_sample(n, 512)]) for n in range(12)]
     pinned = [Sample(*(part.pin_memory() for part in batch)) for batch in batches]
-    busy = torch.randn(4096, 4096, device=device)
-    for batch, moved in zip(batches, _moved(pinned, device), strict=True):
+    busy = torch.randn(4096, 4096, device=GPU)
+    for batch, moved in zip(batches, fetch(pinned), strict=True):
         busy = (busy @ busy).clamp(-1, 1)  # work that is still going on when the next is copied
         assert torch.equal(moved.image.cpu(), batch.image)
         assert torch.equal(moved.mask.cpu(), batch.mask)

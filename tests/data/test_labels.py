@@ -6,58 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from unet_ddp.data.checks.scan import scan
 from unet_ddp.data.formats.read import read_mask
-from unet_ddp.data.label_rules import infer_labels
-from unet_ddp.data.labels import IGNORE_ID, Labels
-from unet_ddp.data.pairs import find_pairs
+from unet_ddp.data.labels import IGNORE_ID, Labels, unpack_colour
 from unet_ddp.errors import UserError
-
-
-@pytest.mark.parametrize(
-    ("values", "how", "expected"),
-    [
-        ([0, 255], {}, (0, 255)),
-        ([0, 1], {}, (0, 1)),
-        ([0, 65535], {}, (0, 65535)),
-        ([0, 1, 2, 5], {}, (0, 1, 2, 5)),
-        ([0, 2], {"classes": 4}, (0, 1, 2, 3)),
-        ([0, 255], {"classes": 2}, (0, 255)),
-        (list(range(12)), {"ignore": 11}, tuple(range(11))),
-        ([0, 1, 255], {"ignore": 255}, (0, 1)),
-        ([0, 1, 255], {}, (0, 1, 255)),  # 255 is never taken for "ignore" unasked
-        ([0x000000, 0xFF0000], {"rgb": True}, (0x000000, 0xFF0000)),
-    ],
-)
-def test_classes_from_values(values: list[int], how: dict, expected: tuple[int, ...]) -> None:
-    assert infer_labels(values, **how).values == expected
-
-
-@pytest.mark.parametrize(
-    ("values", "how", "said"),
-    [
-        ([0], {}, "one value only"),
-        ([0, 255], {"classes": 3}, "--classes 3"),
-        ([0, 1, 2, 300], {"classes": 3}, "--classes 3"),
-        ([0, 1], {"ignore": 7}, "--ignore-index 7"),
-        (list(range(12)), {"classes": 12, "ignore": 11}, "--classes 11"),
-        (list(range(300)), {}, "300 different values"),
-    ],
-)
-def test_values_that_make_no_classes(values: list[int], how: dict, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        infer_labels(values, **how)
-
 
 LABELS = [
     Labels((0, 255)),
+    Labels((255, 0)),
     Labels((0, 1)),
     Labels((0, 1, 2, 7), ignore=9),
     Labels((0, 65535)),
     Labels((0x000000, 0xFF0000, 0x00FF80), rgb=True),
-    Labels((0, 1), palette=((0, 0, 0), (255, 0, 0))),
+    Labels((0, 1), palette=((0, 0, 0), (255, 0, 0)), names=("ground", "car")),
+    Labels((0, 200), palette=((9, 9, 9), *[(0, 0, 0)] * 199, (7, 8, 9)), threshold=5),
 ]
 
 
@@ -72,52 +34,96 @@ def test_a_written_mask_reads_back_as_the_same_classes(
     assert Labels.from_dict(labels.to_dict()) == labels
 
 
-@pytest.mark.parametrize("labels", LABELS, ids=str)
+def test_labels_of_older_checkpoints_are_read() -> None:
+    plain = {"values": [0.0, 255.0], "rgb": 0, "ignore": None}
+    assert Labels.from_dict(plain) == Labels((0, 255))
+
+
+@pytest.mark.parametrize("labels", LABELS[:7], ids=str)
 def test_a_written_mask_is_visible(labels: Labels) -> None:
     """Masks of 0 and 1 look black unless a palette shows them."""
     ids = np.arange(labels.num_classes, dtype=np.uint8)[None]
     image = labels.to_image(ids)
     shown = np.asarray(image if image.mode == "I;16" else image.convert("RGB")).astype(int)
-    seen = [shown[0, k].max() for k in range(1, labels.num_classes)]
+    seen = [shown[0, k].max() for k in range(labels.num_classes) if labels.values[k]]
     assert min(seen) >= 64
 
 
-def test_an_ignored_value_and_a_strange_one() -> None:
-    labels = Labels((0, 1), ignore=255)
-    codes = np.array([[0, 1, 255]], np.int32)
-    assert labels.to_ids(codes, Path("m.png")).tolist() == [[0, 1, IGNORE_ID]]
-    with pytest.raises(UserError, match=r"m\.png: mask value 7 in 1 pixel"):
-        labels.to_ids(np.array([[0, 7]], np.int32), Path("m.png"))
+@pytest.mark.parametrize(
+    ("values", "mode"),
+    [((0, 127), "P"), ((0, 128), "L"), ((0, 255), "L"), ((0, 256), "I;16")],
+)
+def test_dark_values_get_a_palette_and_large_ones_16_bit(
+    values: tuple[int, ...], mode: str
+) -> None:
+    image = Labels(values).to_image(np.array([[1]], np.uint8))
+    assert image.mode == mode and image.getpixel((0, 0)) == values[1]
 
 
-def test_scan_believes_its_cache_until_a_file_changes(tmp_path: Path) -> None:
-    for side in ("i", "m"):
-        (tmp_path / side).mkdir()
-        Image.fromarray(np.array([[0, 1], [1, 0]], np.uint8)).save(tmp_path / side / "a.png")
-    pairs, _ = find_pairs(tmp_path / "i", tmp_path / "m")
-    looked: list[int] = []
+def test_a_palette_mask_has_its_own_colours() -> None:
+    labels = Labels((0, 3), palette=((1, 2, 3), (0, 0, 0), (0, 0, 0), (40, 50, 60)))
+    image = labels.to_image(np.array([[0, 1]], np.uint8))
+    assert [image.convert("RGB").getpixel((x, 0)) for x in (0, 1)] == [(1, 2, 3), (40, 50, 60)]
 
-    def progress(facts, total):  # type: ignore[no-untyped-def]
-        looked.append(total)
-        return facts
 
-    assert scan(pairs, progress=progress).mask_values().values == [0, 1]
-    mask = tmp_path / "m" / "a.png"
-    Image.fromarray(np.array([[0, 3], [3, 3]], np.uint8)).resize((2, 2)).save(mask)
-    import os
+def test_colours_to_draw_classes_with() -> None:
+    voc = [(0, 0, 0), (128, 0, 0), (0, 128, 0), (128, 128, 0), (0, 0, 128)]  # of the VOC devkit
+    assert Labels((0, 1, 2, 3, 4)).colours == voc
+    many = Labels(tuple(range(16))).colours
+    assert many[8] == (64, 0, 0) and many[15] == (192, 128, 128)
+    assert Labels((5, 9)).colours == [(0, 0, 0), (255, 255, 255)]
+    assert Labels((0x010203, 0xFF8000), rgb=True).colours == [(1, 2, 3), (255, 128, 0)]
+    palette = ((9, 9, 9), (7, 7, 7))
+    assert Labels((0, 1), palette=palette).colours == list(palette)
+    assert Labels((1, 5), palette=palette).colours == [(7, 7, 7), (0, 0, 0)]  # none for 5
+    assert Labels((5, 6, 7), palette=palette).colours == voc[:3]  # all the same: not the palette's
+    assert unpack_colour(0x0A0B0C) == (10, 11, 12)
 
-    os.utime(mask, ns=(1, 1))
-    assert scan(pairs, progress=progress).mask_values().values == [0, 3]
-    assert looked == [2, 2]
+
+def test_classes_are_called_by_their_names_or_values() -> None:
+    assert Labels((0, 7), names=("ground", "car")).class_names == ["ground", "car"]
+    assert Labels((0, 7)).class_names == ["0", "7"]
+    assert Labels((0, 0xFF), rgb=True).class_names == ["#000000", "#0000ff"]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32])
+def test_values_become_their_places_among_the_classes(dtype: type) -> None:
+    labels = Labels((7, 0, 200), ignore=9)
+    codes = np.array([[0, 7], [9, 200]], dtype)
+    ids = labels.to_ids(codes, Path("m.png"))
+    assert ids.tolist() == [[1, 0], [IGNORE_ID, 2]] and ids.dtype == np.uint8
+    ids[0, 0] = 3  # writable: pixels without data are ignored in place
+    assert labels.to_ids(np.zeros((0, 3), dtype), Path("m.png")).shape == (0, 3)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32])
+@pytest.mark.parametrize("strange", [1, 8, 255])
+def test_an_unknown_value_is_named(dtype: type, strange: int) -> None:
+    labels = Labels((0, 7), ignore=9)
+    codes = np.array([[0, 7, strange, strange]], dtype)
+    with pytest.raises(UserError) as caught:
+        labels.to_ids(codes, Path("m.png"))
+    assert str(caught.value) == (
+        f"m.png: unknown mask value {strange} (2 pixels); expected 0, 7. Fix the mask or retrain"
+    )
 
 
 @pytest.mark.parametrize("ignore", [0, 3, 255])
 @pytest.mark.parametrize("values", [(0, 255), (255, 0)])
-def test_what_is_ignored_is_on_no_side_of_a_threshold(values: tuple[int, int], ignore: int) -> None:
-    codes = np.array([[0, 1, 3, 128, 200, 255]], np.int32)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32])
+def test_what_is_ignored_is_on_no_side_of_a_threshold(
+    values: tuple[int, int], ignore: int, dtype: type
+) -> None:
+    codes = np.array([[0, 1, 3, 127, 128, 200, 255]], dtype)
     labels = Labels(values, threshold=127, ignore=ignore)
     ids = labels.to_ids(codes, Path("m.png"))
     bright = 1 if values == (0, 255) else 0
     expected = np.where(codes > 127, bright, 1 - bright)
     assert (ids[codes != ignore] == expected[codes != ignore]).all()
     assert (ids[codes == ignore] == IGNORE_ID).all()
+
+
+def test_a_colour_is_as_bright_as_its_brightest_channel() -> None:
+    labels = Labels((0, 0xFFFFFF), rgb=True, threshold=127)
+    codes = np.array([[0x7F7F7F, 0x800000, 0x008000, 0x000080]], np.int32)
+    assert labels.to_ids(codes, Path("m.png")).tolist() == [[0, 1, 1, 1]]

@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def make_dataset(folder: Path, **options: Any) -> SegmentationDataset:
-    pairs, _ = find_pairs(folder / "imgs", folder / "masks")
+    pairs = find_pairs(folder / "imgs", folder / "masks")
     return SegmentationDataset(pairs, LABELS, COLOUR, scale=1.0, **options)
 
 
@@ -172,7 +172,7 @@ def options(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 
 
 def prepared(folder: Path, **changes: Any) -> Any:
-    pairs, _ = find_pairs(folder / "imgs", folder / "masks")
+    pairs = find_pairs(folder / "imgs", folder / "masks")
     data = {
         "split": Split(pairs[:6], pairs[6:], ""), "labels": LABELS, "crop_size": None,
         "smallest": (20, 26), "one_size": (20, 26),

@@ -1,14 +1,20 @@
-"""Which mask belongs to which image, and what is kept for validation."""
+"""Which mask belongs to which image."""
 
 from __future__ import annotations
 
-import random
+import re
 from pathlib import Path
 
 import pytest
 
-from unet_ddp.data.pairs import Pair, find_pairs, read_list
-from unet_ddp.data.splits import Split, group_of, split_pairs, write_split
+from unet_ddp.data.pairs import (
+    Pair,
+    find_pairs,
+    mask_size_message,
+    match,
+    raise_problems,
+    read_list,
+)
 from unet_ddp.errors import UserError
 
 
@@ -30,7 +36,10 @@ def touch(folder: Path, *names: str) -> Path:
         (["p/a.bmp", "q/a.bmp"], ["p/a.tif", "q/a.tif"], {"p/a": "p/a.tif", "q/a": "q/a.tif"}),
         (["ä ö.webp"], ["ä ö_mask.png"], {"ä ö": "ä ö_mask.png"}),
         (["a.jpg", ".DS_Store", "._a.jpg"], ["a.png", "Thumbs.db"], {"a": "a.png"}),
-        (["a.jpg"], ["a_mask.png", "orphan_mask.png"], {"a": "a_mask.png"}),
+        (["a.jpg", ".thumbs/b.jpg"], ["a.png", ".thumbs/b.png"], {"a": "a.png"}),
+        (["b.jpg", "a.jpg"], ["a.png", "b.png", "c_mask.png"], {"a": "a.png", "b": "b.png"}),
+        # as many without as with a suffix: without
+        (["a.jpg"], ["a.png", "a_mask.png"], {"a": "a.png"}),
     ],
 )
 def test_partners(
@@ -38,141 +47,156 @@ def test_partners(
 ) -> None:
     touch(tmp_path / "i", *images)
     touch(tmp_path / "m", *masks)
-    pairs, note = find_pairs(tmp_path / "i", tmp_path / "m")
-    found = {pair.name: pair.mask.relative_to(tmp_path / "m").as_posix() for pair in pairs}
-    assert found == partners
-    assert ("orphan" in note) == ("orphan_mask.png" in masks)
+    pairs = find_pairs(tmp_path / "i", tmp_path / "m")
+    assert {p.name: p.mask.relative_to(tmp_path / "m").as_posix() for p in pairs} == partners
+    assert [p.name for p in pairs] == sorted(partners)
+    assert all(p.image.is_file() and p.image.with_suffix("").name in p.name for p in pairs)
+    assert all((p.group, p.side) == (None, None) for p in pairs)
+
+
+def test_masks_without_image_do_no_harm(tmp_path: Path) -> None:
+    touch(tmp_path / "i", "a.jpg")
+    touch(tmp_path / "m", "a_mask.png", "z_mask.png", "b_mask.png")
+    found = match(tmp_path / "i", tmp_path / "m")
+    assert found.problems == [] and [pair.name for pair in found.pairs] == ["a"]
+    assert found.orphans == [tmp_path / "m" / "b_mask.png", tmp_path / "m" / "z_mask.png"]
+
+
+def test_the_suffix_may_be_given(tmp_path: Path) -> None:
+    touch(tmp_path / "i", "a.jpg", "b.jpg")
+    touch(tmp_path / "m", "a.png", "b.png", "a_car.png", "b_car.png")
+    pairs = match(tmp_path / "i", tmp_path / "m", suffix="_car").pairs
+    assert [pair.mask.name for pair in pairs] == ["a_car.png", "b_car.png"]
+    found = match(tmp_path / "i", tmp_path / "m", suffix="_dog")
+    assert found.pairs == [] and len(found.problems) == 2
+    assert f"looked for {tmp_path}/m/a_dog.*" in found.problems[0]
+
+
+def test_images_and_masks_in_one_folder(tmp_path: Path) -> None:
+    touch(tmp_path, "a.png", "a_mask.png", "b.png", "b_mask.png", "c_mask.png")
+    for suffix in (None, "_mask"):
+        found = match(tmp_path, tmp_path, suffix=suffix)
+        assert [(p.image.name, p.mask.name) for p in found.pairs] == [
+            ("a.png", "a_mask.png"), ("b.png", "b_mask.png"),
+        ]  # fmt: skip
+        assert found.orphans == [tmp_path / "c_mask.png"]
 
 
 def test_links_in_a_circle_are_followed_once(tmp_path: Path) -> None:
     touch(tmp_path / "i", "sub/a.jpg")
     touch(tmp_path / "m", "sub/a.png")
     (tmp_path / "i" / "sub" / "loop").symlink_to(tmp_path / "i")
-    pairs, _ = find_pairs(tmp_path / "i", tmp_path / "m")
-    assert [pair.name for pair in pairs] == ["sub/a"]
+    assert [pair.name for pair in find_pairs(tmp_path / "i", tmp_path / "m")] == ["sub/a"]
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
     touch(tmp_path / "i", "lone.jpg", "twice.jpg", "twice.png", "two.jpg", "good.jpg")
     touch(tmp_path / "m", "twice.png", "two.png", "two.gif", "good.png")
     with pytest.raises(UserError) as caught:
         find_pairs(tmp_path / "i", tmp_path / "m")
-    assert "no mask for" in str(caught.value) and "lone.jpg" in str(caught.value)
-    assert "two images of one name" in str(caught.value)
-    assert "two masks for" in str(caught.value) and "two.gif" in str(caught.value)
-
-
-def fake_pairs(*names: str) -> list[Pair]:
-    return [Pair(name, Path(name), Path(name)) for name in names]
-
-
-CARS = [f"car{c}x_{view:02d}" for c in "abcdef" for view in range(16)]
+    i, m = tmp_path / "i", tmp_path / "m"
+    assert f"no mask for {i}/lone.jpg: looked for {m}/lone.*" in str(caught.value)
+    assert f"two images of one name: {i}/twice.jpg and {i}/twice.png" in str(caught.value)
+    assert f"two masks for {i}/two.jpg: {m}/two.gif and {m}/two.png" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("names", "groups"),
+    ("images", "masks", "said"),
     [
-        (CARS, 6),
-        ([f"img_{n:03d}" for n in range(40)], 0),  # a prefix that all share is none
-        ([f"a_{n}" for n in range(6)] + [f"b_{n}" for n in range(6)], 0),  # fewer than three
-        ([f"a_{n}" for n in range(9)] + ["b_1", "b_2", "c_1", "c_2"], 3),  # the small ones will do
-        ([f"a_{n}" for n in range(98)] + ["b_1", "c_1"], 0),  # they are far too few
-        ([f"s{s}/slice{n}" for s in range(5) for n in range(4)], 0),
-        ([f"s{s}/slice_{n}" for s in range(5) for n in range(4)], 5),
-        ([f"drive{d}_f{n:05d}" for d in range(4) for n in range(5)], 4),
+        ("i", "gone", "gone: not found"),
+        ("file.png", "m", "file.png: is a file, not a folder"),
+        ("empty", "m", "empty: contains no images (.bmp, .gif"),
+        ("i", "empty", "empty: contains no masks (.bmp, .gif"),
     ],
 )
-def test_groups_are_detected_with_care(names: list[str], groups: int) -> None:
-    how = split_pairs(fake_pairs(*names), validation=20, seed=0).how
-    assert how.startswith(f"{groups} groups by name" if groups else "image by image")
+def test_a_folder_that_is_no_set_is_named(
+    tmp_path: Path, images: str, masks: str, said: str
+) -> None:
+    touch(tmp_path, "i/a.png", "m/a.png", "file.png", "empty/notes.txt")
+    with pytest.raises(UserError, match=re.escape(said)):
+        match(tmp_path / images, tmp_path / masks)
 
 
-def test_views_of_one_car_stay_on_one_side() -> None:
-    for seed in range(20):
-        split = split_pairs(fake_pairs(*CARS), validation=20, seed=seed)
-        cars = [{pair.name[:5] for pair in side} for side in (split.training, split.validation)]
-        assert not cars[0] & cars[1]
-        assert len(split.validation) == 16
-        assert len(split.training) + len(split.validation) == len(CARS)
+@pytest.mark.parametrize(
+    ("count", "rest"), [(3, ""), (4, "; and 1 more, listed by"), (9, "6 more")]
+)
+def test_an_error_names_three_problems(count: int, rest: str) -> None:
+    raise_problems([])
+    problems = [f"p{k}" for k in range(count)]
+    with pytest.raises(UserError) as caught:
+        raise_problems(problems)
+    assert str(caught.value).startswith("p0; p1; p2")
+    assert "p3" not in str(caught.value) and rest in str(caught.value)
+    assert bool(rest) == ("more" in str(caught.value))
 
 
-def test_split_is_a_function_of_names_and_seed() -> None:
-    pairs = fake_pairs(*CARS)
-    shuffled = random.Random(1).sample(pairs, len(pairs))
-    first = split_pairs(pairs, validation=30, seed=3)
-    again = split_pairs(shuffled, validation=30, seed=3)
-    assert first.validation == again.validation
-    assert first.training == again.training
-    others = {tuple(split_pairs(pairs, validation=30, seed=s).validation) for s in range(8)}
-    assert len(others) > 1
+def test_a_mask_of_another_size_is_named_with_both_sizes() -> None:
+    message = mask_size_message(Path("m/a.png"), (480, 640), (960, 1280))
+    assert message == "m/a.png is 640x480, its image 1280x960; resize one, or use --resize-masks"
+    message = mask_size_message(Path("m/a.png"), (480, 640), (640, 480))
+    assert message == "m/a.png is 640x480, its image 480x640; one of them is rotated by 90 degrees"
 
 
-def test_a_new_image_moves_no_other() -> None:
-    names = [f"n{number}q" for number in range(200)]
-    before = {p.name for p in split_pairs(fake_pairs(*names), validation=10, seed=0).validation}
-    after = {
-        p.name for p in split_pairs(fake_pairs(*names, "new"), validation=10, seed=0).validation
-    }
-    assert len(before ^ after) <= 1
+# -- lists ---------------------------------------------------------------------------------
 
 
-def test_pattern_names_the_group() -> None:
-    names = [f"x_{patient}-{n}" for patient in "ab" for n in range(5)]
-    split = split_pairs(fake_pairs(*names), validation=50, seed=0, pattern="_([ab])-")
-    assert {p.name[2] for p in split.validation} != {p.name[2] for p in split.training}
-    assert len(split.validation) == 5
+def listed(folder: Path, text: str, encoding: str = "utf-8") -> Path:
+    touch(folder, "i/a.png", "i/b.png", "m/a.png", "m/b.png", "j/a.png")
+    (folder / "list.csv").write_text(text, encoding=encoding)
+    return folder / "list.csv"
 
 
-def test_nothing_left_to_train_on() -> None:
-    with pytest.raises(UserError, match="none left to train on"):
-        split_pairs(fake_pairs("only"), validation=10, seed=0)
-    assert split_pairs(fake_pairs("only"), validation=0, seed=0).validation == []
-
-
-@pytest.mark.parametrize("count", [2, 3, 5])
-def test_folds_share_out_the_groups(count: int) -> None:
-    """Every image is validated on in one fold, groups are whole, sizes are close."""
-    pairs = fake_pairs(*CARS)
-    parts = [
-        split_pairs(pairs, validation=10, seed=1, folds=(count, fold)).validation
-        for fold in range(1, count + 1)
+def test_a_list_names_pairs_groups_and_sides(tmp_path: Path) -> None:
+    rows = "mask,image,group,split\nm/b.png, i/b.png,car ,Val\nm/a.png,i/a.png ,,train\n"
+    found = read_list(listed(tmp_path, rows, "utf-8-sig"))
+    assert found.problems == [] and found.orphans == []
+    assert found.pairs == [
+        Pair("i/a", tmp_path / "i/a.png", tmp_path / "m/a.png", None, "training"),
+        Pair("i/b", tmp_path / "i/b.png", tmp_path / "m/b.png", "car ", "validation"),
     ]
-    assert sorted(pair.name for part in parts for pair in part) == sorted(p.name for p in pairs)
-    groups = [{pair.name[:5] for pair in part} for part in parts]
-    assert sum(map(len, groups)) == len(set().union(*groups))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 16
-    shuffled = random.Random(2).sample(pairs, len(pairs))
-    assert split_pairs(shuffled, validation=10, seed=1, folds=(count, 1)).validation == parts[0]
 
 
-def test_a_written_split_is_read_again(tmp_path: Path) -> None:
-    """split.csv is a list: the same sides, the same groups, whatever the names."""
-    for side in ("imgs", "masks"):
-        (tmp_path / side).mkdir()
-    names = [f'car{car}, "{view}"_{view:02d}' for car in range(4) for view in range(3)]
-    for name in names:
-        for side in ("imgs", "masks"):
-            (tmp_path / side / f"{name}.png").touch()
-    pairs, _ = find_pairs(tmp_path / "imgs", tmp_path / "masks")
-    split = split_pairs(pairs, validation=25, seed=0)
-    write_split(split, group_of(pairs, None), tmp_path / "split.csv")
-    again = split_pairs(read_list(tmp_path / "split.csv").pairs, validation=60, seed=9)
-    for before, after in ((split.training, again.training), (split.validation, again.validation)):
-        assert [p.image for p in after] == [p.image for p in before]
-        assert [p.mask for p in after] == [p.mask for p in before]
-    assert not list(tmp_path.glob("*.tmp"))
+@pytest.mark.parametrize(
+    ("word", "side"),
+    [("train", "training"), ("TRAINING", "training"), ("val", "validation"), ("valid", "validation"),
+     ("validation", "validation"), ("test", "left out"), ("", None)],
+)  # fmt: skip
+def test_words_for_a_side(tmp_path: Path, word: str, side: str | None) -> None:
+    pairs = read_list(listed(tmp_path, f"image,mask,split\ni/a.png,m/a.png,{word}\n")).pairs
+    assert [pair.side for pair in pairs] == [side]
 
 
-def test_groups_in_a_written_split_keep_their_blanks(tmp_path: Path) -> None:
-    """Two groups that differ by a blank are two when they are read again."""
-    pairs = []
-    for name in "abcdefg":
-        path = tmp_path / f"{name}.png"
-        path.touch()
-        pairs.append(Pair(str(tmp_path / name), path, path))
-    names = ["car", " car", "car ", "  ", 'a "car", red', "two\nlines", "\tcar"]
-    groups = {pair.name: group for pair, group in zip(pairs, names, strict=True)}
-    write_split(Split(pairs[:3], pairs[3:], ""), groups, tmp_path / "split.csv")
-    again = read_list(tmp_path / "split.csv")
-    assert again.problems == []
-    assert {pair.name: pair.group for pair in again.pairs} == groups
+def test_bad_rows_are_named_with_their_lines(tmp_path: Path) -> None:
+    rows = [
+        "image,mask,split", "i/a.png,m/a.png,train", "i/a.png,m/a.png,train", "i/b.png,,train",
+        "i/b.png,m/b.png,dev", "i/gone.png,m/b.png,val", "i/b.png,m/gone.png,val", "i/a.jpg,m/b.png,",
+    ]  # fmt: skip
+    path = listed(tmp_path, "\n".join(rows))
+    touch(tmp_path, "i/a.jpg")
+    found = read_list(path)
+    assert [pair.name for pair in found.pairs] == ["i/a"]
+    assert found.problems == [
+        f"{path}, line 3: {tmp_path}/i/a.png is listed twice",
+        f"{path}, line 4: image or mask is missing",
+        f"{path}, line 5: split 'dev'; it is training, validation or test",
+        f"{path}, line 6: {tmp_path}/i/gone.png: not found",
+        f"{path}, line 7: {tmp_path}/m/gone.png: not found",
+        f"{path}, line 8: {tmp_path}/i/a.jpg has the name of {tmp_path}/i/a.png",
+    ]
+
+
+def test_a_column_of_sides_must_be_full(tmp_path: Path) -> None:
+    rows = "image,mask,split\ni/a.png,m/a.png,train\ni/b.png,m/b.png,\n"
+    (problem,) = read_list(listed(tmp_path, rows)).problems
+    assert "some rows name their split and some do not" in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("a,b\n1,2\n", "must name the columns"), ("image,mask\n", "rows must follow"), ("", "rows must")],
+)  # fmt: skip
+def test_a_file_that_is_no_list(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read_list(listed(tmp_path, text))
+    with pytest.raises(UserError, match=r"gone\.csv: No such file or directory; give a CSV"):
+        read_list(tmp_path / "gone.csv")

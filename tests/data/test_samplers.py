@@ -16,7 +16,7 @@ def test_every_world_takes_the_same_global_batches(size: int) -> None:
         order = torch.randperm(29, generator=torch.Generator().manual_seed(9 + epoch)).tolist()
         for rank in range(size):
             sampler = TrainingSampler(29, 12 // size, rank=rank, size=size, seed=9)
-            assert sampler.steps == 2
+            assert sampler.steps == 2 and len(list(sampler)) == len(sampler) == 24 // size
             sampler.start_at(epoch, 0)
             mine = [(epoch, index) for index in order[:24][rank::size]]
             assert list(sampler) == mine and len(sampler) == 24 // size

@@ -1,72 +1,86 @@
-"""--deterministic: torch's own algorithms for the length of a run, and a line where it has none."""
+"""--deterministic: torch's own algorithms for a run, and a line where it has none."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Any
+import warnings
 
 import pytest
 import torch
 
-from tests.conftest import data_flags, make_set
-from tests.ranks import Ranks, call_main
-from tests.test_resume import assert_same_state
-from unet_ddp.training.determinism import deterministic
+from unet_ddp.training.determinism import allow_tf32, autotuning, deterministic
 
-FLAGS = ["--width", "2", "--epochs", "1", "--batch-size", "2", "--workers", "0", "--ema", "0.9"]
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
-def train_watched(words: list[str], folder: str) -> tuple[tuple[int, str, str], list[bool], bool]:
-    """train.py; whether torch was deterministic in each step and after it. Each step has an
-    operation for which torch has no deterministic implementation, on any device."""
-    from unet_ddp.training import step as engine
+def put() -> None:
+    """An operation for which torch has no deterministic implementation, on any device."""
+    torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
 
-    kept, seen = engine.gradients, []
 
-    def watched(*args: Any, **how: Any) -> Any:
-        seen.append(torch.are_deterministic_algorithms_enabled())
-        torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
-        return kept(*args, **how)
+def test_an_operation_without_an_implementation_is_logged_once() -> None:
+    lines: list[str] = []
+    put()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with deterministic(lines.append):
+            assert torch.are_deterministic_algorithms_enabled()
+            assert torch.is_deterministic_algorithms_warn_only_enabled()
+            put()
+            put()
+    assert len(lines) == 1 and "put_" in lines[0]
+    assert lines[0].startswith("--deterministic: ")
+    assert lines[0].endswith(" has no deterministic implementation here")
+    assert caught == []
 
-    engine.gradients = watched
+
+@pytest.mark.parametrize("before", [None, ":16:8"])
+@pytest.mark.parametrize(("enabled", "warn_only", "benchmark"), [(False, False, True), (True, True, False)])  # fmt: skip
+def test_all_is_as_before_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+    before: str | None,
+    enabled: bool,
+    warn_only: bool,
+    benchmark: bool,
+) -> None:
+    """Other warnings stay warnings, which are errors in these tests."""
+    monkeypatch.setenv(CUBLAS, "") if before is None else monkeypatch.setenv(CUBLAS, before)
+    if before is None:
+        monkeypatch.delenv(CUBLAS)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", benchmark)
+    torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
     try:
-        done = call_main("train", words, folder)
+        with (
+            pytest.raises(UserWarning, match="something else"),
+            deterministic([].append),
+        ):
+            assert os.environ[CUBLAS] == (before or ":4096:8")
+            assert torch.backends.cudnn.benchmark is False
+            warnings.warn("something else", UserWarning, stacklevel=1)
+        assert torch.are_deterministic_algorithms_enabled() is enabled
+        assert torch.is_deterministic_algorithms_warn_only_enabled() is warn_only
+        assert torch.backends.cudnn.benchmark is benchmark
+        assert os.environ.get(CUBLAS) == before
     finally:
-        engine.gradients = kept
-    return done, seen, torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(False)
 
 
-def test_it_holds_for_the_run_and_tells_where_there_is_none(ranks: Ranks, tmp_path: Path) -> None:
-    make_set(tmp_path, 10)
-    ends = []
-    for name in ("one", "two"):
-        words = [*data_flags(tmp_path), *FLAGS, "--deterministic", "--exp-name", name]
-        outcomes = ranks.run(2, train_watched, words, str(tmp_path))
-        for (status, out, err), seen, after in outcomes:
-            assert (status, err) == (0, "")
-            assert seen == [True] * 2 and not after
-            assert "Warning" not in out
-        said = "".join(out for (_, out, _), _, _ in outcomes)
-        line = "--deterministic: put_ has no deterministic implementation here"
-        assert said.count("deterministic") == said.count(f"{line}\n") * 2 == 2  # once in all
-        ends.append(tmp_path / "checkpoints" / name)
-    one, two = (torch.load(end / "last.pt", weights_only=True) for end in ends)
-    assert_same_state(one, two)
-    words = [*data_flags(tmp_path), *FLAGS, "--exp-name", "without"]
-    ((status, out, _), seen, _) = ranks.run(1, train_watched, words, str(tmp_path))[0]
-    assert status == 0 and not any(seen) and "deterministic" not in out
+def test_convolutions_are_tried_in_training_alone_and_not_in_a_deterministic_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for before in (False, True):
+        monkeypatch.setattr(torch.backends.cudnn, "benchmark", before)
+        with autotuning():
+            assert torch.backends.cudnn.benchmark is True
+        assert torch.backends.cudnn.benchmark is before
+        with deterministic([].append), autotuning():
+            assert torch.backends.cudnn.benchmark is False
 
 
-def test_all_is_as_before_after_it() -> None:
-    """Also other warnings are: they stay warnings, which are errors in these tests."""
-    before = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
-    told: list[str] = []
-    with pytest.raises(UserWarning, match="something else"), deterministic(told.append):
-        assert torch.are_deterministic_algorithms_enabled()
-        import warnings
-
-        warnings.warn("something else", UserWarning, stacklevel=1)
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == before
-    assert told == []
+def test_tf32_is_allowed() -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        allow_tf32()
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,8 +1,6 @@
-"""The loss and the scores mean what their names say."""
+"""The loss is soft Dice and cross-entropy, over the valid pixels of the global batch."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
@@ -10,8 +8,6 @@ import torch
 from torch.nn import functional as F
 
 from unet_ddp.data.labels import IGNORE_ID
-from unet_ddp.metrics.counts import confusion
-from unet_ddp.metrics.scores import Scores
 from unet_ddp.training.losses import DiceCrossEntropy
 
 
@@ -96,42 +92,46 @@ def test_half_precision_does_not_overflow(dtype: torch.dtype) -> None:
 def test_weights_of_the_parts(masks: torch.Tensor) -> None:
     logits = logits_for(masks, 3, 1)
     plain = DiceCrossEntropy()(logits, masks)
-    only = DiceCrossEntropy(dice_weight=0, cross_entropy_weight=2)(logits, masks)
-    assert float(only.total) == pytest.approx(2 * float(plain.cross_entropy))
+    both = DiceCrossEntropy(dice_weight=3, cross_entropy_weight=2)(logits, masks)
+    assert (both.dice, both.cross_entropy) == (plain.dice, plain.cross_entropy)
+    expected = 3 * float(plain.dice) + 2 * float(plain.cross_entropy)
+    assert float(both.total) == pytest.approx(expected)
 
 
-def test_counts(rng: np.random.Generator) -> None:
-    truth = torch.from_numpy(rng.integers(0, 4, (3, 9, 9)).astype(np.uint8))
-    predicted = torch.from_numpy(rng.integers(0, 4, (3, 9, 9)))
-    truth[0, 0] = IGNORE_ID
-    counts = confusion(predicted, truth, 4)
-    assert counts.dtype == torch.int64
-    assert counts.sum() == 3 * 81 - 9
-    assert counts[2, 1] == ((truth == 2) & (predicted == 1)).sum()
-    per_image = sum(confusion(predicted[n : n + 1], truth[n : n + 1], 4) for n in range(3))
-    assert torch.equal(counts, per_image)
+def test_two_pixels_by_hand() -> None:
+    """Probabilities 3/4 and 1/4 for the truth, class 0 weighs twice as much as class 1."""
+    logits = torch.tensor([[3.0, 3.0], [1.0, 1.0]]).log().view(1, 2, 1, 2).requires_grad_()
+    masks = torch.tensor([[[0, 1]]], dtype=torch.uint8)
+    losses = DiceCrossEntropy(class_weights=(2.0, 1.0))(logits, masks)
+    entropy = -(2 * np.log(3 / 4) + np.log(1 / 4)) / 3
+    dice = [1 - 2 * 0.75 / (1.5 + 1), 1 - 2 * 0.25 / (0.5 + 1)]
+    assert float(losses.cross_entropy) == pytest.approx(entropy)
+    assert float(losses.dice) == pytest.approx((2 * dice[0] + dice[1]) / 3)
+    assert losses.total.requires_grad
+    assert not losses.dice.requires_grad and not losses.cross_entropy.requires_grad
 
 
-def test_scores() -> None:
-    counts = torch.tensor([[50, 10, 0], [5, 35, 0], [0, 0, 0]])
-    scores = Scores.from_confusion(counts)
-    assert scores.dice_per_class[:2] == [100 / 115, 70 / 85]
-    assert scores.iou_per_class[:2] == [50 / 65, 35 / 50]
-    assert math.isnan(scores.dice_per_class[2])  # never occurs: no part of the mean
-    assert scores.dice == pytest.approx((100 / 115 + 70 / 85) / 2)
+def test_all_sums_are_taken_over_ranks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if another rank had the same batch: ratios stay, a mean over two would too."""
+    shapes = []
+
+    def doubled(sums: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(sums.shape))
+        return 2 * sums
+
+    masks = torch.tensor([[[0, 1, 2, 2]]], dtype=torch.uint8)
+    logits = torch.randn(1, 3, 1, 4, dtype=torch.float64)
+    alone = DiceCrossEntropy()(logits, masks)
+    monkeypatch.setattr("unet_ddp.training.losses.sum_over_ranks", doubled)
+    together = DiceCrossEntropy()(logits, masks)
+    assert shapes == [(10,)]
+    torch.testing.assert_close(tuple(together), tuple(alone), rtol=1e-12, atol=0)
 
 
-def test_two_classes_are_scored_by_their_foreground() -> None:
-    scores = Scores.from_confusion(torch.tensor([[900, 50], [25, 25]]))
-    assert scores.dice == 50 / 125
-    assert scores.iou == 25 / 100
-
-
-def test_a_better_mask_scores_higher(rng: np.random.Generator) -> None:
-    truth = torch.from_numpy((rng.random((1, 40, 40)) < 0.3).astype(np.uint8))
-    previous = 1.01
-    for share in (0.0, 0.1, 0.3, 0.6):
-        spoilt = torch.where(torch.from_numpy(rng.random((1, 40, 40)) < share), 1 - truth, truth)
-        dice = Scores.from_confusion(confusion(spoilt, truth, 2)).dice
-        assert dice < previous
-        previous = dice
+def test_autocast_does_not_reach_the_loss() -> None:
+    masks = torch.zeros(1, 4, 4, dtype=torch.uint8)
+    logits = torch.randn(1, 3, 4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = DiceCrossEntropy()(logits, masks)
+    assert all(part.dtype == torch.float32 for part in losses)
+    assert torch.equal(losses.total, DiceCrossEntropy()(logits, masks).total)

@@ -153,5 +153,4 @@ class SampleCache:
             f"warning: --cache: {self.folder}: {error.strerror or error}; samples that it does not hold yet "
             "are decoded each time",
             file=sys.stderr,
-            flush=True,
         )

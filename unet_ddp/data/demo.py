@@ -1,7 +1,7 @@
-"""The built-in demo set: drawn scenes whose leaves are to be found among bars and lines.
+"""The built-in demo set: drawn scenes of leaves among bars and lines.
 
-Made from nothing but a seed, so that the first command works anywhere. Leaf and
-background share their colours: their texture and outline tell them apart.
+Drawn from a seed alone, so that the first command works anywhere. Leaves and background share
+their colours; texture and outline tell them apart.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from unet_ddp.errors import UserError
+from unet_ddp.files import write_errors
 
 WIDTH, HEIGHT = 128, 96
 SCENES, VIEWS, UNSEEN = 40, 4, 4
@@ -21,34 +21,35 @@ Array = NDArray[np.float64]
 
 
 def write_demo(folder: Path) -> Path:
-    """Write ``imgs``, ``masks`` and ``unseen`` below `folder`, unless they are there.
+    """Write ``imgs``, ``masks`` and ``unseen`` below `folder` unless they exist; return `folder`.
 
-    160 pairs: 4 views of each of 40 scenes, as ``scene07_2``; and 4 images of other scenes,
-    without masks. Returns `folder`.
+    160 pairs: 4 views of each of 40 scenes, named like ``scene07_2``; and 4 images of other
+    scenes, without masks.
+
+    Raises:
+        UserError: the folder can't be written.
     """
     done = folder / "README.txt"
     if done.exists():
         return folder
-    try:
+    with write_errors(folder, "the demo set goes there"):
         for name in ("imgs", "masks", "unseen"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: {error.strerror or error}; the demo set goes there") from None
-    for scene in range(SCENES):
-        for view in range(VIEWS):
-            image, mask = draw(scene, view)
-            image.save(folder / "imgs" / f"scene{scene:02d}_{view}.jpg", quality=92)
-            mask.save(folder / "masks" / f"scene{scene:02d}_{view}.png")
-    for scene in range(SCENES, SCENES + UNSEEN):
-        draw(scene, 0)[0].save(folder / "unseen" / f"scene{scene:02d}_0.jpg", quality=92)
-    done.write_text("Drawn by unet_ddp; may be deleted, and is drawn again when needed.\n")
+        for scene in range(SCENES):
+            for view in range(VIEWS):
+                image, mask = draw(scene, view)
+                image.save(folder / "imgs" / f"scene{scene:02d}_{view}.jpg", quality=92)
+                mask.save(folder / "masks" / f"scene{scene:02d}_{view}.png")
+        for scene in range(SCENES, SCENES + UNSEEN):
+            draw(scene, 0)[0].save(folder / "unseen" / f"scene{scene:02d}_0.jpg", quality=92)
+        done.write_text("Drawn by unet_ddp; may be deleted, and is drawn again when needed.\n")
     return folder
 
 
 def draw(scene: int, view: int) -> tuple[Image.Image, Image.Image]:
-    """One view of a scene: an RGB image, and a mask of 0 and 255."""
-    look = np.random.default_rng([scene, 0xC01])  # what a scene's views have in common
-    place = np.random.default_rng([scene, view, 0x9E0])  # what they don't
+    """Draw one view of a scene: an RGB image, and a mask of 0 and 255."""
+    look = np.random.default_rng([scene, 0xC01])  # the same for all views of a scene
+    place = np.random.default_rng([scene, view, 0x9E0])
     palette = look.uniform(60, 200, (3, 3))
     canvas = Image.fromarray(_background(place, palette[:2]).astype(np.uint8))
     _clutter(canvas, place, palette)
@@ -64,7 +65,7 @@ def draw(scene: int, view: int) -> tuple[Image.Image, Image.Image]:
 
 
 def _background(random: np.random.Generator, colours: Array) -> Array:
-    """Two colours that run into each other: (H, W, 3)."""
+    """Return two colours that run into each other: (H, W, 3)."""
     coarse = random.uniform(0, 255, (4, 5)).astype(np.uint8)
     smooth = Image.fromarray(coarse).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)
     share = np.asarray(smooth, np.float64)[..., None] / 255
@@ -73,7 +74,7 @@ def _background(random: np.random.Generator, colours: Array) -> Array:
 
 
 def _clutter(canvas: Image.Image, random: np.random.Generator, colours: Array) -> None:
-    """Bars and lines in the leaves' colours, which are none."""
+    """Draw bars and lines in the leaves' colours."""
     pen = ImageDraw.Draw(canvas)
     for _ in range(int(random.integers(2, 5))):
         x, y = random.uniform(0, WIDTH), random.uniform(0, HEIGHT)
@@ -86,7 +87,7 @@ def _clutter(canvas: Image.Image, random: np.random.Generator, colours: Array) -
 
 
 def _leaf(random: np.random.Generator) -> list[tuple[float, float]]:
-    """A closed outline: a circle with a few waves on it."""
+    """Return a closed outline: a circle with a few waves on it."""
     angles = np.linspace(0, 2 * np.pi, 64, endpoint=False)
     radius = np.full_like(angles, random.uniform(12, 26))
     for wave in (2, 3, 5):
@@ -98,7 +99,7 @@ def _leaf(random: np.random.Generator) -> list[tuple[float, float]]:
 
 
 def _leaf_texture(random: np.random.Generator, colours: Array) -> Array:
-    """Fine stripes of two colours at any angle: (H, W, 3)."""
+    """Return fine stripes of two colours at a random angle: (H, W, 3)."""
     rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH]
     angle = random.uniform(0, np.pi)
     phase = (columns * np.cos(angle) + rows * np.sin(angle)) * random.uniform(0.8, 1.3)

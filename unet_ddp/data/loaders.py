@@ -64,6 +64,7 @@ class SampleLoader:
     ) -> None:
         if workers == 0:
             _limit_threads()
+        self.dataset = dataset
         self.unbatch = unbatch
         self._loader = DataLoader(
             dataset,

@@ -56,6 +56,7 @@ class Scores:
 
 
 def ratio(part: int, whole: int) -> float:
+    """Return `part` / `whole`; nan if `whole` is 0."""
     return part / whole if whole else math.nan
 
 

@@ -89,4 +89,4 @@ def _is_output(path: Path, known: set[Path]) -> bool:
     origins = [stem.removesuffix(end) for end in _OUTPUT_ENDINGS if stem.endswith(end)]
     if "_probability_" in stem:
         origins.append(stem.rpartition("_probability_")[0])
-    return any(path.with_name(origin) in known for origin in origins)
+    return any(origin and path.with_name(origin) in known for origin in origins)

@@ -1,25 +1,106 @@
-"""Weights & Biases, for those who ask for it with ``--wandb``."""
+"""Weights & Biases (--wandb): figures, a validation image and histograms of each epoch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from unet_ddp.data.dataset import Sample
+from unet_ddp.data.drawing import to_rgb
+from unet_ddp.errors import UserError
+from unet_ddp.training.state import TrainState
+
+_IGNORED = 128  # grey of a mask's ignored pixels
+
 
 class WandbWriter:
-    """Logs the figures of each epoch to Weights & Biases."""
+    """Logs each epoch to Weights & Biases, under the names of the well-known U-Net script.
 
-    def __init__(self, name: str | None, folder: Path, settings: dict[str, Any]) -> None:
+    Args:
+        name: of the run there; None for one that W&B makes up.
+        folder: the run folder, for W&B's own files.
+        settings: the run's configuration.
+        state: whose weights and gradients are logged as histograms.
+        sample: the validation image to log with its true and predicted mask; None for none.
+
+    Raises:
+        UserError: W&B refuses, as without an account.
+    """
+
+    def __init__(
+        self,
+        name: str | None,
+        folder: Path,
+        settings: dict[str, Any],
+        *,
+        state: TrainState,
+        sample: Sample | None = None,
+    ) -> None:
         import wandb
 
-        self.run: Any = wandb.init(
-            project="unet_ddp", name=name, dir=str(folder), config=settings, resume="allow"
-        )
+        self._wandb, self._state, self._sample = wandb, state, sample
+        self._histograms: dict[str, Any] = {}
+        latest = (folder / "wandb" / "latest-run").resolve()  # run-DATE-ID
+        resumed = latest.name.rpartition("-")[2] if state.done and latest.is_dir() else None
+        try:
+            self._run: Any = wandb.init(
+                project="unet_ddp",
+                name=name,
+                dir=folder,
+                config=settings,
+                id=resumed,
+                resume="allow",
+            )
+        except wandb.Error as error:
+            raise UserError(f"--wandb: {error}; run `wandb login`, or leave --wandb out") from None
+        state.optimizer.register_step_pre_hook(lambda *_: self._keep_histograms())
+
+    def _keep_histograms(self) -> None:
+        """Keep histograms of the first step of an epoch; its gradients are gone after it."""
+        if self._histograms:
+            return
+        for name, weight in self._state.network.named_parameters():
+            for kind, values in (("Weights", weight), ("Gradients", weight.grad)):
+                if values is not None and bool(values.isfinite().all()):
+                    histogram = self._wandb.Histogram(values.detach().float().cpu().numpy())
+                    self._histograms[f"{kind}/{name}"] = histogram
 
     def write(self, row: dict[str, Any], step: int) -> None:
-        """Log the cells of a row that are not empty."""
-        self.run.log({key: value for key, value in row.items() if value != ""}, step=step)
+        """Log a row's cells that are not empty, the histograms and the image."""
+        figures = {name: value for name, value in row.items() if value != ""}
+        self._run.log({**figures, **self._histograms, **self._pictures()}, step=step)
+        self._histograms = {}
+
+    @torch.inference_mode()
+    def _pictures(self) -> dict[str, Any]:
+        if self._sample is None:
+            return {}
+        state, image = self._state, self._sample.image
+        weight = next(state.validated.parameters())
+        was_training = state.validated.training
+        state.validated.eval()
+        with state.precision.autocast():
+            logits = state.validated(state.preprocess(image[None].to(weight.device), weight.dtype))
+        state.validated.train(was_training)
+        classes = logits.shape[1]  # (1, classes, H, W)
+        return {
+            "images": self._wandb.Image(to_rgb(image.numpy()).permute(1, 2, 0).numpy()),
+            "masks/true": self._wandb.Image(_as_grey(self._sample.mask, classes)),
+            "masks/pred": self._wandb.Image(_as_grey(logits[0].argmax(0).cpu(), classes)),
+        }
 
     def close(self) -> None:
-        """Finish the run there."""
-        self.run.finish()
+        """End the run there."""
+        self._run.finish()
+
+
+def _as_grey(ids: Tensor, classes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return class ids (H, W) as grey levels from black to white."""
+    levels = np.full(256, _IGNORED, np.uint8)
+    levels[:classes] = np.linspace(0, 255, classes)
+    grey: np.ndarray[Any, np.dtype[np.uint8]] = levels[ids.numpy()]
+    return grey

@@ -149,8 +149,8 @@ class TrainState:
         """Restore what `state_dict` returned."""
         self.network.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.average is not None and state["ema"] is not None:
-            self.average.network.load_state_dict(state["ema"])
+        if self.average is not None:  # the run may have had none
+            self.average.network.load_state_dict(state["ema"] or state["model"])
             self.average.steps = state["ema_steps"]
         if state["scaler"]:  # empty where scaling was off
             self.precision.scaler.load_state_dict(state["scaler"])

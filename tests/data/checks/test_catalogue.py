@@ -15,7 +15,8 @@ import pytest
 
 from tests.data.checks.catalogue import CASES, PAGE, Case, make_case, run_case
 from tests.ranks import Ranks
-from unet_ddp.config import TrainConfig, parse_train
+from unet_ddp.cli import parse_train
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import check_classes, prepare_data
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.errors import UserError, one_line
@@ -80,7 +81,7 @@ def test_the_check_says_what_is_wrong_and_nothing_else_is_printed(
 
 @pytest.fixture(scope="module")
 def single() -> Iterator[Ranks]:
-    """A process beside the two of `ranks`, so that both sizes run at once."""
+    """Return a process besides the two of `ranks`, so that both sizes run at once."""
     pool = Ranks(1)
     yield pool
     pool.close()

@@ -103,15 +103,10 @@ def _check_palettes(scan: ScanResult) -> list[str]:
 
 def _check_nodata(scan: ScanResult) -> list[str]:
     """Return lines if images name different no-data values, or only some name one."""
+    values = [(pair.image, image.header.nodata) for pair, image, _ in scan.pairs]
     return _odd_ones(
-        [
-            (
-                pair.image,
-                "no no-data value" if image.header.nodata is None else f"{image.header.nodata:g}",
-            )
-            for pair, image, _ in scan.pairs
-        ],
-        "says {0}, {other} says {1}: choose one with --nodata VALUE",
+        [(path, "none" if value is None else f"{value:g}") for path, value in values],
+        "has no-data value {0}, {other} has {1}; choose one with --nodata VALUE",
     )
 
 

@@ -1,0 +1,355 @@
+"""Classes from the values in the masks and the flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unet_ddp.config import DataConfig
+from unet_ddp.data.label_rules import (
+    MaskValues,
+    choose_labels,
+    infer_labels,
+    read_palette,
+    warn_soft_edges,
+)
+from unet_ddp.data.labels import Labels
+from unet_ddp.errors import UserError
+
+
+def masks(values: list[int] | dict[int, int], **how: Any) -> MaskValues:
+    counts = values if isinstance(values, dict) else dict.fromkeys(values, 10)
+    return MaskValues(counts, {value: f"m{value}.png" for value in counts}, **how)
+
+
+@pytest.mark.parametrize(
+    ("values", "rgb", "how", "expected"),
+    [
+        ([0, 255], False, {}, (0, 255)),
+        ([255, 0], False, {}, (0, 255)),
+        ([0, 1], False, {}, (0, 1)),
+        ([0, 65535], False, {}, (0, 65535)),
+        ([0, 1, 2, 5], False, {}, (0, 1, 2, 5)),
+        ([0, 2], False, {"classes": 4}, (0, 1, 2, 3)),
+        ([0, 3], False, {"classes": 4}, (0, 1, 2, 3)),
+        ([0, 4], False, {"classes": 2}, (0, 4)),
+        ([0, 255], False, {"classes": 2}, (0, 255)),
+        ([0], False, {"classes": 2}, (0, 1)),
+        ([], False, {"classes": 2}, (0, 1)),
+        (list(range(12)), False, {"ignore": 11}, tuple(range(11))),
+        ([0, 1, 255], False, {"ignore": 255}, (0, 1)),
+        ([0, 1], False, {"classes": 2, "ignore": 255}, (0, 1)),  # in other masks, perhaps
+        ([0, 1, 255], False, {}, (0, 1, 255)),  # 255 is not ignored unless asked for
+        (list(range(255)), False, {}, tuple(range(255))),
+        ([0x000000, 0xFF0000], True, {}, (0x000000, 0xFF0000)),
+        ([0, 1], True, {"classes": 2}, (0, 1)),
+    ],
+)
+def test_classes_from_values(
+    values: list[int], rgb: bool, how: dict, expected: tuple[int, ...]
+) -> None:
+    palette = ((0, 0, 0), (1, 1, 1))
+    labels = infer_labels(masks(values, rgb=rgb, palette=palette), **how)
+    assert labels == Labels(expected, rgb, how.get("ignore"), palette)
+
+
+@pytest.mark.parametrize(
+    ("values", "rgb", "how", "said"),
+    [
+        ([0], False, {}, "all masks contain only the value 0: there is nothing to segment"),
+        ([0, 9], False, {"ignore": 9}, "only the value 0, 9: there is nothing to segment"),
+        ([0, 255], False, {"classes": 3}, "--classes 3: the masks contain 2 values (0, 255)"),
+        ([0, 1, 2, 300], False, {"classes": 3}, "--classes 3"),
+        ([0, 1], False, {"ignore": 7}, "--ignore-index 7: occurs in no mask; the values are 0, 1"),
+        ([0, 1], True, {"ignore": 0xFF, "classes": 2}, "--ignore-index #0000ff: occurs in no mask"),
+        (
+            list(range(12)),
+            False,
+            {"classes": 12, "ignore": 11},
+            "use --classes 11, or leave it out",
+        ),
+        (
+            list(range(256)),
+            False,
+            {},
+            "256 different values (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …)",
+        ),
+        (
+            [1, 2],
+            True,
+            {"classes": 3},
+            "--classes 3: the masks contain 2 values (#000001, #000002)",
+        ),
+    ],
+)
+def test_values_that_make_no_classes(values: list[int], rgb: bool, how: dict, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        infer_labels(masks(values, rgb=rgb), **how)
+    assert said in str(caught.value)
+
+
+def test_the_rarest_value_is_named_with_its_file() -> None:
+    with pytest.raises(UserError, match=r"77 has 3 pixel\(s\), e\.g\. in m77\.png"):
+        infer_labels(masks({0: 90, 77: 3, 255: 20}), classes=2)
+
+
+@pytest.mark.parametrize("ignore", [0, 1])
+def test_an_ignored_value_is_no_class_id(ignore: int) -> None:
+    with pytest.raises(UserError, match=f"--classes 2 counts the value {ignore}"):
+        infer_labels(masks([0, 1]), classes=2, ignore=ignore)
+    assert infer_labels(masks([0, 1, 2]), classes=2, ignore=2).values == (0, 1)
+
+
+# -- flags ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, Labels((0, 7))),
+        ({"invert": True}, Labels((7, 0))),
+        ({"class_names": ("a", "b")}, Labels((0, 7), names=("a", "b"))),
+        ({"binary": True}, Labels((0, 255), threshold=0)),
+        ({"binary": True, "ignore_index": 7, "mask_threshold": 5}, None),
+        ({"mask_threshold": 6}, Labels((0, 255), threshold=6)),
+        ({"mask_threshold": 0, "invert": True}, Labels((255, 0), threshold=0)),
+        ({"classes": 8}, Labels(tuple(range(8)))),
+        ({"classes": 7, "ignore_index": 7}, Labels(tuple(range(7)), ignore=7)),
+    ],
+)
+def test_flags_decide_the_classes(flags: dict[str, Any], expected: Labels | None) -> None:
+    if expected is None:
+        with pytest.raises(UserError, match=r"\(0 to 0\) are at or below it"):
+            choose_labels(masks([0, 7]), DataConfig(**flags))
+    else:
+        assert choose_labels(masks([0, 7]), DataConfig(**flags)) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"class_names": ("a",)}, "1 names for 2 classes (mask values 0, 7)"),
+        ({"class_names": ("a", "a")}, "2 names for 2 classes"),
+        ({"mask_threshold": 7}, "all mask values (0 to 7) are at or below it"),
+        ({"mask_threshold": 5, "ignore_index": 0}, "all mask values (7 to 7) are above it"),
+        ({"classes": 8, "invert": True}, "--invert: for two classes, and there are 8"),
+    ],
+)
+def test_flags_that_do_not_fit_the_masks(flags: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        choose_labels(masks([0, 7]), DataConfig(**flags))
+    assert said in str(caught.value)
+
+
+def test_a_threshold_of_colours_is_of_their_brightest_channel() -> None:
+    colours = masks([0x000020, 0x00F000], rgb=True)
+    expected = Labels((0, 0xFFFFFF), rgb=True, threshold=0x7F)
+    assert choose_labels(colours, DataConfig(mask_threshold=0x7F)) == expected
+    with pytest.raises(UserError, match=r"\(32 to 240\) are at or below"):
+        choose_labels(colours, DataConfig(mask_threshold=0xF0))
+
+
+# -- soft masks ----------------------------------------------------------------------------
+
+
+def soft(ends: int, between: int, count: int = 98) -> dict[int, int]:
+    """Values from 0 to 2*count+2, with few pixels between its ends."""
+    counts = dict.fromkeys(range(2, 2 * count + 2, 2), between)
+    return {0: ends, **counts, 2 * count + 2: ends}
+
+
+@pytest.mark.parametrize(
+    ("counts", "how", "said"),
+    [
+        (soft(9000, 1), {}, "100 different values in the masks (0 to 198), nearly all close to 0 or 198, probably from soft edges: use --mask-threshold 99"),
+        (soft(9000, 1), {"lossy": "a.jpg"}, "a.jpg: 100 different values in the masks (0 to 198), nearly all close to 0 or 198, probably from lossy compression"),
+        (soft(9000, 1, 1), {"lossy": "a.jpg"}, "a.jpg: 3 different values in the masks (0 to 4), nearly all"),
+        (soft(10, 10), {"lossy": "a.jpg"}, "one value per class: save it as PNG"),
+        (soft(10, 10, 254), {}, "256 different values in the masks (0 to 510): too many for classes; if they are instance ids"),
+        (dict.fromkeys(range(65), 1), {"rgb": True}, "the masks: 65 different colours, probably from soft edges"),
+        (dict.fromkeys(range(65), 1), {"rgb": True, "lossy": "a.jpg"}, "a.jpg: 65 different colours, probably from lossy compression"),
+    ],
+)  # fmt: skip
+def test_soft_masks_are_refused_with_what_they_look_like(
+    counts: dict[int, int], how: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        choose_labels(masks(counts, **how), DataConfig())
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("counts", "how"),
+    [
+        (soft(9000, 1, 62), {}),  # 64 values may be classes
+        (soft(10, 10, 98), {}),  # 100 values that are not near two ends
+        ({0: 500, 255: 500}, {"lossy": "a.jpg"}),
+        (dict.fromkeys(range(64), 1), {"rgb": True, "lossy": "a.jpg"}),
+    ],
+)
+def test_hard_masks_are_not_refused(counts: dict[int, int], how: dict[str, Any]) -> None:
+    assert choose_labels(masks(counts, **how), DataConfig()).num_classes == len(counts)
+
+
+@pytest.mark.parametrize(
+    ("dark", "between", "bright", "is_soft"),
+    [
+        (45, 10, 45, True),  # at least 90 % in the outer quarters of the range, ends included
+        (44, 11, 45, False),
+        (9000, 60, 40, True),  # bright ones at least 40 % of what is not dark
+        (9000, 61, 40, False),
+    ],
+)
+def test_what_counts_as_near_black_and_white(
+    dark: int, between: int, bright: int, is_soft: bool
+) -> None:
+    values = masks(dict.fromkeys(range(101), 0) | {25: dark, 50: between, 75: bright})
+    if is_soft:
+        with pytest.raises(UserError, match="nearly all close to 0 or 100"):
+            choose_labels(values, DataConfig())
+    else:
+        assert choose_labels(values, DataConfig()).num_classes == 101
+
+
+def test_classes_that_may_be_soft_edges_are_a_warning() -> None:
+    values = masks(soft(1000, 1, 8))
+    (line,) = warn_soft_edges(values, choose_labels(values, DataConfig()))
+    assert line.startswith("8 of the 10 classes have few pixels and lie between 0 and 18")
+    assert "--mask-threshold 9" in line
+    for counts, how, flags in [
+        (soft(1000, 1, 7), {}, {}),  # too few classes
+        (soft(1000, 14, 8), {}, {}),  # 5.3 % between
+        (soft(1000, 1, 8), {"rgb": True}, {}),
+        (soft(1000, 1, 8), {"palette": ((0, 0, 0),)}, {}),
+        (soft(1000, 1, 8), {}, {"binary": True}),
+    ]:
+        values = masks(counts, **how)
+        assert warn_soft_edges(values, choose_labels(values, DataConfig(**flags))) == []
+    values = masks(soft(1000, 13, 8))  # 4.9 %
+    assert warn_soft_edges(values, choose_labels(values, DataConfig()))
+
+
+# -- without a scan ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "rgb", "expected"),
+    [
+        ({"classes": 3}, False, Labels((0, 1, 2))),
+        ({"binary": True}, False, Labels((0, 255), threshold=0)),
+        ({"mask_threshold": 300}, False, Labels((0, 255), threshold=300)),
+        ({"mask_threshold": 200}, True, Labels((0, 0xFFFFFF), rgb=True, threshold=200)),
+        ({"classes": 3}, True, None),
+        ({}, False, None),
+    ],
+)
+def test_flags_replace_the_scan(flags: dict[str, Any], rgb: bool, expected: Labels | None) -> None:
+    unknown = MaskValues({}, {}, rgb=rgb, lossy="a.jpg")
+    if expected is None:
+        with pytest.raises(UserError, match="--skip-scan: the masks are not read"):
+            choose_labels(unknown, DataConfig(skip_scan=True, **flags))
+    else:
+        assert choose_labels(unknown, DataConfig(skip_scan=True, **flags)) == expected
+
+
+# -- palette files -------------------------------------------------------------------------
+
+
+def palette(folder: Path, *lines: str) -> str:
+    path = folder / "p.csv"
+    path.write_text("\n".join(lines), encoding="utf-8-sig")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "values", "is_colour"),
+    [
+        (("name,r,g,b", "sky, 0,0,128", "", 'car,"255",0,1'), {"sky": 0x80, "car": 0xFF0001}, True),
+        (("sky,#0000fF", "car,#00ff00"), {"sky": 0x0000FF, "car": 0x00FF00}, True),
+        (("2nd class,300", "car,0"), {"2nd class": 300, "car": 0}, False),
+    ],
+)
+def test_lines_of_a_palette_file(
+    tmp_path: Path, lines: tuple[str, ...], values: dict[str, int], is_colour: bool
+) -> None:
+    found = read_palette(Path(palette(tmp_path, *lines)))
+    assert found == (values, is_colour) and list(found[0]) == list(values)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("sky,0", "car,red"), "line 2 is 'car,red'; a line is name,value"),
+        (("sky,0", "car,1,2"), "line 2 is 'car,1,2'"),
+        (("sky,0,0,0", "car,1,2,256"), "line 2 is 'car,1,2,256'"),
+        (("sky,0", "car,#00ff0"), "line 2"),
+        (("sky,0", ",1"), "line 2"),
+        (("sky,0", ",1,2,3"), "line 2"),
+        (("sky,0", ",#000000"), "line 2"),
+        (("sky,0", "sky,1"), "line 2 has the name or value of another class"),
+        (("sky,0", "car,0"), "line 2 has the name or value of another class"),
+        (("sky,0", "car,#000001"), "values and colours mixed"),
+        (("sky,0",), "fewer than two classes"),
+        ((), "fewer than two classes"),
+    ],
+)
+def test_a_bad_palette_file_is_named(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
+    path = palette(tmp_path, *lines)
+    with pytest.raises(UserError) as caught:
+        read_palette(Path(path))
+    assert str(caught.value).startswith(f"--palette {path}: ") and said in str(caught.value)
+
+
+def test_a_palette_file_that_can_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"gone\.csv: No such file or directory; use a CSV file"):
+        read_palette(tmp_path / "gone.csv")
+    (tmp_path / "p.csv").write_bytes(b"a,\xff\xfe")
+    with pytest.raises(UserError, match="not UTF-8; use a CSV file"):
+        read_palette(tmp_path / "p.csv")
+
+
+INDICES = ((0, 0, 0), (255, 0, 0), (0, 0, 0), (0, 255, 0))
+
+
+@pytest.mark.parametrize(
+    ("lines", "values", "how", "flags", "expected"),
+    [
+        (("car,7", "sky,0"), [0, 7], {}, {}, Labels((7, 0), names=("car", "sky"))),
+        (("sky,0", "car,7"), [0], {}, {"classes": 2}, Labels((0, 7), names=("sky", "car"))),
+        (("sky,0", "Ignore,9", "car,7"), [0, 9], {}, {}, Labels((0, 7), ignore=9, names=("sky", "car"))),
+        (("sky,0", "void,9", "car,7"), [0, 9], {}, {"ignore_index": 9}, Labels((0, 7), ignore=9, names=("sky", "car"))),
+        (("sky,0", "ignore,9", "car,7"), [0, 8], {}, {"ignore_index": 8}, Labels((0, 7), ignore=8, names=("sky", "car"))),
+        (("sky,#000080", "car,#ff0000"), [0x80], {"rgb": True}, {}, Labels((0x80, 0xFF0000), rgb=True, names=("sky", "car"))),
+        (("car,#ff0000", "sky,#000000"), [0, 1], {"palette": INDICES}, {}, Labels((1, 0), palette=INDICES, names=("car", "sky"))),
+        (("car,1", "sky,0"), [0, 1], {"palette": INDICES}, {}, Labels((1, 0), palette=INDICES, names=("car", "sky"))),
+    ],
+)  # fmt: skip
+def test_classes_of_a_palette_file(
+    tmp_path: Path, lines: tuple[str, ...], values: list[int], how: dict, flags: dict, expected: Labels
+) -> None:  # fmt: skip
+    config = DataConfig(palette=palette(tmp_path, *lines), **flags)
+    assert choose_labels(masks(values, **how), config) == expected
+    unscanned = DataConfig(palette=config.palette, skip_scan=True, **flags)
+    assert choose_labels(masks([], **how), unscanned) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "how", "flags", "said"),
+    [
+        (("a,0", "b,1"), {"rgb": True}, {}, "names values, and the masks are colour images"),
+        (("a,#000000", "b,#ffffff"), {}, {}, "names colours, and the masks are grey"),
+        (("a,#000000", "b,#ffffff"), {"palette": INDICES}, {}, "b's colour is not in the masks' palettes"),
+        (("a,0", "b,1"), {}, {"classes": 3}, "--classes 3: "),
+        (("a,0", "b,1"), {}, {}, "also contain 7, 8 in 20 pixel(s), e.g. in m7.png; add a line"),
+        (tuple(f"n{k},{k}" for k in range(256)), {}, {}, "256 classes; at most 255 are possible"),
+    ],
+)  # fmt: skip
+def test_a_palette_file_must_fit_the_masks(
+    tmp_path: Path, lines: tuple[str, ...], how: dict, flags: dict, said: str
+) -> None:
+    config = DataConfig(palette=palette(tmp_path, *lines), **flags)
+    with pytest.raises(UserError) as caught:
+        choose_labels(masks([0, 1, 7, 8], **how), config)
+    assert said in str(caught.value)

@@ -1,0 +1,266 @@
+"""Which pairs are kept for validation."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from pathlib import Path
+
+import pytest
+
+from unet_ddp.data.pairs import Pair, find_pairs, read_list
+from unet_ddp.data.splits import (
+    Split,
+    group_names,
+    split_by_folders,
+    split_pairs,
+    write_split,
+)
+from unet_ddp.errors import UserError
+
+
+def fake_pairs(*names: str) -> list[Pair]:
+    return [Pair(name, Path(name), Path(name)) for name in names]
+
+
+def names(pairs: list[Pair]) -> list[str]:
+    return [pair.name for pair in pairs]
+
+
+def shuffled_by_hash(items: list[str], seed: int) -> list[str]:
+    return sorted(items, key=lambda item: hashlib.sha256(f"{seed}:{item}".encode()).hexdigest())
+
+
+CARS = [f"car{c}x_{view:02d}" for c in "abcdef" for view in range(16)]
+
+
+@pytest.mark.parametrize(
+    ("items", "groups"),
+    [
+        (CARS, 6),
+        ([f"img_{n:03d}" for n in range(40)], 0),  # a prefix common to all is none
+        ([f"a_{n}" for n in range(6)] + [f"b_{n}" for n in range(6)], 0),  # fewer than three
+        ([f"{g}_{n}" for g in "abc" for n in range(6)], 3),
+        ([f"a_{n}" for n in range(9)] + ["b_1", "b_2", "c_1", "c_2"], 3),  # the small ones will do
+        ([f"a_{n}" for n in range(98)] + ["b_1", "c_1"], 0),  # they are far too few
+        ([f"s{s}/slice{n}" for s in range(5) for n in range(4)], 0),
+        ([f"s{s}/slice_{n}" for s in range(5) for n in range(4)], 5),
+        ([f"drive{d}_f{n:05d}" for d in range(4) for n in range(5)], 4),
+    ],
+)
+def test_groups_are_detected_with_care(items: list[str], groups: int) -> None:
+    how = split_pairs(fake_pairs(*items), validation=20, seed=0).how
+    assert how.startswith(f"{groups} groups by name" if groups else "image by image")
+
+
+def test_the_rule_names_the_largest_group() -> None:
+    items = [*CARS, "carbx_99"]
+    assert split_pairs(fake_pairs(*items), validation=20, seed=0).how == (
+        "6 groups by name, e.g. carbx (17 images)"
+    )
+    items = [f"a_{n}" for n in range(98)] + ["b_1", "c_1"]
+    how = split_pairs(fake_pairs(*items), validation=20, seed=0).how
+    assert "3 groups, 98 of 100 images in a: if they belong together, use --group-pattern" in how
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+@pytest.mark.parametrize(
+    ("percent", "count"), [(0, 0), (1, 1), (10, 2), (12.4, 2), (12.6, 3), (50, 10), (90, 18)]
+)
+def test_images_are_chosen_by_the_hash_of_seed_and_name(
+    percent: float, count: int, seed: int
+) -> None:
+    """Bit by bit, for a split must be the same in every version: at least one, or none for 0 %."""
+    items = [f"n{number}q" for number in range(20)]
+    split = split_pairs(fake_pairs(*items), validation=percent, seed=seed)
+    expected = shuffled_by_hash(items, seed)[:count]
+    assert names(split.validation) == sorted(expected)
+    assert names(split.training) == sorted(set(items) - set(expected))
+
+
+def test_groups_are_chosen_while_they_fit() -> None:
+    """In the order of the hash, skipping those too large for what is left."""
+    sizes = {"ax": 3, "bx": 5, "cx": 2, "dx": 6, "ex": 4}
+    items = [f"{group}_{n}" for group, size in sizes.items() for n in range(size)]
+    for seed in range(10):
+        split = split_pairs(fake_pairs(*items), validation=35, seed=seed)
+        expected, total = set(), 0
+        for group in shuffled_by_hash(list(sizes), seed):
+            if total + sizes[group] <= 7:  # 35 % of 20
+                expected.add(group)
+                total += sizes[group]
+        if total >= 3.5:
+            assert {name[:2] for name in names(split.validation)} == expected
+
+
+def test_the_smallest_group_is_taken_if_all_are_too_large() -> None:
+    items = [f"{g}_{n}" for g, size in (("ax", 9), ("bx", 4), ("cx", 8)) for n in range(size)]
+    split = split_pairs(fake_pairs(*items), validation=10, seed=0)
+    assert {name[:2] for name in names(split.validation)} == {"bx"}
+
+
+@pytest.mark.parametrize(
+    ("small", "is_kept"), [(4, True), (5, False)]  # of 2 images asked for, at most twice as many
+)  # fmt: skip
+def test_groups_are_kept_if_they_give_about_as_many_as_asked_for(small: int, is_kept: bool) -> None:
+    rest = 21 - small
+    sizes = {"ax": small, "bx": rest // 2, "cx": rest - rest // 2}
+    items = [f"{g}_{n}" for g, size in sizes.items() for n in range(size)]
+    split = split_pairs(fake_pairs(*items), validation=10, seed=0)
+    assert split.how.startswith("3 groups") == is_kept
+    assert len(split.validation) == (small if is_kept else 2)
+
+
+def test_views_of_one_car_stay_on_one_side() -> None:
+    for seed in range(20):
+        split = split_pairs(fake_pairs(*CARS), validation=20, seed=seed)
+        cars = [{name[:5] for name in names(side)} for side in (split.training, split.validation)]
+        assert not cars[0] & cars[1]
+        assert len(split.validation) == 16
+        assert len(split.training) + len(split.validation) == len(CARS)
+
+
+def test_split_is_a_function_of_names_and_seed() -> None:
+    pairs = fake_pairs(*CARS)
+    shuffled = random.Random(1).sample(pairs, len(pairs))
+    for folds in (None, (3, 2)):
+        first = split_pairs(pairs, validation=30, seed=3, folds=folds)
+        again = split_pairs(shuffled, validation=30, seed=3, folds=folds)
+        assert (first.training, first.validation) == (again.training, again.validation)
+    others = {tuple(split_pairs(pairs, validation=30, seed=s).validation) for s in range(8)}
+    assert len(others) > 1
+
+
+def test_a_new_image_moves_no_other() -> None:
+    items = [f"n{number}q" for number in range(200)]
+    before = set(names(split_pairs(fake_pairs(*items), validation=10, seed=0).validation))
+    after = set(names(split_pairs(fake_pairs(*items, "new"), validation=10, seed=0).validation))
+    assert len(before ^ after) <= 1
+
+
+def test_a_pattern_names_the_group() -> None:
+    items = [f"x_{patient}-{n}" for patient in "ab" for n in range(5)]
+    split = split_pairs(fake_pairs(*items), validation=50, seed=0, pattern="_([ab])-")
+    assert {p.name[2] for p in split.validation} != {p.name[2] for p in split.training}
+    assert len(split.validation) == 5 and split.how == "2 groups by --group-pattern"
+    groups = group_names(
+        fake_pairs(*items, "other", "x_"), "^x_(a)?"
+    )  # a bracket may match nothing
+    assert groups["x_a-0"] == "a" and groups["x_b-0"] == groups["x_"] == ""
+    assert groups["other"] == "other"
+
+
+def test_nothing_left_to_train_on() -> None:
+    with pytest.raises(UserError, match=r"1 image\(s\) in 1 group\(s\): none left to train on"):
+        split_pairs(fake_pairs("only"), validation=10, seed=0)
+    assert split_pairs(fake_pairs("only"), validation=0, seed=0).validation == []
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_folds_share_out_the_groups(count: int) -> None:
+    """Every image is validated on in one fold, groups are whole, sizes are close."""
+    pairs = fake_pairs(*CARS)
+    splits = [
+        split_pairs(pairs, validation=10, seed=1, folds=(count, fold))
+        for fold in range(1, count + 1)
+    ]
+    parts = [split.validation for split in splits]
+    assert sorted(name for part in parts for name in names(part)) == sorted(names(pairs))
+    groups = [{name[:5] for name in names(part)} for part in parts]
+    assert sum(map(len, groups)) == len(set().union(*groups))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 16
+    assert splits[1].how.startswith(f"fold 2 of {count}, 6 groups by name")
+
+
+def test_large_groups_are_dealt_out_first() -> None:
+    """5 and then 4 + 3 | 4: each to the fold that has the fewest so far."""
+    sizes = {"ax": 3, "bx": 5, "cx": 4, "dx": 4}
+    pairs = fake_pairs(*[f"{g}_{n}" for g, size in sizes.items() for n in range(size)])
+    first, second = (
+        split_pairs(pairs, validation=10, seed=0, folds=(2, fold)).validation for fold in (1, 2)
+    )
+    assert {name[:2] for name in names(first)} == {"bx", "ax"}
+    assert {name[:2] for name in names(second)} == {"cx", "dx"}
+
+
+def test_more_folds_than_groups() -> None:
+    with pytest.raises(UserError, match="--folds 7: there are 6 groups of images"):
+        split_pairs(fake_pairs(*CARS), validation=10, seed=0, folds=(7, 1))
+    assert split_pairs(fake_pairs(*CARS), validation=10, seed=0, folds=(6, 6)).validation
+
+
+def test_a_list_decides_the_sides() -> None:
+    sides = {"a": "validation", "b": "training", "c": "left out", "d": "training"}
+    pairs = [Pair(name, Path(name), Path(name), side=side) for name, side in sides.items()]
+    split = split_pairs(pairs, validation=10, seed=0)
+    assert (names(split.training), names(split.validation)) == (["b", "d"], ["a"])
+    assert split.how == "by the list, 1 left out"
+    assert split_pairs([pairs[0], pairs[1]], validation=10, seed=0).how == "by the list"
+    with pytest.raises(UserError, match="no row's split is 'training'"):
+        split_pairs([pairs[0], pairs[2]], validation=10, seed=0)
+
+
+def test_a_list_names_groups() -> None:
+    pairs = [Pair(f"n{k}q", Path(str(k)), Path(str(k)), group="abcd"[k % 4]) for k in range(8)]
+    pairs.append(Pair("alone", Path("x"), Path("x")))
+    split = split_pairs(pairs, validation=45, seed=0)
+    assert split.how == "5 groups by the list"
+    assert {p.group for p in split.training}.isdisjoint({p.group for p in split.validation})
+    assert group_names(pairs, None)["alone"] == "alone"
+
+
+def test_an_image_can_not_be_in_both_folders() -> None:
+    training, validation = fake_pairs("a", "b"), fake_pairs("c")
+    split = split_by_folders(training, validation)
+    assert (split.training, split.validation) == (training, validation)
+    with pytest.raises(UserError, match="b is among --images too"):
+        split_by_folders(training, fake_pairs("c", "b"))
+
+
+def test_pairs_can_be_left_out_of_a_split() -> None:
+    split = Split(fake_pairs("a", "b"), fake_pairs("c", "d"), "how")
+    assert split.without({"b", "c"}) == Split(fake_pairs("a"), fake_pairs("d"), "how")
+
+
+# -- split.csv -----------------------------------------------------------------------------
+
+
+def test_a_written_split_is_read_again(tmp_path: Path) -> None:
+    """split.csv is a list: the same sides, the same groups, whatever the names."""
+    for side in ("imgs", "masks"):
+        (tmp_path / side).mkdir()
+    items = [f'car{car}, "x"_{view:02d}' for car in range(4) for view in range(3)]
+    for name in items:
+        for side in ("imgs", "masks"):
+            (tmp_path / side / f"{name}.png").touch()
+    pairs = find_pairs(tmp_path / "imgs", tmp_path / "masks")
+    split = split_pairs(pairs, validation=25, seed=0)
+    write_split(split, group_names(pairs, None), tmp_path / "split.csv")
+    again = split_pairs(read_list(tmp_path / "split.csv").pairs, validation=60, seed=9)
+    for before, after in ((split.training, again.training), (split.validation, again.validation)):
+        assert [p.image for p in after] == [p.image for p in before]
+        assert [p.mask for p in after] == [p.mask for p in before]
+        assert [p.group for p in after] == [p.name.rpartition("_")[0] for p in before]
+    assert len(list(tmp_path.iterdir())) == 3  # no temporary file
+
+
+def test_groups_in_a_written_split_keep_their_blanks(tmp_path: Path) -> None:
+    """Two groups that differ by a blank are two when they are read again."""
+    pairs = []
+    for name in "abcdefg":
+        path = tmp_path / f"{name}.png"
+        path.touch()
+        pairs.append(Pair(str(tmp_path / name), path, path))
+    groups = dict(zip(names(pairs), ["car", " car", "car ", "  ", 'a "car", red', "two\nlines", "\tcar"], strict=True))  # fmt: skip
+    write_split(Split(pairs[:3], pairs[3:], ""), groups, tmp_path / "split.csv")
+    again = read_list(tmp_path / "split.csv")
+    assert again.problems == []
+    assert {pair.name: pair.group for pair in again.pairs} == groups
+
+
+def test_names_that_are_no_utf_8_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "c\udcff.png"
+    path.touch()
+    write_split(Split([Pair("c", path, path)], [], ""), {}, tmp_path / "split.csv")
+    (pair,) = read_list(tmp_path / "split.csv").pairs
+    assert (pair.image, pair.group, pair.side) == (path, None, "training")

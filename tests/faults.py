@@ -1,0 +1,144 @@
+"""Faults planted in a run: python tests/faults.py FAULT [train.py's arguments].
+
+They use the places where torch lets anyone look in: a hook after a step of the optimizer, on the
+gradients and in front of the loss. None is in the program itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import resource
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import torch
+
+import train
+from tests.ranks import call_main
+from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.runs import folder as run_folder
+from unet_ddp.training.state import TrainState
+
+RANK = "RANK"
+BUILD, SAVE, READ = train.build_state, run_folder.save, SegmentationDataset.__getitem__
+
+
+def on_rank(rank: int, action: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: action() if os.environ.get(RANK, "0") == str(rank) else None
+
+
+def send(number: signal.Signals, to: Callable[[], int] = os.getpid) -> Callable[[], None]:
+    return lambda: os.kill(to(), number)
+
+
+def kill_once() -> None:
+    """As torchrun counts: not after its restart."""
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+AFTER_STEP: dict[str, tuple[int, Callable[[], Any]]] = {
+    "signal to one rank": (3, on_rank(1, send(signal.SIGTERM))),
+    "signal to the launcher": (3, on_rank(0, send(signal.SIGTERM, os.getppid))),
+    "user signal to the launcher": (3, on_rank(0, send(signal.SIGUSR1, os.getppid))),
+    "interrupt": (3, send(signal.SIGINT)),
+    "interrupt of the group": (8, lambda: os.killpg(0, signal.SIGINT)),
+    "a rank dies": (3, on_rank(1, send(signal.SIGKILL))),
+    "a rank dies once": (3, on_rank(1, kill_once)),
+    "a rank hangs": (3, on_rank(1, signal.pause)),
+    "the folder is removed": (3, on_rank(0, lambda: shutil.rmtree("checkpoints"))),
+}
+"""Faults by the step of the run after which they come."""
+
+
+def spoil_gradients(state: TrainState, *, is_bad: Callable[[], bool]) -> None:
+    next(state.network.parameters()).register_hook(lambda g: g * math.nan if is_bad() else g)
+
+
+def spoil_loss(state: TrainState, *, is_bad: Callable[[], bool]) -> None:
+    def spoil(_: Any, inputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, ...] | None:
+        return (inputs[0] * math.nan, inputs[1]) if is_bad() else None
+
+    state.loss.register_forward_pre_hook(spoil)
+
+
+def build_with(fault: str) -> Callable[..., TrainState]:
+    """Return train.py's `build_state`, with a fault in what it builds."""
+
+    def build(*args: Any, **how: Any) -> TrainState:
+        state = BUILD(*args, **how)
+        if fault in AFTER_STEP:
+            step, action = AFTER_STEP[fault]
+            state.optimizer.register_step_post_hook(
+                lambda *_: action() if state.done + 1 == step else None
+            )
+        elif fault == "nan in each epoch":
+            spoil_gradients(state, is_bad=lambda: state.step == 1)
+        elif fault == "nan for ever":
+            spoil_gradients(state, is_bad=lambda: True)
+        elif fault == "nan loss on one rank":
+            spoil_loss(state, is_bad=lambda: state.done == 1 and os.environ[RANK] == "1")
+        return state
+
+    return build
+
+
+def read_with(action: Callable[[], Any]) -> Callable[..., Any]:
+    """Return the data set's reading, with something that happens to the fifth pair."""
+
+    def read(self: SegmentationDataset, key: tuple[int, int]) -> Any:
+        if key[1] == 4:
+            action()
+        return READ(self, key)
+
+    return read
+
+
+def save_on_full_disk(path: Path, *args: Any, **how: Any) -> None:
+    """Save where the system itself refuses more than 3000 bytes for each file of the run folder."""
+    limit = 3000 if "checkpoints" in str(path) else resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        SAVE(path, *args, **how)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@contextlib.contextmanager
+def planted(fault: str) -> Iterator[None]:
+    """Plant a fault in all runs of this process."""
+    with contextlib.ExitStack() as stack:
+        if fault == "full disk":
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            stack.enter_context(mock.patch.object(run_folder, "save", save_on_full_disk))
+        elif fault == "a reading process dies":
+            read = read_with(send(signal.SIGKILL))
+            stack.enter_context(mock.patch.object(SegmentationDataset, "__getitem__", read))
+        elif fault == "a reading process hangs":
+            read = read_with(signal.pause)
+            stack.enter_context(mock.patch.object(SegmentationDataset, "__getitem__", read))
+        else:
+            stack.enter_context(mock.patch.object(train, "build_state", build_with(fault)))
+        yield
+
+
+def train_with(fault: str, argv: list[str], folder: str) -> tuple[int, str, str]:
+    """Run train.py with a fault in this process, as `call_main` does."""
+    with planted(fault):
+        return call_main("train", argv, folder)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "interrupt of the group":
+        os.setsid()  # with its reading processes, as a shell starts a command
+    with planted(sys.argv[1]):
+        train.main(sys.argv[2:])

@@ -1,0 +1,124 @@
+"""Names of outputs, and what keeps them from being written."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from unet_ddp.data.labels import Labels
+from unet_ddp.errors import UserError
+from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.outputs.names import ImageFiles, is_done, name_outputs
+
+LABELS = Labels((0, 1), names=("road", "car"))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("a.jpg").write_bytes(b"image")
+    Path("q").mkdir()
+    Path("q/b.png").write_bytes(b"image")
+    return tmp_path
+
+
+def outputs(*images: str, **options: object) -> list[ImageFiles]:
+    return name_outputs([Path(image) for image in images], PredictConfig(images, **options), LABELS)  # type: ignore[arg-type]
+
+
+def test_masks_go_next_to_their_images_or_to_a_folder() -> None:
+    first, second = outputs("a.jpg", "q/b.png")
+    assert first == ImageFiles(0, Path("a.jpg"), Path("a_mask.png"), None, [])
+    assert second == ImageFiles(1, Path("q/b.png"), Path("q/b_mask.png"), None, [])
+    in_folder = outputs("a.jpg", "q/b.png", output="out", mask_format="tif")
+    assert [files.mask for files in in_folder] == [Path("out/a_mask.tif"), Path("out/b_mask.tif")]
+    assert [files.mask for files in outputs("a.jpg", output="q")] == [Path("q/a_mask.png")]
+    assert [files.mask for files in outputs("a.jpg", output="new")] == [Path("new/a_mask.png")]
+    Path("d.tif").mkdir()
+    assert outputs("a.jpg", output="d.tif")[0].mask == Path("d.tif/a_mask.png")
+    two = outputs("a.jpg", "q/b.png", output="x.png")
+    assert [files.mask for files in two] == [Path("x.png/a_mask.png"), Path("x.png/b_mask.png")]
+
+
+@pytest.mark.parametrize("name", ["x.png", "x.TIF", "x.tiff"])
+def test_one_mask_may_have_any_name_that_keeps_its_values(name: str) -> None:
+    assert outputs("a.jpg", output=name)[0].mask == Path(name)
+
+
+def test_the_other_outputs_are_named_after_the_image() -> None:
+    (files,) = outputs("a.jpg", overlay=True, probabilities="png")
+    assert files.overlay == Path("a_overlay.png")
+    assert files.probabilities == [Path("a_probability_road.png"), Path("a_probability_car.png")]
+    (files,) = outputs("a.jpg", output="q/x_mask.png", overlay=True, probabilities="npy")
+    assert list(files.outputs()) == [
+        Path("q/x_mask.png"), Path("q/x_overlay.png"), Path("q/x_probabilities.npy"),
+    ]  # fmt: skip
+    (files,) = outputs("a.jpg", output="q/x.png", overlay=True)
+    assert files.overlay == Path("q/x_overlay.png")
+
+
+@pytest.mark.parametrize(
+    ("options", "existing", "message"),
+    [
+        ({}, "a_mask.png", "a_mask.png: already exists; use --overwrite, or another --output"),
+        ({"overlay": True}, "a_overlay.png", "a_overlay.png: already exists"),
+        ({"probabilities": "png"}, "a_probability_car.png", "_car.png: already exists"),
+        ({"rle": "l.csv"}, "l.csv", "l.csv: already exists; use --overwrite, or another --rle"),
+        ({"polygons": "l.json"}, "l.json", "l.json: already exists.* --polygons"),
+        ({"rle": "l.csv", "skip_existing": True}, "l.csv", "l.csv: already exists"),
+    ],
+)
+def test_nothing_is_replaced_without_overwrite(
+    options: dict[str, object], existing: str, message: str
+) -> None:
+    Path(existing).touch()
+    with pytest.raises(UserError, match=message):
+        outputs("a.jpg", **options)
+    if "skip_existing" not in options:
+        assert outputs("a.jpg", **options, overwrite=True)
+        if existing.startswith("a_"):
+            assert outputs("a.jpg", **options, skip_existing=True)
+    Path(existing).unlink()
+    assert outputs("a.jpg", **options)
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "message"),
+    [
+        (["a.jpg"], {"output": "x.jpg"}, r"--output x\.jpg: .* \.png or \.tif"),
+        (["a.jpg", "q/a.png"], {"output": "o"},
+         r"^a\.jpg and q/a\.png would both write o/a_mask\.png; .* --output"),
+        (["q/b.png"], {"output": "q/b.png", "overwrite": True}, r"--output q/b\.png: is one of"),
+        (["q/b.png"], {"output": "link.png", "overwrite": True}, r"--output q/b\.png: is one of"),
+        (["a.jpg"], {"output": "a.jpg/x"}, r"a\.jpg/x: can't be written: .*a\.jpg is a file.*--output"),
+        (["a.jpg"], {"rle": "a.jpg/x.csv"}, "a.jpg: can't be written: a.jpg is a file.*--rle"),
+        (["a.jpg"], {"polygons": "q"}, "--polygons q: is a folder"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(images: list[str], options: dict[str, object], message: str) -> None:
+    Path("link.png").symlink_to("q/b.png")
+    with pytest.raises(UserError, match=message):
+        outputs(*images, **options)
+
+
+def test_an_image_is_done_when_all_its_files_exist() -> None:
+    (files,) = outputs("a.jpg", overlay=True, probabilities="npy")
+    for path in files.outputs():
+        assert not is_done(files)
+        path.touch()
+    assert is_done(files)
+    assert not is_done(replace(files, probabilities=[Path("x")]))
+
+
+def test_what_a_killed_job_left_is_removed() -> None:
+    ours = 2**22 + 1  # above any process id
+    stale = [f".a_mask.png.{ours}.x1.tmp", f".a_overlay.png.{ours}.x1.tmp", ".l.csv.7.part",
+             f".a_probabilities.npy.{ours}.x1.tmp", f".l.csv.{ours}.x1.tmp"]  # fmt: skip
+    kept = [f".a_mask.png.{os.getpid()}.x1.tmp", f".other.png.{ours}.x1.tmp", ".o.csv.7.part"]
+    for name in (*stale, *kept):
+        Path(name).touch()
+    outputs("a.jpg", overlay=True, probabilities="npy", rle="l.csv")
+    assert {path.name for path in Path().glob(".*")} == set(kept)

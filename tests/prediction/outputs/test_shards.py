@@ -1,0 +1,66 @@
+"""Lists of all images: one process's lines, and all of them merged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unet_ddp.errors import UserError
+from unet_ddp.prediction.outputs.shards import (
+    ListFile,
+    ShardFile,
+    read_shards,
+    remove_stale_shards,
+)
+
+IDS = np.zeros((1, 1), np.uint8)
+
+
+def name_or_nothing(name: str, ids: np.ndarray) -> str:
+    return "" if name == "none" else f"«{name}»"
+
+
+def test_lines_of_several_processes_are_merged_in_the_images_order(tmp_path: Path) -> None:
+    path = tmp_path / "very" / "deep" / "list.csv"
+    each = ListFile(path, name_or_nothing, header=b"[", separator=b",", footer=b"]\n")
+    shards = [ShardFile(each, rank) for rank in range(3)]
+    for index in (4, 1, 7, 0, 2, 3, 6, 10):
+        shards[index % 3].add(index, "none" if index == 2 else f"{index}", IDS)
+    lines = [line.decode() for line in read_shards(path, 3)]
+    assert lines == ["«0»", "«1»", "", "«3»", "«4»", "«6»", "«7»", "«10»"]
+    each.merge(3)
+    assert path.read_text() == "[\n«0»,\n«1»,\n«3»,\n«4»,\n«6»,\n«7»,\n«10»\n]\n"
+    assert len(list(path.parent.iterdir())) == 4
+    for shard in shards:
+        shard.close()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_list_of_nothing_has_header_and_footer(tmp_path: Path) -> None:
+    each = ListFile(tmp_path / "a", name_or_nothing, b"img,rle_mask")
+    shard = ShardFile(each, 0)
+    each.merge(1)
+    assert (tmp_path / "a").read_bytes() == b"img,rle_mask\n"
+    shard.add(0, "x", IDS)
+    shard.add(1, "y\udcff", IDS)  # a file name that is no UTF-8
+    each.merge(1)
+    assert (
+        tmp_path / "a"
+    ).read_bytes() == "img,rle_mask\n«x»\n«y".encode() + b"\xff" + "»\n".encode()
+    shard.close()
+
+
+def test_shards_of_a_killed_job_are_removed_and_no_others(tmp_path: Path) -> None:
+    for name in (".l[1].csv.0.part", ".l[1].csv.12.part", ".l1.csv.0.part", "l[1].csv", ".x.part"):
+        (tmp_path / name).touch()
+    remove_stale_shards(tmp_path / "l[1].csv")
+    assert {path.name for path in tmp_path.iterdir()} == {"l[1].csv", ".l1.csv.0.part", ".x.part"}
+
+
+def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    each = ListFile(tmp_path / "file" / "list.csv", name_or_nothing, b"")
+    with pytest.raises(UserError, match=r"file/list\.csv: can't be written"):
+        ShardFile(each, 0)

@@ -1,0 +1,76 @@
+"""Which images are meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from unet_ddp.errors import UserError
+from unet_ddp.prediction.inputs import find_images
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def touch(*names: str) -> None:
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (1, 1)).save(name, format="PNG")
+
+
+def names(*inputs: str) -> list[str]:
+    return [str(path) for path in find_images(inputs)]
+
+
+def test_files_and_folders_in_the_order_given_each_once(here: Path) -> None:
+    touch("b.png", "p/c.png", "p/a.JPG", "p/.hidden.png", "p/deep/d.png")
+    Path("p/notes.md").touch()
+    Path("p/folder.png").mkdir()
+    assert names("p", "b.png", "p/c.png", "b.png") == ["p/a.JPG", "p/c.png", "b.png"]
+
+
+def test_what_an_earlier_prediction_wrote_is_no_image(here: Path) -> None:
+    written = ["a_mask.png", "a_mask.tif", "a_overlay.png", "a_probability_car.png",
+               "a_probability_255.png", "a_probabilities.npy"]  # fmt: skip
+    own = ["a.png", "b_mask.png", "c_overlay.png", "d_probability_x.png", "_mask.png"]
+    touch(*(f"p/{name}" for name in (*written, *own)))
+    assert sorted(names("p")) == sorted(f"p/{name}" for name in own)
+    assert sorted(names("p/*")) == sorted(f"p/{name}" for name in own)
+    assert names("p/a_mask.png") == ["p/a_mask.png"]  # named: meant
+
+
+def test_patterns_may_be_recursive_or_a_files_name(here: Path) -> None:
+    touch("p/a.png", "p/q/b.jpg", "p/q/c.txt.png", "p/[1].png")
+    assert names("p/**/*.*") == ["p/[1].png", "p/a.png", "p/q/b.jpg", "p/q/c.txt.png"]
+    assert names("p/[1].png") == ["p/[1].png"]
+
+
+def test_a_list_has_paths_from_here_or_from_its_folder(here: Path) -> None:
+    touch("p/a.png", "q/b.png", "p/q/b.png", "p/c.png")
+    Path("p/list.txt").write_text("# mine\nq/b.png\n\n  c.png \nmissing.png\n")
+    assert names("p/list.txt", "p/a.png") == ["q/b.png", "p/c.png", "p/missing.png", "p/a.png"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "no inputs"),
+        (["nowhere.png"], "nowhere.png: not found"),
+        (["list.txt"], "list.txt: not found"),
+        (["empty"], r"empty: contains no images \(.*\.jpg"),
+        (["empty/*.png"], r"empty/\*.png: matches no image"),
+        (["none.txt"], "none.txt: contains no images; a list has one path per line"),
+        (["binary.txt"], "binary.txt: can't be read as a list"),
+    ],
+)
+def test_mistakes_are_named(here: Path, given: list[str], message: str) -> None:
+    Path("empty").mkdir()
+    Path("none.txt").write_text("# nothing\n\n")
+    Path("binary.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match=message):
+        find_images(given)

@@ -1,0 +1,167 @@
+"""A process's share of a job, from files to outputs."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.prediction.models import make_predictor, write_photo
+from tests.prediction.outputs.test_rle import decode
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
+from unet_ddp.prediction import pipeline as module
+from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.inputs import find_images
+from unet_ddp.prediction.outputs.names import name_outputs
+from unet_ddp.prediction.outputs.shards import ShardFile, read_shards
+from unet_ddp.prediction.pipeline import Job, Outcome, list_files, process_images
+from unet_ddp.prediction.predictor import Predictor
+
+
+def new_job(config: PredictConfig, predictor: Predictor, world: World | None = None) -> Job:
+    images = find_images(config.inputs)
+    files = name_outputs(images, config, predictor.labels)
+    lists = list_files(config, predictor.labels)
+    world = world or World()
+    return Job(config, world, files, predictor, [ShardFile(each, world.rank) for each in lists])
+
+
+def run(job: Job) -> list[Outcome]:
+    outcomes = list(process_images(job))
+    for shard in job.shards:
+        with closing(shard):
+            pass
+    return outcomes
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PredictConfig:
+    """Five images, of which the second is none."""
+    monkeypatch.chdir(tmp_path)
+    for name in "abcde":
+        write_photo(Path("p") / f"{name}.png", (30, 40))
+    Path("p/b.png").write_bytes(b"no image")
+    return PredictConfig(inputs=("p",), output="out")
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_each_image_has_its_outcome(photos: PredictConfig, batch_size: int | None) -> None:
+    predictor = make_predictor(scale=0.5)
+    outcomes = run(new_job(replace(photos, batch_size=batch_size, workers=2), predictor))
+    errors = [outcome for outcome in outcomes if outcome.error]
+    assert len(outcomes) == 5 and len(errors) == 1 and "p/b.png: " in errors[0].error
+    assert not any(outcome.is_skipped or outcome.single_class for outcome in outcomes)
+    (line,) = (outcome.line for outcome in outcomes if "c.png" in outcome.line)
+    mask = np.asarray(Image.open("out/c_mask.png"))
+    share = (mask == 1).mean()
+    assert line == f"p/c.png -> out/c_mask.png: 0 {1 - share:.1%}, 1 {share:.1%}"
+    assert (mask != predictor("p/c.png").ids).mean() < 0.01
+    assert {path.name for path in Path("out").iterdir()} == {f"{x}_mask.png" for x in "acde"}
+
+
+def test_processes_share_the_images(photos: PredictConfig) -> None:
+    predictor = make_predictor()
+    lines = []
+    for rank in range(2):
+        outcomes = run(new_job(photos, predictor, World(rank, 2)))
+        lines.append([Path(outcome.line.split(" ->")[0]).stem for outcome in outcomes])
+        photos = replace(photos, overwrite=True)
+    assert lines == [["a", "c", "e"], ["", "d"]]  # "b" is no image
+
+
+def test_existing_files_are_skipped_and_listed(photos: PredictConfig) -> None:
+    predictor = make_predictor()
+    run(new_job(photos, predictor))
+    Path("out/d_mask.png").unlink()
+    before = Path("out/a_mask.png").stat().st_mtime_ns
+    job = new_job(replace(photos, skip_existing=True, rle="l.csv"), predictor)
+    outcomes = list(process_images(job))
+    lines = [line.decode() for line in read_shards(Path("l.csv"), 1)]
+    run(job)
+    assert sum(outcome.is_skipped for outcome in outcomes) == 3
+    assert sum(bool(outcome.line) for outcome in outcomes) == 1
+    assert Path("out/a_mask.png").stat().st_mtime_ns == before and Path("out/d_mask.png").exists()
+    assert [line.split(",")[0] for line in lines] == ["a.png", "c.png", "d.png", "e.png"]
+    mask = np.asarray(Image.open("out/a_mask.png"))
+    assert np.array_equal(decode(lines[0].split(",")[1], mask.shape, "rows"), mask)
+
+
+def test_all_outputs_of_an_image(photos: PredictConfig) -> None:
+    config = replace(
+        photos, inputs=("p/a.png",), overlay=True, probabilities="npy", polygons="o.geojson"
+    )
+    predictor = make_predictor()
+    job = new_job(config, predictor)
+    (outcome,) = process_images(job)
+    assert [line[:16] for line in read_shards(Path("o.geojson"), 1)] == [b'{"type":"Feature']
+    run(replace(job, files=[]))
+    assert outcome.line.startswith("p/a.png -> out/a_mask.png: ")
+    assert {path.name for path in Path("out").iterdir()} == {
+        "a_mask.png", "a_overlay.png", "a_probabilities.npy",
+    }  # fmt: skip
+    probabilities = np.load("out/a_probabilities.npy")
+    assert np.array_equal(probabilities, predictor("p/a.png").probabilities)
+    photo, overlay = (np.asarray(Image.open(f)) for f in ("p/a.png", "out/a_overlay.png"))
+    mask = np.asarray(Image.open("out/a_mask.png"))
+    assert np.array_equal(overlay[mask == 0], photo[mask == 0])
+    assert (overlay[mask == 1] != photo[mask == 1]).any()
+
+
+def test_the_mask_is_written_last(photos: PredictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its presence tells the next job that all is there."""
+    order: list[str] = []
+    for name in ("write_mask", "write_overlay", "write_probabilities"):
+        monkeypatch.setattr(module, name, lambda *args, name=name: order.append(name))
+    config = replace(photos, inputs=("p/a.png",), overlay=True, probabilities="png")
+    run(new_job(config, make_predictor()))
+    assert order == ["write_overlay", "write_probabilities", "write_mask"]
+
+
+def test_one_class_only_is_named(photos: PredictConfig) -> None:
+    predictor = make_predictor(threshold=1 - 1e-9)
+    (outcome,) = run(new_job(replace(photos, inputs=("p/a.png",)), predictor))
+    assert outcome.single_class == "0" and outcome.line.endswith(": 0 100.0%")
+
+
+def test_the_error_of_the_only_image_is_the_jobs(photos: PredictConfig) -> None:
+    with pytest.raises(UserError, match=r"p/b\.png"):
+        run(new_job(replace(photos, inputs=("p/b.png",)), make_predictor()))
+
+
+@pytest.mark.parametrize(
+    ("workers", "count", "cores", "expected"),
+    [(3, 5, 8, 3), (None, 5, 8, 5), (None, 5, 2, 2), (None, 1, 8, 1)],
+)
+def test_threads_are_as_many_as_asked_for_or_as_help(
+    photos: PredictConfig, monkeypatch: pytest.MonkeyPatch,
+    workers: int | None, count: int, cores: int, expected: int,
+) -> None:  # fmt: skip
+    used: list[int] = []
+
+    def in_threads(work: Any, items: Any, threads: int, ahead: int) -> Any:
+        used.extend([threads, ahead])
+        return map(work, items)
+
+    monkeypatch.setattr(module, "in_threads", in_threads)
+    monkeypatch.setattr(World, "cores", property(lambda world: cores))
+    predictor = make_predictor()
+    job = new_job(replace(photos, workers=workers), predictor)
+    run(replace(job, files=job.files[:count] if count > 1 else job.files[2:3]))
+    assert set(used) == {expected, 4 * expected} and predictor.concurrency == expected
+
+
+def test_run_lengths_need_two_classes() -> None:
+    config = PredictConfig((), rle="a.csv", polygons="a.json", rle_order="columns")
+    files = list_files(config, make_predictor().labels)
+    assert [str(each.path) for each in files] == ["a.csv", "a.json"]
+    ids = np.array([[0, 1], [1, 0]], np.uint8)
+    assert files[0].format("x", ids) == "x,2 2"
+    with pytest.raises(UserError, match="--rle: its format has two classes, this network has 3"):
+        list_files(config, make_predictor(classes=3).labels)
+    assert list_files(PredictConfig(()), make_predictor().labels) == []

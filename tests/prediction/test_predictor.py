@@ -1,0 +1,216 @@
+"""Networks and options together: from an image to its prediction."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from PIL import Image
+
+from tests.prediction.models import CPU, lively_network, load, make_predictor, noise, write_model
+from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.labels import Labels
+from unet_ddp.errors import UserError
+from unet_ddp.prediction import predictor as module
+from unet_ddp.prediction import source
+from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.prediction.tiling import Tiling, blend
+from unet_ddp.runs.weights import read_model
+
+IMPORTED = """
+import sys, unet_ddp
+print("torch" in sys.modules)
+from unet_ddp import Predictor
+print(*sys.modules)
+import predict
+print(*sys.modules)
+"""
+
+
+def test_the_package_imports_no_more_than_it_needs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True
+    )
+    has_torch, library, program = done.stdout.splitlines()
+    assert has_torch == "False"
+    for name in ("tyro", "yaml", "unet_ddp.config", "unet_ddp.cli", "unet_ddp.training",
+                 "unet_ddp.data.checks", "unet_ddp.distributed.world", "unet_ddp.evaluation",
+                 "unet_ddp.distributed.launch", "unet_ddp.distributed.join"):  # fmt: skip
+        assert name not in library.split(), name
+    for name in ("albumentations", "segmentation_models_pytorch", "timm", "torchvision",
+                 "tensorboard", "matplotlib", "cv2", "onnxruntime"):  # fmt: skip
+        assert name not in program.split(), name
+
+
+def test_public_names_are_the_package_s() -> None:
+    import unet_ddp
+
+    assert unet_ddp.Predictor is Predictor
+    assert unet_ddp.Prediction.__name__ == "Prediction"
+    with pytest.raises(AttributeError, match="no attribute 'Other'"):
+        _ = unet_ddp.Other
+
+
+def ensemble(*thresholds: float | None, **options: Any) -> Predictor:
+    labels = Labels((0, 1))
+    models = [load(lively_network(), labels, threshold=t, notes=[str(t)]) for t in thresholds]
+    return Predictor(models, device=CPU, **options)
+
+
+def test_the_threshold_is_the_flags_or_the_checkpoints() -> None:
+    assert ensemble(0.3).threshold == 0.3
+    assert ensemble(0.3, threshold=0.6).threshold == 0.6
+    assert ensemble(None).threshold is None
+    assert ensemble(0.3, 0.3).threshold == 0.3
+    assert ensemble(0.3, 0.4).threshold is None
+    assert ensemble(0.3, None).notes == ["0.3", "None"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threshold": 0}, "--threshold 0: must be above 0"),
+        ({"threshold": 1}, "--threshold 1: must be above 0 and below 1"),
+        ({"classes": 3, "threshold": 0.5}, "--threshold 0.5: is for two classes.* has 3"),
+        ({"tta": "cubes"}, "--tta cubes: must be one of none, mirror, flips, d4"),
+        ({"tile": 8}, "--tile 8"),
+        ({"overlap": 1}, "--overlap 1"),
+    ],
+)
+def test_options_out_of_range_are_named(options: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_predictor(**options)
+
+
+def test_networks_that_differ_are_no_ensemble(tmp_path: Path) -> None:
+    write_model(tmp_path / "a.pt", Labels((0, 1)))
+    write_model(tmp_path / "same.pt", Labels((0, 1)), seed=5)
+    assert len(Predictor.from_checkpoint(tmp_path / "a.pt", tmp_path / "same.pt").models) == 2
+    for name, labels, options in (
+        ("classes", Labels((0, 2)), {}),
+        ("channels", Labels((0, 1)), {"channels": 1}),
+        ("type of pixels", Labels((0, 1)), {"max_value": 65535}),
+        ("scale", Labels((0, 1)), {"scale": 0.25}),
+    ):
+        write_model(tmp_path / "b.pt", labels, **options)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=rf"b\.pt: its {name} \(.*\) differs .*a\.pt \("):
+            Predictor.from_checkpoint(tmp_path / "a.pt", tmp_path / "b.pt")
+
+
+def test_an_ensemble_is_the_mean_of_probabilities() -> None:
+    models = []
+    for seed in range(2):
+        network = lively_network(classes=3)
+        network.outc.conv.bias.data += torch.tensor([3.0 * seed, 0, -1])
+        models.append(load(network, Labels((0, 1, 2))))
+    image = noise(40, 50)
+    single = [Predictor([model], device=CPU)(image).probabilities for model in models]
+    both = Predictor(models, device=CPU)(image).probabilities
+    assert np.abs(both - (single[0] + single[1]) / 2).max() < 1e-5
+    assert np.abs(single[0] - single[1]).max() > 0.1
+
+
+def test_an_image_is_predicted_from_a_file_an_array_or_pillow(tmp_path: Path) -> None:
+    predictor, image = make_predictor(scale=0.5), noise(50, 61)
+    Image.fromarray(image).save(tmp_path / "a.png")
+    expected = predictor(image)
+    assert (expected.size, expected.input_size) == ((50, 61), (25, 30))
+    for other in (Image.fromarray(image), tmp_path / "a.png", str(tmp_path / "a.png")):
+        assert np.array_equal(predictor(other).ids, expected.ids)
+    assert predictor.format == ImageFormat(3, "uint8", None, predictor.preprocessing.fill)
+    batch = predictor.predict_batch([image, image[::-1].copy()], [(50, 61), (100, 122)])
+    assert [found.ids.shape for found in batch] == [(50, 61), (100, 122)]
+    assert np.array_equal(batch[0].ids, predictor.predict_scaled(image, (50, 61)).ids)
+
+
+def test_images_fit_by_tile_or_by_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiled = make_predictor(tile=70)
+    assert tiled.fits((64, 64)) and not tiled.fits((64, 65)) and not tiled.fits((65, 64))
+    whole = make_predictor()  # 48 bytes per pixel
+    monkeypatch.setattr(module, "free_memory", lambda device: 0)
+    assert whole.fits((1024, 1024)) and not whole.fits((1025, 1)) and not whole.fits((1, 1025))
+    monkeypatch.setattr(module, "free_memory", lambda device: 2 * 48 * 2000 * 10 + 1)
+    assert whole.fits((2000, 10)) and not whole.fits((2001, 10)) and not whole.fits((2000, 11))
+    whole.concurrency = 2
+    assert not whole.fits((2000, 10)) and whole.fits((1025, 9))
+
+
+def test_logits_are_the_networks_bit_for_bit(tmp_path: Path) -> None:
+    write_model(tmp_path / "a.pt", Labels((0, 1)), threshold=0.4)
+    saved = read_model(tmp_path / "a.pt")
+    predictor = Predictor.from_model(saved, tmp_path / "a.pt", device=CPU, fold=False)
+    assert predictor.threshold == 0.4 and predictor.device == CPU
+    pixels = torch.from_numpy(np.stack([noise(33, 50), noise(33, 50, 1)]))
+    backend = predictor.models[0].backend
+    with torch.no_grad():
+        expected = backend.network(predictor.preprocessing(pixels))  # type: ignore[union-attr]
+    assert torch.equal(predictor.logits(pixels), expected)
+    again = Predictor.from_checkpoint(tmp_path / "a.pt", device="cpu", fold=False)
+    assert torch.equal(again.logits(pixels), expected)
+    folded = Predictor.from_model(saved, tmp_path / "a.pt", device=CPU)
+    assert not torch.equal(folded.logits(pixels), expected)
+
+
+def test_logits_of_what_exceeds_a_share_of_all_memory_are_blended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    predictor = make_predictor(tile=32)  # the tile is predict.py's, not evaluation's
+    monkeypatch.setattr(module, "TILE", 48)
+    monkeypatch.setattr(module, "OVERLAP", 0.5)
+    monkeypatch.setattr(module, "free_memory", lambda device: 0)
+    images = torch.from_numpy(np.stack([noise(50, 90), noise(50, 90, 1)]))
+    monkeypatch.setattr(module, "total_memory", lambda device: 8 * 48 * 50 * 90 + 1)
+    whole = predictor.logits(images)
+    assert whole.shape == (2, 2, 50, 90)
+    assert torch.equal(whole[0], predictor.logits(images[:1])[0])
+    monkeypatch.setattr(module, "total_memory", lambda device: 8 * 48 * 50 * 90)
+    found = predictor.logits(images)
+    assert found.shape == whole.shape and not torch.equal(found, whole)
+    for image, logits in zip(images, found, strict=True):
+        bands = blend(
+            lambda top, bottom, image=image: image.numpy()[top:bottom],
+            lambda window: predictor.models[0].backend(torch.from_numpy(window)[None])[0].numpy(),
+            (50, 90),
+            Tiling(48, 0.5, 16),
+        )
+        expected = np.concatenate([band for _, band in bands], axis=1)
+        assert np.array_equal(logits.numpy(), expected)
+    monkeypatch.setattr(module, "total_memory", lambda device: 0)
+    small = images[:, :48, :48]
+    assert torch.equal(predictor.logits(small), predictor.models[0].backend(small))
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 0.25])
+def test_a_tiff_in_windows_is_the_image_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: float
+) -> None:
+    """Through the memory map, scaling, blending and upsampling to the image's size."""
+    monkeypatch.setattr(source, "_STREAMED", 1)
+    factor = int(1 / scale)
+    image = noise(400, 100).repeat(factor, axis=0).repeat(factor, axis=1)
+    tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb")
+    whole = make_predictor(scale=scale)(image)
+    tiled = make_predictor(scale=scale, tile=384, overlap=2 / 3)
+    found = tiled(tmp_path / "a.tif")
+    assert (tmp_path / "a.tif").unlink() is None and found.ids.shape == image.shape[:2]
+    assert (found.ids != whole.ids).mean() < 1e-4
+    assert 0.02 < whole.shares[1] < 0.98
+
+
+def test_windows_are_predicted_again_for_probabilities(tmp_path: Path) -> None:
+    predictor, image = make_predictor(tile=32, overlap=0.5), noise(70, 40)
+    Image.fromarray(image).save(tmp_path / "a.png")
+    for found in (predictor(tmp_path / "a.png"), predictor(image)):
+        first = found.probabilities
+        assert np.array_equal(found.probabilities, first)
+        assert np.array_equal(first.argmax(0), found.ids)
+        whole = make_predictor()(image).probabilities
+        assert np.abs(first - whole).max() > 1e-4  # such windows see less
+    with pytest.raises(UserError, match="missing"):
+        predictor(tmp_path / "missing.png")

@@ -1,0 +1,530 @@
+"""The run folder: locked, never overwritten silently, written while training continues."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tests.tiny import make_data, make_network, make_state
+from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
+from unet_ddp.distributed.stop_signal import StopReason
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import RunError, UserError
+from unet_ddp.evaluation.tables import FILES as EVALUATION_FILES
+from unet_ddp.runs import checkpoint
+from unet_ddp.runs import folder as folder_module
+from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.resume import Resumed
+
+ABOUT = {
+    "unet_ddp": "1.0", "architecture": {}, "labels": {}, "preprocessing": {}, "config": {},
+    "names": "abc", "images_per_step": 4, "launch": None,
+}  # fmt: skip
+
+
+def config_of(path: Path, **launch: Any) -> TrainConfig:
+    return TrainConfig(run=RunConfig(checkpoints=str(path)), launch=LaunchConfig(**launch))
+
+
+@contextmanager
+def open_folder(
+    path: Path, *, lines: list[str] | None = None, run: dict[str, Any] | None = None, **launch: Any
+) -> Iterator[RunFolder]:
+    """The folder of a run that has begun."""
+    config = config_of(path, **launch)
+    config = replace(config, run=replace(config.run, **(run or {})))
+    log = [] if lines is None else lines
+    with RunFolder(config, World(), log.append) as folder:
+        resumed = folder.open(config)
+        folder.claim(config, make_data(), resumed, ABOUT)
+        yield folder
+
+
+def write(path: Path, **content: Any) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    position = {"epoch": 1, "step": 2}
+    checkpoint.save(path, {"optimizer": {}, "position": position, **content})
+    return path
+
+
+def opened(path: Path, **launch: Any) -> Resumed:
+    config = config_of(path, **launch)
+    with RunFolder(config, World(), [].append) as folder:
+        return folder.open(config)
+
+
+def refused(path: Path, **launch: Any) -> str:
+    with pytest.raises(UserError) as error:
+        opened(path, **launch)
+    return str(error.value)
+
+
+# -- opening ------------------------------------------------------------------------------------
+
+
+def test_a_new_folder_starts_a_new_run(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "one"
+    resumed = opened(path)
+    assert resumed == Resumed() and resumed.notes == []
+    assert [found.name for found in path.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("name", ["last.pt", "last.1.pt", "best.pt", "epoch_0005.pt", "metrics.csv", "split.csv"])  # fmt: skip
+def test_a_folder_with_a_run_is_not_overwritten_silently(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    assert refused(tmp_path).startswith(f"{tmp_path} contains a run ({name}): continue it with --")
+    assert opened(tmp_path, overwrite=True).content is None
+    assert (tmp_path / name).exists()  # until the new run is known to work
+
+
+def test_other_files_are_no_run(tmp_path: Path) -> None:
+    for name in ("config.yaml", "notes.txt", "pretrained.pth", "README.md"):
+        (tmp_path / name).touch()
+    assert opened(tmp_path).content is None
+
+
+def test_a_run_is_resumed_from_its_last_checkpoint(tmp_path: Path) -> None:
+    path = write(tmp_path / "last.pt", value=7)
+    resumed = opened(tmp_path, resume="auto")
+    assert resumed.content is not None and resumed.content["value"] == 7
+    assert resumed.notes == [f"resuming {path}: 1 epochs and 2 steps are done"]
+    write(tmp_path / "epoch_0001.pt")
+    other = opened(tmp_path, resume=str(path))
+    assert other.content is not None and other.content["value"] == 7
+
+
+def test_a_corrupt_checkpoint_falls_back_with_a_warning(tmp_path: Path) -> None:
+    write(tmp_path / "last.1.pt", value=6)
+    for content in (b"", None):
+        if content is None:
+            (tmp_path / "last.pt").unlink()
+        else:
+            (tmp_path / "last.pt").write_bytes(content)
+        resumed = opened(tmp_path, resume="auto")
+        assert resumed.content is not None and resumed.content["value"] == 6
+        assert resumed.notes[0].startswith("warning: ") and "using" in resumed.notes[0]
+        assert resumed.notes[1].startswith(f"resuming {tmp_path / 'last.1.pt'}: ")
+
+
+def test_what_can_not_be_resumed_is_refused(tmp_path: Path) -> None:
+    assert refused(tmp_path, resume="auto").startswith(
+        f"{tmp_path / 'last.pt'}: no checkpoint to resume from; start a new run without --resume"
+    )
+    best = tmp_path / "best.pt"
+    checkpoint.save(best, {"model": {}})
+    assert "contains weights only" in refused(tmp_path, resume=str(best))
+
+
+def test_going_back_in_a_run_must_be_asked_for(tmp_path: Path) -> None:
+    old = write(tmp_path / "epoch_0001.pt", value=1)
+    assert opened(tmp_path, resume=str(old)).content is not None
+    write(tmp_path / "last.pt", value=2)
+    line = refused(tmp_path, resume=str(old))
+    assert f"its run has continued to {tmp_path / 'last.pt'}; use --overwrite to go back" in line
+    resumed = opened(tmp_path, resume=str(old), overwrite=True)
+    assert resumed.content is not None and resumed.content["value"] == 1
+
+
+@pytest.mark.parametrize(
+    ("restarts", "name", "launch", "resumes"),
+    [
+        ("1", "job", "job", True),
+        ("2", "none", f"agent {os.getppid()}", True),
+        ("0", "job", "job", False),
+        ("1", "job", "another job", False),
+        ("1", None, None, False),
+    ],
+)
+def test_a_restart_of_torchrun_resumes_its_own_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    restarts: str,
+    name: str | None,
+    launch: str | None,
+    resumes: bool,
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+    if name is None:
+        monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    else:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", name)
+    write(tmp_path / "last.pt", launch=launch)
+    if resumes:
+        assert opened(tmp_path).content is not None
+    else:
+        assert "contains a run" in refused(tmp_path)
+    (tmp_path / "last.pt").unlink()
+    assert opened(tmp_path).content is None
+
+
+def test_given_weights_start_a_new_run(tmp_path: Path) -> None:
+    torch.save({"a.weight": torch.ones(1)}, tmp_path / "x.pth")
+    config = config_of(tmp_path / "run")
+    config = replace(config, run=replace(config.run, load=str(tmp_path / "x.pth")))
+    with RunFolder(config, World(), [].append) as folder:
+        resumed = folder.open(config)
+    assert resumed.content is None and resumed.weights is not None
+    assert resumed.weights.state.keys() == {"a.weight"}
+    torch.save({"module.a": torch.ones(1)}, tmp_path / "x.pth")
+    with RunFolder(config, World(), [].append) as folder:
+        assert folder.open(config).notes == [f"{tmp_path / 'x.pth'}: prefix module. stripped"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_two_runs_can_not_share_a_folder(tmp_path: Path) -> None:
+    """Record locks belong to a process: the second run is a child."""
+
+    def open_in_child() -> str:
+        inlet, outlet = os.pipe()
+        child = os.fork()
+        if child == 0:
+            line = "opened"
+            try:
+                opened(tmp_path)
+            except UserError as error:
+                line = str(error)
+            finally:
+                os.write(outlet, line.encode())
+                os._exit(0)
+        os.waitpid(child, 0)
+        return os.read(inlet, 1000).decode()
+
+    with RunFolder(config_of(tmp_path), World(), [].append) as folder:
+        folder.open(config_of(tmp_path))
+        line = open_in_child()
+    assert line.startswith(f"{tmp_path}: another run uses it (process {os.getpid()}); wait for its")
+    assert open_in_child() == "opened"
+
+
+def test_a_folder_that_can_not_be_made_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert refused(tmp_path / "file" / "run").endswith(
+        "Not a directory; choose a writable folder with --checkpoints or --exp-name"
+    )
+
+
+def test_temporary_files_of_a_kill_are_removed(tmp_path: Path) -> None:
+    for name in (".last.pt.123.abc.tmp", "last.pt.1.tmp", "notes.txt"):
+        (tmp_path / name).touch()
+    opened(tmp_path)
+    assert {found.name for found in tmp_path.iterdir()} == {".lock", "notes.txt"}
+
+
+# -- claiming -----------------------------------------------------------------------------------
+
+OTHERS = {"notes.txt", "evaluation/notes.txt", "evaluation/old/scores.json", "epoch_1.txt"}
+RUN_FILES = {
+    "last.pt", "last.1.pt", "best.pt", "epoch_0005.pt", "metrics.csv", "samples.png",
+    "profile.json", "report.html", "events.out.tfevents.1.host",
+    *(f"evaluation/{name}" for name in EVALUATION_FILES),
+}  # fmt: skip
+
+
+def fill(folder: Path, names: set[str]) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("of the run before")
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("others", [set(), OTHERS])
+def test_a_new_run_deletes_the_files_of_a_run_and_no_others(
+    tmp_path: Path, others: set[str]
+) -> None:
+    fill(tmp_path, RUN_FILES | others)
+    with open_folder(tmp_path, overwrite=True):
+        assert files_in(tmp_path) == {".lock", "config.yaml", "split.csv"} | others
+    assert (tmp_path / "evaluation").exists() == bool(others)
+
+
+def test_a_resumed_run_deletes_nothing_and_its_settings_are_written(tmp_path: Path) -> None:
+    fill(tmp_path, RUN_FILES)
+    config = replace(config_of(tmp_path), optimization=replace(TrainConfig().optimization, seed=8))
+    with RunFolder(config, World(), [].append) as folder:
+        folder.claim(config, make_data("ab", "c"), Resumed({"position": {}}), ABOUT)
+    assert files_in(tmp_path) == RUN_FILES | {"config.yaml", "split.csv"}
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == config.to_dict()
+    lines = (tmp_path / "split.csv").read_text().splitlines()
+    assert [line.rpartition(",")[2] for line in lines[1:]] == ['"training"'] * 2 + ['"validation"']
+
+
+def test_a_full_disk_at_the_start_is_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(folder_module, "save_config", full)
+    message = r": No space left on device; free some space, or"
+    with pytest.raises(UserError, match=message), open_folder(tmp_path):
+        pass
+
+
+# -- saving -------------------------------------------------------------------------------------
+
+
+def first_weight(path: Path) -> float:
+    return float(checkpoint.load(path)["model"]["0.weight"].flatten()[0])
+
+
+def set_weights(state: Any, value: float) -> None:
+    with torch.no_grad():
+        state.network[0].weight.fill_(value)
+
+
+def test_what_is_written_is_the_state_when_save_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training continues meanwhile; the next save waits for it, and so does the end."""
+    gate, written, save = threading.Event(), [], checkpoint.save
+
+    def slowly(path: Path, content: dict[str, Any], **how: bool) -> None:
+        assert gate.wait(30)
+        written.append((path.name, float(content["model"]["0.weight"].flatten()[0])))
+        save(path, content, **how)
+
+    monkeypatch.setattr(folder_module, "save", slowly)
+    state = make_state(make_network().float())
+    with open_folder(tmp_path) as folder:
+        set_weights(state, 1.0)
+        folder.save(state)
+        set_weights(state, 2.0)
+        assert written == []
+        gate.set()
+        folder.save(state)
+        assert written[0] == ("last.pt", 1.0)
+        set_weights(state, 3.0)
+    assert written == [("last.pt", 1.0), ("last.pt", 2.0)]
+    assert first_weight(tmp_path / "last.pt") == 2.0
+    assert first_weight(tmp_path / "last.1.pt") == 1.0
+
+
+def test_the_files_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """last.pt is the last to be written: it says that the others exist."""
+    order, save = [], checkpoint.save
+
+    def noted(path: Path, content: dict[str, Any], *, keep_previous: bool) -> None:
+        order.append((path.name, keep_previous))
+        save(path, content, keep_previous=keep_previous)
+
+    monkeypatch.setattr(folder_module, "save", noted)
+    state = make_state(ema=0.5)
+    state.threshold, state.best, state.best_epoch = 0.3, 0.8, 1
+    with torch.no_grad():
+        state.validated[0].weight.fill_(9.0)
+    with open_folder(tmp_path, run={"save_every": 2}) as folder:
+        for epoch, step, is_best in ((1, 0, True), (2, 0, False), (2, 1, False), (4, 0, True)):
+            order.clear()
+            state.epoch, state.step = epoch, step
+            folder.save(state, is_best=is_best)
+            folder.wait()
+            best, every = [("best.pt", False)] * is_best, []
+            if (epoch, step) in ((2, 0), (4, 0)):
+                every = [(f"epoch_000{epoch}.pt", False)]
+            assert order == [*best, *every, ("last.pt", True)]
+    best_content, last = (checkpoint.load(tmp_path / name) for name in ("best.pt", "last.pt"))
+    kept = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
+    assert best_content.keys() == {*kept, "format", "model", "best", "threshold"}
+    assert first_weight(tmp_path / "best.pt") == 9.0  # the average's
+    assert best_content["best"] == {"score": 0.8, "epoch": 1} and best_content["threshold"] == 0.3
+    assert last.keys() == {*ABOUT, *state.state_dict(), "format"}
+    assert last["images_per_step"] == 4
+    epoch = checkpoint.load(tmp_path / "epoch_0004.pt")
+    assert epoch.keys() == last.keys() and epoch["position"]["epoch"] == 4
+
+
+def test_other_ranks_write_nothing(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    with RunFolder(config, World(1, 2), [].append) as folder:
+        folder.save(make_state(), is_best=True)
+        folder.wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+def break_network(state: Any) -> None:
+    set_weights(state, float("nan"))
+
+
+def test_weights_that_are_not_finite_end_the_run_and_are_not_written(tmp_path: Path) -> None:
+    for ema in (0.0, 0.5):
+        state = make_state(ema=ema)
+        with open_folder(tmp_path, overwrite=True) as folder:
+            folder.save(state)
+            with torch.no_grad():
+                state.validated[0].weight[0, 0, 0, 0] = float("inf")
+            folder.save(state, is_best=True)
+            part = "ema" if ema else "model"
+            with pytest.raises(
+                RunError, match=r"best.pt: not written, as model.0.weight contains nan"
+            ):
+                folder.wait()
+            folder.save(state)
+            with pytest.raises(
+                RunError, match=rf"last.pt: not written, as {part}.0.weight contains"
+            ):
+                folder.save(state)  # waits for the one before
+        assert first_weight(tmp_path / "last.pt") < 1
+        assert not (tmp_path / "best.pt").exists()
+
+
+def test_an_error_of_the_last_save_is_logged_when_another_one_ends_the_run(tmp_path: Path) -> None:
+    lines: list[str] = []
+    state = make_state()
+    break_network(state)
+    with pytest.raises(KeyboardInterrupt), open_folder(tmp_path, lines=lines) as folder:
+        folder.save(state)
+        raise KeyboardInterrupt
+    assert len(lines) == 1 and "not written, as model.0.weight contains nan" in lines[0]
+    assert opened(tmp_path, overwrite=True).content is None  # the lock is free
+
+
+class FullDisk:
+    """Lets saves below some folders fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full: list[Path] = []
+        self.save = checkpoint.save
+        self.error: Exception = OSError(errno.ENOSPC, "No space\nleft " + "x" * 200)
+        monkeypatch.setattr(folder_module, "save", self)
+
+    def __call__(self, path: Path, content: dict[str, Any], **how: bool) -> None:
+        if path.parent in self.full:
+            raise self.error
+        self.save(path, content, **how)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
+    return FullDisk(monkeypatch)
+
+
+def test_a_full_disk_is_a_warning_and_the_next_save_tries_again(
+    tmp_path: Path, disk: FullDisk
+) -> None:
+    lines: list[str] = []
+    state = make_state()
+    with open_folder(tmp_path, lines=lines) as folder:
+        disk.full = [tmp_path]
+        folder.save(state)
+        folder.wait()
+        folder.wait()  # nothing more to say
+        disk.error = RuntimeError("iostream error")
+        folder.save(state)
+        folder.wait()
+        disk.full = []
+        folder.save(state)
+        folder.wait()
+        folder.finish(state, None)
+    assert len(lines) == 2
+    assert lines[0].startswith(f"warning: {tmp_path / 'last.pt'}: can't be written ([Errno 28] No")
+    assert "\n" not in lines[0] and len(lines[0]) < 300 + len(str(tmp_path))
+    assert lines[0].endswith("; training continues, and the next save tries again")
+    assert "iostream error" in lines[1]
+    assert (tmp_path / "last.pt").exists()
+
+
+def test_the_end_writes_again_what_the_last_save_could_not(tmp_path: Path, disk: FullDisk) -> None:
+    state = make_state()
+    with open_folder(tmp_path) as folder:
+        disk.full = [tmp_path]
+        state.epoch, state.best_epoch = 3, 2
+        folder.save(state, is_best=True)
+        folder.wait()
+        disk.full = []
+        folder.finish(state, None)
+    assert {"last.pt", "best.pt"} <= {path.name for path in tmp_path.iterdir()}
+    for epoch, step in ((3, 1), (4, 0)):  # the best is of another epoch
+        (tmp_path / "best.pt").unlink(missing_ok=True)
+        with open_folder(tmp_path, overwrite=True) as folder:
+            disk.full = [tmp_path]
+            state.epoch, state.step = epoch, step
+            folder.save(state)
+            folder.wait()
+            disk.full = []
+            folder.finish(state, None)
+        assert not (tmp_path / "best.pt").exists()
+
+
+def test_the_end_rescues_what_can_not_be_written(tmp_path: Path, disk: FullDisk) -> None:
+    run, rescue = tmp_path / "run", tmp_path / "rescue"
+    rescue.mkdir()
+    state = make_state()
+    state.epoch = 2
+    with open_folder(run, rescue_dir=str(rescue), run={"save_every": 1}) as folder:
+        disk.full = [run]
+        folder.save(state)
+        folder.wait()
+        with pytest.raises(RunError, match=r"^the run has ended, but .*can't be written") as error:
+            folder.finish(state, None)
+    (elsewhere,) = rescue.iterdir()
+    assert str(error.value).endswith(f"; its files are in {elsewhere}")
+    assert {path.name for path in elsewhere.iterdir()} == {"last.pt", "epoch_0002.pt"}
+    assert not (run / "last.pt").exists()
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_rescue_folder_that_is_not_writable_is_said(
+    tmp_path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch, missing: bool
+) -> None:
+    rescue = tmp_path / "rescue"
+    if not missing:
+        rescue.mkdir()
+        full = rescue / "full"
+        full.mkdir()
+        monkeypatch.setattr(folder_module.tempfile, "mkdtemp", lambda **_: str(full))
+    with open_folder(tmp_path, rescue_dir=str(rescue)) as folder:
+        disk.full = [tmp_path, rescue / "full"]
+        folder.save(make_state())
+        folder.wait()
+        with pytest.raises(RunError, match=r"; the rescue folder is not writable either$"):
+            folder.finish(make_state(), None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "lines"),
+    [
+        (None, []),
+        (StopReason(signal.SIGTERM), ["stopped by SIGTERM after step 6; continue with --resume"]),
+        (StopReason(is_limit=True), ["stopped at --max-steps 6; continue with --resume"]),
+    ],
+)
+def test_the_end_says_why(tmp_path: Path, reason: StopReason | None, lines: list[str]) -> None:
+    state, logged = make_state(steps=4), []
+    state.epoch, state.step = 1, 2
+    with open_folder(tmp_path, lines=logged) as folder:
+        folder.finish(state, reason)
+    assert logged == lines
+    assert not (tmp_path / "last.pt").exists()  # nothing had failed
+
+
+@pytest.mark.parametrize(
+    ("steps", "minutes", "due"),
+    [(0, 0.0, []), (3, 0.0, [3, 6]), (0, 1.0, [1, 2, 3, 4, 5, 6]), (3, 2.0, [3, 6])],
+)
+def test_a_checkpoint_is_due_by_steps_or_by_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, minutes: float, due: list[int]
+) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(folder_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    run = {"save_every_steps": steps, "save_every_minutes": minutes}
+    with open_folder(tmp_path, run=run) as folder:
+        clock.now += 60.0
+        assert [step for step in range(1, 7) if folder.is_due(step)] == due
+        folder.save(make_state())
+        clock.now += 59.9
+        assert [step for step in range(1, 7) if folder.is_due(step)] == ([3, 6] if steps else [])

@@ -1,0 +1,163 @@
+"""What --wandb logs, read back from the file that the real package writes offline."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.jobs import PIXELS
+from unet_ddp.data.dataset import Sample
+from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.network.precision import Precision
+from unet_ddp.runs.wandb_writer import WandbWriter
+from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.state import Schedule, TrainState
+from unet_ddp.training.step import train_step
+
+SAMPLE = Sample(
+    torch.full((2, 2, 3), 90, dtype=torch.uint8),
+    torch.tensor([[0, 1], [2, IGNORE_ID]], dtype=torch.uint8),
+    torch.tensor(0),
+)
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+
+
+@pytest.fixture
+def state() -> TrainState:
+    """A network of one layer that finds class 1 everywhere."""
+    network = torch.nn.Conv2d(3, 3, 1)
+    torch.nn.init.zeros_(network.weight)
+    network.bias.data = torch.tensor([0.0, 1.0, 0.0])
+    return TrainState(
+        network,
+        network,
+        torch.optim.AdamW(network.parameters(), fused=True),
+        Precision(torch.device("cpu")),
+        DiceCrossEntropy(),
+        PIXELS,
+        Schedule(1e-3, 10),
+        steps_per_epoch=2,
+    )
+
+
+def step(state: TrainState, times: int = 1) -> None:
+    batch = Sample(*(part[None] for part in SAMPLE))
+    for _ in range(times):
+        train_step(state, iter([batch]))
+
+
+def read_runs(folder: Path) -> list[tuple[Any, dict[int, dict[str, Any]]]]:
+    """Return W&B's runs in `folder`, the oldest first, each with its rows by step."""
+    return sorted(_read_runs(folder), key=lambda run: run[0].start_time.ToNanoseconds())
+
+
+def _read_runs(folder: Path) -> Iterator[tuple[Any, dict[int, dict[str, Any]]]]:
+    """Yield what each file, a log as LevelDB has it, holds."""
+    import wandb
+    from wandb.proto import wandb_internal_pb2
+
+    wandb.teardown()  # its service has then written all
+    for path in folder.glob("wandb/offline-run-*/*.wandb"):
+        data, at, content, run, rows = path.read_bytes(), 7, b"", None, {}
+        while at < len(data):
+            if (left := 32768 - at % 32768) < 7:  # a block's end
+                at += left
+                continue
+            length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+            content += data[at + 7 : at + 7 + length]
+            at += 7 + length
+            if kind not in (1, 4):  # the whole, or the last part, of a record
+                continue
+            record = wandb_internal_pb2.Record.FromString(content)
+            content = b""
+            if record.HasField("run"):
+                run = record.run
+            if record.HasField("history"):
+                row = {
+                    "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item
+                }
+                rows[row["_step"]] = row
+        yield run, rows
+
+
+def test_figures_images_and_histograms_are_logged(tmp_path: Path, state: TrainState) -> None:
+    """Under the well-known script's names; weights and gradients of an epoch's first step."""
+    writer = WandbWriter(
+        "mine", tmp_path, {"optimization": {"epochs": 2}}, state=state, sample=SAMPLE
+    )
+    step(state, 2)
+    writer.write({"epoch": 1, "validation_dice": 0.25, "dice_cat": ""}, 2)
+    state.network.bias.data[:] = 7.0
+    step(state)
+    state.network.bias.data[:] = float("nan")
+    writer.write({"epoch": 2, "validation_dice": 0.5, "dice_cat": ""}, 4)
+    writer.close()
+    ((run, rows),) = read_runs(tmp_path)
+    assert (run.project, run.display_name) == ("unet_ddp", "mine")
+    settings = {item.key: json.loads(item.value_json) for item in run.config.update}
+    assert settings["optimization"] == {"epochs": 2}
+    assert list(rows) == [2, 4]
+    assert (rows[2]["epoch"], rows[2]["validation_dice"]) == (1, 0.25)
+    assert (rows[4]["epoch"], rows[4]["validation_dice"]) == (2, 0.5)
+    assert not any("dice_cat" in row for row in rows.values())
+    for row, biases in ((rows[2], (0.0, 1.0)), (rows[4], (7.0, 7.0))):
+        names = {name.rsplit("/", 1)[0] for name in row if name.endswith("/bins")}
+        assert names == {f"{kind}/{part}" for kind in ("Weights", "Gradients")
+                         for part in ("weight", "bias")}  # fmt: skip
+        bins = row["Weights/bias/bins"]
+        assert min(bins) <= biases[0] <= biases[1] <= max(bins)
+        assert sum(row["Weights/weight/values"]) == 9
+        assert any(row["Gradients/bias/bins"])
+    pictures = {
+        name: np.asarray(
+            Image.open(next(tmp_path.glob(f"wandb/offline-run-*/files/{row['path']}")))
+        )
+        for name in ("images", "masks/true", "masks/pred")
+        for row in [{"path": rows[2][f"{name}/path"]}]
+    }
+    assert pictures["images"].tolist() == [[[90] * 3] * 2] * 2
+    assert pictures["masks/true"].tolist() == [[0, 127], [255, 128]]
+    assert pictures["masks/pred"].tolist() == [[127, 127], [127, 127]]
+
+
+def test_a_resumed_run_continues_there_too(tmp_path: Path, state: TrainState) -> None:
+    """Without a validation image here; a new run in the same folder is another one there."""
+    for done in (0, 2, 0):
+        state.epoch = done // 2
+        writer = WandbWriter(None, tmp_path, {}, state=state)
+        writer.write({"loss": 0.5}, done + 2)
+        writer.close()
+    (first, rows), (resumed, later), (new, _) = read_runs(tmp_path)
+    assert first.run_id == resumed.run_id != new.run_id
+    assert list(rows) == [2] and list(later) == [4]
+    assert "images/path" not in rows[2]
+
+
+def test_a_refusal_is_the_user_s_error(
+    tmp_path: Path, state: TrainState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    from unet_ddp.errors import UserError
+
+    def refuse(**_: object) -> None:
+        raise wandb.errors.UsageError("no API key configured")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    with pytest.raises(UserError, match="--wandb: no API key configured; run `wandb login`"):
+        WandbWriter(None, tmp_path, {}, state=state)

@@ -1,0 +1,94 @@
+"""The guard names the images of skipped steps, and ends a run that takes no step any more."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from tests.tiny import make_pairs
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import RunError
+from unet_ddp.training.guard import FiniteGuard
+from unet_ddp.training.step import StepReport
+
+
+def report(*, finite: bool, loss: float = 1.0, pairs: tuple[int, ...] = (0,)) -> StepReport:
+    return StepReport(torch.tensor([loss, 0.0, 0.0]), 1e-3, torch.tensor(finite), list(pairs))
+
+
+def new_guard(most: int = 3, world: World | None = None) -> tuple[FiniteGuard, list[str]]:
+    lines: list[str] = []
+    return FiniteGuard(world or World(), make_pairs("abc"), most=most, log=lines.append), lines
+
+
+def test_good_steps_are_silent() -> None:
+    guard, lines = new_guard()
+    for step in range(1, 9):
+        guard.check(report(finite=True), step)
+    guard.flush()
+    assert lines == [] and guard.skipped == 0
+
+
+@pytest.mark.parametrize(("loss", "what"), [(math.nan, "loss"), (1.0, "gradients")])
+def test_a_skipped_step_is_reported_with_its_images(loss: float, what: str) -> None:
+    guard, lines = new_guard()
+    guard.check(report(finite=True), 6)
+    guard.check(report(finite=False, loss=loss, pairs=(2, 0)), 7)
+    assert lines == [
+        f"warning: step 7 skipped: non-finite {what}; images: c.png, a.png (1 in a row, 1 in all)"
+    ]
+
+
+def test_the_images_of_all_ranks_are_named() -> None:
+    class Pair(World):
+        def gather(self, item: Any) -> list[Any]:
+            return [item, ["b.png", "d.png"]]
+
+    guard, lines = new_guard(world=Pair(size=2))
+    guard.check(report(finite=False, pairs=(0,)), 1)
+    assert "images: a.png, b.png, d.png (" in lines[0]
+
+
+def test_a_good_step_ends_a_row() -> None:
+    guard, lines = new_guard(most=3)
+    for step, finite in enumerate([False, False, True, False, False, True, False], start=1):
+        guard.check(report(finite=finite), step)
+    assert [line[-24:].partition("(")[2] for line in lines] == [
+        "1 in a row, 1 in all)",
+        "2 in a row, 2 in all)",
+        "1 in a row, 3 in all)",
+        "2 in a row, 4 in all)",
+        "1 in a row, 5 in all)",
+    ]
+    assert guard.skipped == 5
+
+
+def test_too_many_in_a_row_end_the_run_with_what_to_type() -> None:
+    guard, lines = new_guard(most=3)
+    guard.check(report(finite=False), 1)
+    guard.check(report(finite=False), 2)
+    with pytest.raises(
+        RunError, match=r"^step 3 skipped: .*images: a.png; stopped after 3 "
+    ) as error:
+        guard.check(report(finite=False), 3)
+    assert "continue with --resume and a lower --lr" in str(error.value)
+    assert len(lines) == 2
+
+
+def test_on_a_gpu_the_last_steps_of_an_epoch_are_judged_at_its_end() -> None:
+    """A GPU's answers are read two steps late, so as not to wait for it."""
+    guard, lines = new_guard(most=4)
+    guard._delay = 2
+    for step in range(1, 5):
+        guard.check(report(finite=step == 1), step)
+    assert len(lines) == 1 and "step 2 skipped" in lines[0]
+    guard.flush()
+    assert [line.split()[2] for line in lines] == ["2", "3", "4"]
+    guard.flush()
+    assert guard.skipped == 3
+    with pytest.raises(RunError, match="step 5 skipped"):  # the row goes on in the next epoch
+        for step in (5, 6, 7):
+            guard.check(report(finite=False), step)

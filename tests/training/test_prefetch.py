@@ -1,0 +1,103 @@
+"""The prefetcher reads exactly as far ahead as asked, and ends at the first unreadable file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from tests.tiny import CPU, make_batch
+from unet_ddp.data.dataset import Sample
+from unet_ddp.errors import UserError
+from unet_ddp.training import prefetch
+from unet_ddp.training.prefetch import Prefetcher, copy_to_device
+
+
+class Source:
+    """Five batches; counts those that were read, and fails at `bad`."""
+
+    def __init__(self, bad: int | None = None, error: type[Exception] = UserError) -> None:
+        self.read, self.bad, self.error = 0, bad, error
+
+    def __iter__(self) -> Iterator[Sample]:
+        for number in range(5):
+            if number == self.bad:
+                raise self.error("c.png: corrupt")
+            self.read += 1
+            yield make_batch(number)
+
+
+def start(source: Source, ahead: int = 2) -> tuple[Prefetcher, list[UserError]]:
+    errors: list[UserError] = []
+    return Prefetcher(source, ahead=ahead, device=CPU, on_error=errors.append), errors
+
+
+def test_it_reads_as_far_ahead_as_asked() -> None:
+    source = Source()
+    batches, errors = start(source)
+    assert source.read == 0
+    batches.fill()
+    batches.fill()
+    assert source.read == 2
+    assert next(batches).pair.tolist() == [0, 1]
+    assert source.read == 2  # what is ready is taken without reading
+    batches.fill()
+    assert source.read == 3
+    assert [batch.pair.tolist() for batch in batches] == [[2, 3], [4, 5], [6, 7], [8, 9]]
+    assert source.read == 5
+    batches.fill()
+    with pytest.raises(StopIteration):
+        next(batches)
+    assert errors == []
+
+
+def test_an_unreadable_file_ends_the_batches_after_the_good_ones() -> None:
+    source = Source(bad=3)
+    batches, errors = start(source)
+    batches.fill()
+    assert errors == []
+    next(batches)
+    next(batches)
+    batches.fill()
+    assert [str(error) for error in errors] == ["c.png: corrupt"]  # before the step that needs it
+    assert [batch.pair.tolist() for batch in batches] == [[4, 5]]
+    batches.fill()
+    assert list(batches) == [] and len(errors) == 1
+
+
+def test_other_errors_are_raised() -> None:
+    batches, errors = start(Source(bad=1, error=RuntimeError))
+    with pytest.raises(RuntimeError, match="corrupt"):
+        batches.fill()
+    assert errors == []
+
+
+@pytest.mark.parametrize("bad", [None, 3])
+def test_only_the_time_of_reading_is_waiting(
+    monkeypatch: pytest.MonkeyPatch, bad: int | None
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(prefetch, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+
+    def slow() -> Iterator[Sample]:
+        for batch in Source():
+            clock.now += 2.0
+            yield batch
+
+    batches = Prefetcher(slow(), ahead=3, device=CPU, on_error=[].append)
+    assert batches.waited == 0.0
+    batches.fill()
+    assert batches.waited == 6.0
+    clock.now += 50.0  # training
+    next(batches)
+    assert batches.waited == 6.0
+    assert len(list(batches)) == 4
+    assert batches.waited == 10.0
+
+
+def test_a_batch_keeps_its_pairs_on_the_device() -> None:
+    batch = make_batch(3)
+    copied = copy_to_device(batch, CPU)
+    assert copied.image is batch.image and copied.mask is batch.mask
+    assert copied.pair is batch.pair

@@ -1,0 +1,160 @@
+"""The state of a run: schedule, moving average, and everything that a checkpoint restores."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from tests.tiny import make_batch, make_network, make_state
+from unet_ddp.metrics.scores import Scores, Validation
+from unet_ddp.training.state import Schedule, WeightAverage
+from unet_ddp.training.step import train_steps
+
+YES, NO = torch.tensor(True), torch.tensor(False)
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [
+        (0, 2 / 11),  # of 10 steps of warm-up
+        (9, 2 * 10 / 11),
+        (10, 2.0),
+        (40, 2 * (0.01 + 0.99 * 0.75)),  # cos(pi / 3) = 1 / 2
+        (55, 2 * (0.01 + 0.99 * 0.5)),
+        (100, 0.02),
+        (150, 0.02),
+    ],
+)
+def test_the_rate_rises_linearly_and_falls_as_a_cosine(step: int, rate: float) -> None:
+    assert Schedule(2.0, 100, warmup=0.1).at(step) == pytest.approx(rate, rel=1e-12)
+
+
+def test_the_rate_s_defaults_and_short_runs() -> None:
+    assert Schedule(1.0, 40).at(0) == pytest.approx(1 / 3)  # 5 % of 40 steps: 2
+    assert Schedule(1.0, 40).at(2) == 1.0
+    assert Schedule(1.0, 40, lowest=0.5).at(40) == pytest.approx(0.5)
+    assert Schedule(1.0, 1).at(0) == 1.0
+    assert Schedule(1.0, 2, warmup=0.9).at(2) == 1.0  # all of it is warm-up: no division by 0
+
+
+def test_the_average_is_torchs() -> None:
+    network = make_network()
+    ours = WeightAverage(network, 0.9)
+    theirs = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    for number in range(3):
+        with torch.no_grad():
+            for tensor in [*network.parameters(), *network.buffers()]:
+                tensor += number + 1
+        ours.update_ema(network, YES)
+        theirs.update_parameters(network)
+        for average, expected in zip(ours.network.parameters(), theirs.parameters(), strict=True):
+            assert torch.equal(average, expected)
+        for buffer, expected in zip(ours.network.buffers(), network.buffers(), strict=True):
+            assert torch.equal(buffer, expected)  # copied, as the network's own are averages
+    assert ours.steps == int(theirs.n_averaged) == 3
+    assert not torch.equal(ours.network[0].weight, network[0].weight)
+    assert not ours.network.training
+    assert not any(parameter.requires_grad for parameter in ours.network.parameters())
+
+
+def test_the_average_follows_by_hand_and_not_a_skipped_step() -> None:
+    network = torch.nn.Linear(1, 1, bias=False)
+    average = WeightAverage(network, 0.75)
+    for weight, is_finite, expected in ((4.0, YES, 4.0), (8.0, YES, 5.0), (9.0, NO, 5.0)):
+        torch.nn.init.constant_(network.weight, weight)
+        average.update_ema(network, is_finite)
+        assert average.network.weight.item() == expected
+
+
+def validation(dice: float, threshold: float | None = 0.25) -> Validation:
+    return Validation(Scores([0.9, dice], [], [], []), threshold, 0.5, 0.1)
+
+
+def test_an_epoch_s_score_is_the_best_only_above_all_before() -> None:
+    state = make_state()
+    outcomes = []
+    for dice in (math.nan, 0.0, 0.5, 0.5, 0.4, 0.6):
+        state.step, state.sums = 4, torch.ones(3, dtype=torch.float64)
+        outcomes.append(state.finish_epoch(validation(dice)))
+        assert state.step == 0 and state.sums.tolist() == [0.0] * 3
+        assert state.threshold == 0.25
+    assert outcomes == [False, True, True, False, False, True]
+    assert (state.best, state.best_epoch, state.epoch) == (0.6, 5, 6)
+    assert not state.finish_epoch(None)
+    assert state.threshold is None
+    assert (state.best, state.best_epoch, state.epoch) == (0.6, 5, 7)
+
+
+def test_steps_of_the_run_are_counted_over_epochs() -> None:
+    state = make_state(steps=4)
+    assert state.done == 0
+    state.epoch, state.step = 2, 3
+    assert state.done == 11
+
+
+def test_the_average_is_validated_and_the_compiled_network_trained() -> None:
+    plain = make_state()
+    assert plain.validated is plain.network
+    assert plain.forward is plain.replica
+    compiled = make_network()
+    state = make_state(ema=0.9, compiled=compiled, replica=make_network())
+    assert state.average is not None and state.validated is state.average.network
+    assert state.forward is compiled
+
+
+def test_all_of_it_is_restored() -> None:
+    state = make_state(ema=0.9)
+    state.precision.scaler = GradScaler("cpu", init_scale=64.0)
+    list(train_steps(state, map(make_batch, range(9)), until=3))
+    state.epoch, state.best, state.best_epoch, state.threshold = 5, 0.7, 3, 0.4
+    saved = copy.deepcopy(state.state_dict())
+    other = make_state(make_network(seed=2), ema=0.9)
+    other.precision.scaler = GradScaler("cpu")
+    other.load_state_dict(saved)
+    restored = other.state_dict()
+    for part in ("model", "ema"):
+        assert saved[part].keys() == restored[part].keys()
+        assert all(torch.equal(saved[part][name], restored[part][name]) for name in saved[part])
+    assert not torch.equal(saved["model"]["0.weight"], saved["ema"]["0.weight"])
+    for number, moments in saved["optimizer"]["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(value, restored["optimizer"]["state"][number][name])
+    assert saved["scaler"]["scale"] == 64.0
+    assert saved["position"] == {"epoch": 5, "step": 3, "sums": state.sums.tolist()}
+    assert saved["best"] == {"score": 0.7, "epoch": 3}
+    for name in ("ema_steps", "scaler", "position", "best", "threshold"):
+        assert saved[name] == restored[name], name
+    assert saved["ema_steps"] == 3 and saved["threshold"] == 0.4
+    for one in (state, other):  # and both continue alike
+        list(train_steps(one, map(make_batch, [7])))
+    assert all(
+        torch.equal(*pair)
+        for pair in zip(state.validated.parameters(), other.validated.parameters(), strict=True)
+    )
+
+
+def test_a_run_without_average_or_scaler_is_restored_too() -> None:
+    state = make_state()
+    list(train_steps(state, map(make_batch, range(9)), until=2))
+    saved = state.state_dict()
+    assert saved["ema"] is None and saved["ema_steps"] == 0
+    assert saved["scaler"] == {}
+    del saved["threshold"]  # not in checkpoints of version 0.1's first days
+    other = make_state(make_network(seed=2))
+    other.load_state_dict(copy.deepcopy(saved))
+    assert other.done == 2 and other.threshold is None
+    assert torch.equal(other.network[0].weight, state.network[0].weight)
+
+
+def test_a_new_average_starts_from_the_weights_that_are_restored() -> None:
+    """--resume with --ema of a run that had none; validation may come before the next step."""
+    saved = make_state().state_dict()
+    state = make_state(make_network(seed=2), ema=0.9)
+    state.load_state_dict(copy.deepcopy(saved))
+    assert torch.equal(state.validated[0].weight, saved["model"]["0.weight"])
+    assert state.average is not None and state.average.steps == 0
