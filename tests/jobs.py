@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 
 import numpy as np
 import torch
@@ -115,27 +114,6 @@ def count_shards(counts: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
     gc.collect()
     leave(world)
     return totals
-
-
-def read_where_processes_are_spawned() -> int:
-    """Number of samples that a reading process gives where processes are spawned, as --nproc's are.
-
-    The data set can't be sent to a spawned one: its class is known here alone.
-    """
-    from unet_ddp.evaluation.dataset import fetch
-
-    class Numbers:
-        def __len__(self) -> int:
-            return 3
-
-        def __getitem__(self, key: tuple[int, int]) -> int:
-            return key[1]
-
-    multiprocessing.set_start_method("spawn", force=True)
-    try:
-        return len(list(fetch(Numbers(), World(), workers=1)))  # type: ignore[arg-type]
-    finally:
-        multiprocessing.set_start_method(None, force=True)
 
 
 def on_main_results() -> tuple[int, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
+import io
 import math
 import re
 from dataclasses import fields
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import torch
 import yaml
 
 from unet_ddp.cli import config_from_saved, parse_train, read_recipe, save_config, with_saved
@@ -250,7 +253,11 @@ def test_resume_from_a_file_stays_in_its_folder(tmp_path: Path) -> None:
     file = str(tmp_path / "a" / "x.pt")
     config = parse_train(["--resume", file, "--checkpoints", "elsewhere"])
     assert config.folder == tmp_path / "a" and config.resume_file == Path(file)
-    assert "leave --exp-name out" in refusal("--resume", file, "--exp-name", "b")
+    assert refusal("--resume", file, "--exp-name", "b") == (
+        f"--resume {file} continues in {tmp_path / 'a'}: leave --exp-name out, or start a new run "
+        "from these weights with --load"
+    )
+    assert parse_train(["--resume", "--exp-name", "a"]).run.exp_name == "a"
     same = parse_train(["--resume", file, "--checkpoints", str(tmp_path), "--exp-name", "a"])
     assert same.folder == tmp_path / "a" and same.run.exp_name is None
 
@@ -352,7 +359,9 @@ def test_files_that_are_no_recipe(recipe: Any, line: str, said: str) -> None:
 
 
 def test_a_recipe_that_is_missing_or_no_text(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"missing\.yaml: No such file"):
+    with pytest.raises(
+        UserError, match=r"missing\.yaml: No such file or directory; --config takes a YAML file$"
+    ):
         read_recipe(tmp_path / "missing.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match=r"bytes\.yaml: not a YAML file"):
@@ -439,6 +448,15 @@ def test_saved_settings_are_checked(saved: dict[str, Any], said: str) -> None:
 def test_a_saved_setting_and_a_given_one_that_exclude_each_other() -> None:
     with pytest.raises(UserError, match="--binary and --classes: use one of them"):
         with_saved(parse_train(["--binary"]), {"classes": 3})
+
+
+def test_settings_that_a_released_version_saved() -> None:
+    file = Path(__file__).parent / "checkpoints" / "last-0.1.pt.gz"
+    saved = torch.load(io.BytesIO(gzip.decompress(file.read_bytes())), weights_only=True)["config"]
+    found = with_saved(parse_train(["--epochs", "99"]), saved).to_dict()
+    own = {"checkpoints": "checkpoints", "exp_name": None, "load": None, "epochs": 99}
+    assert found == {**saved, **own}
+    assert found["width"] == 1 and found["bilinear"]
 
 
 def test_configuration_of_a_saved_run(monkeypatch: pytest.MonkeyPatch) -> None:

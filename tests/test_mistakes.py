@@ -1,7 +1,7 @@
-"""Every mistake of a user: one `error:` line, exit status 2, on every rank, said once.
+"""Mistakes of a user: one ``error:`` line from one rank, exit status 2 on every rank.
 
-Each row: what it is called, what makes the mistake in a sound data set and run folder (it
-returns further flags), and what the line must say.
+A row has a function that makes the mistake in a good data set and run folder and returns further
+flags, and parts of the error message.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.ranks import Ranks, call_main
 FLAGS = ["--width", "2", "--epochs", "1", "--batch-size", "1", "--workers", "0"]
 
 
-def no_such_folder(folder: Path) -> list[str]:
+def missing_folder(folder: Path) -> list[str]:
     return ["--images", str(folder / "nowhere")]
 
 
-def strange_value(folder: Path) -> list[str]:
-    """A value that the scan did not see: the files have changed, their size and time have not."""
+def unknown_value(folder: Path) -> list[str]:
+    """A mask value that the scan did not see: files changed, their sizes and times did not."""
     for path in (folder / "masks").iterdir():
         with Image.open(path) as image:
             image.save(path.with_suffix(".bmp"))
@@ -42,7 +42,7 @@ def strange_value(folder: Path) -> list[str]:
     return ["--overwrite"]
 
 
-def holds_a_run(folder: Path) -> list[str]:
+def contains_a_run(folder: Path) -> list[str]:
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "last.pt").write_bytes(b"somebody's")
     return []
@@ -58,7 +58,7 @@ def nothing_to_resume(folder: Path) -> list[str]:
 
 
 def broken_resume(folder: Path) -> list[str]:
-    holds_a_run(folder)
+    contains_a_run(folder)
     return ["--resume"]
 
 
@@ -70,8 +70,8 @@ def unknown_model(folder: Path) -> list[str]:
     return ["--model", "yolo"]
 
 
-def strange_value_for_a_reading_process(folder: Path) -> list[str]:
-    return [*strange_value(folder), "--workers", "1"]
+def unknown_value_in_a_worker(folder: Path) -> list[str]:
+    return [*unknown_value(folder), "--workers", "1"]
 
 
 def one_value_per_channel(folder: Path) -> list[str]:
@@ -79,12 +79,12 @@ def one_value_per_channel(folder: Path) -> list[str]:
 
 
 MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
-    (no_such_folder, ["nowhere", "no such folder"]),
-    (strange_value, ["masks", "x.bmp", "77"]),
-    (strange_value_for_a_reading_process, ["masks", "x.bmp", "77"]),
-    (holds_a_run, ["checkpoints", "--resume", "--exp-name", "--overwrite"]),
+    (missing_folder, ["nowhere: not found"]),
+    (unknown_value, ["masks", "x.bmp", "77"]),
+    (unknown_value_in_a_worker, ["masks", "x.bmp", "77"]),
+    (contains_a_run, ["checkpoints", "--resume", "--exp-name", "--overwrite"]),
     (no_checkpoint, ["notes.pt", "no checkpoint"]),
-    (nothing_to_resume, ["last.pt", "nothing to resume"]),
+    (nothing_to_resume, ["last.pt: no checkpoint to resume from"]),
     (broken_resume, ["last.pt", "no checkpoint"]),
     (unknown_flag, ["--epcohs", "--help"]),
     (unknown_model, ["yolo"]),
@@ -93,7 +93,7 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
 
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize(("mistake", "said"), MISTAKES, ids=lambda v: getattr(v, "__name__", ""))
-def test_mistake(
+def test_a_mistake_is_one_line_from_one_rank(
     ranks: Ranks, tmp_path: Path, mistake: Callable[[Path], list[str]], said: list[str], size: int
 ) -> None:
     make_set(tmp_path, 5)
@@ -107,23 +107,22 @@ def test_mistake(
     lines = "".join(err for _, _, err in outcomes).splitlines()
     assert len(lines) == 1, lines
     assert lines[0].startswith("error: ")
-    for words in said:
-        assert words in lines[0]
+    assert [part for part in said if part not in lines[0]] == [], lines
 
 
-def test_a_run_that_is_refused_touches_nothing(ranks: Ranks, tmp_path: Path) -> None:
+def test_a_refused_run_changes_nothing(ranks: Ranks, tmp_path: Path) -> None:
     make_set(tmp_path, 5)
-    holds_a_run(tmp_path)
+    contains_a_run(tmp_path)
     ranks.run(1, call_main, "train", [*data_flags(tmp_path), *FLAGS], str(tmp_path))
-    held = {path.name for path in (tmp_path / "checkpoints").iterdir()}
-    assert held == {"last.pt", ".lock"}
+    files = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert files == {"last.pt", ".lock"}
     assert (tmp_path / "checkpoints" / "last.pt").read_bytes() == b"somebody's"
 
 
-def test_a_batch_that_batch_norm_can_not_use(ranks: Ranks, tmp_path: Path) -> None:
-    """On one rank; on several, the statistics are those of all."""
+def test_a_batch_too_small_for_batch_norm(ranks: Ranks, tmp_path: Path) -> None:
+    """One value per channel has no variance; on several ranks there is more than one."""
     make_set(tmp_path, 5)
-    words = [*data_flags(tmp_path), *FLAGS, *one_value_per_channel(tmp_path)]
-    status, _, err = ranks.run(1, call_main, "train", words, str(tmp_path))[0]
+    argv = [*data_flags(tmp_path), *FLAGS, *one_value_per_channel(tmp_path)]
+    status, _, err = ranks.run(1, call_main, "train", argv, str(tmp_path))[0]
     assert status == 2
     assert err.startswith("error: --batch-size 1") and err.count("\n") == 1

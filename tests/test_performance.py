@@ -40,6 +40,7 @@ def train_with_slow_files(argv: list[str], folder: str) -> tuple[int, str, str]:
         SegmentationDataset.__getitem__ = read  # type: ignore[method-assign]
 
 
+@pytest.mark.thorough
 def test_profile_says_where_the_time_goes(ranks: Ranks, images: Path, tmp_path: Path) -> None:
     """Two ranks; each step waits for one slow file, and that is what the summary shows."""
     argv = [

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-USUAL_STEP = 16  # images per optimizer step with --batch-size auto
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
 
 _NO_DEFAULT = ("None", "()", "")  # said in the field's own line
@@ -31,13 +30,14 @@ class Limit:
     at_most: float | None = None
     above: float | None = None
     below: float | None = None
-    note: str = ""
-    """Further words for the error message."""
+    note: str = ""  # further words for the error message
 
     def __contains__(self, value: float) -> bool:
+        """Return whether `value` is within all bounds."""
         return all(is_within(value, bound) for bound, is_within, _ in self._bounds())
 
     def __str__(self) -> str:
+        """Return the bounds in words, to follow "must be"."""
         return " and ".join(text.format(bound) for bound, _, text in self._bounds()) + self.note
 
     def _bounds(self) -> list[tuple[float, Callable[[float, float], bool], str]]:
@@ -192,13 +192,6 @@ class OptimizationConfig:
     """Score, save and predict with an exponential moving average of the weights of this decay, e.g. 0.999; 0: off."""
     seed: Annotated[int, flag("N"), Limit(at_least=0)] = 0
     """Seed of everything random: weights, split, order, augmentation, dropout."""
-
-    @property
-    def images_at_once(self) -> int:
-        """The batch size; for auto its upper bound, the images of a whole step."""
-        if isinstance(self.batch_size, int):
-            return self.batch_size
-        return self.images_per_step or USUAL_STEP
 
 
 @dataclass(frozen=True)

@@ -216,12 +216,12 @@ def test_all_faults_in_one_pass(tmp_path: Path, capsys: pytest.CaptureFixture[st
     image(tmp_path, "gx").unlink()
     status, found = examine(tmp_path, capsys)
     assert status == 2 and found["verdict"] == "unfit"
-    told = "\n".join(found["problems"])
-    assert len(found["problems"]) == 6, told
+    said = "\n".join(found["problems"])
+    assert len(found["problems"]) == 6, said
     for name in ("ax", "bx", "cx", "dx", "ex", "fx"):
-        assert f"{name}." in told
+        assert f"{name}." in said
     for name in ("hx", "ix", "jx", "kx", "lx"):
-        assert told.count(f"{name}.") <= 1  # as the example of what most files are
+        assert said.count(f"{name}.") <= 1  # as the example of what most files are
     assert len(found["orphan_masks"]) == 1 and "gx" in found["orphan_masks"][0]
 
 

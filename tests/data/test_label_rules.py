@@ -10,7 +10,6 @@ import pytest
 from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import (
     MaskValues,
-    NamedClass,
     choose_labels,
     infer_labels,
     read_palette,
@@ -264,17 +263,19 @@ def palette(folder: Path, *lines: str) -> str:
     return str(path)
 
 
-def test_lines_of_a_palette_file(tmp_path: Path) -> None:
-    lines = "name,r,g,b", "sky, 0,0,128", "", 'car,"255",0,1'
-    assert read_palette(Path(palette(tmp_path, *lines))) == [
-        NamedClass("sky", 0x000080, True), NamedClass("car", 0xFF0001, True),
-    ]  # fmt: skip
-    assert read_palette(Path(palette(tmp_path, "sky,#0000fF", "car,#00ff00"))) == [
-        NamedClass("sky", 0x0000FF, True), NamedClass("car", 0x00FF00, True),
-    ]  # fmt: skip
-    assert read_palette(Path(palette(tmp_path, "2nd class,0", "car,300"))) == [
-        NamedClass("2nd class", 0, False), NamedClass("car", 300, False),
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("lines", "values", "is_colour"),
+    [
+        (("name,r,g,b", "sky, 0,0,128", "", 'car,"255",0,1'), {"sky": 0x80, "car": 0xFF0001}, True),
+        (("sky,#0000fF", "car,#00ff00"), {"sky": 0x0000FF, "car": 0x00FF00}, True),
+        (("2nd class,300", "car,0"), {"2nd class": 300, "car": 0}, False),
+    ],
+)
+def test_lines_of_a_palette_file(
+    tmp_path: Path, lines: tuple[str, ...], values: dict[str, int], is_colour: bool
+) -> None:
+    found = read_palette(Path(palette(tmp_path, *lines)))
+    assert found == (values, is_colour) and list(found[0]) == list(values)
 
 
 @pytest.mark.parametrize(
@@ -287,8 +288,8 @@ def test_lines_of_a_palette_file(tmp_path: Path) -> None:
         (("sky,0", ",1"), "line 2"),
         (("sky,0", ",1,2,3"), "line 2"),
         (("sky,0", ",#000000"), "line 2"),
-        (("sky,0", "sky,1"), "sky twice; use one line per class"),
-        (("sky,0", "car,0"), "sky twice"),
+        (("sky,0", "sky,1"), "line 2 has the name or value of another class"),
+        (("sky,0", "car,0"), "line 2 has the name or value of another class"),
         (("sky,0", "car,#000001"), "values and colours mixed"),
         (("sky,0",), "fewer than two classes"),
         ((), "fewer than two classes"),

@@ -8,48 +8,70 @@ import pytest
 
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig, parse_predict
+from unet_ddp.prediction.predictor import OVERLAP
 
 
 def test_defaults() -> None:
-    assert parse_predict(["a.jpg", "b"]) == PredictConfig(
-        inputs=("a.jpg", "b"), output=None, model=(), scale=None, threshold=None, tta="none",
-        tile=None, overlap=0.25, mask_format="png", overlay=False, probabilities="none", rle=None,
-        rle_order="rows", polygons=None, overwrite=False, skip_existing=False, batch_size=None,
-        workers=None, device="auto",
-    )  # fmt: skip
+    config = parse_predict(["a.png"])
+    assert config == PredictConfig(("a.png",))
+    assert (config.tta, config.mask_format, config.probabilities) == ("none", "png", "none")
+    assert (config.rle_order, config.device, config.overlap) == ("rows", "auto", OVERLAP)
+    assert not (config.overlay or config.overwrite or config.skip_existing)
+    assert config.model == () and config.output is config.tile is config.threshold is None
 
 
-def test_short_flags() -> None:
-    config = parse_predict(
-        ["a.jpg", "-o", "out", "-m", "a.pt", "-s", "0.5", "-t", "0.3", "-b", "1", "--workers", "1"]
+def test_short_flags_and_both_dashes() -> None:
+    argv = [
+        "a.png",
+        "b.png",
+        "-o",
+        "out",
+        "-s",
+        "0.5",
+        "-t",
+        "0.3",
+        "-b",
+        "4",
+        "--rle_order",
+        "columns",
+    ]
+    config = parse_predict(argv)
+    assert config.inputs == ("a.png", "b.png")
+    assert (config.output, config.scale, config.threshold, config.batch_size) == (
+        "out",
+        0.5,
+        0.3,
+        4,
     )
-    assert config == PredictConfig(
-        ("a.jpg",), "out", ("a.pt",), 0.5, 0.3, batch_size=1, workers=1
-    )  # fmt: skip
+    assert config.rle_order == "columns"
 
 
-def test_several_models_before_the_images(tmp_path: Path) -> None:
-    """The first is a model whatever its name; from the next that is none on, they are images."""
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "best.pt").touch()
-    names = ["any.name", "b.PT", "c.pth", "d.onnx", "e.ckpt", str(run), "f.jpg", "g.pt"]
-    config = parse_predict(["--model", *names, "--overlay"])
-    assert config.model == tuple(names[:6])
-    assert config.inputs == ("f.jpg", "g.pt")
-    assert config.overlay
+def test_after_model_what_can_be_no_model_is_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.pt").touch()
+    names = ["a.pt", "run", "b.PTH", "c.onnx", "d.ckpt", "e.png", "f.pt"]
+    config = parse_predict(["-m", *names])
+    assert (config.model, config.inputs) == (tuple(names[:5]), ("e.png", "f.pt"))
+    assert parse_predict(["x.png", "-m", "odd"]).model == (
+        "odd",
+    )  # the first is one, whatever it is
+    config = parse_predict(["x.png", "-m", "odd", "y.png"])
+    assert (config.model, config.inputs) == (("odd",), ("x.png", "y.png"))
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("--batch-size 0", "--batch-size 0: must be 1 or more"),
-        ("--workers 0", "--workers 0: must be 1 or more"),
-        ("--overwrite --skip-existing", "--overwrite and --skip-existing: use one of them"),
-        ("--bad", "Unrecognized options: --bad; see predict.py --help"),
+        (["a.png", "--batch-size", "0"], "--batch-size 0"),
+        (["a.png", "--workers", "0"], "--workers 0"),
+        (["a.png", "--overwrite", "--skip-existing"], "--overwrite and --skip-existing: use one"),
+        (["a.png", "--mask-format", "jpg"], "--mask-format"),
     ],
 )
-def test_mistakes(argv: str, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        parse_predict(["a.jpg", *argv.split()])
-    assert str(caught.value) == message
+def test_mistakes_name_the_flag(argv: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_predict(argv)
+    assert parse_predict(["a.png", "--batch-size", "1", "--workers", "1"]).workers == 1

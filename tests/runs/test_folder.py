@@ -211,7 +211,7 @@ def test_two_runs_can_not_share_a_folder(tmp_path: Path) -> None:
 def test_a_folder_that_can_not_be_made_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert refused(tmp_path / "file" / "run").endswith(
-        "Not a directory; choose a writable folder with --checkpoints"
+        "Not a directory; choose a writable folder with --checkpoints or --exp-name"
     )
 
 

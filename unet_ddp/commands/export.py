@@ -1,13 +1,13 @@
-"""A checkpoint as a file for other programs: ONNX, or torch's own exported program."""
+"""A checkpoint as an ONNX file for other programs."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -35,13 +35,10 @@ _SIZES = ((1, 64, 96), (2, 97, 131), (1, 33, 50), (1, 9, 21), (1, 160, 240))  # 
 _TRACED = (2, 75, 107)  # sides that no stride divides
 _CPU = torch.device("cpu")
 
-Program = Callable[[Tensor], Tensor]
-"""From pixels (N, H, W, C) to probabilities (N, num_classes, H, W)."""
-
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """Write a checkpoint as a file for other programs.
+    """Write a checkpoint as an ONNX file for other programs.
 
     python -m unet_ddp export best.pt model.onnx
     """
@@ -49,9 +46,7 @@ class ExportConfig:
     checkpoint: Annotated[str, tyro.conf.Positional, flag("CHECKPOINT")]
     """The checkpoint."""
     output: Annotated[str, tyro.conf.Positional, flag("FILE")]
-    """The file to write, .onnx or .pt2."""
-    format: Literal["onnx", "torch"] = "onnx"
-    """onnx: for onnxruntime, other ONNX programs and predict.py; torch: an exported program of torch."""
+    """The file to write, .onnx."""
     scale: Annotated[float | None, flag("FACTOR", "-s")] = None
     """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
     overwrite: bool = False
@@ -93,19 +88,17 @@ def export(config: ExportConfig) -> list[str]:
         UserError: a package is missing, or the file already exists.
         RunError: the file's probabilities differ from the network's; it is not kept.
     """
-    path, source = _check_paths(config)
+    path, source = Path(config.output), Path(config.checkpoint)
+    _check_output(path, overwrite=config.overwrite)
     saved = with_scale(read_model(source), config.scale)
     model = build_model(saved, source, _CPU, fold=False)
     assert isinstance(model.backend, TorchBackend)
     network = model.backend.network.to(memory_format=torch.contiguous_format)
     pixels = model.preprocessing
     module = Exported(network, pixels)
-    write, load = (
-        (_write_onnx, _load_onnx) if config.format == "onnx" else (_write_program, _load_program)
-    )
     with write_errors(path), replacing(path) as temporary:
-        write(module, model, temporary)
-        difference = largest_difference(module, load(temporary), pixels)
+        _write(module, model, temporary)
+        difference = largest_difference(module, OnnxBackend(temporary, _CPU), pixels)
         if difference > LARGEST_DIFFERENCE:
             raise RunError(
                 f"{path}: not kept: its probabilities differ by up to {difference:.1e} from those of "
@@ -120,30 +113,25 @@ def export(config: ExportConfig) -> list[str]:
     ]
 
 
-def _check_paths(config: ExportConfig) -> tuple[Path, Path]:
-    """Return the file to write and the checkpoint, once it can be written."""
-    if not config.output:
-        raise UserError("export: give a checkpoint and the file to write, e.g. best.pt model.onnx")
-    path = Path(config.output)
-    suffix = ".onnx" if config.format == "onnx" else ".pt2"
-    if path.suffix.lower() != suffix:
-        raise UserError(f"{path}: a file of --format {config.format} ends in {suffix}")
-    if path.exists() and not config.overwrite:
+def _check_output(path: Path, *, overwrite: bool) -> None:
+    if path.suffix.lower() != ".onnx":
+        raise UserError(f"{path}: the name must end in .onnx")
+    if path.exists() and not overwrite:
         raise UserError(f"{path}: already exists; use --overwrite, or another name")
-    if config.format == "onnx":
-        for name in ("onnx", "onnxscript", "onnxruntime"):
-            import_extra(name, path)
-    return path, Path(config.checkpoint)
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        import_extra(name, path)
 
 
-def largest_difference(module: Exported, program: Program, preprocessing: Preprocessing) -> float:
-    """Return by how much a program's probabilities differ from the network's, over all sizes."""
+def largest_difference(
+    module: Exported, backend: OnnxBackend, preprocessing: Preprocessing
+) -> float:
+    """Return by how much a file's probabilities differ from the network's, over all sizes."""
     largest = 0.0
     for size in _SIZES:
         pixels = _noise(preprocessing, size)
         with torch.inference_mode():
             expected = module(pixels)[1]
-        largest = max(largest, float((program(pixels) - expected).abs().max()))
+        largest = max(largest, float((backend(pixels).softmax(1) - expected).abs().max()))
     return largest
 
 
@@ -154,36 +142,17 @@ def _noise(preprocessing: Preprocessing, size: tuple[int, int, int]) -> Tensor:
     return torch.from_numpy(noise.astype(preprocessing.dtype))
 
 
-def _trace(module: Exported, preprocessing: Preprocessing) -> Any:
-    """Return the network traced for any number of images of any size."""
+def _write(module: Exported, model: LoadedModel, path: Path) -> None:
+    """Trace the network for any number of images of any size, and write it."""
+    onnx = import_extra("onnx", path)
     auto = torch.export.Dim.DYNAMIC
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of what torch will deprecate
-        return torch.export.export(
+        traced = torch.export.export(
             module,
-            (_noise(preprocessing, _TRACED),),
+            (_noise(model.preprocessing, _TRACED),),
             dynamic_shapes=({0: auto, 1: auto, 2: auto},),
         )
-
-
-def _write_program(module: Exported, model: LoadedModel, path: Path) -> None:
-    program = _trace(module, model.preprocessing)
-    with path.open("wb") as file:
-        torch.export.save(program, file, extra_files={f"{METADATA}.json": _metadata(model)})
-
-
-def _load_program(path: Path) -> Program:
-    with path.open("rb") as file:
-        # Its guards refuse some sizes that it computes correctly, as the comparison shows.
-        module = torch.export.load(file).module(check_guards=False)
-    return lambda pixels: module(pixels)[1].detach()
-
-
-def _write_onnx(module: Exported, model: LoadedModel, path: Path) -> None:
-    onnx = import_extra("onnx", path)
-    traced = _trace(module, model.preprocessing)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
         program = torch.onnx.export(
             traced,
             dynamo=True,
@@ -198,21 +167,16 @@ def _write_onnx(module: Exported, model: LoadedModel, path: Path) -> None:
     path.write_bytes(proto.SerializeToString())
 
 
-def _load_onnx(path: Path) -> Program:
-    backend = OnnxBackend(path, _CPU)
-    return lambda pixels: backend(pixels).softmax(1)
-
-
 def _metadata(model: LoadedModel) -> str:
     """Return all that prediction needs besides the network, as JSON."""
-    return json.dumps(
-        {
-            "labels": model.labels.to_dict(),
-            "classes": model.labels.class_names,
-            "colours": [list(colour) for colour in model.labels.colours],
-            "preprocessing": model.preprocessing.to_dict(),
-            "threshold": model.threshold,
-            "stride": model.backend.stride,
-            "bytes_per_pixel": model.backend.bytes_per_pixel,
-        }
-    )
+    labels = model.labels
+    facts = {
+        "labels": labels.to_dict(),
+        "classes": labels.class_names,
+        "colours": [list(colour) for colour in labels.colours],
+        "preprocessing": model.preprocessing.to_dict(),
+        "threshold": model.threshold,
+        "stride": model.backend.stride,
+        "bytes_per_pixel": model.backend.bytes_per_pixel,
+    }
+    return json.dumps(facts)

@@ -52,7 +52,7 @@ def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
     if config.binary or config.mask_threshold is not None:
         labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
     elif config.palette is not None:
-        labels = _match_palette(read_palette(Path(config.palette)), masks, config)
+        labels = _match_palette(Path(config.palette), masks, config)
     else:
         _refuse_soft(masks)
         labels = infer_labels(masks, classes=config.classes, ignore=config.ignore_index)
@@ -206,19 +206,10 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
 # -- palette files -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class NamedClass:
-    """A line of a palette file."""
+def read_palette(path: Path) -> tuple[dict[str, int], bool]:
+    """Read the values of classes by name from a CSV file, and whether they are colours.
 
-    name: str
-    value: int
-    is_colour: bool
-
-
-def read_palette(path: Path) -> list[NamedClass]:
-    """Read the classes of a CSV file: lines of name,value or name,#rrggbb or name,red,green,blue.
-
-    A first line without numbers is a header.
+    Its lines are name,value or name,#rrggbb or name,red,green,blue; the first may be a header.
 
     Raises:
         UserError: no such file, another kind of line, or a class twice.
@@ -235,49 +226,50 @@ def read_palette(path: Path) -> list[NamedClass]:
     ]
     if rows and not any(re.search(r"[\d#]", cell) for cell in rows[0][1][1:]):
         del rows[0]
-    classes = [_parse_class(path, line, cells) for line, cells in rows]
-    names, values = [c.name for c in classes], [(c.is_colour, c.value) for c in classes]
-    twice = [
-        c.name for c in classes if names.count(c.name) + values.count((c.is_colour, c.value)) > 2
-    ]
-    if twice or len({c.is_colour for c in classes}) != 1 or len(classes) < 2:
-        mixed = "values and colours mixed, or fewer than two classes"
-        reason = f"{twice[0]} twice" if twice else mixed
-        raise UserError(f"--palette {path}: {reason}; use one line per class")
-    return classes
+    values: dict[str, int] = {}
+    kinds = set()
+    for line, (name, *cells) in rows:
+        value, is_colour = _parse_value(cells) if name else (None, False)
+        if value is None:
+            raise UserError(
+                f"--palette {path}: line {line} is {','.join([name, *cells])!r}; a line is "
+                "name,value or name,#rrggbb or name,red,green,blue"
+            )
+        if name in values or value in values.values():
+            raise UserError(f"--palette {path}: line {line} has the name or value of another class")
+        values[name] = value
+        kinds.add(is_colour)
+    if len(kinds) != 1 or len(values) < 2:
+        raise UserError(f"--palette {path}: values and colours mixed, or fewer than two classes")
+    return values, kinds.pop()
 
 
-def _parse_class(path: Path, line: int, cells: list[str]) -> NamedClass:
-    name, *rest = cells
-    if name and len(rest) == 3 and all(c.isdigit() and int(c) < 256 for c in rest):
-        red, green, blue = map(int, rest)
-        return NamedClass(name, red << 16 | green << 8 | blue, is_colour=True)
-    if name and len(rest) == 1 and re.fullmatch(r"#[0-9a-fA-F]{6}", rest[0]):
-        return NamedClass(name, int(rest[0][1:], 16), is_colour=True)
-    if name and len(rest) == 1 and rest[0].isdigit():
-        return NamedClass(name, int(rest[0]), is_colour=False)
-    raise UserError(
-        f"--palette {path}: line {line} is {','.join(cells)!r}; a line is name,value or "
-        "name,#rrggbb or name,red,green,blue"
-    )
+def _parse_value(cells: list[str]) -> tuple[int | None, bool]:
+    """Return value, red,green,blue or #rrggbb as a number, None for others, and if it is a colour."""
+    if len(cells) == 3 and all(cell.isdigit() and int(cell) < 256 for cell in cells):
+        red, green, blue = map(int, cells)
+        return red << 16 | green << 8 | blue, True
+    if len(cells) == 1 and re.fullmatch(r"#[0-9a-fA-F]{6}", cells[0]):
+        return int(cells[0][1:], 16), True
+    return int(cells[0]) if len(cells) == 1 and cells[0].isdigit() else None, False
 
 
-def _match_palette(classes: list[NamedClass], masks: MaskValues, config: DataConfig) -> Labels:
+def _match_palette(path: Path, masks: MaskValues, config: DataConfig) -> Labels:
     """Return the classes of a palette file in its order; one named ignore is ignored."""
-    path, ignore = config.palette, config.ignore_index
-    if masks.rgb and not classes[0].is_colour:
+    ignore = config.ignore_index
+    values, is_colour = read_palette(path)
+    if masks.rgb and not is_colour:
         raise UserError(f"--palette {path}: names values, and the masks are colour images")
-    if classes[0].is_colour and not masks.rgb:
-        classes = _as_indices(classes, masks, path)
-    kept = [c for c in classes if c.name.lower() != "ignore" and c.value != ignore]
+    if is_colour and not masks.rgb:
+        values = _as_indices(values, masks, path)
+    kept = {n: v for n, v in values.items() if n.lower() != "ignore" and v != ignore}
     if ignore is None:
-        ignore = next((c.value for c in classes if c not in kept), None)
+        ignore = next((value for name, value in values.items() if name not in kept), None)
     if len(kept) > IGNORE_ID:
         raise UserError(f"--palette {path}: {len(kept)} classes; at most {IGNORE_ID} are possible")
     if config.classes not in (None, len(kept)):
         raise UserError(f"--classes {config.classes}: {path} names {len(kept)}")
-    values, names = tuple(c.value for c in kept), tuple(c.name for c in kept)
-    missing = [value for value in masks.values if value not in (*values, ignore)]
+    missing = [value for value in masks.values if value not in (*kept.values(), ignore)]
     if missing:
         raise UserError(
             f"--palette {path}: the masks also contain {masks.show(missing)} in "
@@ -285,17 +277,17 @@ def _match_palette(classes: list[NamedClass], masks: MaskValues, config: DataCon
             f"{masks.examples[missing[0]]}; add a line for each (named ignore to leave it out), or "
             "fix the masks"
         )
-    return Labels(values, masks.rgb, ignore, masks.palette, names)
+    return Labels(tuple(kept.values()), masks.rgb, ignore, masks.palette, tuple(kept))
 
 
-def _as_indices(classes: list[NamedClass], masks: MaskValues, path: str | None) -> list[NamedClass]:
-    """Return classes given by colours as classes given by the indices of palette masks."""
+def _as_indices(values: dict[str, int], masks: MaskValues, path: Path) -> dict[str, int]:
+    """Return the indices that colours have in palette masks."""
     if masks.palette is None:
         raise UserError(
             f"--palette {path}: names colours, and the masks are grey; use name,value lines"
         )
     colours = [red << 16 | green << 8 | blue for red, green, blue in masks.palette]
-    lost = [c.name for c in classes if c.value not in colours]
+    lost = [name for name, colour in values.items() if colour not in colours]
     if lost:
         raise UserError(f"--palette {path}: {lost[0]}'s colour is not in the masks' palettes")
-    return [replace(c, value=colours.index(c.value), is_colour=False) for c in classes]
+    return {name: colours.index(colour) for name, colour in values.items()}

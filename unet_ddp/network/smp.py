@@ -10,9 +10,6 @@ from torch.nn import functional as F
 
 from unet_ddp.errors import UserError
 
-STRIDE = 32
-"""Total downsampling factor of smp's encoders; they refuse other sizes than its multiples."""
-
 
 class _AnySize(nn.Module):
     """A mixin that pads images before one of smp's classes and crops the logits back.
@@ -20,10 +17,13 @@ class _AnySize(nn.Module):
     A base class rather than a wrapper, so that the parameters keep smp's names.
     """
 
+    stride = 32
+    """Total downsampling factor of smp's encoders; they refuse other sizes than its multiples."""
+
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (N, num_classes, H, W) of `images` (N, channels, H, W)."""
         height, width = images.shape[-2:]
-        rows, columns = -height % STRIDE, -width % STRIDE
+        rows, columns = -height % self.stride, -width % self.stride
         # Exported, the network is for any size, whatever the example's needs: always pad.
         if torch.compiler.is_exporting() or rows or columns:
             images = F.pad(images, (0, columns, 0, rows))

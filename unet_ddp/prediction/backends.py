@@ -23,8 +23,6 @@ from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.runs.weights import SavedModel, load_weights, read_model, with_scale
 
 METADATA = "unet_ddp"  # key of our metadata in an exported file
-_VALUES_PER_PIXEL = 6  # of the classic network at its widest, in multiples of its width
-_SMP_VALUES = 400  # of smp's networks
 
 
 class TorchBackend:
@@ -46,8 +44,12 @@ class TorchBackend:
         self.network = (fold_batchnorm(network) if fold else network).to(device)
         self.preprocessing = preprocessing
         self.device = device
-        self.stride = stride_of(network)
-        self.bytes_per_pixel = bytes_per_pixel(network)
+        self.stride = int(getattr(network, "stride", SMALLEST_SIDE))
+        """Total downsampling factor, a power of two."""
+        first = getattr(network, "inc", None)  # the classic U-Net's first level
+        values = 400 if first is None else 6 * first.double_conv[0].out_channels
+        self.bytes_per_pixel = 4 * values
+        """Memory at the network's widest point, roughly."""
 
     @torch.inference_mode()
     def __call__(self, pixels: Tensor) -> Tensor:
@@ -55,18 +57,6 @@ class TorchBackend:
         images = self.preprocessing(pixels.to(self.device, non_blocking=True))  # (N, C, H, W)
         logits: Tensor = self.network(images)
         return logits.float()
-
-
-def stride_of(network: nn.Module) -> int:
-    """Return the total downsampling factor, a power of two."""
-    return int(getattr(network, "stride", SMALLEST_SIDE))
-
-
-def bytes_per_pixel(network: nn.Module) -> int:
-    """Return the memory at the network's widest point, roughly."""
-    first = getattr(network, "inc", None)  # the classic U-Net's first level
-    values = _SMP_VALUES if first is None else _VALUES_PER_PIXEL * first.double_conv[0].out_channels
-    return 4 * int(values)
 
 
 def fold_batchnorm(network: nn.Module) -> nn.Module:

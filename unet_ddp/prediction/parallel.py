@@ -71,11 +71,7 @@ class _Decoded(NamedTuple):
 
 
 def predict_in_batches(
-    predictor: Predictor,
-    files: Iterable[ImageFiles],
-    *,
-    batch_size: int,
-    threads: int,
+    predictor: Predictor, files: Iterable[ImageFiles], *, batch_size: int, threads: int
 ) -> Iterator[tuple[ImageFiles, Prediction | UserError]]:
     """Yield the prediction of each image, or its error, as they are ready.
 
@@ -100,11 +96,8 @@ def predict_in_batches(
 def _decode(predictor: Predictor, files: ImageFiles) -> _Decoded:
     try:
         source = predictor.open(files.image)
-        if not predictor.fits(source.input_size):
-            return _Decoded(files, source)
-        pixels = source.read()
-        source.reader.close()
-        return _Decoded(files, source, pixels)
+        fits = predictor.fits(source.input_size)
+        return _Decoded(files, source, source.read() if fits else None)
     except UserError as error:
         return _Decoded(files, error)
 

@@ -163,8 +163,7 @@ class Predictor:
             UserError: the image is corrupt.
         """
         if self.fits(source.input_size):
-            with closing(source.reader):
-                return self.predict_scaled(source.read(), source.size)
+            return self.predict_scaled(source.read(), source.size)
         prediction = self._prediction(_TiledScores(self, source), source.input_size, source.size)
         _ = prediction.ids
         return prediction

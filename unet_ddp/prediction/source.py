@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -36,8 +37,9 @@ class SourceImage:
         return self.reader.height, self.reader.width
 
     def read(self) -> Pixels:
-        """Return all of the scaled image (H, W, C)."""
-        return self.reader.read(0, self.reader.height)
+        """Return all of the scaled image (H, W, C), and close its file."""
+        with closing(self.reader):
+            return self.reader.read(0, self.reader.height)
 
 
 def open_image(path: Path, wanted: ImageFormat, scale: float) -> SourceImage:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from unet_ddp.cli import with_saved
-from unet_ddp.config import USUAL_STEP, TrainConfig
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData, check_classes, prepare_data
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
@@ -19,6 +19,7 @@ from unet_ddp.runs.tracking import show_files
 from unet_ddp.runs.weights import SavedModel
 from unet_ddp.training.batch_size import BatchSizeProbe, find_batch_size
 
+USUAL_STEP = 16  # images per optimizer step with --batch-size auto
 # Settings on which the weights depend, and settings that only say where things are.
 _FIXED = {
     "scale", "model", "encoder", "width", "bilinear", "channels", "nodata", "classes",

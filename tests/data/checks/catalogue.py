@@ -81,7 +81,7 @@ def pixels(path: Path) -> Array:
 
 
 def each(folder: Path, side: str, change: Callable[[Path, Array], object]) -> None:
-    """Replace every file of a side; `change` writes the new one."""
+    """Replace every file of a side by what `change` writes."""
     for path in sorted((folder / side).iterdir()):
         array = pixels(path)
         path.unlink()
@@ -89,14 +89,14 @@ def each(folder: Path, side: str, change: Callable[[Path, Array], object]) -> No
 
 
 def as_format(side: str, ending: str, **how: object) -> Callable[[Path], None]:
-    """All files of a side in another format."""
+    """Save all files of a side in another format."""
     return lambda folder: each(
         folder, side, lambda p, a: Image.fromarray(a).save(p.with_suffix(ending), **how)
     )
 
 
 def as_tiff(dtype: str, bands: int = 1, **how: object) -> Callable[[Path], None]:
-    """All images as TIFF of another type."""
+    """Save all images as TIFF of another type."""
 
     def change(path: Path, array: Array) -> None:
         values = array[..., :1].astype(np.float64)
@@ -113,7 +113,7 @@ def as_tiff(dtype: str, bands: int = 1, **how: object) -> Callable[[Path], None]
 
 
 def masks_as(values: Callable[[Array], Array]) -> Callable[[Path], None]:
-    """All masks with other values."""
+    """Give all masks other values."""
     return lambda folder: each(folder, "masks", lambda p, a: Image.fromarray(values(a)).save(p))
 
 
@@ -143,7 +143,7 @@ def float_with(value: float) -> Callable[[Path], None]:
 
 
 def soft(array: Array) -> Array:
-    """Soft edges, as antialiasing makes them."""
+    """Return a mask with soft edges, as from antialiasing."""
     import cv2
 
     blurred: Array = cv2.GaussianBlur(array, (5, 5), 0.8)
@@ -154,7 +154,7 @@ def soft(array: Array) -> Array:
 
 
 def numbered(folder: Path) -> None:
-    """Objects with numbers of their own, 16 bit."""
+    """Give the masks instance ids of 16 bit."""
     for number, path in enumerate(sorted((folder / "masks").iterdir())):
         found = (pixels(path) > 0).astype(np.uint16)
         stripes = np.arange(found.size, dtype=np.uint16).reshape(found.shape) % 60 + 1
@@ -176,7 +176,7 @@ def with_alpha(folder: Path) -> None:
 
 
 def swapped_palette(path: Path) -> None:
-    """The same picture, its two indices and colours exchanged."""
+    """Save the same picture with its two indices and colours exchanged."""
     picture = Image.fromarray(1 - pixels(path))
     picture.putpalette([224, 224, 192, 0, 0, 0])
     picture.save(path)
@@ -197,7 +197,7 @@ def both(*makes: Callable[[Path], object]) -> Callable[[Path], None]:
 def renamed(
     change: Callable[[str], str], sides: tuple[str, ...] = ("imgs", "masks")
 ) -> Callable[[Path], None]:
-    """All files of these sides under other names, which may be in folders."""
+    """Rename all files of these sides; new names may be in folders."""
 
     def make(folder: Path) -> None:
         for side in sides:
@@ -210,7 +210,7 @@ def renamed(
 
 
 def listing(header: str = "image,mask,split", **changes: str) -> Callable[[Path], None]:
-    """A list of all pairs, the last two for validation."""
+    """Write a list of all pairs, the last two for validation."""
 
     def make(folder: Path) -> None:
         names = sorted(path.stem for path in (folder / "imgs").iterdir())
@@ -247,7 +247,7 @@ def huge(path: Path) -> None:
 
 
 def turned_by_exif(folder: Path) -> None:
-    """An upright mask, and an image that lies on its side and says so."""
+    """Save an upright mask, and an image on its side whose EXIF says so."""
     upright = pixels(image(folder))
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned clockwise
@@ -284,7 +284,7 @@ CASES = [
     Case("one line for a path with a line break", lambda f: (image(f).rename(f / "imgs" / "c\nx.png"), mask(f).rename(f / "masks" / "c\nx.png"), cut(f / "imgs" / "c\nx.png")), 2, ("c\\nx.png",)),
     # pairs
     Case("no images", lambda f: shutil.rmtree(f / "imgs") or (f / "imgs").mkdir(), 2, ("imgs", "contains no images")),
-    Case("no such folder", lambda f: shutil.rmtree(f / "masks"), 2, ("masks", "not found")),
+    Case("a folder that is missing", lambda f: shutil.rmtree(f / "masks"), 2, ("masks", "not found")),
     Case("an image without mask", lambda f: mask(f).unlink(), 2, ("cx.png", "no mask")),
     Case("five images without masks", lambda f: [mask(f, n).unlink() for n in ("ax", "bx", "cx", "dx", "ex")], 2, ("ax.png", "bx.png", "cx.png", "2 more", "doctor")),
     Case("two masks for an image", lambda f: Image.open(mask(f)).save(mask(f).with_suffix(".bmp")), 2, ("two masks", "cx.bmp")),
@@ -387,17 +387,17 @@ def make_case(number: int, folder: Path) -> Case:
 
 def run_case(number: int, folder: str) -> tuple[int, str, str]:
     """Return status, output and errors of train.py on this rank."""
-    import train
     from tests.ranks import call_main
+    from unet_ddp.runs.folder import RunFolder
 
-    case, claim = CASES[number], train.claim_folder
+    case, claim = CASES[number], RunFolder.claim
 
     def claim_then_change(*args: Any) -> None:
         claim(*args)
         if case.during is not None:
             case.during(Path(folder))
 
-    with mock.patch.object(train, "claim_folder", claim_then_change):
+    with mock.patch.object(RunFolder, "claim", claim_then_change):
         return call_main("train", case.argv(Path(folder)), folder)
 
 

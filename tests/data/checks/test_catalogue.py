@@ -81,7 +81,7 @@ def test_the_check_says_what_is_wrong_and_nothing_else_is_printed(
 
 @pytest.fixture(scope="module")
 def single() -> Iterator[Ranks]:
-    """A process beside the two of `ranks`, so that both sizes run at once."""
+    """Return a process besides the two of `ranks`, so that both sizes run at once."""
     pool = Ranks(1)
     yield pool
     pool.close()

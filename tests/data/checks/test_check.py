@@ -102,12 +102,12 @@ def test_a_list_is_read_and_its_test_pairs_are_checked_too(tmp_path: Path) -> No
     listing()(make_set(tmp_path, 6))
     path = tmp_path / "pairs.csv"
     path.write_text(path.read_text().replace("cx.png,train", "cx.png,test"))
-    data = prepare_data(DataConfig(list=str(path)), seed=0, progress=silent)
+    data = prepare_data(DataConfig(pairs_file=str(path)), seed=0, progress=silent)
     assert [len(side) for side in names(data)] == [3, 2]
     assert data.split.how == "by the list, 1 left out" and len(data.sizes) == 6
     cut(image(tmp_path))
     with pytest.raises(UserError, match=r"cx\.png"):
-        prepare_data(DataConfig(list=str(path)), seed=0, progress=silent)
+        prepare_data(DataConfig(pairs_file=str(path)), seed=0, progress=silent)
 
 
 def test_masks_without_image_are_a_note(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def name_or_nothing(name: str, ids: np.ndarray) -> str:
 
 
 def test_lines_of_several_processes_are_merged_in_the_images_order(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "list.csv"
+    path = tmp_path / "very" / "deep" / "list.csv"
     each = ListFile(path, name_or_nothing, header=b"[", separator=b",", footer=b"]\n")
     shards = [ShardFile(each, rank) for rank in range(3)]
     for index in (4, 1, 7, 0, 2, 3, 6, 10):

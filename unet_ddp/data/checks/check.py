@@ -176,10 +176,7 @@ def check_dataset(
             nodata=config.nodata,
             channels=config.channels,
         )
-    if found.errors and split:
-        split = _skip_bad(report, found, split, skip_bad)
-    else:
-        report.add_problems(list(found.errors.values()))
+    split = _skip_bad(report, found, split, skip_bad)
     if not found.pairs:
         return None
     form = check_rules(config, report, found)
@@ -262,21 +259,20 @@ def _read_headers(pairs: list[Pair]) -> ScanResult:
                 f"--skip-scan: {pair.image} has {other.channels} channel(s), {bits_of(other.dtype)}, "
                 f"{pairs[0].image} has {image.channels}, {bits_of(image.dtype)}; leave the flag out"
             )
-    images = ImageMetadata(image, (0, 0), "unknown")
-    return ScanResult([ScannedPair(pairs[0], images, MaskMetadata(mask, (0, 0), (), ()))])
+    metadata = ImageMetadata(image, (0, 0), "unknown"), MaskMetadata(mask, (0, 0), (), ())
+    return ScanResult([ScannedPair(pairs[0], *metadata)])
 
 
-def _skip_bad(report: Report, found: ScanResult, split: Split, skip_bad: int) -> Split:
+def _skip_bad(
+    report: Report, found: ScanResult, split: Split | None, skip_bad: int
+) -> Split | None:
     """Return the split without the pairs that can't be read, a problem if they are too many."""
-    errors = list(found.errors.values())
-    rest = split.without(found.errors)
-    if len(errors) > skip_bad or not rest.training:
-        report.add_problems(errors)
+    rest = split.without(found.errors) if split else None
+    if len(found.errors) > skip_bad or rest is None or not rest.training:
+        report.add_problems(list(found.errors.values()))
         return split
-    report.warnings += [
-        f"skipped {error} ({count} of at most {skip_bad})"
-        for count, error in enumerate(errors, start=1)
-    ]
+    for count, error in enumerate(found.errors.values(), start=1):
+        report.warnings.append(f"skipped {error} ({count} of at most {skip_bad})")
     return rest
 
 

@@ -11,7 +11,6 @@ import torch
 import yaml
 
 from unet_ddp.data.drawing import draw_samples
-from unet_ddp.data.formats.read import read_image, read_mask
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -120,11 +119,13 @@ def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path
     if not best.is_file() or not pairs:
         return None
     predictor = Predictor.from_checkpoint(best, device=device.type)
-    scale = predictor.preprocessing.scale
-    for pair in pairs[:: max(1, len(pairs) // _SAMPLES)][:_SAMPLES]:
-        image = read_image(pair.image, predictor.format, scale=scale)
-        truth = predictor.labels.to_ids(read_mask(pair.mask, scale=scale), pair.mask)
-        samples.append((image, truth, predictor.predict_scaled(image, image.shape[:2]).ids))
+    resize_masks = resizes_masks(load(best))
+    dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
+    for k in range(0, len(pairs), max(1, len(pairs) // _SAMPLES))[:_SAMPLES]:
+        sample = dataset.read(k)
+        image = sample.image[0].numpy()  # (h, w, C)
+        predicted = predictor.predict_scaled(image, image.shape[:2]).ids
+        samples.append((image, sample.truth[0].numpy(), predicted))
     with write_errors(path), replacing(path) as temporary:
         draw_samples(samples, predictor.labels, temporary)
     return path

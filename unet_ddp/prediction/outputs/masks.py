@@ -1,4 +1,7 @@
-"""A prediction as files: its mask, its probabilities, and the image with the mask over it."""
+"""A prediction as files: its mask, its probabilities, and the image with the mask over it.
+
+What can't be written is a UserError.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,7 @@ _LARGEST_OVERLAY = 4096  # pixels; the longer side of a reduced overlay
 
 
 def write_mask(ids: Ids, labels: Labels, path: Path) -> None:
-    """Write class ids (H, W) in the training masks' own values, as PNG or TIFF.
-
-    Raises:
-        UserError: it can't be written.
-    """
+    """Write class ids (H, W) in the training masks' own values, as PNG or TIFF."""
     write = _write_png if path.suffix.lower() == ".png" else _write_tiff
     with write_errors(path), replacing(path) as temporary:
         write(ids, labels, temporary)
@@ -109,11 +108,7 @@ def probability_paths(base: Path, kind: str, labels: Labels) -> list[Path]:
 
 
 def write_probabilities(prediction: Prediction, paths: list[Path]) -> None:
-    """Write one NPY file, (C, H, W) float32, or for each class a 16-bit PNG, 65535 for 1.
-
-    Raises:
-        UserError: they can't be written.
-    """
+    """Write one NPY file, (C, H, W) float32, or for each class a 16-bit PNG, 65535 for 1."""
     shape = (prediction.labels.num_classes, *prediction.size)
     if paths[0].suffix == ".npy":
         with write_errors(paths[0]), replacing(paths[0]) as temporary:
@@ -131,11 +126,7 @@ def write_probabilities(prediction: Prediction, paths: list[Path]) -> None:
 
 
 def write_overlay(ids: Ids, labels: Labels, image: SourceImage, path: Path) -> None:
-    """Write an image with its mask over it; one of more than 4096 pixels a side is reduced.
-
-    Raises:
-        UserError: it can't be written.
-    """
+    """Write an image with its mask over it; one of more than 4096 pixels a side is reduced."""
     from unet_ddp.data.drawing import draw_mask, save_picture
 
     size = image.size

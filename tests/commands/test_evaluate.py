@@ -1,0 +1,386 @@
+"""`python -m unet_ddp evaluate`: what is scored, where results go, the same on any number of ranks."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from PIL import Image
+
+from tests.conftest import data_flags, make_set
+from tests.ranks import Ranks, call_main
+from unet_ddp.commands.evaluate import (
+    EvaluateConfig,
+    evaluate,
+    main,
+    parse_evaluate,
+    write_results,
+)
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
+from unet_ddp.evaluation.tables import FILES
+from unet_ddp.network.architecture import build_network, choose_architecture
+from unet_ddp.runs import checkpoint
+
+GIVEN = ["--images", "imgs", "--masks", "masks"]
+
+
+def run(*argv: str) -> dict[str, Any]:
+    """Evaluate in this process; return scores.json."""
+    config = parse_evaluate([*argv, "--workers", "0"])
+    assert evaluate(config, World()) == 0
+    output = Path(config.output or "checkpoints/evaluation")
+    scores: dict[str, Any] = json.loads((output / "scores.json").read_text(encoding="utf-8"))
+    return scores
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with ten pairs in imgs and masks, and a run of which five validate."""
+    make_set(tmp_path, 10, size=(32, 40))
+    torch.manual_seed(2)
+    architecture = choose_architecture("unet", None, channels=3, num_classes=2, width=2)
+    content = {
+        "model": build_network(architecture).state_dict(),
+        "architecture": architecture.to_dict(),
+        "labels": Labels((0, 255)).to_dict(),
+        "preprocessing": Preprocessing.for_images(3, scale=0.5).to_dict(),
+        "threshold": 0.25,
+        "best": {"score": 0.75, "epoch": 6},
+        "config": {"images": "imgs", "masks": "masks", "validation": 50.0},
+    }
+    (tmp_path / "checkpoints").mkdir()
+    checkpoint.save(tmp_path / "checkpoints" / "best.pt", content)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def change(folder: Path, name: str = "best.pt", **entries: Any) -> None:
+    """Write best.pt again as `name`, with other entries."""
+    content = checkpoint.load(folder / "checkpoints" / "best.pt")
+    checkpoint.save(folder / "checkpoints" / name, {**content, **entries})
+
+
+# -- the command line ----------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    assert parse_evaluate([]) == EvaluateConfig(
+        model=None, images=None, masks=None, output=None, threshold=None, tolerance=None,
+        scale=None, overwrite=False, nproc=1, workers=None, device="auto", timeout=600.0,
+    )  # fmt: skip
+
+
+def test_flags() -> None:
+    argv = "-m a.pt --images b --masks c -o d --threshold 0.999 --tolerance 0 -s 0.5 --overwrite"
+    more = "--nproc 2 --workers 0 --device cpu --timeout 0.1"
+    assert parse_evaluate([*argv.split(), *more.split()]) == EvaluateConfig(
+        "a.pt", "b", "c", "d", 0.999, 0.0, 0.5, True, 2, 0, "cpu", 0.1
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--threshold 0", "--threshold 0.0: must be above 0 and below 1"),
+        ("--threshold 1", "--threshold 1.0: must be above 0 and below 1"),
+        ("--tolerance -0.1", "--tolerance -0.1: must be 0 or more"),
+        ("--nproc 0", "--nproc 0: must be 1 or more"),
+        ("--workers -1", "--workers -1: must be 0 or more"),
+        ("--timeout 0", "--timeout 0.0: must be above 0"),
+        ("--images a", "--images and --masks: use both or neither"),
+        ("--masks a", "--images and --masks: use both or neither"),
+    ],
+)
+def test_limits(argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(argv.split())
+    assert stopped.value.code == 2 and capsys.readouterr().err == f"error: {message}\n"
+
+
+# -- what is scored ------------------------------------------------------------------------
+
+
+def test_without_flags_the_runs_validation_images_are_scored(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--workers", "0"])
+    assert stopped.value.code == 0
+    scores = json.loads((here / "checkpoints/evaluation/scores.json").read_text())
+    assert (scores["model"], scores["images"]) == ("checkpoints/best.pt", 5)
+    assert scores["scored"] == "5 images of its run's validation"
+    assert (scores["threshold"], scores["size"]) == (0.25, "the images' own")
+    assert sum(each["pixels"] for each in scores["classes"]) == 5 * 32 * 40
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "model: checkpoints/best.pt",
+        "scored: 5 images of its run's validation, at their own size; foreground from probability "
+        "0.25 on",
+    ]
+    assert lines[3].startswith("class ")
+    assert lines[-2] == (
+        "as training's validation scores it (scale 0.5, the most probable class): Dice "
+        f"{scores['dice_as_trained']:.6f}; the checkpoint says 0.750000"
+    )
+    assert lines[-1] == f"wrote checkpoints/evaluation/: {', '.join(sorted(FILES))}"
+    page = (here / "checkpoints/evaluation/report.html").read_text(encoding="utf-8")
+    assert "<dd>7 epoch(s)</dd>" in page and "<h1>Evaluation of checkpoints/best.pt</h1>" in page
+    assert page.count('<li class="card"') == 5 and "<dt>images</dt><dd>5 images of" in page
+
+
+def test_images_that_are_given_are_all_scored(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = run(*GIVEN, "-o", "out", "--threshold", "0.5", "--tolerance", "3")
+    assert scores["scored"] == "10 images in imgs" and scores["images"] == 10
+    assert (scores["threshold"], scores["boundary_tolerance"]) == (0.5, 3)
+    assert scores["dice"] == scores["dice_at_0.5"]
+    assert "the checkpoint says" not in capsys.readouterr().out
+
+
+def test_the_last_checkpoint_has_no_score_to_compare_with(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(here, "last.pt", optimizer={})
+    run("--model", "checkpoints/last.pt")
+    assert "the checkpoint says" not in capsys.readouterr().out
+    page = (here / "checkpoints/evaluation/report.html").read_text(encoding="utf-8")
+    assert "epoch(s)" not in page
+
+
+def test_without_a_threshold_the_most_probable_class_counts(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(here, threshold=None)
+    assert run()["threshold"] is None
+    assert "at their own size; the most probable class\n" in capsys.readouterr().out
+
+
+def test_masks_are_resized_if_the_run_did(here: Path) -> None:
+    mask = here / "masks" / "ax.png"
+    Image.open(mask).resize((80, 64), Image.Resampling.NEAREST).save(mask)
+    with pytest.raises(UserError, match=r"ax\.png is .*, its image "):
+        run(*GIVEN)
+    change(here, config={"resize_masks": True})
+    assert run(*GIVEN)["images"] == 10
+
+
+def test_weights_of_another_program_are_scored_at_the_scale_given(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = checkpoint.load(here / "checkpoints" / "best.pt")
+    torch.save({"module." + key: value for key, value in content["model"].items()}, "plain.pth")
+    argv = ["-m", "plain.pth", *GIVEN, "-o", "plain"]
+    assert run(*argv, "--scale", "0.25")["images"] == 10
+    out = capsys.readouterr().out
+    assert (
+        out.startswith("model: plain.pth\n  ") and "module." in out and "the checkpoint" not in out
+    )
+    assert "module." in Path("plain/report.html").read_text(encoding="utf-8")
+
+
+# -- where results go ----------------------------------------------------------------------
+
+
+def test_results_are_replaced_only_with_overwrite(here: Path) -> None:
+    output = here / "out"
+    output.mkdir()
+    for name in ("threshold.csv", "notes.txt"):
+        (output / name).write_text("by hand")
+    with pytest.raises(UserError) as caught:
+        run("-o", "out")
+    message = "out/threshold.csv already exists; use --overwrite, or another --output"
+    assert str(caught.value) == message
+    run("-o", "out", "--overwrite")
+    assert {path.name for path in output.iterdir()} == {*FILES, "notes.txt"}
+    assert (output / "notes.txt").read_text() == "by hand"
+
+
+def test_all_files_are_written_or_none(tmp_path: Path) -> None:
+    (tmp_path / "scores.json").write_text("before")
+    with pytest.raises(UserError, match="make room, or use another --output"):
+        write_results(tmp_path, {"scores.json": "after", "x" * 300: "a name that is too long"})
+    assert [path.name for path in tmp_path.iterdir()] == ["scores.json"]
+    assert (tmp_path / "scores.json").read_text() == "before"
+
+
+def test_results_of_an_earlier_evaluation_do_not_stay(tmp_path: Path) -> None:
+    for name in ("scores.json", "threshold.csv"):
+        (tmp_path / name).write_text("before")
+    write_results(tmp_path, {"scores.json": "ä \udcff"})
+    assert (tmp_path / "scores.json").read_bytes() == b"\xc3\xa4 \xff"  # as file names have bytes
+    assert not (tmp_path / "threshold.csv").exists()
+
+
+# -- mistakes ------------------------------------------------------------------------------
+
+
+def no_such_model(folder: Path) -> list[str]:
+    return ["--model", "nowhere.pt"]
+
+
+def no_pairs(folder: Path) -> list[str]:
+    shutil.rmtree(folder / "masks")
+    (folder / "masks").mkdir()
+    return GIVEN
+
+
+def unknown_value(folder: Path) -> list[str]:
+    Image.fromarray(np.full((32, 40), 7, np.uint8)).save(folder / "masks" / "cx.png")
+    return GIVEN
+
+
+def other_channels(folder: Path) -> list[str]:
+    (folder / "imgs" / "cx.png").unlink()
+    bands = np.zeros((32, 40, 6), np.uint8)
+    tifffile.imwrite(
+        folder / "imgs" / "cx.tif", bands, planarconfig="contig", photometric="minisblack"
+    )
+    return GIVEN
+
+
+def other_size(folder: Path) -> list[str]:
+    Image.new("L", (41, 32)).save(folder / "masks" / "cx.png")
+    return GIVEN
+
+
+def not_writable(folder: Path) -> list[str]:
+    (folder / "file").write_text("a file")
+    return ["--output", "file/results"]
+
+
+def no_labels(folder: Path) -> list[str]:
+    torch.save({"layer.weight": torch.zeros(3, 3)}, folder / "other.pt")
+    return ["--model", "other.pt", *GIVEN]
+
+
+def images_not_known(folder: Path) -> list[str]:
+    content = checkpoint.load(folder / "checkpoints" / "best.pt")
+    torch.save(content["model"], folder / "plain.pth")
+    return ["--model", "plain.pth"]
+
+
+def images_gone(folder: Path) -> list[str]:
+    shutil.rmtree(folder / "imgs")
+    return []
+
+
+def other_split(folder: Path) -> list[str]:
+    change(folder, names="those of another split")
+    return []
+
+
+def threshold_of_three_classes(folder: Path) -> list[str]:
+    architecture = choose_architecture("unet", None, channels=3, num_classes=3, width=2)
+    change(
+        folder,
+        model=build_network(architecture).state_dict(),
+        architecture=architecture.to_dict(),
+        labels=Labels((0, 1, 255)).to_dict(),
+    )
+    return [*GIVEN, "--threshold", "0.5"]
+
+
+MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
+    (no_such_model, ["nowhere.pt"]),
+    (no_pairs, ["masks", "no masks"]),
+    (unknown_value, ["cx.png", "mask value 7", "0, 255"]),
+    (other_channels, ["cx.tif", "6 channels", "takes 3"]),
+    (other_size, ["cx.png is 41x32, its image 40x32"]),
+    (not_writable, ["file/results", "--output"]),
+    (no_labels, ["other.pt", "classic U-Net"]),
+    (images_not_known, ["plain.pth", "use --images and --masks"]),
+    (images_gone, ["imgs", "use --images and --masks"]),
+    (other_split, ["split", "use --images and --masks"]),
+    (threshold_of_three_classes, ["--threshold 0.5", "best.pt has 3"]),
+]
+
+
+@pytest.mark.parametrize(("mistake", "parts"), MISTAKES, ids=lambda v: getattr(v, "__name__", ""))
+def test_a_mistake_is_one_error_and_nothing_is_written(
+    here: Path, mistake: Callable[[Path], list[str]], parts: list[str]
+) -> None:
+    argv = mistake(here)
+    before = {path: path.stat().st_mtime_ns for path in here.rglob("*")}
+    with pytest.raises(UserError) as caught:
+        run(*argv)
+    for part in parts:
+        assert part in str(caught.value)
+    assert {path: path.stat().st_mtime_ns for path in here.rglob("*")} == before
+
+
+# -- on ranks, of a real run ---------------------------------------------------------------
+
+FLAGS = ["--width", "2", "--epochs", "2", "--batch-size", "2", "--workers", "0", "--lr", "0.01"]
+
+
+@pytest.fixture(scope="module")
+def trained(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with imgs, masks and a run's checkpoints, 5 of its 10 images for validation."""
+    folder = make_set(tmp_path_factory.mktemp("run"), 10, size=(32, 40))
+    argv = [*data_flags(folder), *FLAGS, "--scale", "0.5", "--validation", "50"]
+    status, _, err = ranks.run(1, call_main, "train", argv, str(folder))[0]
+    assert (status, err) == (0, "")
+    return folder
+
+
+def call_whole(argv: list[str], folder: str) -> tuple[int, str, str]:
+    return call_main("unet_ddp.__main__", argv, folder)
+
+
+def call_in_windows(argv: list[str], folder: str) -> tuple[int, str, str]:
+    """As on a machine whose memory no image fits into: images of 16 x 20 in windows of 16."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unet_ddp.prediction.predictor.TILE", 16)
+        patch.setattr("unet_ddp.prediction.predictor.total_memory", lambda device: 0)
+        patch.setattr("unet_ddp.evaluation.scoring._AT_ONCE", 100)
+        return call_main("unet_ddp.__main__", argv, folder)
+
+
+def test_files_are_identical_on_1_2_and_3_ranks(
+    ranks: Ranks, trained: Path, tmp_path: Path
+) -> None:
+    """5 images, which neither 2 nor 3 divides; seen whole, and in windows."""
+    contents: dict[str, dict[str, bytes]] = {}
+    for kind, job in (("whole", call_whole), ("windows", call_in_windows)):
+        for size in (1, 2, 3):
+            output = tmp_path / kind / str(size)
+            argv = ["evaluate", "--workers", "0", "-o", str(output)]
+            outcomes = ranks.run(size, job, argv, str(trained))
+            assert [(status, err) for status, _, err in outcomes] == [(0, "")] * size, outcomes
+            assert all(out == "" for _, out, _ in outcomes[1:])
+            found = {path.name: path.read_bytes() for path in output.iterdir()}
+            assert contents.setdefault(kind, found) == found
+            assert set(found) == set(FILES) and all(found.values())
+    assert contents["whole"]["calibration.csv"] != contents["windows"]["calibration.csv"]
+    scores = json.loads(contents["whole"]["scores.json"])
+    best = checkpoint.load(trained / "checkpoints" / "best.pt")
+    assert scores["dice_as_trained"] == best["best"]["score"]
+    assert scores["threshold"] == best["threshold"]
+    rows = list(csv.DictReader(contents["whole"]["per_image.csv"].decode().splitlines()))
+    assert [row["image"] for row in rows] == sorted(row["image"] for row in rows)
+
+
+@pytest.mark.parametrize("mistake", [unknown_value, not_writable])
+def test_a_mistake_is_said_once_for_all_ranks(
+    ranks: Ranks, trained: Path, tmp_path: Path, mistake: Callable[[Path], list[str]]
+) -> None:
+    """On one rank while it scores, on the main one before."""
+    folder = tmp_path / "copy"
+    shutil.copytree(trained, folder)
+    argv = ["evaluate", "--workers", "0", *mistake(folder)]
+    outcomes = ranks.run(2, call_main, "unet_ddp.__main__", argv, str(folder))
+    assert [status for status, _, _ in outcomes] == [2, 2], outcomes
+    lines = "".join(err for _, _, err in outcomes).splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), lines

@@ -1,0 +1,121 @@
+"""The device of each process, and the cores and memory that it may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from unet_ddp.distributed import device as device_module
+from unet_ddp.distributed.device import free_memory, pick_device, total_memory, usable_cores
+from unet_ddp.errors import UserError
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def see(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "rank", "size", "chosen"),
+    [
+        ("auto", 0, 0, 1, CPU),
+        ("auto", 0, 3, 4, CPU),
+        ("auto", 1, 0, 1, torch.device("cuda", 0)),
+        ("auto", 4, 2, 3, torch.device("cuda", 2)),
+        ("cuda", 2, 1, 2, torch.device("cuda", 1)),
+        ("cpu", 2, 1, 8, CPU),
+    ],
+)
+def test_each_process_has_its_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    gpus: int,
+    rank: int,
+    size: int,
+    chosen: torch.device,
+) -> None:
+    see(monkeypatch, gpus)
+    assert pick_device(device, rank, size) == chosen
+
+
+def test_a_missing_gpu_is_said_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    see(monkeypatch, 0)
+    with pytest.raises(UserError, match=r"^--device cuda: torch sees no GPU .*; use --device cpu$"):
+        pick_device("cuda")
+    see(monkeypatch, 2)
+    for rank in range(4):  # every process finds it
+        with pytest.raises(
+            UserError,
+            match=r"^4 processes, but this machine has 2 GPU\(s\): use --nproc_per_node=2, or --dev",
+        ):
+            pick_device("auto", rank, 4)
+
+
+def test_only_usable_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 4, 7}, raising=False)
+    assert usable_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert usable_cores() == 6
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_cores() == 1
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine with 800 of 1000 KiB free; the folder is that of its control group."""
+    text, read = "MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:    800 kB\n", Path.read_text
+
+    def read_text(self: Path, **how: str) -> str:
+        return text if self == Path("/proc/meminfo") else read(self, **how)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(device_module, "_CGROUP", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "free", "total"),
+    [
+        (None, None, 800, 1000),
+        ("max\n", "300", 800, 1000),  # no limit
+        (500, 200, 300, 500),
+        (500, 600, 0, 500),
+        (500, None, 500, 500),
+        (950, 100, 800, 950),
+        (5000, 100, 800, 1000),
+    ],
+)
+def test_a_container_s_limit_counts(
+    machine: Path, limit: int | str | None, used: int | str | None, free: int, total: int
+) -> None:
+    """Numbers in KiB."""
+    for name, value in (("memory.max", limit), ("memory.current", used)):
+        if value is not None:
+            text = value if isinstance(value, str) else str(value << 10)
+            (machine / name).write_text(text)
+    assert free_memory(CPU) == free << 10
+    assert total_memory(CPU) == total << 10
+
+
+@pytest.mark.parametrize("text", [None, "", "MemTotal:\n", "MemTotal: many kB\nMemAvailable: ?\n"])
+def test_memory_that_the_system_does_not_tell_is_4_gib(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None
+) -> None:
+    def read_text(self: Path, **how: str) -> str:
+        if text is None or self != Path("/proc/meminfo"):
+            raise FileNotFoundError(self)
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert free_memory(CPU) == total_memory(CPU) == 4 * 2**30
+
+
+def test_a_gpu_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (30, 50))
+    assert (free_memory(CUDA), total_memory(CUDA)) == (30, 50)

@@ -1,0 +1,199 @@
+"""A process finds its place in the world from the variables that torchrun sets."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from unet_ddp.distributed import join as join_module
+from unet_ddp.distributed.join import join, launch_name, leave
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
+
+NAMES = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "MASTER_ADDR",
+    "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_RUN_ID",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Joins no group; returns what would be called."""
+    calls: list[Any] = []
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: calls.append(("threads", count)))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("gpu", device)))
+    monkeypatch.setattr(join_module, "usable_cores", lambda: 8)
+    monkeypatch.setattr(
+        join_module, "die_with_parent", lambda number: calls.append(("die", number))
+    )
+    monkeypatch.setattr(
+        dist,
+        "TCPStore",
+        lambda host, port, **how: calls.append(("store", host, port, how)) or "tcp",
+    )
+    monkeypatch.setattr(dist, "PrefixStore", lambda prefix, store: (prefix, store))
+    monkeypatch.setattr(
+        dist, "init_process_group", lambda backend, **how: calls.append(("group", backend, how))
+    )
+    monkeypatch.setattr(join_module, "_find_peers", lambda: (77,))
+    return calls
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, **values: object) -> None:
+    defaults = {"MASTER_ADDR": "node0", "MASTER_PORT": 29500}
+    for name, value in {**defaults, **values}.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def test_plain_python_is_a_world_of_one(calls: list[Any]) -> None:
+    world = join("cpu", 5)
+    assert (world.rank, world.size, world.local_rank, world.local_size) == (0, 1, 0, 1)
+    assert (world.device, world.store, world.peers) == (torch.device("cpu"), None, ())
+    assert calls == []
+
+
+def test_torchrun_s_variables_give_the_place(
+    monkeypatch: pytest.MonkeyPatch, calls: list[Any]
+) -> None:
+    set_environment(monkeypatch, RANK=5, WORLD_SIZE=8, LOCAL_RANK=1, LOCAL_WORLD_SIZE=4)
+    world = join("cpu", 30)
+    assert (world.rank, world.size, world.local_rank, world.local_size) == (5, 8, 1, 4)
+    assert world.peers == (77,) and world.store == ("attempt_0", "tcp")
+    patience = timedelta(seconds=30)
+    how = {"world_size": 8, "is_master": False, "timeout": patience, "multi_tenant": True}
+    group = {
+        "store": world.store,
+        "rank": 5,
+        "world_size": 8,
+        "timeout": patience,
+        "device_id": None,
+    }
+    assert calls == [
+        ("threads", 2),  # 8 cores for 4 processes
+        ("die", signal.SIGTERM),
+        ("store", "node0", 29500, how),
+        ("group", "gloo", group),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("threads", "local_size", "expected"),
+    [(None, 4, [2]), ("1", 3, [2]), ("1", 16, [1]), ("2", 4, []), (None, 1, [])],
+)
+def test_ranks_share_the_cores_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+    calls: list[Any],
+    threads: str | None,
+    local_size: int,
+    expected: list[int],
+) -> None:
+    set_environment(monkeypatch, RANK=0, WORLD_SIZE=16, LOCAL_WORLD_SIZE=local_size)
+    if threads is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    join("cpu", 5)
+    assert [call[1] for call in calls if call[0] == "threads"] == expected
+
+
+def test_without_a_local_size_all_processes_are_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_environment(monkeypatch, RANK=1, WORLD_SIZE=2)
+    world = join("cpu", 5)
+    assert (world.local_rank, world.local_size) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_master", "prefix"),
+    [
+        ({"RANK": 0}, True, "attempt_0"),
+        ({"RANK": 1}, False, "attempt_0"),
+        ({"RANK": 0, "TORCHELASTIC_USE_AGENT_STORE": "True"}, False, "attempt_0"),
+        ({"RANK": 0, "TORCHELASTIC_RESTART_COUNT": 2}, True, "attempt_2"),
+        ({"RANK": 0, "TORCHELASTIC_RESTART_COUNT": 2, "LOCAL_WORLD_SIZE": 1}, True, "attempt_0"),
+    ],
+)
+def test_each_attempt_has_a_store_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+    calls: list[Any],
+    values: dict[str, Any],
+    is_master: bool,
+    prefix: str,
+) -> None:
+    """On several machines the attempts' numbers can differ: there the keys stay plain."""
+    set_environment(monkeypatch, **{"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, **values})
+    assert join("cpu", 5).store == (prefix, "tcp")
+    (store,) = (call for call in calls if call[0] == "store")
+    assert store[3]["is_master"] is is_master
+
+
+def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    set_environment(monkeypatch, RANK=1, WORLD_SIZE=2, LOCAL_RANK=1, LOCAL_WORLD_SIZE=2)
+    gpu = torch.device("cuda", 1)
+    assert join("auto", 5).device == gpu
+    assert calls[0] == ("gpu", gpu)
+    _, backend, how = calls[-1]
+    assert backend == "nccl" and how["device_id"] == gpu
+    set_environment(monkeypatch, LOCAL_WORLD_SIZE=3)
+    with pytest.raises(UserError, match="3 processes, but this machine has 2"):
+        join("auto", 5)
+
+
+def test_processes_of_this_machine_are_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    me = ("here", os.getpid())
+    everyone = [("here", 11), me, ("there", 12), ("here", 13)]
+
+    def gather(found: list[Any], own: Any) -> None:
+        assert own == me and len(found) == 4
+        found[:] = everyone
+
+    monkeypatch.setattr(join_module.socket, "gethostname", lambda: "here")
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    assert join_module._find_peers() == (11, 13)
+
+
+@pytest.mark.parametrize(
+    ("failed", "device", "expected"),
+    [
+        (False, "cpu", ["barrier", "destroy"]),
+        (False, "cuda", ["barrier", "destroy"]),
+        (True, "cpu", ["destroy"]),  # the others are in no barrier
+        (True, "cuda", ["abort"]),
+    ],
+)
+def test_a_group_is_left(
+    monkeypatch: pytest.MonkeyPatch, failed: bool, device: str, expected: list[str]
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "barrier", lambda: done.append("barrier"))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: done.append("destroy"))
+    monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", lambda: done.append("abort"))
+    store: Any = object()
+    leave(World(), failed=failed)
+    assert done == []
+    leave(World(store=store, device=torch.device(device)), failed=failed)
+    assert done == expected
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    leave(World(store=store), failed=failed)
+    assert done == expected
+
+
+def test_a_launch_has_one_name_over_its_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert launch_name() is None
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")
+    assert launch_name() == "job 7"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # torchrun's default, the same for all
+    assert launch_name() == f"agent {os.getppid()}"

@@ -1,0 +1,360 @@
+"""All processes of a program fail together, with one message and one exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch import multiprocessing as mp
+
+from unet_ddp.distributed import launch
+from unet_ddp.distributed.launch import exit_with_error, explain_error, run_on_all_ranks
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import RunError, UserError
+
+TWO = World(1, 2, peers=(os.getppid(),))
+
+
+# -- messages -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "start", "advice"),
+    [
+        (UserError("a.png: empty"), "a.png: empty", ""),
+        (RunError("disk full"), "disk full", ""),
+        (MemoryError("Unable to allocate 7.03 MiB"), "rank 1 of 2: the machine is out of memory (Unable to allocate 7.03 MiB)", "use fewer --workers"),
+        (MemoryError(), "rank 1 of 2: the machine is out of memory (MemoryError)", "--batch-size with --accumulate"),
+        (RuntimeError("Caught MemoryError in DataLoader worker process 0.\nTraceback\nMemoryError: full"), "rank 1 of 2: the machine is out of memory (MemoryError: full)", "--resume"),
+        (RuntimeError("DataLoader timed out after 8 seconds\nmore"), "rank 1 of 2: a reading process hangs (DataLoader timed out after 8 seconds)", "use --workers 0, or a longer --timeout"),
+        (RuntimeError("x\nunable to allocate shared memory(shm) for file </torch_1>"), "rank 1 of 2: the machine's shared memory is full (unable to allocate shared", "--shm-size"),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.\nmore"), "rank 1 of 2: a reading process died (DataLoader worker (pid 7) is killed by signal: Killed.)", "fewer --workers"),
+        (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), "rank 1 of 2: a reading process died (DataLoader worker (pid(s) 7) exited", "--shm-size"),
+        (RuntimeError("[gloo] Timed out waiting 5000ms for recv"), "rank 1 of 2 waited too long for the others, in ", "see --timeout"),
+        (RuntimeError("NCCL watchdog timeout"), "rank 1 of 2 waited too long for the others, in ", "--resume"),
+    ],
+)  # fmt: skip
+def test_errors_that_are_no_fault_of_the_code_are_one_line(
+    error: Exception, start: str, advice: str
+) -> None:
+    line = explain_error(error, TWO)
+    assert line is not None
+    assert line.startswith(start) and advice in line
+    assert "\n" not in line.replace(str(error), "")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("broken code"),
+        KeyError("x"),
+        OSError("DataLoader worker is killed by signal"),
+        RuntimeError("DataLoader worker complains"),
+        KeyboardInterrupt(),
+    ],
+)
+def test_a_fault_of_the_code_needs_its_traceback(error: Exception) -> None:
+    assert explain_error(error, TWO) is None
+
+
+def test_a_dead_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "is_alive", lambda process: process != 8)
+    line = explain_error(RuntimeError("Connection closed by peer"), World(1, 3, peers=(7, 8)))
+    assert line is not None
+    assert line.startswith("rank 1 of 3 can't continue: process 8 of this run died (out of memory")
+    both = World(peers=(8, 8))
+    assert "process 8 and 8 of" in str(explain_error(RuntimeError("timeout"), both))
+    assert explain_error(KeyError("x"), both) is None
+
+
+def test_a_timeout_says_where() -> None:
+    def validate() -> None:
+        raise RuntimeError("Timed out")
+
+    with pytest.raises(RuntimeError) as caught:
+        validate()
+    line = explain_error(caught.value, TWO)
+    assert "in test_a_timeout_says_where > validate: one of them hangs" in str(line)
+
+
+# -- one process ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def raising(error: BaseException) -> Callable[[str, World], int]:
+    def entrypoint(config: str, world: World) -> int:
+        raise error
+
+    return entrypoint
+
+
+def status_of(entrypoint: Callable[[str, World], int]) -> Any:
+    with pytest.raises(SystemExit) as stop:
+        run_on_all_ranks(entrypoint, "config", nproc=1, device="cpu", timeout=5)
+    return stop.value.code
+
+
+def test_a_program_gets_its_configuration_and_gives_its_status() -> None:
+    seen: list[tuple[str, World]] = []
+    assert status_of(lambda config, world: seen.append((config, world)) or 7) == 7
+    assert seen[0][0] == "config" and seen[0][1].size == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (UserError("a.png:\nempty"), 2, "error: a.png:\\nempty\n"),
+        (RunError("disk full"), 1, "error: disk full\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (SystemExit(5), 5, ""),
+        (SystemExit("odd"), 1, ""),
+    ],
+)
+def test_errors_become_a_line_and_a_status(
+    capsys: pytest.CaptureFixture[str], error: BaseException, status: int, line: str
+) -> None:
+    assert status_of(raising(error)) == status
+    assert capsys.readouterr().err == line
+
+
+def test_a_fault_shows_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(raising(KeyError("broken"))) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback") and err.rstrip().endswith("KeyError: 'broken'")
+
+
+def test_a_mistake_before_there_is_a_world_is_said_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(device: str, timeout: float) -> World:
+        raise UserError(f"no {device} for {timeout}")
+
+    monkeypatch.setattr(launch, "join", refuse)
+    assert status_of(lambda config, world: 0) == 2
+    assert capsys.readouterr().err == "error: no cpu for 5\n"
+
+
+@pytest.mark.parametrize(("rank", "line", "slept"), [(None, "error: a\n", []), ("0", "error: a\n", []), ("1", "", [5])])  # fmt: skip
+def test_rank_0_says_what_every_rank_finds(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    rank: str | None,
+    line: str,
+    slept: list[int],
+) -> None:
+    """The others wait, as torchrun ends all ranks as soon as one ends."""
+    sleeps: list[float] = []
+    monkeypatch.setattr(launch, "time", SimpleNamespace(sleep=sleeps.append))
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    with pytest.raises(SystemExit) as stop:
+        exit_with_error(UserError("a"))
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == line
+    assert sleeps == slept
+
+
+def test_the_group_is_left_without_the_frames_of_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gloo aborts the process if a DDP object outlives its group."""
+    left: list[tuple[bool, int]] = []
+    alive: list[Any] = []
+
+    class Replica:
+        def __del__(self) -> None:
+            alive.pop()
+
+    def entrypoint(config: str, world: World) -> int:
+        alive.append(1)
+        replica = Replica()
+        try:
+            raise KeyError(id(replica))
+        except KeyError:
+            raise UserError("first") from None
+
+    monkeypatch.setattr(
+        launch, "leave", lambda world, failed=False: left.append((failed, len(alive)))
+    )
+    assert status_of(entrypoint) == 2
+    assert left == [(True, 0)]
+    assert status_of(lambda config, world: 0) == 0
+    assert left[1:] == [(False, 0)]
+
+
+# -- several processes ----------------------------------------------------------------------------
+
+
+class Store:
+    """A key-value store of a group."""
+
+    def __init__(self, first: str = "1", printed: str = "2") -> None:
+        self.first, self.values, self.waited = first, {"printed": printed}, []
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        assert (key, expected) == ("failed", "")
+        return self.first.encode()
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        self.waited.append((keys, timeout))
+
+    def get(self, key: str) -> bytes:
+        return self.values[key].encode()
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+
+def report(error: BaseException, store: Any) -> int:
+    return launch._report_error(error, World(1, 2, store=store))
+
+
+def test_the_rank_that_fails_first_speaks_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+    first = Store(first="1")
+    assert report(RunError("disk full"), first) == 1
+    assert capsys.readouterr().err == "error: disk full\n"
+    assert first.values["printed"] == "1" and first.waited == []
+    second = Store(first="0", printed="2")
+    assert report(RuntimeError("connection closed"), second) == 2  # the other's status
+    assert capsys.readouterr().err == ""
+    assert second.waited == [(["printed"], timedelta(seconds=5))]
+    assert report(KeyError("x"), Store(first="1")) == 1
+    assert capsys.readouterr().err.startswith("rank 1 of 2: KeyError: 'x'")
+
+
+def test_without_the_store_s_host_each_rank_speaks(capsys: pytest.CaptureFixture[str]) -> None:
+    class Gone(Store):
+        def compare_set(self, key: str, expected: str, value: str) -> bytes:
+            raise RuntimeError("connection reset")
+
+        def set(self, key: str, value: str) -> None:
+            raise RuntimeError("connection reset")
+
+    assert report(UserError("a"), Gone()) == 2
+    assert capsys.readouterr().err == "error: a\n"
+
+
+def test_nproc_under_torchrun_is_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(SystemExit) as stop:
+        run_on_all_ranks(raising(KeyError()), "config", nproc=2, device="cpu", timeout=5)
+    assert stop.value.code == 2
+    assert "--nproc under torchrun" in capsys.readouterr().err
+
+
+class Children:
+    """Processes that end after a second look, or fail."""
+
+    def __init__(self, failure: Exception | None) -> None:
+        self.failure, self.looks = failure, 0
+
+    def pids(self) -> list[int]:
+        return [71, 72]
+
+    def join(self) -> bool:
+        self.looks += 1
+        if self.looks == 1:
+            handler = signal.getsignal(signal.SIGTERM)
+            assert callable(handler)
+            handler(signal.SIGTERM, None)
+            return False
+        if self.failure is not None:
+            raise self.failure
+        return True
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "err"),
+    [
+        (None, 0, ""),
+        (mp.ProcessExitedException("", 1, 71, 143, None), 143, ""),
+        (mp.ProcessExitedException("", 1, 71, -9, "SIGKILL"), 1, "error: process 1 was ended by SIGKILL\n"),
+    ],
+)  # fmt: skip
+def test_nproc_starts_processes_and_passes_signals_on(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    failure: Exception | None,
+    status: int,
+    err: str,
+) -> None:
+    started: list[Any] = []
+    killed: list[tuple[int, int]] = []
+
+    def start(function: Any, **how: Any) -> Children:
+        started.append((function, how))
+        return Children(failure)
+
+    def kill(process: int, number: int) -> None:
+        killed.append((process, number))
+        raise ProcessLookupError  # it has ended already
+
+    monkeypatch.setattr(mp, "start_processes", start)
+    monkeypatch.setattr(dist, "TCPStore", lambda *args, **how: SimpleNamespace(port=4321))
+    before = {number: signal.getsignal(number) for number in launch.SIGNALS}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "kill", kill)
+            with pytest.raises(SystemExit) as stop:
+                run_on_all_ranks(raising(KeyError()), "config", nproc=2, device="cpu", timeout=5)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # under nohup
+        assert signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, before[signal.SIGINT])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert stop.value.code == status
+    assert capsys.readouterr().err == err
+    assert killed == [(71, signal.SIGTERM), (72, signal.SIGTERM)]
+    ((function, how),) = started
+    assert function is launch._run_child
+    assert how["nprocs"] == 2 and how["start_method"] == "spawn" and how["join"] is False
+    assert how["args"][1:] == ("config", 2, "127.0.0.1:4321", "cpu", 5)
+
+
+def test_a_child_finds_its_place_in_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment: dict[str, str] = {}
+    calls: list[Any] = []
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(launch, "_run_entrypoint", lambda *args: calls.append(args) or 3)
+    entrypoint = raising(KeyError())
+    with pytest.raises(SystemExit) as stop:
+        launch._run_child(1, entrypoint, "config", 2, "127.0.0.1:4321", "cpu", 5)
+    assert stop.value.code == 3
+    assert calls == [(entrypoint, "config", "cpu", 5)]
+    assert environment == {
+        "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4321", "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }  # fmt: skip
+
+
+def test_frames_of_all_errors_in_a_chain_are_cleared() -> None:
+    kept = []
+
+    def fail(value: object) -> None:
+        kept.append(sys._getframe())
+        raise KeyError("inner")
+
+    try:
+        try:
+            fail(object())
+        except KeyError:
+            raise UserError("outer") from None
+    except UserError as error:
+        assert "value" in kept[0].f_locals
+        launch._clear_frames(error)
+        assert traceback.extract_tb(error.__traceback__)
+    assert "value" not in kept[0].f_locals

@@ -1,0 +1,149 @@
+"""A world of one is the identity; of several, all ranks get the same."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.ranks import Ranks
+from unet_ddp.distributed import world as world_module
+from unet_ddp.distributed.join import join, leave
+from unet_ddp.distributed.world import World, local_only, sum_over_ranks, without_sync
+from unet_ddp.errors import RunError, UserError
+
+
+def test_a_world_of_one_needs_no_group() -> None:
+    world, network = World(), nn.Linear(1, 1)
+    assert world.is_main and not World(1, 2).is_main
+    assert world.on_main(lambda: 7) == 7
+    with pytest.raises(KeyError):
+        world.on_main(lambda: {}["missing"])
+    assert world.gather("x") == ["x"]
+    assert world.replicate(network, torch.zeros(1, 1)) is network
+    ones = torch.ones(2)
+    assert sum_over_ranks(ones) is ones
+    with without_sync(network):
+        pass
+
+
+def test_cores_are_shared_by_the_processes_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world_module, "usable_cores", lambda: 7)
+    assert [World(local_size=size).cores for size in (1, 2, 3, 8)] == [7, 3, 2, 1]
+
+
+class Odd(nn.Module):
+    """A network with batch norm, and a parameter that no output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.norm, self.unused = nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Linear(1, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.norm(self.used(images))
+
+
+def test_unused_parameters_are_frozen_and_a_trial_leaves_no_trace() -> None:
+    network = Odd()
+    network.norm.running_mean.fill_(3.0)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    world_module._freeze_unused(network, torch.rand(2, 1, 3, 3))
+    frozen = {name for name, value in network.named_parameters() if not value.requires_grad}
+    assert frozen == {"unused.weight", "unused.bias"}
+    assert all(value.grad is None for value in network.parameters())
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize(
+    ("error", "same"),
+    [
+        (UserError("a"), True),
+        (RunError("b"), True),
+        (MemoryError("c"), True),
+        (KeyError("d"), False),
+    ],
+)
+def test_errors_that_are_explained_travel_as_they_are(error: Exception, same: bool) -> None:
+    sent = world_module._sendable(error)
+    assert (sent is error) is same
+    if not same:  # another's class may be unknown there, or not be picklable
+        assert type(sent) is RuntimeError and str(sent) == "KeyError('d')"
+
+
+def on_two_ranks() -> dict[str, Any]:
+    """What a world of two does, as one of them sees it."""
+    found: dict[str, Any] = {}
+    world = join("cpu", 60)
+    found["place"] = (world.rank, world.size, world.local_rank, world.local_size, world.is_main)
+    found["peers"] = world.gather((os.getpid(), world.peers))
+    called = []
+
+    def work() -> list[int]:
+        called.append(world.rank)
+        return [40 + world.rank]
+
+    def fail() -> None:
+        raise errors[0]
+
+    found["on_main"] = (world.on_main(work), called)
+    errors: list[Exception] = [UserError("bad"), ZeroDivisionError("broken")]
+    found["errors"] = []
+    while errors:
+        try:
+            world.on_main(fail)
+        except Exception as error:
+            found["errors"].append(repr(error))
+        errors.pop(0)
+
+    values = torch.tensor([1.0, 2.0]) * (1 + 9 * world.rank)
+    values.requires_grad_()
+    total = sum_over_ranks(values)
+    (total * (world.rank + 1)).sum().backward()
+    found["sum"] = (total.tolist(), values.grad.tolist())
+    with local_only():
+        found["local"] = sum_over_ranks(values).tolist()
+    found["after"] = sum_over_ranks(torch.ones(1)).tolist()
+
+    torch.manual_seed(3)
+    network = Odd()
+    replica = world.replicate(network, torch.rand(2, 1, 4, 4))
+    assert isinstance(replica, DistributedDataParallel) and replica.module is network
+    found["clean"] = all(p.grad is None or not p.grad.any() for p in network.parameters())
+    network.norm.running_mean.fill_(5.0 + 10 * world.rank)
+    images = torch.full((2, 1, 4, 4), 1.0 + world.rank)
+    images[0] = 0
+    gradients = []
+    for alone in (True, False):
+        network.zero_grad()
+        with without_sync(replica) if alone else local_only():
+            replica(images)[:, 0].square().mul(images[:, 0]).sum().backward()
+        gradients.append(network.norm.bias.grad[0].item())
+    found["gradients"] = gradients
+    found["buffer"] = network.norm.running_mean[0].item()
+    del replica, network
+    leave(world)
+    return found
+
+
+def test_two_ranks_agree(ranks: Ranks) -> None:
+    one, two = ranks.run(2, on_two_ranks)
+    assert one["place"] == (0, 2, 0, 2, True) and two["place"] == (1, 2, 1, 2, False)
+    (first, others), (second, ours) = one["peers"]
+    assert one["peers"] == two["peers"] and (others, ours) == ((second,), (first,))
+    assert one["on_main"] == ([40], [0]) and two["on_main"] == ([40], [])
+    assert one["errors"] == ["UserError('bad')", "ZeroDivisionError('broken')"]
+    assert two["errors"] == ["UserError('bad')", "RuntimeError(\"ZeroDivisionError('broken')\")"]
+    # 1 + 10, 2 + 20; the gradient is the sum of both ranks' factors, 1 and 2
+    assert one["sum"] == two["sum"] == ([11.0, 22.0], [3.0, 3.0])
+    assert (one["local"], two["local"]) == ([1.0, 2.0], [10.0, 20.0])
+    assert one["after"] == two["after"] == [2.0]
+    assert one["clean"] and two["clean"]
+    assert one["buffer"] < 6 < 10 < two["buffer"]  # rank 0's are not broadcast
+    (own, mean), (other, other_mean) = one["gradients"], two["gradients"]
+    assert own != other
+    assert mean == other_mean == pytest.approx((own + other) / 2)

@@ -1,0 +1,130 @@
+"""report.html and samples.png in the folder of a run."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from tests.conftest import make_set
+from tests.evaluation.examples import CPU
+from tests.evaluation.report.test_page import Parsed
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
+from unet_ddp.evaluation.report.write import write_report, write_reports, write_samples
+from unet_ddp.network.architecture import build_network, choose_architecture
+from unet_ddp.runs import checkpoint
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run's folder with all that the report reads."""
+    torch.manual_seed(1)
+    architecture = choose_architecture("unet", None, channels=3, num_classes=2, width=2)
+    content = {
+        "model": build_network(architecture).state_dict(),
+        "architecture": architecture.to_dict(),
+        "labels": Labels((0, 255)).to_dict(),
+        "preprocessing": Preprocessing.for_images(3, scale=1).to_dict(),
+        "best": {"score": 0.75, "epoch": 1},
+        "config": {"resize_masks": True},
+    }
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    checkpoint.save(folder / "best.pt", content)
+    with (folder / "metrics.csv").open("w", encoding="utf-8") as file:
+        csv.writer(file).writerows([["epoch", "loss"], [1, 1.5], [2, 1.0], [3, 0.5]])
+    (folder / "config.yaml").write_text(yaml.safe_dump({"epochs": 3}), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> list[Pair]:
+    """Nine pairs, one of them with a mask of another size."""
+    make_set(tmp_path, 9)
+    mask = tmp_path / "masks" / "ax.png"
+    Image.open(mask).resize((64, 48), Image.Resampling.NEAREST).save(mask)
+    return find_pairs(tmp_path / "imgs", tmp_path / "masks")
+
+
+def test_a_report_has_what_the_run_has(folder: Path, pairs: list[Pair]) -> None:
+    path = write_report(folder, pairs, World(), notes=["a note"], workers=0)
+    assert path == folder / "report.html"
+    page = Parsed(path.read_text(encoding="utf-8"))
+    assert page.texts_of("h1") == ["my run"]
+    facts = dict(zip(page.texts_of("dt"), page.texts_of("dd"), strict=True))
+    assert facts["validation Dice"] == "0.7500 (epoch 2 of 3)"
+    assert facts["network"].startswith("classic U-Net of width 2") and "Dice" not in facts
+    assert set(facts) == {
+        "validation Dice", "IoU", "calibration error", "best threshold", "network",
+    }  # fmt: skip
+    assert "a note" in page.texts_of("p") and "Loss" in page.texts_of("h3")
+    assert any(
+        text.startswith("Over 9 images at the network's scale") for text in page.texts_of("p")
+    )
+    assert len([attrs for attrs in page.all("li") if attrs.get("class") == "card"]) == 9
+    assert page.texts_of("td")[-1] == "3"
+    first = path.read_bytes()
+    write_report(folder, pairs, World(), notes=["a note"], workers=0)
+    assert path.read_bytes() == first
+
+
+def test_without_images_or_a_network_it_has_the_curves(folder: Path, pairs: list[Pair]) -> None:
+    page = Parsed(write_report(folder, [], World()).read_text(encoding="utf-8"))
+    assert page.texts_of("h2") == ["Epochs", "Configuration"]
+    assert page.texts_of("dd")[0] == "0.7500 (epoch 2 of 3)"
+    for name in ("best.pt", "config.yaml"):
+        (folder / name).unlink()
+    page = Parsed(write_report(folder, pairs, World()).read_text(encoding="utf-8"))
+    assert page.texts_of("h2") == ["Epochs"] and not page.texts_of("dd")
+
+
+def test_without_metrics_the_epochs_are_not_counted(folder: Path) -> None:
+    (folder / "metrics.csv").unlink()
+    page = Parsed(write_report(folder, [], World()).read_text(encoding="utf-8"))
+    assert page.texts_of("dd")[0] == "0.7500 (epoch 2)" and page.texts_of("h2") == ["Configuration"]
+
+
+def test_samples_show_image_truth_and_prediction(folder: Path, pairs: list[Pair]) -> None:
+    path = write_samples(folder, pairs, CPU)  # the first mask is resized, as in the run
+    assert path == folder / "samples.png"
+    picture = np.asarray(Image.open(path))
+    assert picture.shape == (4 * 24 + 3 * 4, 3 * 32 + 2 * 4, 3)  # 4 pixels between pictures
+    for row, pair in enumerate(pairs[:8:2]):  # 4 of the 9, from the first on
+        assert (picture[28 * row :][:24, :32] == np.asarray(Image.open(pair.image))).all()
+    assert write_samples(folder, [], CPU) is None
+    (folder / "best.pt").unlink()
+    assert write_samples(folder, pairs, CPU) is None
+
+
+@pytest.mark.parametrize("name", ["report.html", "samples.png"])
+def test_a_file_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(
+    folder: Path, pairs: list[Pair], name: str
+) -> None:
+    log: list[str] = []
+    write_reports(folder, pairs[1:], World(), 0, log.append)
+    best = folder / "best.pt"
+    assert log == [
+        f"best: epoch 2, validation Dice 0.7500; {best}",
+        f"samples: {folder / 'samples.png'} (image, truth, prediction)",
+        f"report: {folder / 'report.html'}",
+    ]
+    (folder / name).unlink()
+    (folder / name).mkdir()  # in the way
+    with pytest.raises(UserError, match=name):
+        if name == "report.html":
+            write_report(folder, [], World())
+        else:
+            write_samples(folder, pairs[1:], CPU)
+    log.clear()
+    write_reports(folder, pairs[1:], World(), 0, log.append)
+    assert log[-1].startswith("warning: ") and name in log[-1]
+    assert log[-1].endswith(f"write it later with python -m unet_ddp report {folder}")

@@ -1,0 +1,71 @@
+"""The validation pairs of a run, found again from its checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import data_flags, make_set
+from unet_ddp.cli import parse_train
+from unet_ddp.data.checks.check import prepare_data
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.pairs import Pair
+from unet_ddp.errors import UserError
+from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
+from unet_ddp.runs.resume import split_fingerprint
+
+LABELS = Labels((0, 255))
+
+
+def no_progress(files: Any, total: int) -> Any:
+    return files
+
+
+def find(content: dict[str, Any]) -> list[Pair]:
+    return rebuild(content, Path("best.pt"), LABELS, progress=no_progress)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_set(tmp_path, 10)
+
+
+def settings(folder: Path, **changes: Any) -> dict[str, Any]:
+    paths = {"images": str(folder / "imgs"), "masks": str(folder / "masks")}
+    return {**paths, "validation": 30.0, "seed": 5, "wandb": True, **changes}
+
+
+def test_pairs_are_those_of_the_run(folder: Path) -> None:
+    argv = [*data_flags(folder), "--validation", "30", "--seed", "5"]
+    data = prepare_data(parse_train(argv).data, seed=5, progress=no_progress)
+    content = {"config": settings(folder), "names": split_fingerprint(data.split)}
+    assert find(content) == data.split.validation and len(data.split.validation) == 3
+    del content["names"]  # as in the first version's checkpoints
+    assert find(content) == data.split.validation
+    other = {**content, "config": settings(folder, seed=6)}
+    assert find(other) != data.split.validation
+
+
+def test_what_cannot_be_rebuilt_is_an_error_that_names_the_flags(folder: Path) -> None:
+    def message(content: dict[str, Any]) -> str:
+        with pytest.raises(UserError) as caught:
+            find(content)
+        assert str(caught.value).startswith("best.pt") and "--images and --masks" in str(
+            caught.value
+        )
+        return str(caught.value)
+
+    assert "does not say" in message({})
+    assert "no validation" in message({"config": settings(folder, validation=0.0)})
+    assert "have changed" in message({"config": settings(folder), "names": "others"})
+    shutil.rmtree(folder / "imgs")
+    assert "imgs" in message({"config": settings(folder)})
+
+
+def test_a_run_that_resized_masks_says_so() -> None:
+    assert resizes_masks({"config": {"resize_masks": True}})
+    assert not resizes_masks({"config": {"resize_masks": False}})
+    assert not resizes_masks({"config": {}}) and not resizes_masks({})

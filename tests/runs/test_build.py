@@ -1,0 +1,273 @@
+"""What a run trains: the network, its first weights, its state, and what is saved of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.tiny import make_data
+from unet_ddp import __version__
+from unet_ddp.config import LaunchConfig, NetworkConfig, OptimizationConfig, RunConfig, TrainConfig
+from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.loaders import Loaders, build_loaders
+from unet_ddp.data.preprocessing import PixelRange, Preprocessing
+from unet_ddp.distributed.world import World
+from unet_ddp.network.architecture import Architecture, build_network
+from unet_ddp.runs import build
+from unet_ddp.runs.build import (
+    build_state,
+    choose_model,
+    describe_model,
+    describe_run,
+    settle_batch_size,
+)
+from unet_ddp.runs.resume import Resumed, split_fingerprint
+from unet_ddp.runs.weights import SavedModel
+from unet_ddp.training.state import TrainState
+
+WORLD = World()
+CONFIG = TrainConfig(
+    network=NetworkConfig(width=2),
+    optimization=OptimizationConfig(epochs=3, batch_size=2, seed=5, learning_rate=0.1, warmup=10.0),
+    run=RunConfig(load="x.pt"),
+    launch=LaunchConfig(workers=0),
+)
+PLAIN = Architecture("unet", 3, 2, None, 2, False)
+
+
+def with_options(**options: Any) -> TrainConfig:
+    return replace(CONFIG, optimization=replace(CONFIG.optimization, **options))
+
+
+def build_run(
+    config: TrainConfig = CONFIG, data: Any = None, resumed: Resumed | None = None,
+    world: World = WORLD,
+) -> tuple[build.Model, Loaders, TrainState]:  # fmt: skip
+    data, resumed = data or make_data(), resumed or Resumed()
+    model = choose_model(config, data, resumed, world)
+    loaders = build_loaders(config, data, image_format=model.preprocessing.format, world=world)
+    return model, loaders, build_state(config, model, data, resumed, loaders, world)
+
+
+# -- the model ----------------------------------------------------------------------------------
+
+
+def test_a_new_run_s_model_is_that_of_the_flags() -> None:
+    config = with_options(dice_weight=2.0, cross_entropy_weight=3.0, class_weights=(1.0, 4.0))
+    data = make_data(
+        format=ImageFormat(4, "uint16", 7.0), range=PixelRange(1, 9, (0.5,) * 4, (0.1,) * 4)
+    )
+    model = choose_model(config, data, Resumed(), WORLD)
+    assert model.architecture == replace(PLAIN, channels=4)
+    assert model.preprocessing == Preprocessing(4, (0.5,) * 4, (0.1,) * 4, 1.0, "uint16", 1, 9, 7.0)
+    assert model.notes == []
+    loss = model.loss
+    assert (loss.dice_weight, loss.cross_entropy_weight) == (2.0, 3.0)
+    assert loss.class_weights is not None and loss.class_weights.tolist() == [1.0, 4.0]
+    assert model.precision.dtype == torch.float32
+    half = choose_model(with_options(amp_dtype="bfloat16"), data, Resumed(), WORLD)
+    assert half.precision.dtype == torch.bfloat16
+    full = choose_model(with_options(amp=False, amp_dtype="bfloat16"), data, Resumed(), WORLD)
+    assert full.precision.dtype == torch.float32
+    network = NetworkConfig(model="fpn", encoder="resnet18")
+    chosen = choose_model(replace(CONFIG, network=network), data, Resumed(), WORLD).architecture
+    assert chosen == Architecture("fpn", 4, 2, "resnet18")
+    bilinear = NetworkConfig(width=8, bilinear=True)
+    chosen = choose_model(replace(CONFIG, network=bilinear), data, Resumed(), WORLD).architecture
+    assert chosen == Architecture("unet", 4, 2, None, 8, True)
+
+
+def test_a_resumed_run_s_model_is_the_checkpoint_s() -> None:
+    architecture = Architecture("unet", 3, 2, None, 6, True)
+    preprocessing = Preprocessing(3, (0.1,) * 3, (0.2,) * 3, 0.25)
+    resumed = Resumed(
+        {"architecture": architecture.to_dict(), "preprocessing": preprocessing.to_dict()}
+    )
+    model = choose_model(CONFIG, make_data(), resumed, WORLD)
+    assert (model.architecture, model.preprocessing) == (architecture, preprocessing)
+
+
+def test_given_weights_bring_their_network_and_their_normalisation() -> None:
+    architecture = Architecture("unet", 3, 7, None, 6, True)
+    theirs = Preprocessing(3, (0.1,) * 3, (0.2,) * 3, 0.25, nodata=3.0)
+    weights = SavedModel({}, architecture, None, theirs, [])
+    config = replace(CONFIG, data=replace(CONFIG.data, scale=0.5))
+    model = choose_model(config, make_data(), Resumed(weights=weights), WORLD)
+    assert model.architecture == replace(architecture, num_classes=2)
+    assert model.preprocessing == replace(theirs, scale=0.5, nodata=None)
+    assert model.notes == ["network as in x.pt"]
+    for data in (make_data(format=ImageFormat(1)), make_data(format=ImageFormat(3, "uint16"))):
+        model = choose_model(config, data, Resumed(weights=weights), WORLD)
+        assert model.architecture.channels == data.format.channels
+        assert model.preprocessing == Preprocessing.for_data(data.format, None, scale=0.5)
+    unknown = replace(weights, architecture=None)
+    model = choose_model(config, make_data(), Resumed(weights=unknown), WORLD)
+    assert model.architecture == PLAIN and model.notes == []
+
+
+def test_no_probe_is_built_for_a_batch_size_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = choose_model(CONFIG, make_data(), Resumed(), WORLD)
+    monkeypatch.setattr(build, "BatchSizeProbe", None)
+    assert settle_batch_size(CONFIG, model, make_data(), Resumed(), WORLD) is CONFIG
+
+
+@pytest.mark.parametrize("crop", [None, (64, 48)])
+def test_auto_is_settled_with_a_probe_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, crop: tuple[int, int] | None
+) -> None:
+    asked: list[Any] = []
+
+    def settle(self: Resumed, config: TrainConfig, probe: Any, world: World, *, count: int) -> Any:
+        asked.extend((config, probe, count))
+        return with_options(batch_size=3)
+
+    monkeypatch.setattr(Resumed, "settle_batch_size", settle)
+    data = make_data(crop_size=crop)
+    for ema, checkpointing in ((0.0, False), (0.9, True)):
+        config = with_options(batch_size="auto", ema=ema)
+        config = replace(config, network=replace(config.network, checkpointing=checkpointing))
+        model = choose_model(config, data, Resumed(), WORLD)
+        asked.clear()
+        settled = settle_batch_size(config, model, data, Resumed(), WORLD)
+        assert settled.optimization.batch_size == 3
+        assert asked[0] is config and asked[2] == 6
+        probe = asked[1]
+        assert (probe.architecture, probe.preprocessing) == (
+            model.architecture,
+            model.preprocessing,
+        )
+        assert (probe.loss, probe.precision) == (model.loss, model.precision)
+        assert probe.size == (crop or (32, 40))
+        assert (probe.checkpointing, probe.has_average) == (checkpointing, ema > 0)
+
+
+# -- the state ----------------------------------------------------------------------------------
+
+
+def test_the_first_weights_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    _, _, state = build_run()
+    torch.manual_seed(CONFIG.optimization.seed)
+    for name, value in build_network(PLAIN).state_dict().items():
+        assert torch.equal(state.network.state_dict()[name], value), name
+    assert state.replica is state.network
+    assert state.seed == 5
+    _, _, other = build_run(with_options(seed=6))
+    assert not torch.equal(other.network.outc.conv.weight, state.network.outc.conv.weight)
+
+
+def test_the_state_is_that_of_the_settings() -> None:
+    _, loaders, state = build_run(with_options(ema=0.75, weight_decay=0.3))
+    assert loaders.sampler.steps == state.steps_per_epoch == 3  # 6 images
+    schedule = state.schedule
+    assert (schedule.highest, schedule.steps, schedule.warmup) == (0.1, 9, 0.1)
+    assert state.optimizer.defaults["weight_decay"] == 0.3 and state.optimizer.defaults["fused"]
+    assert state.average is not None and state.average.decay == 0.75
+    assert state.compiled is None
+    assert state.sums.dtype == torch.float64 and state.sums.tolist() == [0, 0, 0]
+    assert (state.done, state.threshold) == (0, None)
+    assert build_run()[2].average is None
+
+
+def test_each_rank_s_random_layers_have_a_seed_of_their_own() -> None:
+    seeds = [build_run(world=World(rank, 3))[2].seed for rank in range(3)]
+    assert seeds == [15, 16, 17]
+    others = [build_run(with_options(seed=6), world=World(rank, 3))[2].seed for rank in range(3)]
+    assert set(seeds).isdisjoint(others)
+
+
+@pytest.mark.parametrize(
+    ("crop", "smallest", "side"),
+    [(None, (32, 400), (64, 256)), ((96, 128), (32, 32), (96, 128))],
+)
+def test_ddp_is_tried_on_images_of_about_the_run_s_size(
+    monkeypatch: pytest.MonkeyPatch, crop: Any, smallest: Any, side: tuple[int, int]
+) -> None:
+    examples = []
+    monkeypatch.setattr(
+        World, "replicate", lambda self, network, example: examples.append(example) or network
+    )
+    build_run(data=make_data(crop_size=crop, smallest=smallest))
+    assert [tuple(example.shape) for example in examples] == [(2, 3, *side)]
+
+
+def test_given_weights_are_loaded_and_pretrained_ones_are_not_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def watched(architecture: Architecture, **how: Any) -> Any:
+        asked.append(how)
+        return build_network(architecture)
+
+    monkeypatch.setattr(build, "build_network", watched)
+    config = replace(CONFIG, network=replace(CONFIG.network, encoder_weights="imagenet"))
+    build_run(config)
+    assert asked == [
+        {"encoder_weights": "imagenet"},  # into the cache, on the main process
+        {"encoder_weights": "imagenet", "checkpointing": False},
+    ]
+    torch.manual_seed(9)
+    given = build_network(PLAIN).state_dict()
+    asked.clear()
+    weights = SavedModel(given, PLAIN, None, None, [])
+    _, _, state = build_run(config, resumed=Resumed(weights=weights))
+    assert asked == [{"encoder_weights": None, "checkpointing": False}]
+    assert all(torch.equal(state.network.state_dict()[name], given[name]) for name in given)
+
+
+def test_a_resumed_state_is_restored_with_the_new_weight_decay() -> None:
+    model, loaders, state = build_run()
+    state.epoch, state.best = 2, 0.5
+    about = describe_model(CONFIG, model, make_data(), loaders, WORLD)
+    resumed = Resumed({**about, **state.state_dict()})
+    changed = with_options(weight_decay=0.7, seed=8)
+    _, _, restored = build_run(changed, resumed=resumed)
+    assert (restored.epoch, restored.best) == (2, 0.5)
+    assert torch.equal(restored.network.outc.conv.weight, state.network.outc.conv.weight)
+    assert [group["weight_decay"] for group in restored.optimizer.param_groups] == [0.7]
+
+
+# -- what is saved and said -----------------------------------------------------------------------
+
+
+def test_a_checkpoint_describes_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    config, data, world = with_options(accumulate=2, batch_size=1), make_data(), World(size=3)
+    model, loaders, _ = build_run(config, data)
+    about = describe_model(config, model, data, loaders, world)
+    assert about == {
+        "unet_ddp": __version__,
+        "architecture": PLAIN.to_dict(),
+        "labels": data.labels.to_dict(),
+        "preprocessing": model.preprocessing.to_dict(),
+        "config": config.to_dict(),
+        "names": split_fingerprint(data.split),
+        "images_per_step": 6,
+        "world_size": 3,
+        "launch": None,
+        "made_with": {"torch": str(torch.__version__), "threads": torch.get_num_threads()},
+    }
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert describe_model(config, model, data, loaders, world)["launch"] == f"agent {os.getppid()}"
+
+
+def test_the_lines_about_a_run() -> None:
+    config = replace(CONFIG, run=RunConfig(checkpoints="here", exp_name="one"))
+    model, loaders, state = build_run(config)
+    lines = describe_run(config, model, state, loaders, World(size=2))
+    count = sum(parameter.numel() for parameter in state.network.parameters())
+    assert lines == [
+        f"network: {PLAIN}; {count / 1e6:.1f} million parameters",
+        f"run: {Path('here/one')}; 3 epochs of 3 steps of 4 images (2 on each of 2 process(es)), "
+        "cpu, float32, 0 reading process(es) each",
+    ]
+    config = with_options(accumulate=3)
+    model, loaders, state = build_run(config)
+    line = describe_run(config, model, state, loaders, WORLD)[1]
+    assert "3 epochs of 1 steps of 6 images (2 on each of 1 process(es), 3 times), cpu" in line

@@ -1,0 +1,313 @@
+"""The start of a run: what a resumed one keeps, what it may change, and what it refuses."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.conftest import make_set
+from tests.ranks import call_main
+from tests.tiny import make_data, make_pairs
+from unet_ddp.config import LaunchConfig, OptimizationConfig, TrainConfig
+from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.data.splits import Split
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
+from unet_ddp.runs import checkpoint
+from unet_ddp.runs import resume as resume_module
+from unet_ddp.runs.resume import Resumed, split_fingerprint
+
+
+def with_options(given: str = "", **options: Any) -> TrainConfig:
+    optimization = replace(OptimizationConfig(), **options)
+    return TrainConfig(optimization=optimization, given=frozenset(given.split()))
+
+
+def saved(per_step: int = 8, **settings: Any) -> Resumed:
+    """A run of so many images per step and these settings."""
+    config = {**TrainConfig().to_dict(), **settings}
+    return Resumed({"config": config, "images_per_step": per_step})
+
+
+def numbers(config: TrainConfig) -> tuple[Any, int, int | None]:
+    options = config.optimization
+    return options.batch_size, options.accumulate, options.images_per_step
+
+
+# -- a new run ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "processes", "expected"),
+    [
+        ({"batch_size": 4}, 2, (4, 1, None)),
+        ({"batch_size": 4, "accumulate": 3}, 2, (4, 3, None)),
+        ({"batch_size": 2, "images_per_step": 16}, 1, (2, 8, None)),
+        ({"batch_size": 2, "images_per_step": 16}, 2, (2, 4, None)),
+        ({"batch_size": 2, "images_per_step": 16}, 4, (2, 2, None)),
+        ({"batch_size": 2, "images_per_step": 16, "accumulate": 8}, 1, (2, 8, None)),
+        ({"batch_size": 4, "images_per_step": 4}, 1, (4, 1, None)),
+        ({"batch_size": "auto", "images_per_step": 6}, 2, ("auto", 1, 6)),
+        ({"batch_size": "auto"}, 2, ("auto", 1, None)),
+    ],
+)
+def test_a_new_run_takes_its_images_per_step(
+    options: dict[str, Any], processes: int, expected: tuple[Any, int, int | None]
+) -> None:
+    config = Resumed().settle(with_options(**options), World(size=processes))
+    assert numbers(config) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"images_per_step": 9, "batch_size": 2}, r"--images-per-step 9: 2 process\(es\) take 4 at once"),
+        ({"images_per_step": 9, "batch_size": "auto"}, r"9: 2 process\(es\) take 2 at once"),
+        (
+            {"images_per_step": 8, "batch_size": 2, "accumulate": 4},
+            r"8 of --batch-size 2 on 2 process\(es\) means --accumulate 2, not 4; leave one",
+        ),
+    ],
+)  # fmt: skip
+def test_images_that_make_no_step_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Resumed().settle(with_options(**options), World(size=2))
+
+
+# -- a resumed run --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("processes", "accumulate", "expected"),
+    [(1, 1, (8, 1, None)), (2, 1, (4, 1, None)), (4, 1, (2, 1, None)), (2, 2, (2, 2, None))],
+)
+def test_the_images_per_step_are_kept_on_any_number_of_processes(
+    processes: int, accumulate: int, expected: tuple[Any, int, int | None]
+) -> None:
+    resumed = saved(8, batch_size=4, accumulate=accumulate)
+    config = resumed.settle(TrainConfig(), World(size=processes))
+    assert numbers(config) == expected
+    note = (
+        f"batch size {expected[0]} on each of {processes} process(es) keeps the run's 8 images per "
+        "step"
+    )
+    assert resumed.notes == ([] if expected[0] == 4 else [note])
+
+
+def test_another_accumulation_is_noted_with_the_images_of_the_statistics() -> None:
+    resumed = saved(8, batch_size=4)
+    config = resumed.settle(with_options("accumulate", accumulate=2), World(size=2))
+    assert numbers(config) == (2, 2, None)
+    assert resumed.notes == [
+        "changed since: accumulate 1 -> 2",
+        "batch size 2 on each of 2 process(es) keeps the run's 8 images per step",
+        "--accumulate 2: batch statistics and Dice are now those of 4 images",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("resumed", "config", "processes", "message"),
+    [
+        (saved(8), TrainConfig(), 3, r"run's 8 images per step can't be divided among 3 processes; use 1, 2, 4, 8 of"),
+        (saved(12, accumulate=2), TrainConfig(), 4, r"12 images .* among 4 processes; use 1, 2, 3, 6 of them"),
+        (saved(9), with_options("batch_size", batch_size="auto"), 2, r"9 images .* use 1, 3, 9 of them"),
+        (saved(8), with_options("images_per_step", images_per_step=4), 1, r"--images-per-step 4: the run takes 8 in"),
+    ],
+)  # fmt: skip
+def test_another_number_of_images_per_step_is_refused(
+    resumed: Resumed, config: TrainConfig, processes: int, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        resumed.settle(config, World(size=processes))
+
+
+def test_the_run_s_own_images_per_step_may_be_given_again() -> None:
+    config = with_options("images_per_step", images_per_step=8)
+    assert numbers(saved(8, batch_size=2).settle(config, World())) == (8, 1, None)
+
+
+def test_auto_is_kept_for_the_probe_with_the_run_s_images() -> None:
+    config = with_options("batch_size", batch_size="auto")
+    resumed = saved(8, batch_size=2, accumulate=2)
+    assert numbers(resumed.settle(config, World(size=2))) == ("auto", 2, 8)
+    assert resumed.notes == []
+
+
+def test_saved_settings_are_used_and_changes_are_noted() -> None:
+    resumed = saved(4, seed=7, weight_decay=0.5, width=16, save_every=3, images="here")
+    given = TrainConfig(given=frozenset({"weight_decay", "save_every", "images", "list"}))
+    config = resumed.settle(given, World())
+    assert config.optimization.seed == 7 and config.network.width == 16
+    assert config.optimization.weight_decay == 1e-4 and config.run.save_every == 0
+    assert resumed.notes == ["changed since: weight_decay 0.5 -> 0.0001"]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "text"),
+    [
+        ("scale", 0.5, "scale 0.5 -> 1.0"),
+        ("width", 16, "width 16 -> 32"),
+        ("model", "fpn", "model fpn -> unet"),
+        ("bilinear", True, "bilinear True -> False"),
+        ("binary", True, "binary True -> False"),
+        ("invert", True, "invert True -> False"),
+    ],
+)
+def test_a_setting_on_which_the_weights_depend_is_fixed(name: str, before: Any, text: str) -> None:
+    resumed = saved(4, **{name: before})
+    with pytest.raises(UserError, match=rf"^--resume: {text}: a run keeps its network, scale and"):
+        resumed.settle(TrainConfig(given=frozenset({name})), World())
+
+
+# -- its data -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Replaces the check of the data set; `data` is what it finds, `asked` how it was called."""
+    found = SimpleNamespace(data=make_data(), asked={})
+
+    def prepare(config: Any, **how: Any) -> Any:
+        found.asked = how
+        return found.data
+
+    monkeypatch.setattr(resume_module, "prepare_data", prepare)
+    return found
+
+
+def content_of(data: Any) -> dict[str, Any]:
+    return {
+        "labels": data.labels.to_dict(),
+        "preprocessing": Preprocessing.for_images(3, scale=1.0).to_dict(),
+        "names": split_fingerprint(data.split),
+    }
+
+
+def test_a_resumed_run_s_data_is_its_own(prepared: SimpleNamespace) -> None:
+    config = replace(with_options(seed=5), launch=LaunchConfig(skip_bad_files=2))
+    world = World(local_size=3)
+    assert Resumed().prepare_data(config, world) is prepared.data
+    assert prepared.asked["labels"] is None
+    assert prepared.asked["seed"] == 5 and prepared.asked["skip_bad"] == 2
+    assert prepared.asked["workers"] == world.cores * 3
+    resumed = Resumed(content_of(prepared.data))
+    assert resumed.prepare_data(config, world) is prepared.data
+    assert prepared.asked["labels"] == Labels((0, 255))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        make_data("abcde", "xy"),
+        make_data("abcdefx", "y"),
+        make_data(format=ImageFormat(1)),
+        make_data(format=ImageFormat(3, "uint16")),
+    ],
+)
+def test_other_images_or_another_split_are_refused(prepared: SimpleNamespace, data: Any) -> None:
+    resumed = Resumed(content_of(prepared.data))
+    prepared.data = data
+    with pytest.raises(UserError, match="--resume: the images or the split differ from those that"):
+        resumed.prepare_data(TrainConfig(), World())
+
+
+def test_class_weights_of_another_number_are_refused(prepared: SimpleNamespace) -> None:
+    with pytest.raises(UserError, match="--class-weights: 3 weights"):
+        Resumed().prepare_data(with_options(class_weights=(1.0, 1.0, 2.0)), World())
+
+
+def test_the_split_s_fingerprint_is_of_names_and_sides() -> None:
+    split = Split(make_pairs("ab"), make_pairs("c"), "by name")
+    expected = hashlib.sha256(b"[['a', 'b'], ['c']]").hexdigest()
+    assert split_fingerprint(split) == expected
+    moved = Split(make_pairs("ab", Path("/elsewhere")), make_pairs("c"), "otherwise")
+    assert split_fingerprint(moved) == expected
+    assert split_fingerprint(Split(make_pairs("a"), make_pairs("bc"), "")) != expected
+    odd = [replace(pair, name="\udcff") for pair in make_pairs("a")]  # no text
+    assert split_fingerprint(Split(odd, [], "")) == hashlib.sha256(b"[['\\udcff'], []]").hexdigest()
+
+
+# -- --batch-size auto ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("resumed", "options", "count", "processes", "asked", "expected"),
+    [
+        (Resumed(), {}, 100, 1, (16, 16), (2, 8, None)),
+        (Resumed(), {}, 100, 3, (5, 5), (1, 5, None)),  # 15 of 16 images
+        (Resumed(), {}, 7, 2, (3, 3), (1, 3, None)),  # no more than there are
+        (Resumed(), {}, 1, 2, (1, 1), (1, 1, None)),
+        (Resumed(), {"images_per_step": 24}, 9, 2, (12, 12), (2, 6, None)),
+        (Resumed(), {"accumulate": 4}, 100, 1, (16, 16), (2, 8, None)),
+        (saved(16), {"images_per_step": 16, "accumulate": 4}, 100, 1, (16, 4), (2, 8, None)),
+        (saved(16), {"images_per_step": 16, "accumulate": 3}, 100, 1, (16, 16), (2, 8, None)),
+    ],
+)
+def test_auto_becomes_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+    resumed: Resumed,
+    options: dict[str, Any],
+    count: int,
+    processes: int,
+    asked: tuple[int, int],
+    expected: tuple[int, int, None],
+) -> None:
+    found = []
+
+    def find(probe: Any, world: World, share: int, *, start: int) -> int:
+        found.append((share, start))
+        return expected[0]
+
+    monkeypatch.setattr(resume_module, "find_batch_size", find)
+    resumed = Resumed(resumed.content)
+    config = with_options(batch_size="auto", **options)
+    probe: Any = None
+    config = resumed.settle_batch_size(config, probe, World(size=processes), count=count)
+    assert found == [asked]
+    assert numbers(config) == expected
+    (note,) = resumed.notes
+    batch, accumulate, _ = expected
+    start = f"batch size auto: {batch} image(s) at once fit on each of {processes} process(es)"
+    more = (
+        f", {accumulate} times per step for {batch * accumulate * processes}; batch statistics and "
+        f"Dice are those of {batch * processes} images"
+    )
+    assert note == start + (more if accumulate > 1 else "")
+
+
+# -- version 0.1 ----------------------------------------------------------------------------------
+
+
+def test_a_run_of_version_0_1_is_continued_and_predicts(tmp_path: Path) -> None:
+    """It was stopped after 6 of 8 steps; the sums are those of its end in version 0.1."""
+    make_set(tmp_path, 10)
+    last = tmp_path / "stopped" / "last.pt"
+    last.parent.mkdir()
+    packed = Path(__file__).parents[1] / "checkpoints" / "last-0.1.pt.gz"
+    last.write_bytes(gzip.decompress(packed.read_bytes()))
+    argv = ["--resume", "--checkpoints", "stopped", "--workers", "0"]
+    status, out, err = call_main("train", argv, str(tmp_path))
+    assert (status, err) == (0, "")
+    assert "1 epochs and 2 steps are done" in out
+    content = checkpoint.load(last)
+    assert (content["position"]["epoch"], content["position"]["step"]) == (2, 0)
+    sums = {name: float(value.double().abs().sum()) for name, value in content["model"].items()}
+    assert sum(sums.values()) == pytest.approx(518.8389176182318, rel=1e-3)
+    assert sums["outc.conv.bias"] == pytest.approx(0.42074204608798027, rel=1e-4)
+    argv = ["imgs/ax.png", "--model", str(last), "--output", "found"]
+    status, _, err = call_main("predict", argv, str(tmp_path))
+    assert (status, err) == (0, "")
+    (mask,) = (path for path in (tmp_path / "found").rglob("*.png"))
+    assert set(np.unique(np.asarray(Image.open(mask)))) <= {0, 255}
+    assert torch.load(last, weights_only=True)["labels"]["values"] == [0, 255]

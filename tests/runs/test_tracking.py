@@ -1,0 +1,320 @@
+"""Lines, metrics.csv and TensorBoard of a run; silent off the main rank."""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.tiny import make_data, make_state
+from unet_ddp.config import LaunchConfig, OptimizationConfig, RunConfig, TrainConfig
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import RunError
+from unet_ddp.metrics.scores import Scores, Validation
+from unet_ddp.runs import tracking
+from unet_ddp.runs.tracking import Tracker, console, show_files
+from unet_ddp.runs.writers import CsvWriter, TensorBoardWriter, score_columns
+from unet_ddp.training.step import StepReport
+
+NAN = math.nan
+
+
+def validation(dice: float = 0.5, threshold: float | None = 0.25) -> Validation:
+    scores = Scores([0.9, dice], [0.8, 0.375], [], [])
+    return Validation(scores, threshold, 0.75 if threshold else None, 0.125)
+
+
+def report(*, finite: bool = True) -> StepReport:
+    return StepReport(torch.tensor([1.5, 0.5, 1.0]), 1e-2, torch.tensor(finite), [0])
+
+
+# -- lines ----------------------------------------------------------------------------------------
+
+
+def test_lines_are_printed_on_the_main_rank_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    console(World())("one\nline \x1b[0m")
+    console(World(1, 2))("silence")
+    assert capsys.readouterr().out == "one\\nline \\x1b[0m\n"
+
+
+def test_files_are_passed_on_behind_a_bar() -> None:
+    assert list(show_files(iter("abc"), 3)) == ["a", "b", "c"]
+
+
+# -- the tracker ----------------------------------------------------------------------------------
+
+
+class Clock:
+    now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(tracking, "time", clock)
+    return clock
+
+
+@contextmanager
+def open_tracker(
+    folder: Path, *, world: World | None = None, state: Any = None, **launch: Any
+) -> Iterator[Tracker]:
+    config = TrainConfig(
+        optimization=OptimizationConfig(epochs=2),
+        run=RunConfig(checkpoints=str(folder)),
+        launch=LaunchConfig(**launch),
+    )
+    loaders: Any = SimpleNamespace(sampler=SimpleNamespace(per_step=3))
+    data = make_data()
+    state = state or make_state()
+    with Tracker(config, data, state, loaders, world or World()) as tracker:
+        yield tracker
+
+
+def test_images_per_second_are_of_training_alone(tmp_path: Path, clock: Clock) -> None:
+    state = make_state()
+    with open_tracker(tmp_path, world=World(size=2), state=state) as tracker:
+        assert tracker.images_per_second == 0
+        clock.now += 50.0  # the first batches of another epoch
+        for _ in range(2):
+            tracker.begin_epoch(state)
+            clock.now += 1.0
+            tracker.step(report(), 1, waited=0.25)
+            assert tracker.images_per_second == 6.0  # 3 images on each of 2 ranks
+            clock.now += 2.0
+            tracker.step(report(), 2, waited=0.75)
+            assert tracker.images_per_second == 4.0
+            assert tracker.data_wait == 0.25
+            clock.now += 1.0  # a GPU does its last steps
+            tracker.end_training()
+            assert tracker.images_per_second == 3.0
+            clock.now += 20.0  # validation
+            assert tracker.images_per_second == 3.0
+            assert tracker.data_wait == 0.1875
+
+
+def test_an_epoch_is_a_line_and_a_row(
+    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = make_state(steps=4)
+    state.epoch, state.step, state.best = 1, 4, 0.25
+    state.sums = torch.tensor([8.0, 2.0, 6.0], dtype=torch.float64)
+    with open_tracker(tmp_path, state=state) as tracker:
+        tracker.log(["one", "two"], [], ["three"])
+        tracker.begin_epoch(state)
+        clock.now += 4.0
+        tracker.step(report(), 7, waited=1.0)
+        tracker.step(report(finite=False), 8, waited=1.0)
+        tracker.end_training()
+        clock.now += 1.0
+        tracker.log_epoch(state, validation())
+    out = capsys.readouterr().out.splitlines()
+    assert out[:3] == ["one", "two", "three"]
+    assert out[3].startswith("warning: step 8 skipped: non-finite gradients; images: a.png")
+    assert out[4:] == [
+        "epoch 2: loss 2.0000, validation Dice 0.5000 (best), 0.7500 at threshold 0.250, "
+        "1.5 images/s, 25% waiting for data, 5.0 s"
+    ]
+    (row,) = csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines())
+    assert row == {
+        "epoch": "2",
+        "step": "8",
+        "learning_rate": str(state.schedule.at(7)),
+        "loss": "2.0",
+        "dice_loss": "0.5",
+        "cross_entropy": "1.5",
+        "validation_dice": "0.5",
+        "validation_iou": "0.375",
+        "threshold": "0.25",
+        "dice_at_threshold": "0.75",
+        "calibration_error": "0.125",
+        "dice_0": "0.9",
+        "dice_255": "0.5",
+        "iou_0": "0.8",
+        "iou_255": "0.375",
+        "skipped_steps": "1",
+        "images_per_second": "1.5",
+        "data_wait": "0.25",
+        "seconds": "5.0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (None, "not validated, "),
+        (validation(0.25), "validation Dice 0.2500, 0.7500 at"),  # no better than before
+        (validation(0.3, None), "validation Dice 0.3000 (best), 0.0 images/s"),
+        (validation(NAN), "validation Dice nan, 0.7500"),
+    ],
+)
+def test_the_line_says_what_validation_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], found: Validation | None, text: str
+) -> None:
+    state = make_state()
+    state.step, state.best = 4, 0.25
+    with open_tracker(tmp_path, state=state) as tracker:
+        tracker.begin_epoch(state)
+        tracker.log_epoch(state, found)
+    assert f"epoch 1: loss 0.0000, {text}" in capsys.readouterr().out
+
+
+def test_other_ranks_are_silent_and_judge_their_steps_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = make_state()
+    state.step = 4
+    with open_tracker(tmp_path, world=World(1, 2), max_bad_steps=2, profile=True) as tracker:
+        tracker.begin_epoch(state)
+        tracker.step(report(finite=False), 1, waited=0.0)
+        tracker.log_epoch(state, None)
+        with pytest.raises(RunError, match="stopped after 2"):
+            tracker.step(report(finite=False), 2, waited=0.0)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_end_of_training_judges_what_a_gpu_has_not_answered(tmp_path: Path) -> None:
+    with open_tracker(tmp_path, max_bad_steps=1) as tracker:
+        tracker._guard._delay = 2
+        tracker.step(report(finite=False), 1, waited=0.0)
+        with pytest.raises(RunError, match="step 1 skipped"):
+            tracker.end_training()
+
+
+def test_a_bar_shows_loss_and_rate_now_and_then(
+    tmp_path: Path,
+    clock: Clock,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    state = make_state()
+    state.epoch = 1
+    with open_tracker(tmp_path, state=state) as tracker:
+        tracker.begin_epoch(state)
+        assert (tracker._bar.total, tracker._bar.n) == (8, 4)
+        clock.now += 0.4
+        tracker.step(report(), 5, waited=0.1)
+        assert not tracker._bar.postfix  # reading a loss waits for a GPU: twice a second at most
+        clock.now += 0.1
+        tracker.step(report(), 6, waited=0.25)
+        assert tracker._bar.n == 6
+        assert tracker._bar.desc == "epoch 2/2: "
+        assert tracker._bar.postfix == "loss 1.5000, rate 1.00e-02, 12.0 images/s, data 50%"
+    assert capsys.readouterr().out == ""
+
+
+def test_a_profile_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_tracker(tmp_path, profile=True) as tracker:
+        for step in range(5):
+            tracker.step(report(), step, waited=0.0)
+    assert capsys.readouterr().out.startswith("profile of 3 steps, ")
+    assert (tmp_path / "profile.json").exists()
+
+
+class BadWriter:
+    def write(self, row: Any, step: int) -> None:
+        raise OSError("disk full")
+
+    def close(self) -> None:
+        raise OSError("disk full")
+
+
+def test_a_full_disk_does_not_end_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    good = SimpleNamespace(write=lambda row, step: written.append(step), close=lambda: None)
+    monkeypatch.setattr(tracking, "open_writers", lambda *_: [BadWriter(), good])
+    state = make_state()
+    state.step = 4
+    with open_tracker(tmp_path, state=state) as tracker:
+        tracker.begin_epoch(state)
+        tracker.log_epoch(state, None)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert lines == [
+        "warning: BadWriter: disk full; this row is lost",
+        "warning: BadWriter: disk full; its last rows are lost",
+    ]
+    assert written == [4]
+
+
+# -- writers --------------------------------------------------------------------------------------
+
+
+def test_columns_of_scores() -> None:
+    assert score_columns(None, ["a", "b"]) == {}
+    row = score_columns(validation(NAN), ["a", "b"])
+    assert list(row) == [
+        "validation_dice", "validation_iou", "threshold", "dice_at_threshold", "calibration_error",
+        "dice_a", "dice_b", "iou_a", "iou_b",
+    ]  # fmt: skip
+    assert (row["validation_dice"], row["dice_b"], row["dice_a"]) == ("", "", 0.9)
+    three = replace(validation(threshold=None), scores=Scores([1, 1, 1], [1, 1, 1], [], []))
+    assert "threshold" not in score_columns(three, ["a", "b", "c"])
+    assert "dice_at_threshold" not in score_columns(three, ["a", "b", "c"])
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_rows_after_the_resumed_step_are_dropped_and_columns_stay(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    first = CsvWriter(path)
+    for step in (5, 10, 15):
+        first.write({"step": step, "dice": step / 10, "old": "x, y"}, step)
+    first.close()
+    with path.open("a") as file:
+        file.write("cut")  # a kill in the middle of a row
+    resumed = CsvWriter(path, after=10)
+    assert [row["step"] for row in rows(path)] == ["5", "10"]
+    resumed.write({"step": 15, "new": 7, "dice": 0.9}, 15)
+    assert rows(path) == [
+        {"step": "5", "dice": "0.5", "old": "x, y"},
+        {"step": "10", "dice": "1.0", "old": "x, y"},
+        {"step": "15", "dice": "0.9", "old": ""},
+    ]
+    assert [found.name for found in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_a_resume_before_the_first_row_starts_with_the_new_columns(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    CsvWriter(path).write({"step": 5, "a": 1}, 5)
+    writer = CsvWriter(path, after=4)
+    assert path.read_text() == ""
+    writer.write({"step": 5, "b": 2}, 5)
+    assert rows(path) == [{"step": "5", "b": "2"}]
+    assert CsvWriter(tmp_path / "new.csv").columns is None
+    assert not (tmp_path / "new.csv").exists()
+
+
+def test_tensorboard_has_the_floats(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    writer = TensorBoardWriter(tmp_path)
+    writer.write({"epoch": 1, "loss": 0.5, "dice": ""}, 4)
+    writer.write({"epoch": 2, "loss": 0.25}, 8)
+    writer.close()
+    (events,) = tmp_path.iterdir()
+    events.rename(tmp_path / "events.out.tfevents.1.host")  # of an earlier second
+    resumed = TensorBoardWriter(tmp_path, after=4)
+    resumed.write({"loss": 0.75}, 8)
+    resumed.close()
+    found = EventAccumulator(str(tmp_path)).Reload()
+    assert found.Tags()["scalars"] == ["loss"]
+    assert [(event.step, event.value) for event in found.Scalars("loss")] == [(4, 0.5), (8, 0.75)]

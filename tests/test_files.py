@@ -1,0 +1,295 @@
+"""A file is replaced whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unet_ddp import files
+from unet_ddp.errors import UserError
+from unet_ddp.files import (
+    cache_folder,
+    check_writable,
+    exit_on_signals,
+    is_alive,
+    register_temporary,
+    remove_stale,
+    remove_temporary,
+    replacing,
+    write_errors,
+    write_text,
+)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_file_is_replaced_when_the_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "x.txt"
+    for text in ("one", "two"):
+        with replacing(path) as temporary:
+            assert temporary.parent == path.parent
+            assert temporary in files._unfinished
+            temporary.write_text(text)
+            assert not path.exists() or path.read_text() == "one"
+        assert path.read_text() == text
+        assert names(path.parent) == {"x.txt"}
+        assert temporary not in files._unfinished
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_an_error_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("old")
+    with pytest.raises(error), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise error
+    assert path.read_text() == "old"
+    assert names(tmp_path) == {"x.txt"}
+    assert files._unfinished == set()
+
+
+def test_permissions_are_those_of_a_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    with replacing(tmp_path / "x"):
+        pass
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "x")]
+    assert modes[0] == modes[1] == 0o666 & ~files._UMASK
+    before = os.umask(0o077)
+    assert os.umask(before) == 0o077
+    assert before == files._UMASK  # reading it has not changed it
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    """Neither one in the file's place nor one that somebody planted for the temporary file."""
+    victim, path = tmp_path / "victim", tmp_path / "x"
+    victim.write_text("untouched")
+    path.symlink_to(victim)
+    with replacing(path) as temporary:
+        assert stat.S_ISREG(temporary.lstat().st_mode)
+        assert temporary.lstat().st_size == 0
+        temporary.write_text("new")
+    assert victim.read_text() == "untouched"
+    assert not path.is_symlink() and path.read_text() == "new"
+    seen = []
+    for _ in range(2):
+        with replacing(path) as temporary:
+            seen.append(temporary.name)
+    assert seen[0] != seen[1]  # can't be guessed
+    assert all(name.startswith(f".x.{os.getpid()}.") and name.endswith(".tmp") for name in seen)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_durable_file_is_flushed_before_and_its_folder_after_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    path, flushed, fsync = tmp_path / "x", [], os.fsync
+
+    def noted(handle: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+        flushed.append((is_folder, path.exists(), os.fstat(handle).st_size if not is_folder else 0))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with replacing(path, durable=durable) as temporary:
+        temporary.write_text("abc")
+    assert flushed == ([(False, False, 3), (True, True, 0)] if durable else [])
+
+
+def test_no_handle_stays_open(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for k in range(3):
+        with replacing(tmp_path / f"{k}", durable=True):
+            pass
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_text_is_utf_8_and_odd_names_are_kept(tmp_path: Path) -> None:
+    write_text(tmp_path / "x", "ä\udcff\n")
+    assert (tmp_path / "x").read_bytes() == b"\xc3\xa4\xff\n"
+
+
+def test_an_error_of_writing_is_one_line() -> None:
+    with (
+        pytest.raises(UserError, match=r"^a/b: can't be written: No space left on device$"),
+        write_errors(Path("a/b")),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with (
+        pytest.raises(UserError, match=r"^a/b: can't be written: odd; use --output$"),
+        write_errors(Path("a/b"), "use --output"),
+    ):
+        raise OSError("odd")
+    with pytest.raises(ValueError, match="other"), write_errors(Path("a")):
+        raise ValueError("other")
+
+
+def test_the_cache_is_the_user_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_folder() == Path("/somewhere/unet_ddp")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert cache_folder() == Path("/home/me/.cache/unet_ddp")
+
+    def homeless() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert cache_folder().name == f"unet_ddp-{os.getuid()}"
+
+
+# -- is this folder writable ----------------------------------------------------------------------
+
+
+def test_a_folder_or_where_it_would_be_made_is_writable(tmp_path: Path) -> None:
+    check_writable(tmp_path, "--output")
+    check_writable(tmp_path / "a" / "b", "--output")
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), "no permission"),
+        (OSError(errno.EROFS, "Read-only file system"), "Read-only file system"),
+    ],
+)
+def test_a_folder_that_is_not_writable_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, reason: str
+) -> None:
+    asked = []
+
+    def refuse(*, dir: Path) -> None:
+        asked.append(dir)
+        raise error
+
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(UserError) as caught:
+        check_writable(tmp_path / "a", "--output")
+    assert str(caught.value) == (
+        f"{tmp_path / 'a'}: can't be written: {reason}; choose another folder with --output"
+    )
+    assert asked == [tmp_path]
+
+
+def test_a_file_in_a_folder_s_place_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.touch()
+    for folder in (path, path / "a" / "b"):
+        with pytest.raises(
+            UserError, match=f": can't be written: {path} is a file; choose another"
+        ):
+            check_writable(folder, "--output")
+
+
+# -- processes and temporary files ----------------------------------------------------------------
+
+
+@pytest.fixture
+def dead() -> int:
+    """The id of a process that has ended."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_zombie_is_not_alive(dead: int) -> None:
+    assert is_alive(os.getpid()) and is_alive(os.getppid())
+    assert not is_alive(dead)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and is a zombie
+    assert not is_alive(child)
+    os.waitpid(child, 0)
+    assert not is_alive(child)
+
+
+def test_systems_without_proc_are_asked_by_a_signal(
+    monkeypatch: pytest.MonkeyPatch, dead: int
+) -> None:
+    def no_proc(*_: object, **__: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", no_proc)
+    assert not is_alive(os.getpid())  # /proc is there and does not know it
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    assert is_alive(os.getpid())
+    assert not is_alive(dead)
+    assert not is_alive(2**70)
+
+
+def test_only_temporary_files_of_dead_processes_and_of_these_files_are_removed(
+    tmp_path: Path, dead: int
+) -> None:
+    stale = f".a.png.{dead}.x1_z.tmp"
+    kept = {
+        f".a.png.{os.getpid()}.x1_z.tmp",  # is being written
+        f".b.png.{dead}.x1_z.tmp",  # of another file
+        f"a.png.{dead}.x1_z.tmp",
+        f".a.png.{dead}.x1_z.tmp.png",
+        ".a.png.x1_z.tmp",
+        "a.png",
+    }
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in {stale, *kept}:
+        (tmp_path / name).touch()
+        (other / name).touch()
+    remove_stale([tmp_path / "a.png", tmp_path / "c.png"])
+    assert names(tmp_path) == {*kept, "other"}
+    assert names(other) == {stale, *kept}
+    remove_stale([other / "a.png", other / "b.png"])
+    assert names(other) == kept - {f".b.png.{dead}.x1_z.tmp"}
+
+
+def test_a_removed_temporary_file_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.touch()
+    register_temporary(path)
+    assert path in files._unfinished
+    for _ in range(2):
+        remove_temporary(path)
+        assert not path.exists() and path not in files._unfinished
+
+
+def test_a_signal_ends_the_process_without_its_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Ended(BaseException):
+        pass
+
+    def end(status: int) -> None:
+        raise Ended(status)
+
+    monkeypatch.setattr(os, "_exit", end)
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in handled}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        exit_on_signals()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with pytest.raises(Ended, match=str(128 + number)), replacing(tmp_path / "x") as one:
+                register_temporary(tmp_path / "gone already")
+                try:
+                    os.kill(os.getpid(), number)
+                finally:
+                    assert not one.exists()
+        assert capfd.readouterr().err == "stopped; continue with --skip-existing\n" * 2
+        assert names(tmp_path) == set()
+    finally:
+        remove_temporary(tmp_path / "gone already")
+        for number, handler in before.items():
+            signal.signal(number, handler)
