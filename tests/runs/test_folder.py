@@ -22,7 +22,7 @@ from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.evaluation.files import FILES as EVALUATION_FILES
+from unet_ddp.evaluation.tables import FILES as EVALUATION_FILES
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs import folder as folder_module
 from unet_ddp.runs.folder import RunFolder
