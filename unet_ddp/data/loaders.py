@@ -132,28 +132,18 @@ class Loaders:
 def build_loaders(
     config: TrainConfig, data: PreparedData, *, image_format: ImageFormat, world: World
 ) -> Loaders:
-    """Return the loaders of this rank; all ranks call it together.
-
-    Args:
-        config: of the run; its batch size is a number.
-        data: the data set, checked and split.
-        image_format: the images' format as the network takes it.
-        world: this rank and the others.
+    """Return the loaders of this rank; the batch size is a number by now.
 
     Raises:
         UserError: there are fewer training images than a step takes.
     """
     options = config.optimization
     assert isinstance(options.batch_size, int)
-    sampler = TrainingSampler(
-        len(data.split.training),
-        options.batch_size * options.accumulate,
-        rank=world.rank,
-        size=world.size,
-        seed=options.seed,
-    )
+    count, per_step = len(data.split.training), options.batch_size * options.accumulate
+    shard = {"rank": world.rank, "size": world.size}
+    sampler = TrainingSampler(count, per_step, **shard, seed=options.seed)
     cache, notes = _open_cache(config, data.labels, image_format, world)
-    dataset = partial(
+    read = partial(
         SegmentationDataset,
         labels=data.labels,
         image_format=image_format,
@@ -161,30 +151,24 @@ def build_loaders(
         resize_masks=config.data.resize_masks,
         cache=cache,
     )
-    loader = partial(
+    load = partial(
         SampleLoader,
         workers=count_workers(world, config.launch.workers),
         pin=world.device.type == "cuda",
         timeout=_READ_TIMEOUT * config.launch.timeout,
     )
-    training = dataset(
-        data.split.training,
-        size=None if data.crop_size else data.smallest,
-        augmentation=Augmentation.for_images(
-            image_format, config.data.augmentation, data.crop_size, seed=options.seed
-        ),
+    augmentation = Augmentation.for_images(
+        image_format, config.data.augmentation, data.crop_size, seed=options.seed
     )
-    validation = None
-    if data.split.validation:
-        validation = loader(
-            dataset(data.split.validation, size=data.one_size),
-            ScoringSampler(len(data.split.validation), rank=world.rank, size=world.size),
-            batch_size=_validation_batch(image_format, data.one_size),
-            unbatch=True,
-        )
-    return Loaders(
-        loader(training, sampler, batch_size=options.batch_size), sampler, validation, notes
-    )
+    size = None if data.crop_size else data.smallest
+    training = read(data.split.training, size=size, augmentation=augmentation)
+    validation, images = None, read(data.split.validation, size=data.one_size)
+    if len(images):
+        batch_size = _validation_batch(image_format, data.one_size)
+        own = ScoringSampler(len(images), **shard)
+        validation = load(images, own, batch_size=batch_size, unbatch=True)
+    loader = load(training, sampler, batch_size=options.batch_size)
+    return Loaders(loader, sampler, validation, notes)
 
 
 def _validation_batch(image_format: ImageFormat, size: tuple[int, int] | None) -> int:
