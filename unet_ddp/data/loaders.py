@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -231,45 +230,3 @@ def _collate(samples: list[Sample | UserError]) -> Sample | UserError:
             return sample
     batch: Sample = default_collate(samples)
     return batch
-
-
-class Prefetcher:
-    """Batches, some of them fetched before they are wanted.
-
-    So that a file that can't be read is known on all ranks before the step that needs it: the
-    step is not begun anywhere, and the run can be saved as it is.
-
-    Args:
-        count: how many batches ahead.
-        stop: is told of the error that ends them.
-    """
-
-    def __init__(
-        self, batches: Iterable[Sample], count: int, stop: Callable[[UserError], None]
-    ) -> None:
-        self.source = iter(batches)
-        self.count = count
-        self.stop = stop
-        self.waiting: deque[Sample] = deque()
-        self.ended = False
-
-    def fill(self) -> None:
-        """Fetch what is missing."""
-        while len(self.waiting) < self.count and not self.ended:
-            try:
-                self.waiting.append(next(self.source))
-            except StopIteration:
-                self.ended = True
-            except UserError as error:
-                self.ended = True
-                self.stop(error)
-
-    def __iter__(self) -> Iterator[Sample]:
-        return self
-
-    def __next__(self) -> Sample:
-        if not self.waiting:
-            self.fill()
-        if not self.waiting:
-            raise StopIteration
-        return self.waiting.popleft()
