@@ -184,22 +184,27 @@ def test_weights_of_another_program_are_scored_at_the_scale_given(
     content = checkpoint.load(here / "checkpoints" / "best.pt")
     torch.save({"module." + key: value for key, value in content["model"].items()}, "plain.pth")
     argv = ["-m", "plain.pth", *GIVEN, "-o", "plain"]
-    assert run(*argv, "--scale", "0.25")["images"] == 10
+    quarter = run(*argv, "--scale", "0.25")
     out = capsys.readouterr().out
     assert (
         out.startswith("model: plain.pth\n  ") and "module." in out and "the checkpoint" not in out
     )
     assert "module." in Path("plain/report.html").read_text(encoding="utf-8")
+    half = run(*argv, "--overwrite")
+    assert quarter["images"] == half["images"] == 10
+    assert quarter["calibration_error"] != half["calibration_error"]
 
 
 def test_the_network_is_scored_as_it_was_trained(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Folding batch norm would change the last bits."""
+    """Folding batch norm would change the last bits, and so would another number of threads."""
+    torch.set_num_threads(2)
     folded: list[Any] = []
     fold = "unet_ddp.prediction.backends.fold_batchnorm"
     monkeypatch.setattr(fold, lambda network: folded.append(network) or network)
     run()
+    assert torch.get_num_threads() == 1
     write_report(here / "checkpoints", find_pairs(Path("imgs"), Path("masks")), World(), workers=0)
     assert not folded
 
