@@ -94,7 +94,7 @@ def with_progress(job: Job, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
 
 
 def print_outcomes(job: Job, outcomes: Iterator[Outcome]) -> tuple[int, int, int]:
-    """Print a line for each of a few images; return how many failed, have one class, were skipped."""
+    """Print the outcomes; return how many images failed, have one class only, and were skipped."""
     failed = single_class = skipped = 0
     for outcome in outcomes:
         failed += bool(outcome.error)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.cost
 
-One process in a group of its own, so that agreeing on signals is a collective; the classic U-Net
+One process in a group of one, so that agreeing on signals is a collective; the classic U-Net
 on drawn images. On: signals heard and agreed on at each step, steps that are not finite guarded
 against and batch norm's statistics restored after them, last.pt written after every --steps.
 """

@@ -98,7 +98,7 @@ def measure(channels: int, width: int, height: int, count: int) -> tuple[str, ..
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the table, each row from a process of its own."""
+    """Print the table, each row from a new process."""
     parser = new_parser(__doc__)
     parser.add_argument("--case", type=int, nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

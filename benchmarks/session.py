@@ -61,7 +61,7 @@ class Session(NamedTuple):
 
 @contextmanager
 def new_session(images: int, flags: Sequence[str], *, grouped: bool = False) -> Iterator[Session]:
-    """Yield a new run on `images` drawn images, in a folder and with a cache of its own.
+    """Yield a new run on `images` drawn images, in a new folder and with an empty cache.
 
     Args:
         images: number of pairs of 240x160 pixels.

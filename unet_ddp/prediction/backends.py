@@ -53,7 +53,7 @@ class TorchBackend:
 
     @torch.inference_mode()
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Return logits (N, num_classes, H, W) float32 of pixels (N, H, W, C) as files hold them."""
+        """Return logits (N, num_classes, H, W) of pixels (N, H, W, C) as files contain them."""
         images = self.preprocessing(pixels.to(self.device, non_blocking=True))  # (N, C, H, W)
         logits: Tensor = self.network(images)
         return logits.float()

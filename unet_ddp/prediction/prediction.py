@@ -19,14 +19,14 @@ from unet_ddp.data.labels import Labels
 Ids = NDArray[np.uint8]
 """Class ids (H, W)."""
 Scores = NDArray[np.float32]
-"""(C, rows, width) logits up to a constant per pixel; for two classes (1, rows, width), their difference."""
+"""(C, rows, width): logits up to a constant per pixel; for two classes (1, …), their difference."""
 Band = tuple[int, Scores]
 """The first row of a band of an image, and the band."""
 
 Value = TypeVar("Value", bound=np.generic)
 
 _SMALL = 1 << 22  # pixels of an image up to which all scores are upsampled at once
-_AT_ONCE = 1 << 18  # pixels of a band of a larger image: a core's cache holds them
+_AT_ONCE = 1 << 18  # pixels of a band of a larger image: they fit into a core's cache
 _IN_MEMORY = 1 << 30  # bytes; larger arrays are in a temporary file
 
 

@@ -202,7 +202,7 @@ class Predictor:
         so that the logits are the same at any time and on any number of processes.
 
         Args:
-            images: pixels (N, H, W, C) at the network's scale, as files hold them, on the CPU.
+            images: pixels (N, H, W, C) at the network's scale, as files contain them, on the CPU.
         """
         size = images.shape[1], images.shape[2]
         if max(size) <= TILE or self._bytes_for(size) < _TOTAL_SHARE * total_memory(self.device):

@@ -39,7 +39,7 @@ class ScaledReader:
     """`source` reduced to `size` (height, width), equal to reducing it whole.
 
     Each new pixel is the mean of its area. Where `p` rows become `q`, groups of `p` rows are
-    reduced independently. If no such group is small, rows are weighted here.
+    reduced independently; without small groups, rows are weighted here.
     """
 
     def __init__(self, source: RowReader, size: tuple[int, int]) -> None:
@@ -148,7 +148,7 @@ class TiffReader:
         """Return the rows `top` to `bottom`, with no-data pixels filled as `read_image` does.
 
         Raises:
-            UserError: they can't be decoded, or hold nan or infinity.
+            UserError: they can't be decoded, or contain nan or infinity.
         """
         with as_user_error(self.path):
             rows = self._decode(top, bottom) if self._mapped is None else self._mapped[top:bottom]

@@ -54,7 +54,7 @@ class Tiling:
         return max(1, int(self.window * (1 - self.overlap)) // self.stride) * self.stride
 
     def along(self, length: int) -> list[Window]:
-        """Return the windows along one side of an image; their weights add up to 1 at each pixel."""
+        """Return the windows along one side of an image; their weights add up to 1 everywhere."""
         last = max(0, -(-(length - self.window) // self.stride) * self.stride)
         starts = [*range(0, last, self.step), last]
         spans = [(start, min(start + self.window, length)) for start in starts]

@@ -23,7 +23,7 @@ from unet_ddp.prediction.streaming import ScaledReader
 
 _PNG_LEVEL = 3  # of zlib: half the time of Pillow's 6, files hardly larger
 _TILE = 256
-_PIXELS = 1 << 18  # of a band: a core's cache holds them
+_PIXELS = 1 << 18  # of a band: they fit into a core's cache
 _LARGEST_OVERLAY = 4096  # pixels; the longer side of a reduced overlay
 
 

@@ -1,7 +1,7 @@
 """PNG files of masks, written in bands.
 
-Kept as our own: Pillow and OpenCV take 14 to 25 ms where this takes 1.5 to 5, and the whole image in
-memory. They try filters and match strings; a mask is runs of one value.
+Kept as our own: Pillow and OpenCV take 14 to 25 ms where this takes 1.5 to 5, and need the whole
+image in memory. They try filters and match strings; a mask is runs of one value.
 """
 
 from __future__ import annotations

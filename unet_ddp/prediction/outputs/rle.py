@@ -22,8 +22,8 @@ def rle_file(path: Path, order: str, num_classes: int) -> ListFile:
     """
     if num_classes != 2:
         raise UserError(
-            f"--rle: its format has two classes, this network has {num_classes}; use --polygons, or "
-            "the masks themselves"
+            f"--rle: its format has two classes, this network has {num_classes}; use --polygons, "
+            "or the masks themselves"
         )
     return ListFile(path, partial(format_row, order=order), header=b"img,rle_mask")
 
