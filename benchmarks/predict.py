@@ -147,7 +147,7 @@ def many_images(folder: Path) -> None:
     def on_each_core() -> None:
         cores = os.cpu_count() or 1
         with one_core_each(cores):
-            list(in_threads(lambda _: forward(), range(IMAGES), cores, ahead=2 * cores))
+            list(in_threads(lambda _: forward(), range(IMAGES), cores))
 
     works = [whole, lambda: [forward() for _ in range(IMAGES)], on_each_core]
     took, *others = measure(works, 3)
