@@ -68,9 +68,9 @@ def train(config: TrainConfig, world: World) -> int:
         about = describe_model(config, model, data, loaders, world)
         world.on_main(lambda: folder.claim(config, data, resumed, about))  # deletes the old run
         tracker = Tracker(config, data, state, loaders, world)
+        lines = describe_run(config, model, state, loaders, world)
+        tracker.log(resumed.notes, data.notes, loaders.notes, model.notes, lines)
         with loaders, tracker, StopSignal(world) as stop:
-            lines = describe_run(config, model, state, loaders, world)
-            tracker.log(resumed.notes, data.notes, loaders.notes, model.notes, lines)
             if resumed.content is None:
                 folder.save(state)  # a kill in the first epoch finds a run to resume
             folder.wait()  # reading processes are forked next, not while a thread writes
@@ -79,14 +79,7 @@ def train(config: TrainConfig, world: World) -> int:
                     train_one_epoch(config, state, loaders, folder, tracker, stop)
                 with explain_out_of_memory(config, world, "validation"):
                     validation = validate(state, loaders, folder, data.labels.num_classes, stop)
-                if stop.reason:
-                    folder.save(state)  # --resume continues at this step
-                    break
-                tracker.log_epoch(state, validation)
-                is_best = state.finish_epoch(validation)
-                folder.save(state, is_best=is_best)
-                if state.epoch < config.optimization.epochs:
-                    stop.check_limit(state.done, config.launch.max_steps)
+                end_epoch(config, state, validation, folder, tracker, stop)
             world.on_main(folder.wait)  # no rank leaves before the file is on the disk
         stop.raise_error()
         world.on_main(lambda: folder.finish(state, stop.reason))
@@ -152,6 +145,25 @@ def validate(
     validation = Validation.from_counts(counts.over_ranks())
     stop.poll_now()  # a validation that was stopped does not count: --resume repeats it
     return validation
+
+
+def end_epoch(
+    config: TrainConfig,
+    state: TrainState,
+    validation: Validation | None,
+    folder: RunFolder,
+    tracker: Tracker,
+    stop: StopSignal,
+) -> None:
+    """Log and save the epoch; if the ranks have stopped in it, save where --resume continues."""
+    if stop.reason:
+        folder.save(state)
+        return
+    tracker.log_epoch(state, validation)
+    is_best = state.finish_epoch(validation)
+    folder.save(state, is_best=is_best)
+    if state.epoch < config.optimization.epochs:
+        stop.check_limit(state.done, config.launch.max_steps)
 
 
 if __name__ == "__main__":

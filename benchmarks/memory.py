@@ -16,21 +16,24 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.timing import new_parser, print_table
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.precision import Precision
-from unet_ddp.training.cost import counting_kept
+from unet_ddp.training.batch_size import counting_saved_bytes
 from unet_ddp.training.losses import DiceCrossEntropy
-from unet_ddp.training.step import Schedule, TrainState, train_epoch
+from unet_ddp.training.prefetch import copy_to_device
+from unet_ddp.training.state import Schedule, TrainState
+from unet_ddp.training.step import train_steps
 
 CASES = ((16, 480, 320, 4), (32, 480, 320, 4), (64, 240, 160, 4))
-"""Width, and the images' width, height and number."""
+"""Width of the network; width, height and number of images."""
 
 
 def resident(*, peak: bool = False) -> int:
-    """Bytes of this process's memory now, or at most since `forget_peak`."""
+    """Return the bytes of this process's memory now, or at most since `forget_peak`."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() if peak else torch.cuda.memory_allocated()
     key = "VmHWM:" if peak else "VmRSS:"
@@ -39,7 +42,7 @@ def resident(*, peak: bool = False) -> int:
 
 
 def forget_peak() -> None:
-    """Begin to look for a peak anew."""
+    """Let the peak be the memory in use now."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     else:
@@ -47,71 +50,70 @@ def forget_peak() -> None:
 
 
 def new_state(width: int) -> TrainState:
-    """A network and its optimizer."""
+    """Return a network of that width and its optimizer."""
     device = pick_device("auto")
     architecture = choose_architecture("unet", None, channels=3, num_classes=2, width=width)
     network = build_network(architecture).to(device)
-    optimizer = torch.optim.AdamW(network.parameters(), fused=True)
     return TrainState(
         network,
         network,
-        optimizer,
+        torch.optim.AdamW(network.parameters(), fused=True),
         Precision(device),
+        DiceCrossEntropy(),
+        Preprocessing.for_images(3, scale=1.0),
+        Schedule(1e-3, 10),
+        steps_per_epoch=10,
         sums=torch.zeros(3, dtype=torch.float64, device=device),
     )
 
 
-def take_steps(state: TrainState, width: int, height: int, count: int, steps: int) -> None:
-    """What train.py does in each step."""
+def take_steps(state: TrainState, size: tuple[int, int], count: int, steps: int = 1) -> None:
+    """Take the steps of train.py on `count` images of `size` (width, height)."""
+    width, height = size
     image = torch.randint(0, 256, (count, height, width, 3), dtype=torch.uint8)
     batch = Sample(image, (image[..., 0] > 127).to(torch.uint8), torch.arange(count))
-    state.step = 0
-    for _ in train_epoch(
-        state, [batch] * steps, DiceCrossEntropy(), Preprocessing.for_images(3, scale=1.0),
-        Schedule(1e-3, steps), steps=steps, clip=1.0,
-    ):  # fmt: skip
+    batch = copy_to_device(batch, state.precision.device)
+    for _ in train_steps(state, iter([batch] * steps), until=state.done + steps, clip=1.0):
         pass
 
 
-def measure(channels: int, width: int, height: int, count: int) -> None:
-    """One row."""
-    take_steps(new_state(channels), 32, 32, count, 1)  # libraries come into memory
+def measure(channels: int, width: int, height: int, count: int) -> tuple[str, ...]:
+    """Return one row."""
+    take_steps(new_state(channels), (32, 32), count)  # libraries come into memory
     before = resident()
     state = new_state(channels)
-    take_steps(state, width, height, count, 1)
-    with counting_kept() as kept:
-        take_steps(state, width, height, count, 1)
-    own = {
-        p.untyped_storage().data_ptr(): p.untyped_storage().nbytes()
-        for p in state.network.parameters()
-    }
-    weights = sum(own.values())
-    activations = sum(size for address, size in kept.items() if address not in own)
-    needed = 4 * weights + activations
+    take_steps(state, (width, height), count)
+    with counting_saved_bytes() as saved:
+        take_steps(state, (width, height), count)
+    storages = [parameter.untyped_storage() for parameter in state.network.parameters()]
+    own = {storage.data_ptr(): storage.nbytes() for storage in storages}
+    weights = 4 * sum(own.values())
+    activations = sum(size for address, size in saved.items() if address not in own)
     forget_peak()
-    take_steps(state, width, height, count, 2)
+    take_steps(state, (width, height), count, steps=2)
     peak = resident(peak=True) - before
-    print(
-        f"| {channels} | {count} of {width}x{height} | {4 * weights / 1e6:.0f} MB | "
-        f"{activations / 1e6:.0f} MB | {peak / 1e6:.0f} MB | {peak / needed:.3f} |",
-        flush=True,
-    )
+    sizes = (f"{size / 1e6:.0f} MB" for size in (weights, activations, peak))
+    ratio = f"{peak / (weights + activations):.3f}"
+    return (str(channels), f"{count} of {width}x{height}", *sizes, ratio)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    """Print the table, each row from a new process."""
+    parser = new_parser(__doc__)
     parser.add_argument("--case", type=int, nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.case:
-        measure(*options.case)
+        print(*measure(*options.case), sep="\t")
         return 0
-    print("| width | images | weights, gradients, moments | kept by autograd | peak | ratio |")
-    print("|---|---|---|---|---|---|", flush=True)
-    for case in CASES:
-        words = ["-m", "benchmarks.memory", "--case", *map(str, case)]
-        subprocess.run([sys.executable, *words], check=True)
+
+    def row(case: tuple[int, ...]) -> list[str]:
+        words = [sys.executable, "-m", "benchmarks.memory", "--case", *map(str, case)]
+        return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.split(
+            "\t"
+        )
+
+    head = ("width", "images", "weights, gradients, moments", "kept by autograd", "peak", "ratio")
+    print_table(head, ([cell.strip() for cell in row(case)] for case in CASES))
     return 0
 
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.ranks [--width 16] [--size 240 160] [--images 8]
 
-What train.py's steps are, on made-up batches; and the share of a step that goes to collectives:
-what it takes longer than the same step of two ranks that do not speak to each other.
+Steps of train.py on random batches; and the share of a step that goes to collectives: what it
+takes longer than the same step of two ranks that do not communicate.
 """
 
 from __future__ import annotations
@@ -17,53 +17,61 @@ from statistics import median
 
 import torch
 
-from benchmarks.timing import ratios
+from benchmarks.timing import Turns, machine, new_parser, print_table
 from tests.ranks import Ranks
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.join import join, leave
-from unet_ddp.distributed.world import World, alone, without_sync
+from unet_ddp.distributed.world import World, local_only, without_sync
 from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.training.losses import DiceCrossEntropy
-from unet_ddp.training.step import Schedule, TrainState, train_epoch
+from unet_ddp.training.state import Schedule, TrainState
+from unet_ddp.training.step import train_steps
 
 WARM_UP = 3
+CASES = {  # ranks, threads of each, whether they communicate
+    "one rank of two threads": (1, 2, True),
+    "two ranks of one thread": (2, 1, True),
+    "two ranks that do not communicate": (2, 1, False),
+}
 
 
-def new_state(world: World, width: int) -> TrainState:
-    """A network as train.py builds it."""
+def new_state(world: World, width: int, steps: int) -> TrainState:
+    """Return a network as train.py builds it, and its optimizer."""
     torch.manual_seed(0)
     architecture = choose_architecture("unet", None, channels=3, num_classes=2, width=width)
     network = synchronise_batchnorm(build_network(architecture), world)
-    replica = world.replicate(network, torch.zeros(2, 3, 64, 64))
-    optimizer = torch.optim.AdamW(network.parameters(), fused=True)
-    return TrainState(network, replica, optimizer, Precision(world.device))
+    return TrainState(
+        network,
+        world.replicate(network, torch.zeros(2, 3, 64, 64)),
+        torch.optim.AdamW(network.parameters(), fused=True),
+        Precision(world.device),
+        DiceCrossEntropy(),
+        Preprocessing.for_images(3, scale=1.0),
+        Schedule(1e-3, steps),
+        steps_per_epoch=steps,
+    )
 
 
-def steps(options: argparse.Namespace, threads: int, speaking: bool) -> list[float]:
-    """Seconds of each of some steps, on whatever world this is."""
+def time_steps(options: argparse.Namespace, threads: int, communicate: bool) -> list[float]:
+    """Return the seconds of each step, on whatever world this is."""
     torch.set_num_threads(threads)
     world = join("cpu", 60)
-    state, loss = new_state(world, options.width), DiceCrossEntropy()
-    count = options.images // world.size
-    width, height = options.size
+    count, (width, height) = options.images // world.size, options.size
     random = torch.Generator().manual_seed(world.rank)
     batch = Sample(
         torch.randint(0, 256, (count, height, width, 3), dtype=torch.uint8, generator=random),
         torch.randint(0, 2, (count, height, width), dtype=torch.uint8, generator=random),
         torch.arange(count),
     )
-    number = options.steps + WARM_UP
+    state = new_state(world, options.width, options.steps + WARM_UP)
     with contextlib.ExitStack() as silence:
-        if not speaking:
-            silence.enter_context(alone())
+        if not communicate:
+            silence.enter_context(local_only())
             silence.enter_context(without_sync(state.replica))
-        reports = train_epoch(
-            state, [batch] * number, loss, Preprocessing.for_images(3, scale=1.0),
-            Schedule(1e-3, number), steps=number, clip=1.0,
-        )  # fmt: skip
+        reports = train_steps(state, itertools.repeat(batch), clip=1.0)
         ends = [time.perf_counter() for _ in reports]
     del state, reports
     leave(world)
@@ -71,9 +79,8 @@ def steps(options: argparse.Namespace, threads: int, speaking: bool) -> list[flo
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    """Print the table."""
+    parser = new_parser(__doc__)
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--size", type=int, nargs=2, default=(240, 160))
     parser.add_argument("--images", type=int, default=8, help="in a step, over all ranks")
@@ -81,26 +88,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args(argv)
     pool = Ranks(2)
-    cases = {
-        "one rank of two threads": (1, 2, True),
-        "two ranks of one thread": (2, 1, True),
-        "two ranks that do not speak": (2, 1, False),
-    }
-    took: dict[str, list[float]] = {name: [] for name in cases}
+    took = {name: Turns() for name in CASES}
     for _ in range(options.turns):
-        for name, (size, threads, speaking) in cases.items():
-            found = pool.run(size, steps, options, threads, speaking)
-            took[name].append(median(map(max, zip(*found, strict=True))))  # the slower rank's
+        for name, (size, threads, communicate) in CASES.items():
+            found = pool.run(size, time_steps, options, threads, communicate)
+            slower = map(max, zip(*found, strict=True))  # of the ranks, in each step
+            took[name].seconds.append(median(slower))
     pool.close()
     one, two, silent = took.values()
-    print(
-        f"width {options.width}, {options.images} images of {options.size[0]}x{options.size[1]} per step\n"
-    )
-    print("| | images/s |\n|---|---|")
-    for name, seconds in took.items():
-        print(f"| {name} | {options.images / median(seconds):.2f} |")
-    print(f"| two ranks over one | {ratios(one, two)} |")
-    print(f"| share of a step in collectives | {1 - median(silent) / median(two):.1%} |")
+    print(machine())
+    print(f"width {options.width}, {options.images} images of {options.size} per step\n")
+    rows = [(name, f"{options.images / turns.median:.2f}") for name, turns in took.items()]
+    rows.append(("two ranks over one", one.over(two)))
+    rows.append(("share of a step in collectives", f"{1 - silent.median / two.median:.1%}"))
+    print_table(("", "images/s"), rows)
     return 0
 
 

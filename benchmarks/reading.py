@@ -2,26 +2,27 @@
 
     python -m benchmarks.reading [--images DIR --masks DIR] [--scale 0.5]
 
-Carvana's form unless told: photographs of 1918x1280 as JPEG, masks as GIF. The plain way: Pillow
+By default Carvana's form: photographs of 1918x1280 as JPEG, masks as GIF. The plain way: Pillow
 decodes, a bicubic resize, a division by 255, torch.from_numpy; the mask decoded and resized by the
 nearest pixel. One thread each.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
-from statistics import median
 
 import cv2
 import numpy as np
 import torch
 from PIL import Image
 
-from benchmarks.timing import draw, machine, ratios, take_turns
+from benchmarks.images import draw
+from benchmarks.timing import machine, new_parser, print_table, take_turns
 from unet_ddp.config import DataConfig
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import SampleCache
@@ -33,7 +34,7 @@ WIDTH, HEIGHT, IMAGES = 1918, 1280, 8  # Carvana's
 
 
 def make_carvana(folder: Path) -> DataConfig:
-    """Photographs and masks of Carvana's form."""
+    """Write photographs and masks of Carvana's form."""
     images, masks = folder / "imgs", folder / "masks"
     images.mkdir()
     masks.mkdir()
@@ -46,7 +47,7 @@ def make_carvana(folder: Path) -> DataConfig:
 
 
 def read_plainly(pair: Pair, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """As most programs of this kind read."""
+    """Read a pair as most programs of this kind do."""
     image = Image.open(pair.image)
     size = int(scale * image.width), int(scale * image.height)
     pixels = np.asarray(image.convert("RGB").resize(size, Image.Resampling.BICUBIC)) / 255.0
@@ -57,10 +58,34 @@ def read_plainly(pair: Pair, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
+def ways_to_read(config: DataConfig, scale: float) -> tuple[int, dict[str, Callable[[], object]]]:
+    """Return the number of pairs, and functions that read all of them."""
+    data = prepare_data(config, seed=0, progress=lambda items, total: items)
+    pairs = [*data.split.training, *data.split.validation][:IMAGES]
+    photo = Augmentation.for_images(data.format, "photo", data.crop_size, seed=0)
+    cache = SampleCache(data.labels, data.format, scale=scale, resize_masks=False)
+    epochs = count()
+
+    def reader(
+        augmentation: Augmentation | None, cache: SampleCache | None = None
+    ) -> Callable[[], object]:
+        samples = SegmentationDataset(
+            pairs, data.labels, data.format, scale=scale, augmentation=augmentation, cache=cache
+        )
+        return lambda: [samples[epoch, k] for epoch in [next(epochs)] for k in range(len(samples))]
+
+    return len(pairs), {
+        "the plain way": lambda: [read_plainly(pair, scale) for pair in pairs],
+        "without augmentation": reader(None),
+        "with --augmentation photo": reader(photo),
+        "from the cache, without": reader(None, cache),
+        "from the cache, with": reader(photo, cache),
+    }
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    """Print the table."""
+    parser = new_parser(__doc__)
     parser.add_argument("--images")
     parser.add_argument("--masks")
     parser.add_argument("--scale", type=float, default=0.5)
@@ -72,56 +97,15 @@ def main(argv: list[str] | None = None) -> int:
         os.environ["XDG_CACHE_HOME"] = home
         folders = DataConfig(images=options.images, masks=options.masks)
         config = folders if options.images else make_carvana(Path(home))
-        show(measure(config, options.scale, options.turns))
-    return 0
-
-
-def measure(config: DataConfig, scale: float, turns: int) -> dict[str, list[float]]:
-    """Seconds per sample of each way of reading, turn by turn."""
-    data = prepare_data(config, seed=0, progress=lambda items, total: items)
-    pairs = [*data.split.training, *data.split.validation][:IMAGES]
-    photo = Augmentation.for_images(data.format, "photo", data.crop_size, seed=0)
-
-    kept = SampleCache(data.labels, data.format, scale=scale, resize_masks=False)
-
-    def dataset(
-        augmentation: Augmentation | None, cache: SampleCache | None = None
-    ) -> SegmentationDataset:
-        return SegmentationDataset(
-            pairs, data.labels, data.format, scale=scale, augmentation=augmentation, cache=cache
-        )
-
-    epochs = iter(range(9999))
-
-    def read(samples: SegmentationDataset) -> None:
-        epoch = next(epochs)
-        for index in range(len(samples)):
-            samples[epoch, index]
-
-    plain, changed = dataset(None), dataset(photo)
-    plain_kept, changed_kept = dataset(None, kept), dataset(photo, kept)
-    works = {
-        "the plain way": lambda: [read_plainly(pair, scale) for pair in pairs],
-        "without augmentation": lambda: read(plain),
-        "with --augmentation photo": lambda: read(changed),
-        "from the cache, without": lambda: read(plain_kept),
-        "from the cache, with": lambda: read(changed_kept),
-    }
-    for work in works.values():
-        work()
-    took = take_turns(list(works.values()), turns)
-    return {
-        name: [s / len(pairs) for s in seconds] for name, seconds in zip(works, took, strict=True)
-    }
-
-
-def show(took: dict[str, list[float]]) -> None:
-    """One table."""
+        pairs, works = ways_to_read(config, options.scale)
+        took = take_turns(works, options.turns)
     print(machine())
-    print("| one reading process | samples/s | over the plain way |\n|---|---|---|")
-    plain = next(iter(took.values()))
-    for name, seconds in took.items():
-        print(f"| {name} | {1 / median(seconds):.1f} | {ratios(plain, seconds)} |")
+    plain = took["the plain way"]
+    print_table(
+        ("one reading process", "samples/s", "over the plain way"),
+        [(name, f"{pairs / turns.median:.1f}", plain.over(turns)) for name, turns in took.items()],
+    )
+    return 0
 
 
 if __name__ == "__main__":

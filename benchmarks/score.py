@@ -1,83 +1,57 @@
 """Validation's images per second, over the bare forward passes of as many images.
 
-    python -m benchmarks.score [--width 16] [--images 60] [--scale 1.0] [--no-cache …]
+    python -m benchmarks.score [--images 60] [--width 16] [--scale 1.0]
 
-Real: what train.py does after an epoch: its loader, one image at a time, confusion and histogram
-counted. The images are 240x160. The two take turns in one process.
+Real: validation of train.py after an epoch: its loader, one image at a time, confusion and
+histogram counted. The images are 240x160. Other flags are train.py's.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-import tempfile
-from pathlib import Path
-from statistics import median
 
 import torch
 
-import train
-from benchmarks.timing import machine, make_images, ratios, take_turns
-from unet_ddp.cli import parse_train
+from benchmarks.session import Session, new_session
+from benchmarks.timing import machine, new_parser, print_table, take_turns
 from unet_ddp.data.dataset import Sample
-from unet_ddp.distributed.join import join, leave
-from unet_ddp.distributed.stop_signal import StopSignal
-from unet_ddp.runs.folder import RunFolder
-from unet_ddp.runs.resume import open_run
-from unet_ddp.training.step import _to_device
+from unet_ddp.training.prefetch import copy_to_device
 
 
 @torch.inference_mode()
-def bare(run: train.Run, batch: Sample, count: int) -> None:
-    """`count` forward passes of one image that lies on the device as the network takes it."""
-    state = run.model.state
-    images = run.model.preprocessing(_to_device(batch, run.world.device)[0])
-    state.scored.eval()
+def validate_bare(session: Session, batch: Sample, count: int) -> None:
+    """Take `count` forward passes of one image that lies on the device as the network takes it."""
+    state = session.state
+    images = state.preprocess(copy_to_device(batch, session.world.device).image)
+    network = state.validated.eval()
     for _ in range(count):
         with state.precision.autocast():
-            state.scored(images)
-    if run.world.device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def real(run: train.Run) -> None:
-    """As after an epoch."""
-    with StopSignal(run.world) as preemption:
-        train.score(run, preemption)
+            network(images)
+    session.synchronise()
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--width", type=int, default=16)
+    """Print the table."""
+    parser = new_parser(__doc__)
     parser.add_argument("--images", type=int, default=60, help="to score in a turn")
     parser.add_argument("--turns", type=int, default=9)
-    options, more = parser.parse_known_args(argv)
-    with tempfile.TemporaryDirectory() as home:
-        os.environ["XDG_CACHE_HOME"] = home
-        words = [
-            *make_images(Path(home) / "data", 2 * options.images), "--validation", "50",
-            "--width", str(options.width), "--cache", "--checkpoints", f"{home}/run", *more,
-        ]  # fmt: skip
-        world = join("auto", 60)
-        config = parse_train(words)
-        with RunFolder(config.folder, writes=True) as folder:
-            run = train.begin(config, world, folder, open_run(config, folder))
-            assert run.validation is not None
-            count, batch = len(run.data.split.validation), next(iter(run.validation))
-            works = [lambda: real(run), lambda: bare(run, batch, count)]
-            take_turns(works, 1)
-            took = take_turns(works, options.turns)
-            run.tracker.close()
-            run.close()
-        leave(world)
+    options, flags = parser.parse_known_args(argv)
+    flags = ["--validation", "50", "--width", "16", "--cache", *flags]
+    with new_session(2 * options.images, flags) as session:
+        assert session.loaders.validation is not None
+        count = len(session.data.split.validation)
+        batch = next(iter(session.loaders.validation))
+        took = take_turns(
+            {
+                "real": session.validate,
+                "bare forward passes": lambda: validate_bare(session, batch, count),
+            },
+            options.turns,
+        )
     print(machine())
-    print("| scoring | images/s |\n|---|---|")
-    for name, turns in zip(("real", "bare forward passes"), took, strict=True):
-        print(f"| {name} | {count / median(turns):.2f} |")
-    print(f"| real over bare | {ratios(took[1], took[0])} |")
+    rows = [(name, f"{count / turns.median:.2f}") for name, turns in took.items()]
+    rows.append(("real over bare", took["bare forward passes"].over(took["real"])))
+    print_table(("scoring", "images/s"), rows)
     return 0
 
 

@@ -1,37 +1,59 @@
-"""What the benchmarks share: works that take turns, and images to work on."""
+"""Times of works that take turns, and the table they are printed in."""
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-
-import numpy as np
-import torch
-from PIL import Image
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 
-def take_turns(works: Sequence[Callable[[], object]], times: int) -> list[list[float]]:
-    """Seconds of each work, turn by turn: a noisy machine disturbs all of them alike."""
-    took: list[list[float]] = [[] for _ in works]
-    for turn in range(times):
-        order = list(zip(works, took, strict=True))
-        for work, seconds in order if turn % 2 == 0 else reversed(order):
-            began = time.perf_counter()
-            work()
-            seconds.append(time.perf_counter() - began)
+@dataclass
+class Turns:
+    """The times that one work took, turn by turn."""
+
+    seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    """Seconds of all cores in this process, which other programs disturb less."""
+
+    @property
+    def median(self) -> float:
+        """The median of `seconds`."""
+        return statistics.median(self.seconds)
+
+    def over(self, other: Turns) -> str:
+        """Return the ratio to the times of `other`, turn by turn: median, lowest and highest."""
+        ratios = sorted(a / b for a, b in zip(self.seconds, other.seconds, strict=True))
+        low, high = ratios[0], ratios[-1]
+        return f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f} in {len(ratios)})"
+
+
+def take_turns(
+    works: Mapping[str, Callable[[], object]], turns: int, *, warm_up: bool = True
+) -> dict[str, Turns]:
+    """Time each work turn by turn: a noisy machine then disturbs all of them alike.
+
+    Args:
+        works: the works by their names.
+        turns: how often each is done.
+        warm_up: do each once more before the first turn.
+    """
+    took = {name: Turns() for name in works}
+    for turn in range(-warm_up, turns):
+        for name in works if turn % 2 == 0 else reversed(works):
+            began, cpu = time.perf_counter(), time.process_time()
+            works[name]()
+            if turn >= 0:
+                took[name].seconds.append(time.perf_counter() - began)
+                took[name].cpu.append(time.process_time() - cpu)
     return took
 
 
-def ratios(one: Sequence[float], other: Sequence[float]) -> str:
-    """`one` over `other`, turn by turn: the median, and from where to where."""
-    found = sorted(a / b for a, b in zip(one, other, strict=True))
-    return f"{statistics.median(found):.3f} ({found[0]:.3f} to {found[-1]:.3f} in {len(found)})"
-
-
 def machine() -> str:
-    """A line about where this runs."""
+    """Return a line about where this runs."""
+    import torch
+
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return (
         f"{torch.get_num_threads()} threads, torch {torch.__version__}, {name}; "
@@ -39,23 +61,16 @@ def machine() -> str:
     )
 
 
-def make_images(folder: Path, count: int) -> list[str]:
-    """`count` images of 240x160 and masks; the flags that point to them."""
-    numbers = np.random.default_rng(0)
-    for side in ("imgs", "masks"):
-        (folder / side).mkdir(parents=True)
-    for n in range(count):
-        small = numbers.integers(0, 256, (10, 15, 3), dtype=np.uint8)
-        image = Image.fromarray(small).resize((240, 160), Image.Resampling.BICUBIC)
-        image.save(folder / "imgs" / f"n{n}q.png")
-        image.convert("L").point(lambda v: 255 * (v > 127)).save(folder / "masks" / f"n{n}q.png")
-    return ["--images", str(folder / "imgs"), "--masks", str(folder / "masks")]
+def print_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table as Markdown, each row as soon as it is known."""
+    print("|", " | ".join(map(str, head)), "|")
+    print("|---" * len(head) + "|")
+    for row in rows:
+        print("|", " | ".join(map(str, row)), "|", flush=True)
 
 
-def draw(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """Colours that change slowly, with a little noise: as JPEG, about a Carvana photograph's 0.1 MB."""
-    random = np.random.default_rng(seed)
-    coarse = random.integers(0, 256, (8, 12, 3), dtype=np.uint8)
-    smooth = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
-    noise = random.integers(0, 3, (height, width, 1), dtype=np.uint8)
-    return smooth // 2 + noise
+def new_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose --help is a benchmark's docstring."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )

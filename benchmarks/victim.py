@@ -1,4 +1,4 @@
-"""train.py with two faults planted, for benchmarks.chaos: it tells its steps and saves slowly.
+"""train.py with two faults, for benchmarks.chaos: it notes its steps and saves slowly.
 
 Neither is in the program itself: a step appends a line to the file named by CHAOS_STEPS, and
 writing a checkpoint takes its time, so that kills fall into it.
@@ -18,15 +18,16 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import train
-from unet_ddp.runs import checkpoint as files
+from unet_ddp.runs import checkpoint
 from unet_ddp.training.guard import FiniteGuard
 
 STEPS = Path(os.environ["CHAOS_STEPS"])
 PAUSE = float(os.environ.get("CHAOS_PAUSE", "0"))
+SAVE, CHECK = torch.save, FiniteGuard.check
 
 
 def slow_save(content: Any, file: io.BufferedWriter, **how: Any) -> None:
-    """torch.save in twenty pieces with pauses between; as it is for torch's own use."""
+    """Write a checkpoint in twenty pieces with pauses between; torch's own uses are as they are."""
     if how:
         SAVE(content, file, **how)
         return
@@ -40,17 +41,15 @@ def slow_save(content: Any, file: io.BufferedWriter, **how: Any) -> None:
         time.sleep(PAUSE / 2)
 
 
-def tell_step(self: FiniteGuard, report: Any, step: int) -> None:
-    """A line with this process, its rank, the step and the time."""
+def note_step(self: FiniteGuard, report: Any, step: int) -> None:
+    """Write a line with this process, its rank, the step and the time."""
     with STEPS.open("a", encoding="utf-8") as file:
         file.write(f"{os.getpid()} {self.world.rank} {step} {time.time()}\n")
     time.sleep(PAUSE)
-    LOOK(self, report, step)
+    CHECK(self, report, step)
 
-
-SAVE, LOOK = torch.save, FiniteGuard.look
 
 if __name__ == "__main__":
-    files.torch.save = slow_save  # type: ignore[attr-defined]
-    FiniteGuard.look = tell_step  # type: ignore[method-assign]
+    checkpoint.torch.save = slow_save  # type: ignore[attr-defined]
+    FiniteGuard.check = note_step  # type: ignore[method-assign]
     train.main()

@@ -138,8 +138,8 @@ def test_the_cache_is_the_user_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert cache_folder() == Path("/somewhere/unet_ddp")
     monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", "/home/me")
-    assert cache_folder() == Path("/home/me/.cache/unet_ddp")
+    monkeypatch.setenv("HOME", "/people/me")
+    assert cache_folder() == Path("/people/me/.cache/unet_ddp")
 
     def homeless() -> Path:
         raise RuntimeError("no home")

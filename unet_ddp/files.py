@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 from types import FrameType
+from typing import IO
 
 from unet_ddp.errors import UserError
 
@@ -108,6 +109,35 @@ def check_writable(folder: Path, flag: str) -> None:
                 "no permission" if isinstance(error, PermissionError) else error.strerror or "?"
             )
     raise UserError(f"{folder}: can't be written: {reason}; choose another folder with {flag}")
+
+
+def lock_folder(folder: Path, flag: str) -> IO[str]:
+    """Create `folder` and lock it until the returned file is closed or the process ends.
+
+    Raises:
+        UserError: another process has locked it, or it is not writable; `flag` names another one.
+    """
+    import fcntl  # Windows has none
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        reason = f"{folder}: {error.strerror or error}"
+        raise UserError(f"{reason}; choose a writable folder with {flag}") from None
+    try:
+        # A record lock belongs to this process alone: reading processes do not inherit it.
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.seek(0)
+        raise UserError(
+            f"{folder}: another run uses it (process {lock.read().strip() or '?'}); wait for its end, "
+            f"or choose another folder with {flag}"
+        ) from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
 
 
 def is_alive(process: int) -> bool:

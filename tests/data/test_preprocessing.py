@@ -68,6 +68,12 @@ def test_other_channels_are_centred(max_value: int, dtype: str) -> None:
     )
 
 
+def test_eight_bit_is_usual() -> None:
+    plain = {"channels": 1, "mean": [0.0], "std": [1.0], "scale": 1.0}
+    found = Preprocessing.from_dict(plain)
+    assert (found.dtype, found.low, found.high, found.nodata) == ("uint8", 0.0, 255.0, None)
+
+
 def test_what_is_measured_is_taken() -> None:
     assert Preprocessing.for_data(ImageFormat(2, "int16", 3.0), MEASURED, scale=0.25) == (
         Preprocessing(2, (0.2, 0.4), (0.1, 0.25), 0.25, "int16", -50.0, 900.0, 3.0)

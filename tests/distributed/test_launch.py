@@ -303,7 +303,12 @@ def test_nproc_starts_processes_and_passes_signals_on(
         raise ProcessLookupError  # it has ended already
 
     monkeypatch.setattr(mp, "start_processes", start)
-    monkeypatch.setattr(dist, "TCPStore", lambda *args, **how: SimpleNamespace(port=4321))
+    stores: list[Any] = []
+    monkeypatch.setattr(
+        dist,
+        "TCPStore",
+        lambda *args, **how: stores.append((args, how)) or SimpleNamespace(port=4321),
+    )
     before = {number: signal.getsignal(number) for number in launch.SIGNALS}
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -319,6 +324,7 @@ def test_nproc_starts_processes_and_passes_signals_on(
     assert stop.value.code == status
     assert capsys.readouterr().err == err
     assert killed == [(71, signal.SIGTERM), (72, signal.SIGTERM)]
+    assert stores == [(("127.0.0.1", 0), {"is_master": True, "wait_for_workers": False})]
     ((function, how),) = started
     assert function is launch._run_child
     assert how["nprocs"] == 2 and how["start_method"] == "spawn" and how["join"] is False

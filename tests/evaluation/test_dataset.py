@@ -101,7 +101,8 @@ def test_the_main_process_shows_progress_on_a_terminal(
     )
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     list(fetch(dataset, World(rank=rank, size=2), workers=0, show_progress=asked))
-    assert ("image" in capsys.readouterr().err) == is_shown
+    err = capsys.readouterr().err
+    assert ("image" in err) == is_shown and err.endswith("\r" if is_shown else "")  # then removed
 
 
 def test_reading_processes_have_their_imports(ranks: Ranks) -> None:

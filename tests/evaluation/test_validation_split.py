@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.conftest import data_flags, make_set
 from unet_ddp.cli import parse_train
@@ -61,6 +63,9 @@ def test_what_cannot_be_rebuilt_is_an_error_that_names_the_flags(folder: Path) -
     assert "does not say" in message({})
     assert "no validation" in message({"config": settings(folder, validation=0.0)})
     assert "have changed" in message({"config": settings(folder), "names": "others"})
+    mask = folder / "masks" / "ax.png"
+    Image.fromarray(np.full((24, 32), 7, np.uint8)).save(mask)  # a class that the run had not
+    assert "7" in message({"config": settings(folder)})
     shutil.rmtree(folder / "imgs")
     assert "imgs" in message({"config": settings(folder)})
 

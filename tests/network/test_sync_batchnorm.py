@@ -87,13 +87,14 @@ def test_one_pixel_in_all_has_no_variance() -> None:
     torch.testing.assert_close(norm.running_var, torch.tensor([0.9, 0.9]))
 
 
-def test_half_precision_has_statistics_in_float32() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_has_statistics_in_float32(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    features = (100 + torch.randn(8, 1, 32, 32)).bfloat16()
+    features = (100 + torch.randn(8, 1, 32, 32)).to(dtype)
     norm = SyncBatchNorm2d(1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = norm(features)
-    assert out.dtype == torch.bfloat16 and norm.running_mean.dtype == torch.float32
+    assert out.dtype == dtype and norm.running_mean.dtype == torch.float32
     expected = nn.BatchNorm2d(1)(features.float())
     torch.testing.assert_close(out.float(), expected, atol=0.01, rtol=0.01)
 

@@ -267,7 +267,8 @@ def test_the_lines_about_a_run() -> None:
         f"run: {Path('here/one')}; 3 epochs of 3 steps of 4 images (2 on each of 2 process(es)), "
         "cpu, float32, 0 reading process(es) each",
     ]
-    config = with_options(accumulate=3)
-    model, loaders, state = build_run(config)
-    line = describe_run(config, model, state, loaders, WORLD)[1]
-    assert "3 epochs of 1 steps of 6 images (2 on each of 1 process(es), 3 times), cpu" in line
+    for accumulate, start in ((2, "1 steps of 4"), (3, "1 steps of 6")):
+        config = with_options(accumulate=accumulate)
+        model, loaders, state = build_run(config)
+        line = describe_run(config, model, state, loaders, WORLD)[1]
+        assert f"{start} images (2 on each of 1 process(es), {accumulate} times), cpu" in line

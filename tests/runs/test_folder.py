@@ -211,7 +211,7 @@ def test_two_runs_can_not_share_a_folder(tmp_path: Path) -> None:
 def test_a_folder_that_can_not_be_made_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert refused(tmp_path / "file" / "run").endswith(
-        "Not a directory; choose a writable folder with --checkpoints"
+        "Not a directory; choose a writable folder with --checkpoints or --exp-name"
     )
 
 
@@ -528,3 +528,15 @@ def test_a_checkpoint_is_due_by_steps_or_by_minutes(
         folder.save(make_state())
         clock.now += 59.9
         assert [step for step in range(1, 7) if folder.is_due(step)] == ([3, 6] if steps else [])
+
+
+def test_the_thread_that_writes_computes_on_one_core(tmp_path: Path) -> None:
+    """More of libgomp's threads than cores would slow training down for the rest of the run."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with RunFolder(config_of(tmp_path), World(), [].append) as folder:
+            assert folder._thread.submit(torch.get_num_threads).result() == 1
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

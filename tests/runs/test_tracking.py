@@ -21,15 +21,8 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
-from unet_ddp.runs.tracking import (
-    CsvWriter,
-    TensorBoardWriter,
-    Tracker,
-    console,
-    score_columns,
-    show_files,
-)
-from unet_ddp.runs.wandb_writer import WandbWriter
+from unet_ddp.runs.tracking import Tracker, console, show_files
+from unet_ddp.runs.writers import CsvWriter, TensorBoardWriter, score_columns
 from unet_ddp.training.step import StepReport
 
 NAN = math.nan
@@ -246,7 +239,7 @@ def test_a_full_disk_does_not_end_the_run(
 ) -> None:
     written: list[int] = []
     good = SimpleNamespace(write=lambda row, step: written.append(step), close=lambda: None)
-    monkeypatch.setattr(tracking, "_open_writers", lambda config, done: [BadWriter(), good])
+    monkeypatch.setattr(tracking, "open_writers", lambda *_: [BadWriter(), good])
     state = make_state()
     state.step = 4
     with open_tracker(tmp_path, state=state) as tracker:
@@ -325,28 +318,3 @@ def test_tensorboard_has_the_floats(tmp_path: Path) -> None:
     found = EventAccumulator(str(tmp_path)).Reload()
     assert found.Tags()["scalars"] == ["loss"]
     assert [(event.step, event.value) for event in found.Scalars("loss")] == [(4, 0.5), (8, 0.75)]
-
-
-def test_wandb_gets_the_cells_that_are_not_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[Any] = []
-    run = SimpleNamespace(
-        log=lambda row, step: calls.append((row, step)), finish=lambda: calls.append("finish")
-    )
-    module = SimpleNamespace(init=lambda **how: calls.append(how) or run)
-    monkeypatch.setitem(sys.modules, "wandb", module)
-    writer = WandbWriter("name", tmp_path, {"seed": 3})
-    writer.write({"loss": 0.5, "dice": "", "epoch": 0}, 4)
-    writer.close()
-    assert calls == [
-        {"project": "unet_ddp", "name": "name", "dir": str(tmp_path), "config": {"seed": 3}, "resume": "allow"},
-        ({"loss": 0.5, "epoch": 0}, 4),
-        "finish",
-    ]  # fmt: skip
-    config = TrainConfig(run=RunConfig(checkpoints=str(tmp_path), exp_name="run", wandb=True))
-    writers = tracking._open_writers(config, 0)
-    assert [type(writer) for writer in writers] == [CsvWriter, TensorBoardWriter, WandbWriter]
-    assert calls[-1]["name"] == "run" and calls[-1]["config"] == config.to_dict()
-    for writer in writers:
-        writer.close()

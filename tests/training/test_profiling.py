@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,9 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import record_function
 
+from tests.tiny import make_batch, make_state
+from unet_ddp.training import prefetch, profiling, step
+from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.profiling import Profile
 
 
@@ -91,6 +95,21 @@ def test_a_run_that_ends_early_shows_what_was_measured(profile: Profile) -> None
     assert profile.close()[0].startswith("profile of 3 steps, ")  # with the one begun
     assert profile.close() == []
     assert profile.step() == []
+
+
+def test_the_parts_are_the_regions_that_a_step_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    marked: set[str] = set()
+
+    def mark(name: str) -> AbstractContextManager[None]:
+        marked.add(name)
+        return nullcontext()
+
+    for module in (step, prefetch):
+        monkeypatch.setattr(module, "record_function", mark)
+    device = torch.device("cpu")
+    batches = Prefetcher([make_batch(0)], ahead=1, device=device, on_error=[].append)
+    list(step.train_steps(make_state(steps=1), batches))
+    assert marked == set(profiling._PARTS)
 
 
 def test_a_gpu_s_time_is_not_the_host_s(tmp_path: Path) -> None:

@@ -281,9 +281,11 @@ def test_it_learns(rng: Any) -> None:
         assert reports[-1].losses[0] < reports[0].losses[0] * 0.7
 
 
-def test_one_batch_per_step_is_taken_from_the_iterator() -> None:
+def test_a_step_takes_as_many_batches_as_it_accumulates() -> None:
     source = iter(BATCHES)
     state = make_state()
     state.replica.train()
     train_step(state, source, accumulate=3)
     assert next(source) is BATCHES[3]
+    train_step(state, source)
+    assert next(source) is BATCHES[5]

@@ -122,16 +122,7 @@ def collect_findings(report: Report, data: CheckedData | None) -> dict[str, Any]
         "types": _count(header.dtype for header in headers),
         "with_alpha": sum(header.has_alpha for header in headers),
     }
-    total = sum(data.values.counts.values()) or 1
-    show = Labels((), data.values.rgb).show
-    findings["masks"] = {
-        "formats": _count(pair.mask.suffix.lower() for pair, _, _ in pairs),
-        "kind": "colour" if data.values.rgb else "palette" if data.values.palette else "grey",
-        "values": [
-            {"value": show(value), "share": count / total}
-            for value, count in sorted(data.values.counts.items(), key=lambda item: -item[1])
-        ],
-    }
+    findings["masks"] = _collect_masks(data)
     if not report.problems:
         findings["classes"] = _collect_classes(data)
     if data.split is not None:
@@ -143,6 +134,20 @@ def collect_findings(report: Report, data: CheckedData | None) -> dict[str, Any]
         }
     findings["copies"] = [[str(one.image), str(other.image)] for one, other in data.copies]
     return findings
+
+
+def _collect_masks(data: CheckedData) -> dict[str, Any]:
+    """Return the masks' formats and values, the most frequent value first."""
+    values, show = data.values, Labels((), data.values.rgb).show
+    total = sum(values.counts.values()) or 1
+    return {
+        "formats": _count(pair.mask.suffix.lower() for pair, _, _ in data.scan.pairs),
+        "kind": "colour" if values.rgb else "palette" if values.palette else "grey",
+        "values": [
+            {"value": show(value), "share": count / total}
+            for value, count in sorted(values.counts.items(), key=lambda item: -item[1])
+        ],
+    }
 
 
 def _count(kinds: Iterable[str]) -> dict[str, int]:

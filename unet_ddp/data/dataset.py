@@ -18,7 +18,7 @@ from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.read import read_mask, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Labels
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pair, mask_size_message
 from unet_ddp.errors import UserError
 
 Key = tuple[int, int]
@@ -113,11 +113,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         mask = self.labels.to_ids(read_mask(mask_path, scale=self.scale), mask_path)
         if mask.shape != image.shape[:2]:
             if not self.resize_masks:
-                (rows, columns), (height, width) = mask.shape, image.shape[:2]
-                raise UserError(
-                    f"{mask_path} is {columns}x{rows}, its image {width}x{height}; resize one, or "
-                    "use --resize-masks"
-                )
+                raise UserError(mask_size_message(mask_path, mask.shape, image.shape[:2]))
             mask = resize_nearest(mask, image.shape[:2])
         if nodata_mask is not None:
             mask[nodata_mask] = IGNORE_ID

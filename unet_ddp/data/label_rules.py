@@ -116,12 +116,7 @@ def infer_labels(
             "check the masks, or use --classes"
         )
     if classes is not None and not masks.rgb and max(kept, default=0) < classes:
-        if ignore is not None and ignore < classes:
-            raise UserError(
-                f"--classes {classes} counts the value {ignore} that --ignore-index names: use "
-                f"--classes {classes - 1}, or leave it out"
-            )
-        kept = list(range(classes))
+        kept = _class_ids(classes, ignore)
     if len(kept) > IGNORE_ID:
         raise UserError(
             f"the masks contain {len(kept)} different values ({masks.show(values)}); classes need "
@@ -136,6 +131,16 @@ def infer_labels(
             "or name one of them with --ignore-index"
         )
     return Labels(tuple(kept), masks.rgb, ignore, masks.palette)
+
+
+def _class_ids(classes: int, ignore: int | None) -> list[int]:
+    """Return 0 ... classes - 1; the value to ignore can't be one of them."""
+    if ignore is not None and ignore < classes:
+        raise UserError(
+            f"--classes {classes} counts the value {ignore} that --ignore-index names: use "
+            f"--classes {classes - 1}, or leave it out"
+        )
+    return list(range(classes))
 
 
 def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:

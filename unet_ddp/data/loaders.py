@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -132,28 +131,18 @@ class Loaders:
 def build_loaders(
     config: TrainConfig, data: PreparedData, *, image_format: ImageFormat, world: World
 ) -> Loaders:
-    """Return the loaders of this rank; all ranks call it together.
-
-    Args:
-        config: of the run; its batch size is a number.
-        data: the data set, checked and split.
-        image_format: the images' format as the network takes it.
-        world: this rank and the others.
+    """Return the loaders of this rank; the batch size is a number by now.
 
     Raises:
         UserError: there are fewer training images than a step takes.
     """
     options = config.optimization
     assert isinstance(options.batch_size, int)
-    sampler = TrainingSampler(
-        len(data.split.training),
-        options.batch_size * options.accumulate,
-        rank=world.rank,
-        size=world.size,
-        seed=options.seed,
-    )
+    count, per_step = len(data.split.training), options.batch_size * options.accumulate
+    shard = {"rank": world.rank, "size": world.size}
+    sampler = TrainingSampler(count, per_step, **shard, seed=options.seed)
     cache, notes = _open_cache(config, data.labels, image_format, world)
-    dataset = partial(
+    read = partial(
         SegmentationDataset,
         labels=data.labels,
         image_format=image_format,
@@ -161,30 +150,24 @@ def build_loaders(
         resize_masks=config.data.resize_masks,
         cache=cache,
     )
-    loader = partial(
+    load = partial(
         SampleLoader,
         workers=count_workers(world, config.launch.workers),
         pin=world.device.type == "cuda",
         timeout=_READ_TIMEOUT * config.launch.timeout,
     )
-    training = dataset(
-        data.split.training,
-        size=None if data.crop_size else data.smallest,
-        augmentation=Augmentation.for_images(
-            image_format, config.data.augmentation, data.crop_size, seed=options.seed
-        ),
+    augmentation = Augmentation.for_images(
+        image_format, config.data.augmentation, data.crop_size, seed=options.seed
     )
-    validation = None
-    if data.split.validation:
-        validation = loader(
-            dataset(data.split.validation, size=data.one_size),
-            ScoringSampler(len(data.split.validation), rank=world.rank, size=world.size),
-            batch_size=_validation_batch(image_format, data.one_size),
-            unbatch=True,
-        )
-    return Loaders(
-        loader(training, sampler, batch_size=options.batch_size), sampler, validation, notes
-    )
+    size = None if data.crop_size else data.smallest
+    training = read(data.split.training, size=size, augmentation=augmentation)
+    validation, images = None, read(data.split.validation, size=data.one_size)
+    if len(images):
+        batch_size = _validation_batch(image_format, data.one_size)
+        own = ScoringSampler(len(images), **shard)
+        validation = load(images, own, batch_size=batch_size, unbatch=True)
+    loader = load(training, sampler, batch_size=options.batch_size)
+    return Loaders(loader, sampler, validation, notes)
 
 
 def _validation_batch(image_format: ImageFormat, size: tuple[int, int] | None) -> int:
@@ -247,45 +230,3 @@ def _collate(samples: list[Sample | UserError]) -> Sample | UserError:
             return sample
     batch: Sample = default_collate(samples)
     return batch
-
-
-class Prefetcher:
-    """Batches, some of them fetched before they are wanted.
-
-    So that a file that can't be read is known on all ranks before the step that needs it: the
-    step is not begun anywhere, and the run can be saved as it is.
-
-    Args:
-        count: how many batches ahead.
-        stop: is told of the error that ends them.
-    """
-
-    def __init__(
-        self, batches: Iterable[Sample], count: int, stop: Callable[[UserError], None]
-    ) -> None:
-        self.source = iter(batches)
-        self.count = count
-        self.stop = stop
-        self.waiting: deque[Sample] = deque()
-        self.ended = False
-
-    def fill(self) -> None:
-        """Fetch what is missing."""
-        while len(self.waiting) < self.count and not self.ended:
-            try:
-                self.waiting.append(next(self.source))
-            except StopIteration:
-                self.ended = True
-            except UserError as error:
-                self.ended = True
-                self.stop(error)
-
-    def __iter__(self) -> Iterator[Sample]:
-        return self
-
-    def __next__(self) -> Sample:
-        if not self.waiting:
-            self.fill()
-        if not self.waiting:
-            raise StopIteration
-        return self.waiting.popleft()

@@ -80,10 +80,7 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
     Sub-folders are searched; hidden files and files of other types are skipped. Both may be the
     same folder if the masks' names have a suffix.
 
-    Args:
-        images: folder of images.
-        masks: folder of masks.
-        suffix: text that a mask's name adds to its image's name; detected if None.
+    `suffix` is the text that a mask's name adds to its image's name; detected if None.
 
     Raises:
         UserError: a folder is missing, unreadable or contains no images.

@@ -52,7 +52,7 @@ def split_pairs(
     Args:
         pairs: in any order.
         validation: percent of the pairs.
-        seed: another seed gives another split.
+        seed: of the draw.
         pattern: regular expression, searched for in each name, whose first bracket is the group;
             a name that does not match is a group by itself. None: groups are detected.
         folds: (number of folds, index from 1); that fold is the validation split instead.
@@ -71,14 +71,19 @@ def split_pairs(
         chosen = _choose(sizes, target, seed)
         found = sum(sizes[name] for name in chosen)
         if pattern is None and len(groups) < len(pairs) and not _is_near(found, target, len(pairs)):
-            largest = max(sizes, key=lambda name: sizes[name])
-            how = (
-                f"image by image; the names look like {len(groups)} groups, {sizes[largest]} of "
-                f"{len(pairs)} images in {largest}: if they belong together, use --group-pattern"
-            )
+            how = _describe_uneven(sizes)
             groups = {pair.name: [pair] for pair in pairs}
             chosen = _choose(dict.fromkeys(groups, 1), target, seed)
     return _divide(groups, chosen, how)
+
+
+def _describe_uneven(sizes: Mapping[str, int]) -> str:
+    """Return a note on groups that are too uneven for the share of validation."""
+    largest = max(sizes, key=lambda name: sizes[name])
+    return (
+        f"image by image; the names look like {len(sizes)} groups, {sizes[largest]} of "
+        f"{sum(sizes.values())} images in {largest}: if they belong together, use --group-pattern"
+    )
 
 
 def _is_near(found: int, target: int, count: int) -> bool:

@@ -22,6 +22,7 @@ from unet_ddp.distributed.join import launch_name
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.files import lock_folder
 from unet_ddp.runs.checkpoint import (
     Content,
     copy_to_host,
@@ -102,7 +103,9 @@ class RunFolder:
             UserError: another run uses the folder, it contains a run that was not to be resumed
                 or overwritten, or there is none to resume.
         """
-        self._acquire_lock()
+        self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
+        for temporary in self.path.glob("*.tmp"):  # left by a kill during a save
+            temporary.unlink()
         if self._was_restarted():
             return self._read_last(self.last, overwrite=config.launch.overwrite)
         if config.launch.resume is not None:
@@ -116,31 +119,6 @@ class RunFolder:
         weights = read_model(Path(config.run.load)) if config.run.load else None
         notes = [f"{config.run.load}: {note}" for note in weights.notes] if weights else []
         return Resumed(weights=weights, notes=notes)
-
-    def _acquire_lock(self) -> None:
-        import fcntl  # Windows has none
-
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("a+", encoding="utf-8")
-        except OSError as error:
-            raise UserError(
-                f"{self.path}: {error.strerror or error}; choose a writable folder with --checkpoints"
-            ) from None
-        try:
-            # A record lock belongs to this process alone: reading processes do not inherit it.
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.seek(0)
-            raise UserError(
-                f"{self.path}: another run uses it (process {self._lock.read().strip() or '?'}); wait "
-                "for its end, or choose another folder with --exp-name NAME"
-            ) from None
-        self._lock.truncate(0)
-        self._lock.write(str(os.getpid()))
-        self._lock.flush()
-        for temporary in self.path.glob("*.tmp"):  # left by a kill during a save
-            temporary.unlink()
 
     def _was_restarted(self) -> bool:
         """Return whether torchrun restarted this run, which then resumes without a flag."""
@@ -172,9 +150,7 @@ class RunFolder:
     def claim(
         self, config: TrainConfig, data: PreparedData, resumed: Resumed, about: Content
     ) -> None:
-        """Make the folder the run's own: everything works, as far as can be known.
-
-        A new run deletes what the folder contained; then its settings and its split are written.
+        """Write the settings and the split; a new run first deletes what the folder contained.
 
         Args:
             config: settled.
@@ -255,12 +231,8 @@ class RunFolder:
         if self._failure:
             self._rescue(state)
         if reason is not None:
-            what = (
-                f"by {reason.signal.name} after step {state.done}"
-                if reason.signal
-                else f"at --max-steps {state.done}"
-            )
-            self._log(f"stopped {what}; continue with --resume")
+            by = f"by {reason.signal.name} after step" if reason.signal else "at --max-steps"
+            self._log(f"stopped {by} {state.done}; continue with --resume")
 
     def _rescue(self, state: TrainState) -> None:
         is_best = state.best_epoch == state.epoch - 1 and state.step == 0

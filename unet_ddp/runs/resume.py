@@ -205,4 +205,4 @@ def _with_batch(
 def split_fingerprint(split: Split) -> str:
     """Return a hash of the names of the training and validation pairs."""
     names = [[pair.name for pair in side] for side in (split.training, split.validation)]
-    return hashlib.sha256(repr(names).encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256(repr(names).encode()).hexdigest()

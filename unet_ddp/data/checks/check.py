@@ -147,14 +147,7 @@ def check_dataset(
 ) -> CheckedData | None:
     """Check the data set that `config` names; None if no pair can be read.
 
-    Args:
-        config: where it is and how it is read.
-        report: gets all that is found.
-        seed: of the split.
-        progress: wraps an iterable and its length, to show a bar.
-        workers: threads.
-        labels: those of the run that is resumed; inferred from the masks if None.
-        skip_bad: leave out up to so many pairs that can't be read.
+    The arguments are those of `prepare_data`, and the report, which gets all that is found.
 
     Raises:
         UserError: a problem, unless the report collects them.
@@ -169,13 +162,8 @@ def check_dataset(
     if config.skip_scan:
         found = report.attempt(lambda: _read_headers(pairs)) or ScanResult([])
     else:
-        found = scan(
-            pairs,
-            progress=progress,
-            workers=workers,
-            nodata=config.nodata,
-            channels=config.channels,
-        )
+        nodata, channels = config.nodata, config.channels
+        found = scan(pairs, progress=progress, workers=workers, nodata=nodata, channels=channels)
     split = _skip_bad(report, found, split, skip_bad)
     if not found.pairs:
         return None

@@ -1,0 +1,91 @@
+"""A run as train.py builds it, for benchmarks to take epochs of."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import train
+from benchmarks.images import make_images
+from unet_ddp.cli import parse_train
+from unet_ddp.config import TrainConfig
+from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.loaders import Loaders, build_loaders
+from unet_ddp.distributed.join import join, leave
+from unet_ddp.distributed.stop_signal import StopSignal
+from unet_ddp.distributed.world import World
+from unet_ddp.metrics.scores import Validation
+from unet_ddp.runs.build import build_state, choose_model, describe_model
+from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.tracking import Tracker
+from unet_ddp.training.state import TrainState
+
+
+class Session(NamedTuple):
+    """What train.py has when its first epoch begins."""
+
+    config: TrainConfig
+    world: World
+    data: PreparedData
+    state: TrainState
+    loaders: Loaders
+    folder: RunFolder
+    tracker: Tracker
+
+    def train_one_epoch(self, stop: Any = None) -> None:
+        """Train one epoch as train.py does, without validation and the save after it."""
+        with StopSignal(self.world) if stop is None else nullcontext(stop) as stop:
+            train.train_one_epoch(
+                self.config, self.state, self.loaders, self.folder, self.tracker, stop
+            )
+        self.synchronise()
+        self.state.finish_epoch(None)
+
+    def validate(self) -> Validation | None:
+        """Validate as train.py does."""
+        classes = self.data.labels.num_classes
+        with StopSignal(self.world) as stop:
+            return train.validate(self.state, self.loaders, self.folder, classes, stop)
+
+    def synchronise(self) -> None:
+        """Wait for the device."""
+        if self.world.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+@contextmanager
+def new_session(images: int, flags: Sequence[str], *, grouped: bool = False) -> Iterator[Session]:
+    """Yield a new run on `images` drawn images, in a new folder and with an empty cache.
+
+    Args:
+        images: number of pairs of 240x160 pixels.
+        flags: settings of train.py.
+        grouped: in a process group of one, so that agreeing on signals is a collective.
+    """
+    if grouped:
+        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["XDG_CACHE_HOME"] = home
+        data_flags = make_images(Path(home) / "data", images)
+        config = parse_train(
+            [*data_flags, "--epochs", "9999", "--checkpoints", f"{home}/run", *flags]
+        )
+        world = join("auto", 60)
+        with RunFolder(config, world, print) as folder:
+            resumed = folder.open(config)
+            data = resumed.prepare_data(config, world)
+            model = choose_model(config, data, resumed, world)
+            loaders = build_loaders(
+                config, data, image_format=model.preprocessing.format, world=world
+            )
+            state = build_state(config, model, data, resumed, loaders, world)
+            folder.claim(config, data, resumed, describe_model(config, model, data, loaders, world))
+            with loaders, Tracker(config, data, state, loaders, world) as tracker:
+                yield Session(config, world, data, state, loaders, folder, tracker)
+        leave(world)

@@ -1,0 +1,78 @@
+"""The limits on the size of the code are checked as they are said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import size
+
+FUNCTION = "def {}():\n" + "    x = 1\n" * 39  # 40 lines
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A small checkout on the limits: functions of 40 lines, and a file of 300."""
+    files = {
+        "train.py": "world.is_main\n",
+        "predict.py": FUNCTION.format("predict"),
+        "tests/test_long.py": "x = 1\n" * 999,
+        "unet_ddp/__init__.py": "",
+        "unet_ddp/__main__.py": "",
+        "unet_ddp/errors.py": "x = 1\n" * 300,
+        "unet_ddp/distributed/world.py": "if self.is_main and world.is_main:\n    pass\n",
+        "unet_ddp/__pycache__/a.txt": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_what_is_on_the_limits_keeps_them(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert size.main([str(checkout), "--check"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    for row in (
+        "| unet_ddp: lines, files | 302, 4 |",
+        "| tests: lines, files | 999, 1 |",
+        "| train.py: lines, files | 1, 1 |",
+        "| longest file | unet_ddp/errors.py, 300 lines |",
+        "| longest function | predict.py:1 predict, 40 lines |",
+        "| files over 300 lines | 0 |",
+        "| functions over 40 lines | 0 |",
+        "| entries of unet_ddp (2) | distributed errors.py |",
+        "| reads of is_main outside distributed/ | 1 |",
+    ):
+        assert row in out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error"),
+    [
+        ("train.py", "class A:\n    def a(self):\n" + "        x = 1\n" * 40,
+         "train.py:2 a has 41 lines; at most 40"),
+        ("unet_ddp/errors.py", "\n" * 301, "unet_ddp/errors.py has 301 lines; at most 300"),
+    ],
+)  # fmt: skip
+def test_one_line_more_is_an_error(
+    checkout: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, error: str
+) -> None:
+    (checkout / name).write_text(text)
+    assert size.main([str(checkout), "--check"]) == 1
+    assert capsys.readouterr().err == f"error: {error}\n"
+    assert size.main([str(checkout)]) == 0
+
+
+def test_the_package_and_its_entries_have_limits(
+    checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(size, "PACKAGE_LINES", 301)
+    monkeypatch.setattr(size, "ENTRIES", 1)
+    assert size.main([str(checkout), "--check"]) == 1
+    assert capsys.readouterr().err == (
+        "error: unet_ddp has 302 lines; at most 301\nerror: unet_ddp has 2 entries; at most 1\n"
+    )

@@ -1,0 +1,122 @@
+"""Writers of an epoch's figures: metrics.csv, TensorBoard, Weights & Biases."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any, Protocol
+
+from unet_ddp.config import TrainConfig
+from unet_ddp.data.loaders import Loaders
+from unet_ddp.errors import UserError
+from unet_ddp.files import replacing
+from unet_ddp.metrics.scores import Validation
+from unet_ddp.training.state import TrainState
+
+Row = dict[str, Any]
+
+
+class Writer(Protocol):
+    """A destination of an epoch's figures."""
+
+    def write(self, row: Row, step: int) -> None:
+        """Write the figures of an epoch that ended after `step` steps of the run."""
+
+    def close(self) -> None:
+        """Write what is buffered."""
+
+
+def open_writers(config: TrainConfig, state: TrainState, loaders: Loaders) -> list[Writer]:
+    """Return the writers of a run; they continue after the steps that it has done."""
+    writers: list[Writer] = [
+        CsvWriter(config.folder / "metrics.csv", after=state.done),
+        TensorBoardWriter(config.folder, after=state.done),
+    ]
+    if config.run.wandb:
+        from unet_ddp.runs.wandb_writer import WandbWriter
+
+        sample = loaders.validation.dataset[0, 0] if loaders.validation else None
+        if isinstance(sample, UserError):
+            raise sample
+        settings = config.to_dict()
+        writers.append(
+            WandbWriter(config.run.exp_name, config.folder, settings, state=state, sample=sample)
+        )
+    return writers
+
+
+def score_columns(validation: Validation | None, names: list[str]) -> Row:
+    """Return the columns of scores; a class that never occurs has empty cells."""
+    if validation is None:
+        return {}
+    scores = validation.scores
+    row: Row = {"validation_dice": scores.dice, "validation_iou": scores.iou}
+    if validation.threshold is not None:
+        row["threshold"] = validation.threshold
+        row["dice_at_threshold"] = validation.dice_at_threshold
+    row["calibration_error"] = validation.calibration_error
+    row |= {f"dice_{name}": value for name, value in zip(names, scores.dice_per_class, strict=True)}
+    row |= {f"iou_{name}": value for name, value in zip(names, scores.iou_per_class, strict=True)}
+    return {key: "" if math.isnan(value) else value for key, value in row.items()}
+
+
+class CsvWriter:
+    """Writes metrics.csv: one row per epoch, on the disk at once.
+
+    Args:
+        path: rows of an earlier start are kept.
+        after: rows of later steps are dropped, as a resumed run writes them again.
+    """
+
+    def __init__(self, path: Path, *, after: int = 0) -> None:
+        self.path = path
+        self.columns: list[str] | None = None
+        if not path.exists():
+            return
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [
+                row
+                for row in csv.DictReader(file)
+                if (row.get("step") or "").isdigit() and int(row["step"]) <= after
+            ]
+        with (
+            replacing(path) as temporary,
+            temporary.open("w", newline="", encoding="utf-8") as file,
+        ):
+            if rows:
+                self.columns = list(rows[0])
+                writer = csv.DictWriter(file, self.columns)
+                writer.writeheader()
+                writer.writerows(rows)
+
+    def write(self, row: Row, step: int) -> None:
+        """Append a row; the first one names the columns."""
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            if self.columns is None:
+                self.columns = list(row)
+                csv.DictWriter(file, self.columns).writeheader()
+            csv.DictWriter(file, self.columns, extrasaction="ignore").writerow(row)
+
+    def close(self) -> None:
+        """Do nothing: each row is on the disk already."""
+
+
+class TensorBoardWriter:
+    """Writes TensorBoard's event file into the run folder."""
+
+    def __init__(self, folder: Path, *, after: int = 0) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer: Any = SummaryWriter(str(folder), purge_step=after + 1 if after else None)
+
+    def write(self, row: Row, step: int) -> None:
+        """Write a scalar for each float of the row."""
+        for name, value in row.items():
+            if isinstance(value, float):
+                self.writer.add_scalar(name, value, step)
+        self.writer.flush()
+
+    def close(self) -> None:
+        """Close the event file."""
+        self.writer.close()
