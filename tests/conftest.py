@@ -22,8 +22,9 @@ PROCESS_FIXTURES = {"ranks"}
 SEED = int(os.environ.get("TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 
 
-def pytest_report_header() -> str:
-    return f"random seed: {SEED} (set TEST_SEED to repeat)"
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(f"random seed: {SEED} (set TEST_SEED to repeat)")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -53,8 +53,8 @@ def started(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Started]:
     """Start a run in each way that is tested, side by side: each waits for much of its time."""
-    specs = [getattr(item, "callspec", None) for item in request.session.items]
-    names = {"torchrun, and a restart", *(s.params.get("name") for s in specs if s is not None)}
+    mine = [item for item in request.session.items if item.path == request.path]
+    names = {item.callspec.params.get("name") for item in mine if hasattr(item, "callspec")}
     return {
         name: Started(make_set(tmp_path_factory.mktemp(name.split(",")[0]), 10), start)
         for name, start in STARTS.items()

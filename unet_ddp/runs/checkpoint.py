@@ -18,6 +18,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.files import replacing
 
 FORMAT = 1
+_IS_DIRECTORY = 0x10  # of a zip record's external attributes
 
 Content = dict[str, Any]
 """Tensors and plain values."""
@@ -122,7 +123,9 @@ def _check_archive(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         if any(record.compress_type != zipfile.ZIP_STORED for record in archive.infolist()):
             raise UserError(f"{path}: refused: its records are compressed, torch's never are")
-        corrupt = archive.testzip()
+        # Such a flag is a flipped bit: torch would read a directory, and with it zeros, as weights.
+        flagged = [r.filename for r in archive.infolist() if r.external_attr & _IS_DIRECTORY]
+        corrupt = archive.testzip() or next(iter(flagged), None)
     if corrupt is not None:
         raise UserError(f"{path}: corrupt at {corrupt}; use another checkpoint of the run")
 
