@@ -266,7 +266,7 @@ def palette(folder: Path, *lines: str) -> str:
 @pytest.mark.parametrize(
     ("lines", "values", "is_colour"),
     [
-        (("name,r,g,b", "sky, 0,0,128", "", 'car,"255",0,1'), {"sky": 0x80, "car": 0xFF0001}, True),
+        (("name,r,g,b", "sky, 0,0,128", "", 'car,"255",3,1'), {"sky": 0x80, "car": 0xFF0301}, True),
         (("sky,#0000fF", "car,#00ff00"), {"sky": 0x0000FF, "car": 0x00FF00}, True),
         (("2nd class,300", "car,0"), {"2nd class": 300, "car": 0}, False),
     ],
@@ -310,7 +310,7 @@ def test_a_palette_file_that_can_not_be_read(tmp_path: Path) -> None:
         read_palette(tmp_path / "p.csv")
 
 
-INDICES = ((0, 0, 0), (255, 0, 0), (0, 0, 0), (0, 255, 0))
+INDICES = ((0, 0, 0), (255, 3, 7), (0, 0, 0), (0, 255, 0))
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ INDICES = ((0, 0, 0), (255, 0, 0), (0, 0, 0), (0, 255, 0))
         (("sky,0", "void,9", "car,7"), [0, 9], {}, {"ignore_index": 9}, Labels((0, 7), ignore=9, names=("sky", "car"))),
         (("sky,0", "ignore,9", "car,7"), [0, 8], {}, {"ignore_index": 8}, Labels((0, 7), ignore=8, names=("sky", "car"))),
         (("sky,#000080", "car,#ff0000"), [0x80], {"rgb": True}, {}, Labels((0x80, 0xFF0000), rgb=True, names=("sky", "car"))),
-        (("car,#ff0000", "sky,#000000"), [0, 1], {"palette": INDICES}, {}, Labels((1, 0), palette=INDICES, names=("car", "sky"))),
+        (("car,#ff0307", "sky,#000000"), [0, 1], {"palette": INDICES}, {}, Labels((1, 0), palette=INDICES, names=("car", "sky"))),
         (("car,1", "sky,0"), [0, 1], {"palette": INDICES}, {}, Labels((1, 0), palette=INDICES, names=("car", "sky"))),
     ],
 )  # fmt: skip
@@ -352,4 +352,9 @@ def test_a_palette_file_must_fit_the_masks(
     config = DataConfig(palette=palette(tmp_path, *lines), **flags)
     with pytest.raises(UserError) as caught:
         choose_labels(masks([0, 1, 7, 8], **how), config)
-    assert said in str(caught.value)
+    assert said in str(caught.value) and f"{config.palette}" in str(caught.value)
+
+
+def test_at_most_255_classes(tmp_path: Path) -> None:
+    config = DataConfig(palette=palette(tmp_path, *(f"n{k},{k}" for k in range(255))))
+    assert choose_labels(masks([0, 1]), config).num_classes == 255

@@ -61,9 +61,10 @@ def test_dark_values_get_a_palette_and_large_ones_16_bit(
 
 
 def test_a_palette_mask_has_its_own_colours() -> None:
-    labels = Labels((0, 3), palette=((1, 2, 3), (0, 0, 0), (0, 0, 0), (40, 50, 60)))
+    labels = Labels((3, 1), palette=((9, 9, 9), (1, 2, 3), (9, 9, 9), (40, 50, 60)))
     image = labels.to_image(np.array([[0, 1]], np.uint8))
-    assert [image.convert("RGB").getpixel((x, 0)) for x in (0, 1)] == [(1, 2, 3), (40, 50, 60)]
+    assert image.getpalette()[:15] == [0, 0, 0, 1, 2, 3, 0, 0, 0, 40, 50, 60, 0, 0, 0]
+    assert [image.getpixel((x, 0)) for x in (0, 1)] == [3, 1]
 
 
 def test_colours_to_draw_classes_with() -> None:
@@ -75,7 +76,7 @@ def test_colours_to_draw_classes_with() -> None:
     assert Labels((0x010203, 0xFF8000), rgb=True).colours == [(1, 2, 3), (255, 128, 0)]
     palette = ((9, 9, 9), (7, 7, 7))
     assert Labels((0, 1), palette=palette).colours == list(palette)
-    assert Labels((1, 5), palette=palette).colours == [(7, 7, 7), (0, 0, 0)]  # none for 5
+    assert Labels((1, 2), palette=palette).colours == [(7, 7, 7), (0, 0, 0)]  # none for 2
     assert Labels((5, 6, 7), palette=palette).colours == voc[:3]  # all the same: not the palette's
     assert unpack_colour(0x0A0B0C) == (10, 11, 12)
 

@@ -62,6 +62,14 @@ def test_masks_without_image_do_no_harm(tmp_path: Path) -> None:
     assert found.orphans == [tmp_path / "m" / "b_mask.png", tmp_path / "m" / "z_mask.png"]
 
 
+def test_three_of_many_files_of_one_name_are_named(tmp_path: Path) -> None:
+    touch(tmp_path / "i", "a.jpg", "a.png", "a.tif", "a.bmp")
+    touch(tmp_path / "m", "a.png")
+    (problem,) = match(tmp_path / "i", tmp_path / "m").problems
+    assert all(f"/a.{suffix}" in problem for suffix in ("bmp", "jpg", "png"))
+    assert "tif" not in problem
+
+
 def test_the_suffix_may_be_given(tmp_path: Path) -> None:
     touch(tmp_path / "i", "a.jpg", "b.jpg")
     touch(tmp_path / "m", "a.png", "b.png", "a_car.png", "b_car.png")
@@ -147,7 +155,7 @@ def listed(folder: Path, text: str, encoding: str = "utf-8") -> Path:
 
 
 def test_a_list_names_pairs_groups_and_sides(tmp_path: Path) -> None:
-    rows = "mask,image,group,split\nm/b.png, i/b.png,car ,Val\nm/a.png,i/a.png ,,train\n"
+    rows = 'mask,image,group,split\nm/b.png, "i/b.png",car ,Val\nm/a.png,i/a.png ,,train\n'
     found = read_list(listed(tmp_path, rows, "utf-8-sig"))
     assert found.problems == [] and found.orphans == []
     assert found.pairs == [
@@ -170,6 +178,7 @@ def test_bad_rows_are_named_with_their_lines(tmp_path: Path) -> None:
     rows = [
         "image,mask,split", "i/a.png,m/a.png,train", "i/a.png,m/a.png,train", "i/b.png,,train",
         "i/b.png,m/b.png,dev", "i/gone.png,m/b.png,val", "i/b.png,m/gone.png,val", "i/a.jpg,m/b.png,",
+        ",m/b.png,train",
     ]  # fmt: skip
     path = listed(tmp_path, "\n".join(rows))
     touch(tmp_path, "i/a.jpg")
@@ -182,6 +191,7 @@ def test_bad_rows_are_named_with_their_lines(tmp_path: Path) -> None:
         f"{path}, line 6: {tmp_path}/i/gone.png: not found",
         f"{path}, line 7: {tmp_path}/m/gone.png: not found",
         f"{path}, line 8: {tmp_path}/i/a.jpg has the name of {tmp_path}/i/a.png",
+        f"{path}, line 9: image or mask is missing",
     ]
 
 
@@ -200,3 +210,10 @@ def test_a_file_that_is_no_list(tmp_path: Path, text: str, said: str) -> None:
         read_list(listed(tmp_path, text))
     with pytest.raises(UserError, match=r"gone\.csv: No such file or directory; give a CSV"):
         read_list(tmp_path / "gone.csv")
+
+
+def test_two_columns_are_enough(tmp_path: Path) -> None:
+    (pair,) = read_list(listed(tmp_path, "image,mask\ni/a.png,m/a.png\n")).pairs
+    assert (pair.group, pair.side) == (None, None)
+    with pytest.raises(UserError, match=r"list\.csv: field larger than field limit"):
+        read_list(listed(tmp_path, "image,mask\n" + "x" * 140_000))

@@ -100,15 +100,28 @@ def test_the_smallest_group_is_taken_if_all_are_too_large() -> None:
 
 
 @pytest.mark.parametrize(
-    ("small", "is_kept"), [(4, True), (5, False)]  # of 2 images asked for, at most twice as many
+    ("small", "target", "is_kept"),
+    [
+        (4, 2, True), (5, 2, False),  # at most twice as many as asked for
+        (2, 1, True), (3, 1, False),  # for one, two
+        (2, 4, True), (1, 4, False),  # at least half as many
+    ],
 )  # fmt: skip
-def test_groups_are_kept_if_they_give_about_as_many_as_asked_for(small: int, is_kept: bool) -> None:
-    rest = 21 - small
-    sizes = {"ax": small, "bx": rest // 2, "cx": rest - rest // 2}
+def test_groups_are_kept_if_they_give_about_as_many_as_asked_for(
+    small: int, target: int, is_kept: bool
+) -> None:
+    sizes = {"ax": small, "bx": 9, "cx": 10}
     items = [f"{g}_{n}" for g, size in sizes.items() for n in range(size)]
-    split = split_pairs(fake_pairs(*items), validation=10, seed=0)
+    split = split_pairs(fake_pairs(*items), validation=100 * target / len(items), seed=0)
     assert split.how.startswith("3 groups") == is_kept
-    assert len(split.validation) == (small if is_kept else 2)
+    assert len(split.validation) == (small if is_kept else target)
+
+
+@pytest.mark.parametrize(("percent", "is_kept"), [(0, True), (50, True), (70, False)])
+def test_groups_are_kept_for_up_to_half_of_the_images(percent: float, is_kept: bool) -> None:
+    split = split_pairs(fake_pairs(*CARS), validation=percent, seed=0)
+    assert split.how.startswith("6 groups by name") == is_kept
+    assert len(split.validation) == {0: 0, 50: 48, 70: 67}[percent]
 
 
 def test_views_of_one_car_stay_on_one_side() -> None:
@@ -212,7 +225,7 @@ def test_a_list_names_groups() -> None:
 def test_an_image_can_not_be_in_both_folders() -> None:
     training, validation = fake_pairs("a", "b"), fake_pairs("c")
     split = split_by_folders(training, validation)
-    assert (split.training, split.validation) == (training, validation)
+    assert split == Split(training, validation, "validation has its own folder")
     with pytest.raises(UserError, match="b is among --images too"):
         split_by_folders(training, fake_pairs("c", "b"))
 
@@ -236,6 +249,8 @@ def test_a_written_split_is_read_again(tmp_path: Path) -> None:
     pairs = find_pairs(tmp_path / "imgs", tmp_path / "masks")
     split = split_pairs(pairs, validation=25, seed=0)
     write_split(split, group_names(pairs, None), tmp_path / "split.csv")
+    text = (tmp_path / "split.csv").read_text()
+    assert text.count(',"training"') == 9 and text.count(',"validation"') == 3
     again = split_pairs(read_list(tmp_path / "split.csv").pairs, validation=60, seed=9)
     for before, after in ((split.training, again.training), (split.validation, again.validation)):
         assert [p.image for p in after] == [p.image for p in before]
@@ -251,7 +266,7 @@ def test_groups_in_a_written_split_keep_their_blanks(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.png"
         path.touch()
         pairs.append(Pair(str(tmp_path / name), path, path))
-    groups = dict(zip(names(pairs), ["car", " car", "car ", "  ", 'a "car", red', "two\nlines", "\tcar"], strict=True))  # fmt: skip
+    groups = dict(zip(names(pairs), ["car", " car", "car ", "  ", 'a "car", red', "two\r\nlines", "\tcar"], strict=True))  # fmt: skip
     write_split(Split(pairs[:3], pairs[3:], ""), groups, tmp_path / "split.csv")
     again = read_list(tmp_path / "split.csv")
     assert again.problems == []

@@ -42,14 +42,19 @@ class MaskValues:
 
 
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
-    """Return the classes of the data set.
+    """Return the classes of the data set; `masks` without a scan have no values.
 
     Raises:
         UserError: the values are no classes, or contradict the flags.
     """
-    if config.skip_scan:
-        masks = _declared(masks, config)
-    if config.binary or config.mask_threshold is not None:
+    is_two = config.binary or config.mask_threshold is not None
+    is_declared = is_two or config.palette or (config.classes and not masks.rgb)
+    if config.skip_scan and not is_declared:
+        raise UserError(
+            "--skip-scan: the masks are not read, so use --palette FILE, or --classes N for the "
+            "values 0 to N-1, or --binary"
+        )
+    if is_two:
         labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
     elif config.palette is not None:
         labels = _match_palette(Path(config.palette), masks, config)
@@ -69,24 +74,6 @@ def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
             f"{masks.show(list(labels.values))}); give one for each, all different"
         )
     return replace(labels, names=tuple(names))
-
-
-def _declared(masks: MaskValues, config: DataConfig) -> MaskValues:
-    """Return the values that the flags declare, for `masks` that were not scanned.
-
-    Raises:
-        UserError: the flags do not say which values there are.
-    """
-    if config.palette is not None:
-        return replace(masks, counts={})
-    if config.binary or config.mask_threshold is not None:
-        return replace(masks, counts={0: 1, 0xFFFFFF if masks.rgb else 65535: 1})
-    if config.classes is None or masks.rgb:
-        raise UserError(
-            "--skip-scan: the masks are not read, so use --palette FILE, or --classes N for the "
-            "values 0 to N-1, or --binary"
-        )
-    return replace(masks, counts=dict.fromkeys(range(config.classes), 1), lossy=None)
 
 
 # -- from the values alone -----------------------------------------------------------------

@@ -88,7 +88,7 @@ def _describe_uneven(sizes: Mapping[str, int]) -> str:
 
 def _is_near(found: int, target: int, count: int) -> bool:
     """Return whether whole groups give about as many of `count` images as were asked for."""
-    return target == 0 or (target / 2 <= found <= max(2 * target, 2) and 2 * found <= count)
+    return target / 2 <= found <= max(2 * target, 2) and 2 * found <= count
 
 
 def _divide(groups: Mapping[str, list[Pair]], chosen: set[str], how: str) -> Split:

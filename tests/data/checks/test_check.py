@@ -159,6 +159,11 @@ def test_the_demo_set_is_used_only_if_no_data_is_given_or_in_place(
     Path("data/imgs/sub").mkdir()  # images may be in it: data/ is in use
     with pytest.raises(UserError, match="data/masks: not found"):
         prepare_data(DataConfig(), seed=0, progress=silent)
+    Path("data/imgs/sub").rmdir()
+    Path("data/imgs/A.PNG").touch()
+    with pytest.raises(UserError, match="data/masks: not found"):
+        prepare_data(DataConfig(), seed=0, progress=silent)
+    Path("data/imgs/A.PNG").unlink()
     make_set(tmp_path / "data", 5)
     assert len(prepare_data(DataConfig(), seed=0, progress=silent).sizes) == 5
     assert len(demo) == 2
@@ -281,6 +286,10 @@ def test_only_some_headers_are_read_without_a_scan(
     assert len(data.split.training) == 5 and data.notes[0].startswith("data: 6 pairs")
     Image.fromarray(pixels(image(tmp_path, "dx"))[..., 0]).save(image(tmp_path, "dx"))
     prepared(tmp_path, skip_scan=True, binary=True)
+    monkeypatch.setattr(module, "_HEADERS", 7)  # of all
+    with pytest.raises(UserError, match=r"bx\.png: corrupt"):
+        prepared(tmp_path, skip_scan=True, binary=True)
+    monkeypatch.setattr(module, "_HEADERS", 3)
     Image.fromarray(pixels(image(tmp_path, "ex"))[..., 0]).save(image(tmp_path, "ex"))
     with pytest.raises(
         UserError, match=r"ex\.png has 1 channel\(s\), 8 bit, .*ax\.png has 3, 8 bit"
