@@ -135,7 +135,7 @@ def many_images(folder: Path) -> Iterator[Row]:
     def on_each_core() -> None:
         cores = os.cpu_count() or 1
         with one_core_each(cores):
-            list(in_threads(lambda _: forward(), range(IMAGES), cores, ahead=2 * cores))
+            list(in_threads(lambda _: forward(), range(IMAGES), cores))
 
     works = {
         "whole": whole,

@@ -25,9 +25,11 @@ from unet_ddp.commands.evaluate import (
     write_results,
 )
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.pairs import find_pairs
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.evaluation.tables import FILES
 from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.runs import checkpoint
@@ -182,12 +184,29 @@ def test_weights_of_another_program_are_scored_at_the_scale_given(
     content = checkpoint.load(here / "checkpoints" / "best.pt")
     torch.save({"module." + key: value for key, value in content["model"].items()}, "plain.pth")
     argv = ["-m", "plain.pth", *GIVEN, "-o", "plain"]
-    assert run(*argv, "--scale", "0.25")["images"] == 10
+    quarter = run(*argv, "--scale", "0.25")
     out = capsys.readouterr().out
     assert (
         out.startswith("model: plain.pth\n  ") and "module." in out and "the checkpoint" not in out
     )
     assert "module." in Path("plain/report.html").read_text(encoding="utf-8")
+    half = run(*argv, "--overwrite")
+    assert quarter["images"] == half["images"] == 10
+    assert quarter["calibration_error"] != half["calibration_error"]
+
+
+def test_the_network_is_scored_as_it_was_trained(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folding batch norm would change the last bits, and so would another number of threads."""
+    torch.set_num_threads(2)
+    folded: list[Any] = []
+    fold = "unet_ddp.prediction.backends.fold_batchnorm"
+    monkeypatch.setattr(fold, lambda network: folded.append(network) or network)
+    run()
+    assert torch.get_num_threads() == 1
+    write_report(here / "checkpoints", find_pairs(Path("imgs"), Path("masks")), World(), workers=0)
+    assert not folded
 
 
 # -- where results go ----------------------------------------------------------------------

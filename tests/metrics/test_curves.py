@@ -16,6 +16,7 @@ def test_every_threshold_scores_as_if_it_were_applied(rng: np.random.Generator) 
     masks = torch.from_numpy(rng.integers(0, 2, (1, 30, 40)).astype(np.uint8))
     foreground = torch.from_numpy(rng.normal(0, 2, (1, 30, 40)).astype(np.float32)) + masks
     foreground[0, 5] = 0.0  # a probability of 0.5, exactly on the edge of a bin
+    foreground[0, 6] = 9.0  # above every threshold
     logits = torch.stack([torch.zeros_like(foreground), foreground], 1)
     curve = ThresholdCurve.from_histogram(Counts.of(logits, masks).histogram.numpy())
     assert curve.foreground == masks.sum()

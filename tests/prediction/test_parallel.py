@@ -7,12 +7,12 @@ from threading import Barrier, Event
 from typing import Any
 
 import cv2
-import numpy as np
 import pytest
 import torch
 
 from tests.prediction.models import make_predictor, write_photo
 from unet_ddp.errors import UserError
+from unet_ddp.prediction import parallel as module
 from unet_ddp.prediction.outputs.names import ImageFiles
 from unet_ddp.prediction.parallel import attempt, in_threads, one_core_each, predict_in_batches
 
@@ -24,10 +24,10 @@ def test_results_come_in_order_from_as_many_threads_as_asked_for() -> None:
         meet.wait()
         return number * 2
 
-    assert list(in_threads(work, range(6), 3, ahead=3)) == [0, 2, 4, 6, 8, 10]
+    assert list(in_threads(work, range(6), 3)) == [0, 2, 4, 6, 8, 10]
 
 
-def test_no_more_is_started_than_may_wait() -> None:
+def test_five_are_started_in_advance_by_two_threads() -> None:
     taken: list[int] = []
 
     def items() -> Any:
@@ -35,9 +35,9 @@ def test_no_more_is_started_than_may_wait() -> None:
             taken.append(number)
             yield number
 
-    results = in_threads(lambda number: number, items(), 2, ahead=4)
-    assert next(results) == 0 and taken == [0, 1, 2, 3]
-    assert next(results) == 1 and taken == [0, 1, 2, 3, 4]
+    results = in_threads(lambda number: number, items(), 2)
+    assert next(results) == 0 and taken == [0, 1, 2, 3, 4]
+    assert next(results) == 1 and taken == [0, 1, 2, 3, 4, 5]
     results.close()
 
 
@@ -51,11 +51,11 @@ def test_an_error_ends_the_work() -> None:
         release.wait(20)
         return number
 
-    results = in_threads(work, range(100), 2, ahead=8)
+    results = in_threads(work, range(100), 2)
     with pytest.raises(RuntimeError, match="broken"):
         release.set()
         list(results)
-    assert len(started) <= 8
+    assert len(started) <= 5
 
 
 def test_torch_and_opencv_share_the_cores_for_a_while() -> None:
@@ -114,29 +114,23 @@ def test_images_of_one_size_form_batches_and_each_gets_its_prediction(
         assert (prediction.ids != expected.ids).mean() < 0.01, index
 
 
-def test_images_of_many_sizes_do_not_pile_up(tmp_path: Path) -> None:
-    """The largest of the waiting groups goes first when too many wait."""
+def test_when_many_sizes_wait_the_largest_group_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     predictor = make_predictor()
-    sizes = [(16, 20), (16, 20), *((16, 24 + n) for n in range(7))]
-    paths = [write_photo(tmp_path / f"{n}.png", size) for n, size in enumerate(sizes)]
+    decoded: list[int] = []
+
+    def one_by_one(work: Any, items: Any, threads: int) -> Any:
+        for files in items:
+            decoded.append(files.index)
+            yield work(files)
+
+    monkeypatch.setattr(module, "in_threads", one_by_one)
+    widths = [16, 18, 20, 18, *range(22, 34)]  # two of width 18
+    paths = [write_photo(tmp_path / f"{n}.png", (16, width)) for n, width in enumerate(widths)]
     order = [
-        files.index
-        for files, _ in predict_in_batches(predictor, files_for(*paths), batch_size=2, threads=1)
-    ]
-    assert order[:2] == [0, 1] and sorted(order) == list(range(9))
-    order = [
-        files.index
+        (files.index, len(decoded))
         for files, _ in predict_in_batches(predictor, files_for(*paths), batch_size=3, threads=1)
     ]
-    assert order == list(range(9))
-    many = files_for(*paths[:2], *(paths[n] for n in (2, 3, 4, 5, 6, 7, 8)))
-    seen: list[int] = []
-
-    def items() -> Any:
-        for files in many:
-            seen.append(files.index)
-            yield files
-
-    pairs = predict_in_batches(predictor, items(), batch_size=1, threads=1)
-    assert next(pairs)[0].index == 0 and max(seen) <= 4
-    assert np.all([prediction.ids.shape[0] == 16 for _, prediction in pairs])  # type: ignore[union-attr]
+    assert order[:3] == [(1, 13), (3, 13), (0, 15)]  # from 13 waiting on
+    assert [index for index, _ in order] == [1, 3, 0, 2, *range(4, 16)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tests.prediction.models import make_predictor, write_photo
@@ -144,8 +145,8 @@ def test_threads_are_as_many_as_asked_for_or_as_help(
 ) -> None:  # fmt: skip
     used: list[int] = []
 
-    def in_threads(work: Any, items: Any, threads: int, ahead: int) -> Any:
-        used.extend([threads, ahead])
+    def in_threads(work: Any, items: Any, threads: int) -> Any:
+        used.append(threads)
         return map(work, items)
 
     monkeypatch.setattr(module, "in_threads", in_threads)
@@ -153,7 +154,42 @@ def test_threads_are_as_many_as_asked_for_or_as_help(
     predictor = make_predictor()
     job = new_job(replace(photos, workers=workers), predictor)
     run(replace(job, files=job.files[:count] if count > 1 else job.files[2:3]))
-    assert set(used) == {expected, 4 * expected} and predictor.concurrency == expected
+    assert set(used) == {expected} and predictor.concurrency == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "batch_size", "expected"),
+    [("cpu", None, []), ("cpu", 2, [2]), ("cuda", None, [8]), ("cuda", 3, [3])],
+)
+def test_batches_are_for_gpus_or_on_request(
+    photos: PredictConfig, monkeypatch: pytest.MonkeyPatch,
+    device: str, batch_size: int | None, expected: list[int],
+) -> None:  # fmt: skip
+    used: list[int] = []
+
+    def predict_in_batches(*args: Any, batch_size: int, threads: int) -> Any:
+        used.append(batch_size)
+        return iter(())
+
+    monkeypatch.setattr(module, "predict_in_batches", predict_in_batches)
+    world = World(device=torch.device(device))
+    run(new_job(replace(photos, batch_size=batch_size), make_predictor(), world))
+    assert used == expected
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"), [(("p/a.png",), []), (("p/a.png", "p/c.png"), [2])]
+)
+def test_several_images_have_a_core_each(
+    photos: PredictConfig, monkeypatch: pytest.MonkeyPatch,
+    inputs: tuple[str, ...], expected: list[int],
+) -> None:  # fmt: skip
+    used: list[int] = []
+    monkeypatch.setattr(
+        module, "one_core_each", lambda threads: used.append(threads) or nullcontext()
+    )
+    run(new_job(replace(photos, inputs=inputs, workers=2), make_predictor()))
+    assert used == expected
 
 
 def test_run_lengths_need_two_classes() -> None:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,10 @@ from tests.prediction.outputs.test_rle import decode
 from tests.ranks import Ranks, call_main, warm_context
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
+from unet_ddp.distributed.world import World
 from unet_ddp.files import exit_on_signals, replacing
 from unet_ddp.prediction import pipeline
+from unet_ddp.prediction.pipeline import Outcome
 from unet_ddp.runs import checkpoint
 
 
@@ -129,6 +132,40 @@ def test_of_many_images_a_summary_is_printed(
     assert out.endswith("l.csv: 2 images\n")
 
 
+class Bar:
+    """Stands for tqdm's."""
+
+    def __init__(self, total: int, disable: bool | None, **_: Any) -> None:
+        self.total, self.disable, self.n = total, disable, 0
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        bars.append((self.disable, self.n))
+
+    def update(self, count: int) -> None:
+        self.n += count
+
+
+bars: list[tuple[bool | None, int]] = []
+
+
+@pytest.mark.parametrize(
+    ("images", "rank", "size", "expected"),
+    [(1, 0, 1, (True, 1)), (5, 0, 1, (None, 5)), (5, 0, 2, (None, 5)), (5, 1, 2, (True, 4))],
+)
+def test_the_bar_counts_all_processes_images(
+    monkeypatch: pytest.MonkeyPatch, images: int, rank: int, size: int, expected: Any
+) -> None:
+    monkeypatch.setattr(predict, "tqdm", Bar)
+    files = [Path(str(n)) for n in range(images)]
+    job = SimpleNamespace(files=files, world=World(rank, size))
+    outcomes = [Outcome(line=str(n)) for n in range(rank, images, size)]
+    assert list(predict.with_progress(job, iter(outcomes))) == outcomes  # type: ignore[arg-type]
+    assert bars.pop() == expected
+
+
 def test_the_newest_run_is_found(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "checkpoints" / "best.pt").unlink()
     for age, name in ((20, "old"), (10, "new"), (30, "oldest")):
@@ -217,7 +254,7 @@ def test_an_interrupted_job_continues(here: Path, capsys: pytest.CaptureFixture[
     assert Path("out/a_mask.png").stat().st_mtime_ns == before
     assert Path("b.csv").read_text() == Path("whole.csv").read_text()
     out = capsys.readouterr().out
-    assert "3 images skipped: their files already exist\nb.csv: 4 images\n" in out
+    assert "\n3 images skipped: their files already exist\nb.csv: 4 images\n" in out
     assert not list(here.rglob(".*"))
 
 

@@ -61,6 +61,11 @@ def test_tiffs_are_streamed_from_a_size_on(
             DEEP,
             noise(4, 6)[..., :1].astype(np.uint16) * 257,
         ),
+        (
+            Image.fromarray(noise(4, 6)[..., 0].astype(np.int32) * 257),
+            DEEP,
+            noise(4, 6)[..., :1].astype(np.uint16) * 257,
+        ),
     ],
 )
 def test_arrays_and_pillow_images_are_taken(image: Any, wanted: ImageFormat, expected: Any) -> None:

@@ -57,6 +57,7 @@ def test_rows_of_the_last_call_are_not_read_again() -> None:
     reader.read(0, 8)
     assert np.array_equal(reader.read(4, 12), resize_area(source.pixels, (32, 4))[4:12])
     reader.read(5, 9)
+    reader.read(5, 9)
     reader.read(20, 24)
     assert source.calls == [(0, 16), (16, 24), (40, 48)]
 

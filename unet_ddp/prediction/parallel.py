@@ -23,15 +23,15 @@ Result = TypeVar("Result")
 
 
 def in_threads(
-    work: Callable[[Item], Result], items: Iterable[Item], threads: int, *, ahead: int
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int
 ) -> Iterator[Result]:
-    """Yield the result of `work` on each item, in order; at most `ahead` are started or waiting."""
+    """Yield the result of `work` on each item, in order, up to 2 per thread in advance."""
     pool = ThreadPoolExecutor(threads)
     started: deque[Future[Result]] = deque()
     try:
         for item in items:
             started.append(pool.submit(work, item))
-            if len(started) >= ahead:
+            if len(started) > 2 * threads:
                 yield started.popleft().result()
         while started:
             yield started.popleft().result()
@@ -78,7 +78,7 @@ def predict_in_batches(
     Threads read ahead (decoders release Python's lock), and images of one size form batches.
     """
     waiting: dict[tuple[int, ...], list[_Decoded]] = {}
-    for image in in_threads(partial(_decode, predictor), files, threads, ahead=2 * threads + 2):
+    for image in in_threads(partial(_decode, predictor), files, threads):
         if isinstance(image.source, UserError):
             yield image.files, image.source
         elif image.pixels is None:

@@ -73,16 +73,14 @@ def process_images(job: Job) -> Iterator[Outcome]:
     existing = [files for files in share if config.skip_existing and is_done(files)]
     done = {files.index for files in existing}
     remaining = [files for files in share if files.index not in done]
-    threads = config.workers or min(len(share) or 1, max(1, world.cores))
-    run = partial(in_threads, threads=threads, ahead=4 * threads)
+    threads = config.workers or min(len(share) or 1, world.cores)
+    run = partial(in_threads, threads=threads)
     with one_core_each(threads) if len(share) > 1 else nullcontext():
         yield from run(partial(_list_existing, job), existing)
         if world.device.type == "cuda" or config.batch_size is not None:
+            batch_size = config.batch_size or _BATCH_SIZE
             predictions = predict_in_batches(
-                predictor,
-                remaining,
-                batch_size=config.batch_size or _BATCH_SIZE,
-                threads=threads,
+                predictor, remaining, batch_size=batch_size, threads=threads
             )
             yield from run(lambda pair: _write(job, *pair), predictions)
         else:

@@ -69,6 +69,7 @@ def test_points_lie_where_the_axes_say() -> None:
     assert texts(chart) == [*ticks, "p < 1", *ticks]
     assert chart.legend == [("s0", "a & b"), ("s1", "c")]
     assert parse(chart).attrib["viewBox"] == "0 0 400 250"
+    assert "<g clip-path" not in chart.svg  # dots on the axes are whole
 
 
 def test_axes_fit_the_lines_and_epochs_are_integers() -> None:
@@ -93,7 +94,8 @@ def test_a_long_line_has_no_dots_and_a_reference_is_dashed() -> None:
     assert {dot[3].split(":")[0] for dot in dots(chart)} == {"short"} and len(dots(chart)) == 60
     (_, _), (second, _), (third, points) = lines(chart)
     assert "--s1" in second and "dasharray" not in second and "stroke-width: 2" in second
-    assert "--faint" in third and "dasharray" in third and len(points) == 4
+    assert "--faint" in third and "dasharray" in third and "stroke-width" not in third  # 1
+    assert points == [52, 201.022727, 388, 21.477273]
     assert chart.legend[2] == ("reference", "reference")
 
 

@@ -93,8 +93,8 @@ def test_nothing_is_replaced_without_overwrite(
          r"^a\.jpg and q/a\.png would both write o/a_mask\.png; .* --output"),
         (["q/b.png"], {"output": "q/b.png", "overwrite": True}, r"--output q/b\.png: is one of"),
         (["q/b.png"], {"output": "link.png", "overwrite": True}, r"--output q/b\.png: is one of"),
-        (["a.jpg"], {"output": "a.jpg/x"}, r"a\.jpg/x: can't be written: .*a\.jpg is a file.*--output"),
-        (["a.jpg"], {"rle": "a.jpg/x.csv"}, "a.jpg: can't be written: a.jpg is a file.*--rle"),
+        (["a.jpg"], {"output": "a.jpg/x"}, r"a\.jpg/x: can't be written: .*a\.jpg is a file.* with --output"),
+        (["a.jpg"], {"rle": "a.jpg/x.csv"}, "a.jpg: can't be written: a.jpg is a file.* with --rle"),
         (["a.jpg"], {"polygons": "q"}, "--polygons q: is a folder"),
     ],
 )  # fmt: skip

@@ -119,7 +119,7 @@ def _to_float(cell: str | None) -> float:
 def probability_charts(evaluation: Evaluation) -> list[Chart]:
     """Return scores by threshold, for two classes, and the reliability diagram."""
     curve = evaluation.curve
-    bins = [each for each in evaluation.calibration.bins if each.pixels]
+    bins = evaluation.calibration.bins  # nan if empty
     shares = [each.accuracy for each in bins]
     calibration = draw(
         "Calibration",
