@@ -3,8 +3,8 @@
     torchrun --nproc_per_node=4 train.py --images DIR --masks DIR
     torchrun --nproc_per_node=4 train.py --resume
 
-All processes run this program. What rank 0 does alone stands inside `world.on_main`, or in the
-folder and the tracker of the run, which are silent on the other ranks.
+All processes run this program. `world.on_main(work)` runs `work` on rank 0 and returns its result on
+every rank; the run's folder and tracker write and print on rank 0 alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from unet_ddp.training.validation import count_pixels
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse the command line, and train on every process."""
+    """Parse the command line, and train on every process; --nproc N starts N of them here."""
     try:
         config = parse_train(sys.argv[1:] if argv is None else argv)
     except UserError as error:
@@ -54,9 +54,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def train(config: TrainConfig, world: World) -> int:
     """Train from the first step, or from where the run stopped; return the exit status."""
     log = console(world)
-    bits = deterministic(log) if config.launch.deterministic else nullcontext()
+    determinism = deterministic(log) if config.launch.deterministic else nullcontext()
     allow_tf32()
-    with bits, RunFolder(config, world, log) as folder:
+    with determinism, RunFolder(config, world, log) as folder:
         resumed = world.on_main(lambda: folder.open(config))
         config = resumed.settle(config, world)
         data = world.on_main(lambda: resumed.prepare_data(config, world))
@@ -66,13 +66,15 @@ def train(config: TrainConfig, world: World) -> int:
         with explain_out_of_memory(config, world, "building"):
             state = build_state(config, model, data, resumed, loaders, world)
         about = describe_model(config, model, data, loaders, world)
-        world.on_main(lambda: folder.claim(config, data, resumed, about))  # deletes the old run
+        world.on_main(
+            lambda: folder.claim(config, data, resumed, about)
+        )  # deletes with --overwrite
         tracker = Tracker(config, data, state, loaders, world)
         lines = describe_run(config, model, state, loaders, world)
         tracker.log(resumed.notes, data.notes, loaders.notes, model.notes, lines)
         with loaders, tracker, StopSignal(world) as stop:
-            if resumed.content is None:
-                folder.save(state)  # a kill in the first epoch finds a run to resume
+            if resumed.is_new:
+                folder.save(state)  # in the background, so that a kill finds a run to resume
             folder.wait()  # reading processes are forked next, not while a thread writes
             while state.epoch < config.optimization.epochs and not stop.reason:
                 with explain_out_of_memory(config, world, "training"), autotuning():
@@ -83,7 +85,7 @@ def train(config: TrainConfig, world: World) -> int:
             world.on_main(folder.wait)  # no rank leaves before the file is on the disk
         stop.raise_error()
         world.on_main(lambda: folder.finish(state, stop.reason))
-        if stop.reason is None:
+        if stop.reason is None:  # all epochs are done
             write_reports(folder.path, data.split.validation, world, config.launch.workers, log)
     return stop.reason.exit_status if stop.reason else 0
 
@@ -100,7 +102,7 @@ def train_one_epoch(
     options = config.optimization
     tracker.begin_epoch(state)
     loaders.sampler.start_at(state.epoch, state.step)
-    # Two steps ahead: what one rank meets is known to all after the step that follows.
+    # Two steps ahead: an unreadable file on one rank is known to all before the step that needs it.
     batches = Prefetcher(
         loaders.training,
         ahead=2 * options.accumulate,
@@ -108,12 +110,12 @@ def train_one_epoch(
         on_error=stop.request_stop,
     )
     batches.fill()
-    if stop.poll_now():
+    if stop.poll_now():  # waits for the other ranks; `poll` below learns it a step later
         return
     for report in train_steps(
         state,
         batches,
-        until=config.launch.max_steps,
+        until=config.launch.max_steps,  # steps of the whole run
         accumulate=options.accumulate,
         clip=options.clip,
     ):
@@ -136,7 +138,7 @@ def validate(
         return None
     folder.wait()  # reading processes are forked, as before the first epoch
     counts = count_pixels(
-        state.validated,
+        state.validation_network,
         stop.until_stopped(loaders.validation),
         state.preprocess,
         state.precision,

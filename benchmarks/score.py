@@ -23,7 +23,7 @@ def validate_bare(session: Session, batch: Sample, count: int) -> None:
     """Take `count` forward passes of one image that lies on the device as the network takes it."""
     state = session.state
     images = state.preprocess(copy_to_device(batch, session.world.device).image)
-    network = state.validated.eval()
+    network = state.validation_network.eval()
     for _ in range(count):
         with state.precision.autocast():
             network(images)

@@ -326,7 +326,7 @@ def test_the_files_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     state = make_state(ema=0.5)
     state.threshold, state.best, state.best_epoch = 0.3, 0.8, 1
     with torch.no_grad():
-        state.validated[0].weight.fill_(9.0)
+        state.validation_network[0].weight.fill_(9.0)
     with open_folder(tmp_path, run={"save_every": 2}) as folder:
         for epoch, step, is_best in ((1, 0, True), (2, 0, False), (2, 1, False), (4, 0, True)):
             order.clear()
@@ -366,7 +366,7 @@ def test_weights_that_are_not_finite_end_the_run_and_are_not_written(tmp_path: P
         with open_folder(tmp_path, overwrite=True) as folder:
             folder.save(state)
             with torch.no_grad():
-                state.validated[0].weight[0, 0, 0, 0] = float("inf")
+                state.validation_network[0].weight[0, 0, 0, 0] = float("inf")
             folder.save(state, is_best=True)
             part = "ema" if ema else "model"
             with pytest.raises(

@@ -99,11 +99,11 @@ def test_steps_of_the_run_are_counted_over_epochs() -> None:
 
 def test_the_average_is_validated_and_the_compiled_network_trained() -> None:
     plain = make_state()
-    assert plain.validated is plain.network
+    assert plain.validation_network is plain.network
     assert plain.forward is plain.replica
     compiled = make_network()
     state = make_state(ema=0.9, compiled=compiled, replica=make_network())
-    assert state.average is not None and state.validated is state.average.network
+    assert state.average is not None and state.validation_network is state.average.network
     assert state.forward is compiled
 
 
@@ -134,7 +134,11 @@ def test_all_of_it_is_restored() -> None:
         list(train_steps(one, map(make_batch, [7])))
     assert all(
         torch.equal(*pair)
-        for pair in zip(state.validated.parameters(), other.validated.parameters(), strict=True)
+        for pair in zip(
+            state.validation_network.parameters(),
+            other.validation_network.parameters(),
+            strict=True,
+        )
     )
 
 
@@ -156,5 +160,5 @@ def test_a_new_average_starts_from_the_weights_that_are_restored() -> None:
     saved = make_state().state_dict()
     state = make_state(make_network(seed=2), ema=0.9)
     state.load_state_dict(copy.deepcopy(saved))
-    assert torch.equal(state.validated[0].weight, saved["model"]["0.weight"])
+    assert torch.equal(state.validation_network[0].weight, saved["model"]["0.weight"])
     assert state.average is not None and state.average.steps == 0

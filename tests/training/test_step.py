@@ -183,7 +183,7 @@ def test_a_first_step_that_is_not_finite_leaves_the_average_at_the_first_weights
     state = make_state(ema=0.5, loss=nan_logits)
     list(train_steps(state, iter(BATCHES), until=1))
     for name, value in make_network().state_dict().items():
-        assert torch.equal(state.validated.state_dict()[name], value), name
+        assert torch.equal(state.validation_network.state_dict()[name], value), name
 
 
 def test_the_rate_follows_the_schedule_over_epochs_and_until_stops() -> None:

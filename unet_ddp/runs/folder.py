@@ -163,7 +163,7 @@ class RunFolder:
         """
         self._config, self._about = config, about
         try:
-            if resumed.content is None:
+            if resumed.is_new:
                 self.clear()
             save_config(config, self.path / "config.yaml")
             write_split(data.split, data.groups, self.path / "split.csv")
@@ -255,7 +255,7 @@ class RunFolder:
         if is_best:
             files["best.pt"] = {
                 **{name: self._about[name] for name in _ABOUT_BEST},
-                "model": state.validated.state_dict(),
+                "model": state.validation_network.state_dict(),
                 "best": last["best"],
                 "threshold": state.threshold,
             }

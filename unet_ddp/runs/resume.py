@@ -42,6 +42,11 @@ class Resumed:
     notes: list[str] = field(default_factory=list)
     """Lines for the user."""
 
+    @property
+    def is_new(self) -> bool:
+        """True if there is no run to continue."""
+        return self.content is None
+
     def settle(self, config: TrainConfig, world: World) -> TrainConfig:
         """Return `config` with the saved settings that were not given, and the batch per process.
 

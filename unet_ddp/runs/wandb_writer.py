@@ -80,12 +80,14 @@ class WandbWriter:
         if self._sample is None:
             return {}
         state, image = self._state, self._sample.image
-        weight = next(state.validated.parameters())
-        was_training = state.validated.training
-        state.validated.eval()
+        weight = next(state.validation_network.parameters())
+        was_training = state.validation_network.training
+        state.validation_network.eval()
         with state.precision.autocast():
-            logits = state.validated(state.preprocess(image[None].to(weight.device), weight.dtype))
-        state.validated.train(was_training)
+            logits = state.validation_network(
+                state.preprocess(image[None].to(weight.device), weight.dtype)
+            )
+        state.validation_network.train(was_training)
         classes = logits.shape[1]  # (1, classes, H, W)
         return {
             "images": self._wandb.Image(to_rgb(image.numpy()).permute(1, 2, 0).numpy()),

@@ -127,7 +127,7 @@ class TrainState:
         return self.replica if self.compiled is None else self.compiled
 
     @property
-    def validated(self) -> nn.Module:
+    def validation_network(self) -> nn.Module:
         """The network to validate and to predict with: the average if there is one."""
         return self.network if self.average is None else self.average.network
 
