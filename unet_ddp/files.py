@@ -39,9 +39,9 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         OSError: the file can't be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(".tmp", f".{path.name}.{os.getpid()}.", path.parent)
-    temporary = Path(name)
-    register_temporary(temporary)
+    with _lock:  # a signal between the two lines would leave the file
+        handle, name = tempfile.mkstemp(".tmp", f".{path.name}.{os.getpid()}.", path.parent)
+        register_temporary(temporary := Path(name))
     try:
         os.fchmod(handle, 0o666 & ~_UMASK)  # mkstemp makes it private
         yield temporary

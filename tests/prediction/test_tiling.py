@@ -77,7 +77,7 @@ def test_blending_puts_windows_where_they_belong_and_holds_one_row_of_them() -> 
         assert np.array_equal(band[0], image[top : top + band.shape[1], :, 0])
     assert bands == [(0, (1, 16, 36), 2), (16, (1, 4, 36), 2)]
     assert read == [(0, 16), (16, 20)]
-    overlapping = list(blend(rows, first_channel, (20, 36), Tiling(32, 0.5, 4)))
+    overlapping = list(blend(rows, first_channel, (20, 36), Tiling(16, 0.5, 4)))
     whole = np.concatenate([band for _, band in overlapping], axis=1)
     assert np.allclose(whole[0], image[..., 0], atol=1e-4)
 
