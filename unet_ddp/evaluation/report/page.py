@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from unet_ddp import __version__
 from unet_ddp.evaluation.report.gallery import Picture, legend
 from unet_ddp.evaluation.results import COLUMNS, Evaluation
@@ -38,6 +36,8 @@ class Page:
 
 def render(page: Page) -> str:
     """Return the HTML, with style, script and pictures in it."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # or it reports on its font cache
     from unet_ddp.evaluation.report.charts import history_charts, probability_charts
 
