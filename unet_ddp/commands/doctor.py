@@ -20,10 +20,8 @@ from unet_ddp.data.checks.rules import crop_size
 from unet_ddp.data.checks.summary import Report, class_pixels
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.samplers import TrainingSampler
-from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import write_errors
-from unet_ddp.runs.tracking import show_files
 
 _SAMPLES = 12  # in the figure
 _MOST = 20  # lines of one kind in the terminal; JSON has all
@@ -62,8 +60,6 @@ def main(argv: Sequence[str]) -> int:
         config.data,
         report,
         seed=config.optimization.seed,
-        progress=show_files,
-        workers=usable_cores(),
         skip_bad=config.launch.skip_bad_files,
     )
     if data is not None:

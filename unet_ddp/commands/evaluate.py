@@ -33,7 +33,6 @@ from unet_ddp.files import check_writable, replacing, write_errors
 from unet_ddp.prediction.backends import check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs import checkpoint
-from unet_ddp.runs.tracking import show_files
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
 
 
@@ -147,7 +146,7 @@ def find_job(config: EvaluateConfig, world: World) -> Job:
     if config.images is not None and config.masks is not None:
         pairs = find_pairs(Path(config.images), Path(config.masks))
     else:
-        pairs = rebuild(content, source, labels, progress=show_files, workers=world.cores)
+        pairs = rebuild(content, source, labels)
     return Job(
         model,
         source,

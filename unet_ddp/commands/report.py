@@ -19,7 +19,6 @@ from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.prediction.backends import check_described
 from unet_ddp.runs import checkpoint
-from unet_ddp.runs.tracking import show_files
 from unet_ddp.runs.weights import find_model, read_model
 
 
@@ -71,6 +70,6 @@ def find_validation(source: Path, world: World) -> tuple[list[Pair], list[str]]:
     labels = check_described(read_model(source), source)[1]
     content = checkpoint.load(source)
     try:
-        return rebuild(content, source, labels, progress=show_files, workers=world.cores), []
+        return rebuild(content, source, labels), []
     except UserError as error:
         return [], [f"no scores and images: {error}"]

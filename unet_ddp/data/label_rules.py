@@ -38,11 +38,7 @@ class MaskValues:
 
 
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
-    """Return the classes of the data set.
-
-    Raises:
-        UserError: the values are no classes, or contradict the flags.
-    """
+    """Return the classes of the data set; the values must be classes, and agree with the flags."""
     if config.binary or config.mask_threshold is not None:
         labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
     elif config.palette is not None:
