@@ -107,7 +107,9 @@ def scan(
     scanner = _Scanner(pairs[0].mask.parent, nodata, channels)
     try:
         count, read = len(files), scanner.read_all(files)
-        found = list(tqdm(read, "checking files", count, unit="file", leave=False, disable=None))
+        found: list[Any] = list(
+            tqdm(read, "checking files", count, unit="file", leave=False, disable=None)
+        )
     finally:
         scanner.save()
     result = ScanResult([])
