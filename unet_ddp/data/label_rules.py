@@ -69,8 +69,7 @@ def infer_labels(
 ) -> Labels:
     """Return the classes of masks with hard edges: each value is a class, in rising order.
 
-    {0, 255} and {0, 1} are two. If all values are below `classes`, they are class ids, so that a
-    class that occurs in no mask keeps its id.
+    If all values are below `classes`, they are class ids: one that occurs in no mask keeps its id.
     """
     values = masks.values
     if ignore is not None and ignore not in values and (masks.rgb or classes is None):

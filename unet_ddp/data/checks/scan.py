@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
@@ -105,11 +105,10 @@ def scan(
     """
     files = [file for pair in pairs for file in ((pair.image, False), (pair.mask, True))]
     scanner = _Scanner(pairs[0].mask.parent, nodata, channels)
+    results: Iterable[Any] = scanner.read_all(files)
+    results = tqdm(results, "checking files", len(files), unit="file", leave=False, disable=None)
     try:
-        count, read = len(files), scanner.read_all(files)
-        found: list[Any] = list(
-            tqdm(read, "checking files", count, unit="file", leave=False, disable=None)
-        )
+        found = list(results)
     finally:
         scanner.save()
     result = ScanResult([])
