@@ -27,7 +27,7 @@ def no_progress(files: Any, total: int) -> Any:
 
 
 def find(content: dict[str, Any]) -> list[Pair]:
-    return rebuild(content, Path("best.pt"), LABELS, progress=no_progress)
+    return rebuild(content, Path("best.pt"), LABELS)
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ class Evaluation:
     def classes(self) -> list[ClassScores]:
         """Scores of each class from the counts of all images."""
         per_class = zip(*(record.boundaries for record in self.records), strict=True)
-        boundaries = (sum(counts, BoundaryCounts()) for counts in per_class)
+        boundaries = map(BoundaryCounts.total, per_class)
         return ClassScores.of_all(self.labels.class_names, self.scores, boundaries)
 
     @property

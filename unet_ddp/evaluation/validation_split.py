@@ -6,27 +6,20 @@ from pathlib import Path
 
 from unet_ddp.cli import config_from_saved
 from unet_ddp.data.checks.check import prepare_data
-from unet_ddp.data.checks.scan import Progress
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.resume import split_fingerprint
+from unet_ddp.runs.tracking import show_files
 
 _ADVICE = "use --images and --masks"
 
 
-def rebuild(
-    content: Content, source: Path, labels: Labels, *, progress: Progress, workers: int = 1
-) -> list[Pair]:
+def rebuild(content: Content, source: Path, labels: Labels, *, workers: int = 1) -> list[Pair]:
     """Find and split the pairs as the run did; return those it was validated on.
 
-    Args:
-        content: a checkpoint.
-        source: its file, for messages.
-        labels: the checkpoint's.
-        progress: wraps the files that are looked at.
-        workers: threads that look at them.
+    `content` and `labels` are those of the checkpoint `source`; `workers` threads look at the files.
 
     Raises:
         UserError: the checkpoint does not say which they were, or they are gone or others now.
@@ -37,7 +30,7 @@ def rebuild(
     seed = config.optimization.seed
     try:
         data = prepare_data(
-            config.data, seed=seed, progress=progress, workers=workers, labels=labels
+            config.data, seed=seed, progress=show_files, workers=workers, labels=labels
         )
     except UserError as error:
         raise UserError(f"{source}: the data of its run: {error}; or {_ADVICE}") from None
