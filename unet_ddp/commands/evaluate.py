@@ -30,7 +30,7 @@ from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import FILES, headline, result_files, terminal_table
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
 from unet_ddp.files import check_writable, replacing, write_errors
-from unet_ddp.prediction.backends import check_described
+from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
@@ -93,7 +93,9 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
     if world.device.type == "cpu":
         torch.set_num_threads(1)  # their number decides the last bits of a convolution
     job = world.on_main(lambda: find_job(config, world))
-    predictor = Predictor.from_model(job.model, job.source, device=world.device, fold=False)
+    predictor = Predictor(
+        [build_model(job.model, job.source, world.device, fold=False)], device=world.device
+    )
     dataset = EvaluationDataset(job.pairs, predictor, full_size=True, resize_masks=job.resize_masks)
     how = {"threshold": job.threshold, "tolerance": config.tolerance}
     evaluation = score_pairs(predictor, dataset, world, **how, workers=config.workers)

@@ -29,8 +29,7 @@ from unet_ddp.prediction.backends import (
 )
 from unet_ddp.runs.weights import read_model, with_scale
 
-LARGEST_DIFFERENCE = 1e-4
-"""Of probabilities, between an exported file and its network."""
+LARGEST_DIFFERENCE = 1e-4  # of probabilities, between an exported file and its network
 _SIZES = ((1, 64, 96), (2, 97, 131), (1, 33, 50), (1, 9, 21), (1, 160, 240))  # (N, H, W)
 _TRACED = (2, 75, 107)  # sides that no stride divides
 _CPU = torch.device("cpu")
@@ -82,12 +81,7 @@ class Exported(nn.Module):
 
 
 def export(config: ExportConfig) -> list[str]:
-    """Write the file, compare it with the network at several sizes, and return lines to print.
-
-    Raises:
-        UserError: a package is missing, or the file already exists.
-        RunError: the file's probabilities differ from the network's; it is not kept.
-    """
+    """Write the file, compare it with the network at several sizes, and return lines to print."""
     path, source = Path(config.output), Path(config.checkpoint)
     if path.suffix.lower() != ".onnx":
         raise UserError(f"{path}: the name must end in .onnx")

@@ -74,11 +74,7 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         return EvaluationSample(scaled.image[None], full.mask[None], scaled.mask[None], index)
 
     def read(self, index: int) -> EvaluationSample:
-        """Return the sample of pair `index`.
-
-        Raises:
-            UserError: a file that can't be read, an unknown mask value, or sizes that differ.
-        """
+        """Return the sample of pair `index`, or raise its error."""
         sample = self[0, index]
         if isinstance(sample, UserError):
             raise sample
@@ -91,9 +87,6 @@ def fetch(
     """Yield this rank's share of the samples, read by `workers` processes; see `count_workers`.
 
     The main process shows a progress bar, on a terminal only.
-
-    Raises:
-        UserError: a sample can't be read.
     """
     count = count_workers(world, workers)
     loader: DataLoader[EvaluationSample | UserError] = DataLoader(

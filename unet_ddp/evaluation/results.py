@@ -90,9 +90,7 @@ class Evaluation:
     @cached_property
     def confusion(self) -> NDArray[np.int64]:
         """(C, C) over all images."""
-        total: NDArray[np.int64] = sum(
-            (record.confusion for record in self.records), np.zeros_like(self.as_trained)
-        )
+        total: NDArray[np.int64] = np.sum([record.confusion for record in self.records], axis=0)
         return total
 
     @cached_property
