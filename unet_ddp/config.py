@@ -130,8 +130,6 @@ class DataConfig:
     """Mask value, or colour as #rrggbb, of pixels excluded from the loss and the scores."""
     resize_masks: bool = False
     """Resize masks that differ in size from their images, by nearest neighbour."""
-    skip_scan: bool = False
-    """Start without reading every file first; needs --palette, --classes or --binary."""
     augmentation: Literal["none", "photo", "overhead"] = "photo"
     """photo: mirroring, small shifts, zooms and rotations, brightness, contrast and colour; overhead: also upside down, for microscope, aerial and satellite images; none."""
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from unet_ddp.data.dataset import PathTable, Sample, SegmentationDataset
+from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Pair
@@ -112,9 +112,10 @@ def test_an_unreadable_file_is_an_error_in_the_place_of_its_sample(pair: Pair, p
     assert isinstance(error, UserError) and str(error).startswith(f"{path}: corrupt or truncated")
 
 
-def test_a_table_of_paths_is_the_paths() -> None:
+def test_paths_of_any_bytes_are_kept() -> None:
     paths = [Path("a/b.png"), Path("ünï/図.png"), Path("c\nd"), Path("e\udcff")]
-    table = PathTable(paths)
-    assert len(table) == 4
-    assert [table[index] for index in range(4)] == paths
-    assert len(PathTable([])) == 0
+    pairs = [Pair(str(path), path, Path("m") / path) for path in paths]
+    data = dataset(*pairs)
+    assert len(data) == 4
+    assert [data._files(index) for index in range(4)] == [(p.image, p.mask) for p in pairs]
+    assert len(dataset()) == 0

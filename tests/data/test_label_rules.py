@@ -231,29 +231,6 @@ def test_classes_that_may_be_soft_edges_are_a_warning() -> None:
     assert warn_soft_edges(values, choose_labels(values, DataConfig()))
 
 
-# -- without a scan ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("flags", "rgb", "expected"),
-    [
-        ({"classes": 3}, False, Labels((0, 1, 2))),
-        ({"binary": True}, False, Labels((0, 255), threshold=0)),
-        ({"mask_threshold": 300}, False, Labels((0, 255), threshold=300)),
-        ({"mask_threshold": 200}, True, Labels((0, 0xFFFFFF), rgb=True, threshold=200)),
-        ({"classes": 3}, True, None),
-        ({}, False, None),
-    ],
-)
-def test_flags_replace_the_scan(flags: dict[str, Any], rgb: bool, expected: Labels | None) -> None:
-    unknown = MaskValues({}, {}, rgb=rgb, lossy="a.jpg")
-    if expected is None:
-        with pytest.raises(UserError, match="--skip-scan: the masks are not read"):
-            choose_labels(unknown, DataConfig(skip_scan=True, **flags))
-    else:
-        assert choose_labels(unknown, DataConfig(skip_scan=True, **flags)) == expected
-
-
 # -- palette files -------------------------------------------------------------------------
 
 
@@ -331,8 +308,7 @@ def test_classes_of_a_palette_file(
 ) -> None:  # fmt: skip
     config = DataConfig(palette=palette(tmp_path, *lines), **flags)
     assert choose_labels(masks(values, **how), config) == expected
-    unscanned = DataConfig(palette=config.palette, skip_scan=True, **flags)
-    assert choose_labels(masks([], **how), unscanned) == expected
+    assert choose_labels(masks([], **how), config) == expected  # some may be in no mask
 
 
 @pytest.mark.parametrize(

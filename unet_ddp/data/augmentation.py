@@ -93,16 +93,10 @@ def _transforms(a: Any, preset: str, crop_size: tuple[int, int] | None, colour: 
         transforms.append(a.VerticalFlip(p=0.5))
         if crop_size is not None and crop_size[0] == crop_size[1]:
             transforms.append(a.RandomRotate90(p=0.5))  # a batch has one size
-    transforms.append(
-        a.Affine(
-            scale=(0.9, 1.1), translate_percent=(-0.05, 0.05), rotate=(-10, 10), p=0.5, **outside
-        )
-    )
+    shift = {"scale": (0.9, 1.1), "translate_percent": (-0.05, 0.05), "rotate": (-10, 10)}
+    transforms.append(a.Affine(**shift, p=0.5, **outside))
     if colour:
-        transforms.append(
-            a.ColorJitter(
-                brightness=(0.8, 1.2), contrast=(0.8, 1.2), saturation=(0.8, 1.2), hue=(-0.02, 0.02),
-                p=0.5,
-            )
-        )  # fmt: skip
+        share = (0.8, 1.2)
+        jitter = {"brightness": share, "contrast": share, "saturation": share}
+        transforms.append(a.ColorJitter(**jitter, hue=(-0.02, 0.02), p=0.5))
     return transforms

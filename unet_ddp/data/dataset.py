@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -30,19 +29,16 @@ _WRITABLE: list[Literal["C", "W"]] = ["C", "W"]  # what torch.from_numpy needs; 
 class Sample(NamedTuple):
     """One image with its class ids, or a batch with a leading axis N."""
 
-    image: Tensor
-    """(H, W, C) in the files' type: channels_last already, and for 8 bit a quarter of float's bytes."""
-    mask: Tensor
-    """(H, W) uint8 class ids; IGNORE_ID for pixels that do not count."""
-    pair: Tensor
-    """int64: index of the pair in its data set."""
+    image: Tensor  # (H, W, C) in the files' type: channels_last already, a quarter of float's bytes
+    mask: Tensor  # (H, W) uint8 class ids; IGNORE_ID for pixels that do not count
+    pair: Tensor  # int64: index of the pair in its data set
 
 
 class SegmentationDataset(Dataset[Sample | UserError]):
     """Pairs of files as samples.
 
     Args:
-        pairs: images and masks.
+        pairs: the files.
         labels: map the masks' values to class ids.
         image_format: of all images.
         scale: images and masks are reduced to this fraction of their size.
@@ -64,8 +60,9 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         resize_masks: bool = False,
         cache: SampleCache | None = None,
     ) -> None:
-        self.images = PathTable(pair.image for pair in pairs)
-        self.masks = PathTable(pair.mask for pair in pairs)
+        # Not a list: reading an object writes its reference count, which would copy the memory that
+        # a reading process shares with its parent, page by page.
+        self.paths = np.array([(os.fsencode(p.image), os.fsencode(p.mask)) for p in pairs], bytes)
         self.labels = labels
         self.format = image_format
         self.scale = scale
@@ -75,7 +72,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         self.cache = cache
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.paths)
 
     def __getitem__(self, key: Key) -> Sample | UserError:
         """Return the sample, or why it can't be read: a DataLoader would rewrite what is raised."""
@@ -89,7 +86,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         if self.size is not None and image.shape[:2] != self.size:
             (height, width), (rows, columns) = image.shape[:2], self.size
             raise UserError(
-                f"{self.images[index]}: {width}x{height} pixels after scaling, the others "
+                f"{self._files(index)[0]}: {width}x{height} pixels after scaling, the others "
                 f"{columns}x{rows}; use --crop-size to train on crops of one size"
             )
         if self.augmentation is not None:
@@ -100,9 +97,13 @@ class SegmentationDataset(Dataset[Sample | UserError]):
             torch.tensor(index),
         )
 
+    def _files(self, index: int) -> tuple[Path, Path]:
+        image, mask = self.paths[index]
+        return Path(os.fsdecode(image)), Path(os.fsdecode(mask))
+
     def _load(self, index: int) -> Arrays:
         """Return a pair's arrays from the cache, or from its files."""
-        image, mask = self.images[index], self.masks[index]
+        image, mask = self._files(index)
         if self.cache is None:
             return self._decode(image, mask)
         return self.cache.load(image, mask, lambda: self._decode(image, mask))
@@ -118,23 +119,3 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         if nodata_mask is not None:
             mask[nodata_mask] = IGNORE_ID
         return image, mask
-
-
-class PathTable:
-    """Many paths in two arrays.
-
-    A list of them would grow a reading process's memory epoch by epoch: reading a Python object
-    writes its reference count, which copies the page that was shared with the parent.
-    """
-
-    def __init__(self, paths: Iterable[Path]) -> None:
-        encoded = [os.fsencode(path) for path in paths]
-        self.ends = np.cumsum([0, *map(len, encoded)])
-        self.bytes = np.frombuffer(b"".join(encoded), np.uint8)
-
-    def __len__(self) -> int:
-        return len(self.ends) - 1
-
-    def __getitem__(self, index: int) -> Path:
-        start, end = self.ends[index], self.ends[index + 1]
-        return Path(os.fsdecode(self.bytes[start:end].tobytes()))

@@ -40,13 +40,10 @@ def draw_samples(
 ) -> None:
     """Write a picture with a row per sample: image, truth and prediction."""
     rows = [
-        _join(
-            [to_rgb(image), draw_mask(image, truth, labels), draw_mask(image, predicted, labels)],
-            axis=2,
-        )
+        [to_rgb(image), *(draw_mask(image, ids, labels) for ids in (truth, predicted))]
         for image, truth, predicted in samples
     ]
-    save_picture(_join(rows, axis=1), path)
+    save_picture(_join([_join(row, axis=2) for row in rows], axis=1), path)
 
 
 def _join(pictures: list[Tensor], axis: int) -> Tensor:

@@ -20,15 +20,11 @@ _CLUSTERS = 0.9  # share of the pixels near black or near white in soft masks of
 class MaskValues:
     """Values in the masks of a data set."""
 
-    counts: Mapping[int, int]
-    """Pixels of every value; colours as 0xRRGGBB."""
-    examples: Mapping[int, str]
-    """A file that contains the value."""
+    counts: Mapping[int, int]  # pixels of every value; colours as 0xRRGGBB
+    examples: Mapping[int, str]  # a file that contains the value
     rgb: bool = False
-    palette: tuple[Colour, ...] | None = None
-    """Colours of the indices, if all masks have the same palette."""
-    lossy: str | None = None
-    """A mask with lossy compression, if there is one."""
+    palette: tuple[Colour, ...] | None = None  # colours of the indices, if all masks have the same
+    lossy: str | None = None  # a mask with lossy compression, if there is one
 
     @property
     def values(self) -> list[int]:
@@ -42,19 +38,12 @@ class MaskValues:
 
 
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
-    """Return the classes of the data set; `masks` without a scan have no values.
+    """Return the classes of the data set.
 
     Raises:
         UserError: the values are no classes, or contradict the flags.
     """
-    is_two = config.binary or config.mask_threshold is not None
-    is_declared = is_two or config.palette or (config.classes and not masks.rgb)
-    if config.skip_scan and not is_declared:
-        raise UserError(
-            "--skip-scan: the masks are not read, so use --palette FILE, or --classes N for the "
-            "values 0 to N-1, or --binary"
-        )
-    if is_two:
+    if config.binary or config.mask_threshold is not None:
         labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
     elif config.palette is not None:
         labels = _match_palette(Path(config.palette), masks, config)
@@ -86,9 +75,6 @@ def infer_labels(
 
     {0, 255} and {0, 1} are two. If all values are below `classes`, they are class ids, so that a
     class that occurs in no mask keeps its id.
-
-    Raises:
-        UserError: more or fewer values than classes, or no mask contains the value to ignore.
     """
     values = masks.values
     if ignore is not None and ignore not in values and (masks.rgb or classes is None):
@@ -103,7 +89,12 @@ def infer_labels(
             "check the masks, or use --classes"
         )
     if classes is not None and not masks.rgb and max(kept, default=0) < classes:
-        kept = _class_ids(classes, ignore)
+        if ignore is not None and ignore < classes:
+            raise UserError(
+                f"--classes {classes} counts the value {ignore} that --ignore-index names: use "
+                f"--classes {classes - 1}, or leave it out"
+            )
+        kept = list(range(classes))
     if len(kept) > IGNORE_ID:
         raise UserError(
             f"the masks contain {len(kept)} different values ({masks.show(values)}); classes need "
@@ -118,16 +109,6 @@ def infer_labels(
             "or name one of them with --ignore-index"
         )
     return Labels(tuple(kept), masks.rgb, ignore, masks.palette)
-
-
-def _class_ids(classes: int, ignore: int | None) -> list[int]:
-    """Return 0 ... classes - 1; the value to ignore can't be one of them."""
-    if ignore is not None and ignore < classes:
-        raise UserError(
-            f"--classes {classes} counts the value {ignore} that --ignore-index names: use "
-            f"--classes {classes - 1}, or leave it out"
-        )
-    return list(range(classes))
 
 
 def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:
@@ -202,9 +183,6 @@ def read_palette(path: Path) -> tuple[dict[str, int], bool]:
     """Read the values of classes by name from a CSV file, and whether they are colours.
 
     Its lines are name,value or name,#rrggbb or name,red,green,blue; the first may be a header.
-
-    Raises:
-        UserError: no such file, another kind of line, or a class twice.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,12 @@ Colour = tuple[int, int, int]
 class Labels:
     """Classes of a data set: class id k is the mask value ``values[k]``."""
 
-    values: tuple[int, ...]
-    """Grey values, palette indices, or colours as 0xRRGGBB if `rgb`."""
-    rgb: bool = False
-    """True if masks are colour images."""
-    ignore: int | None = None
-    """Mask value of pixels to ignore."""
-    palette: tuple[Colour, ...] | None = None
-    """Colours of the indices in palette masks."""
-    names: tuple[str, ...] | None = None
-    """A name for each class, if the user gave them."""
-    threshold: int | None = None
-    """Grey values above it are the larger of two `values`, the rest the smaller."""
+    values: tuple[int, ...]  # grey values, palette indices, or colours as 0xRRGGBB if `rgb`
+    rgb: bool = False  # masks are colour images
+    ignore: int | None = None  # mask value of pixels to ignore
+    palette: tuple[Colour, ...] | None = None  # colours of the indices in palette masks
+    names: tuple[str, ...] | None = None  # of the classes, if the user gave them
+    threshold: int | None = None  # values above it are the larger of two `values`, the rest not
 
     @property
     def num_classes(self) -> int:
@@ -53,15 +47,13 @@ class Labels:
         """A colour per class to draw with: the masks' own, else PASCAL VOC's."""
         if self.rgb:
             return [unpack_colour(value) for value in self.values]
-        if self.palette and len({self._entry(value) for value in self.values}) == self.num_classes:
-            return [self._entry(value) for value in self.values]
+        known = dict(enumerate(self.palette or ()))
+        own = [known.get(value, (0, 0, 0)) for value in self.values]
+        if len(set(own)) == self.num_classes:
+            return own
         if self.num_classes == 2:
             return [(0, 0, 0), (255, 255, 255)]
         return [_voc_colour(k) for k in range(self.num_classes)]
-
-    def _entry(self, value: int) -> Colour:
-        palette = self.palette or ()
-        return palette[value] if value < len(palette) else (0, 0, 0)
 
     def to_ids(self, codes: Codes, path: Path) -> NDArray[np.uint8]:
         """Return the class ids (H, W) of mask values (H, W), IGNORE_ID where ignored.
@@ -72,9 +64,8 @@ class Labels:
         if codes.dtype == np.uint8 and codes.size:  # by table: a tenth of the time
             table, is_known = self._byte_table
             if is_known[: int(codes.max()) + 1].all() or is_known.take(codes).all():
-                return np.frombuffer(bytearray(codes).translate(table), np.uint8).reshape(
-                    codes.shape
-                )
+                ids = np.frombuffer(bytearray(codes).translate(table), np.uint8)
+                return ids.reshape(codes.shape)
         ids, known = self._look_up(codes)
         if not known.all():
             unknown = codes[~known]
@@ -94,30 +85,21 @@ class Labels:
         """Return the class ids of mask values, and which of the values have one."""
         if self.threshold is not None:
             return self._split(codes, self.threshold), np.ones(codes.shape, bool)
-        values, ids = self._sorted_values
+        pairs = [(value, k) for k, value in enumerate(self.values)]
+        if self.ignore is not None:
+            pairs.append((self.ignore, IGNORE_ID))
+        values, ids = (np.array(column, np.int32) for column in zip(*sorted(pairs), strict=True))
         places = np.searchsorted(values, codes).clip(max=len(values) - 1)
-        found: NDArray[np.uint8] = ids[places]
-        return found, values[places] == codes
+        return ids.astype(np.uint8)[places], values[places] == codes
 
     def _split(self, codes: Codes, threshold: int) -> NDArray[np.uint8]:
         """Return class ids of soft or numbered masks: brighter is the class of the larger value."""
-        brightness = codes
-        if self.rgb:
-            brightness = np.maximum.reduce([codes >> shift & 0xFF for shift in (16, 8, 0)])
+        brightness = np.max(unpack_colour(codes), axis=0) if self.rgb else codes
         bright = int(self.values[1] > self.values[0])
         ids = np.where(brightness > threshold, bright, 1 - bright).astype(np.uint8)
         if self.ignore is not None:  # on either side of the threshold
             ids[codes == self.ignore] = IGNORE_ID
         return ids
-
-    @cached_property
-    def _sorted_values(self) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-        """All values, sorted, and the class id of each."""
-        pairs = [(value, k) for k, value in enumerate(self.values)]
-        if self.ignore is not None:
-            pairs.append((self.ignore, IGNORE_ID))
-        values, ids = zip(*sorted(pairs), strict=True)
-        return np.array(values, np.int32), np.array(ids, np.uint8)
 
     def to_image(self, ids: NDArray[np.uint8]) -> Image.Image:
         """Return class ids (H, W) as a mask with the training masks' own values.
@@ -127,8 +109,7 @@ class Labels:
         """
         codes = np.array(self.values, np.int32)[ids]  # (H, W)
         if self.rgb:
-            planes = [codes >> shift & 0xFF for shift in (16, 8, 0)]
-            return Image.fromarray(np.stack(planes, axis=-1).astype(np.uint8))
+            return Image.fromarray(np.stack(unpack_colour(codes), axis=-1).astype(np.uint8))
         if max(self.values) > 255:
             return Image.fromarray(codes.astype(np.uint16))
         image = Image.fromarray(codes.astype(np.uint8))
@@ -145,13 +126,10 @@ class Labels:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
-        return {
+        return asdict(self) | {
             "values": list(self.values),
-            "rgb": self.rgb,
-            "ignore": self.ignore,
             "palette": [list(colour) for colour in self.palette] if self.palette else None,
             "names": list(self.names) if self.names else None,
-            "threshold": self.threshold,
         }
 
     @classmethod
@@ -159,18 +137,18 @@ class Labels:
         """Return the labels that `to_dict` gave."""
         palette, names = plain.get("palette"), plain.get("names")
         return cls(
-            tuple(int(value) for value in plain["values"]),
-            bool(plain["rgb"]),
+            tuple(plain["values"]),
+            plain["rgb"],
             plain["ignore"],
-            tuple((int(r), int(g), int(b)) for r, g, b in palette) if palette else None,
-            tuple(map(str, names)) if names else None,
+            tuple((red, green, blue) for red, green, blue in palette) if palette else None,
+            tuple(names) if names else None,
             plain.get("threshold"),
         )
 
 
-def unpack_colour(code: int) -> Colour:
-    """Return (red, green, blue) of 0xRRGGBB."""
-    return (code >> 16 & 0xFF, code >> 8 & 0xFF, code & 0xFF)
+def unpack_colour(code: Any) -> tuple[Any, Any, Any]:
+    """Return (red, green, blue) of 0xRRGGBB, a number or an array of them."""
+    return code >> 16 & 0xFF, code >> 8 & 0xFF, code & 0xFF
 
 
 def _voc_colour(k: int) -> Colour:

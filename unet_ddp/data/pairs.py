@@ -24,14 +24,11 @@ _SHOWN = 3  # problems in one error; the doctor lists all
 class Pair:
     """An image and its mask."""
 
-    name: str
-    """The image's path below its folder, without suffix: identifies the pair everywhere."""
+    name: str  # the image's path below its folder, without suffix: identifies the pair everywhere
     image: Path
     mask: Path
-    group: str | None = None
-    """Its group, if a list gives one."""
-    side: str | None = None
-    """training, validation or left out, if a list says so."""
+    group: str | None = None  # if a list gives one
+    side: str | None = None  # training, validation or left out, if a list says so
 
 
 @dataclass(frozen=True)
@@ -39,10 +36,8 @@ class Matches:
     """Pairs of two folders or a list."""
 
     pairs: list[Pair]
-    problems: list[str] = field(default_factory=list)
-    """Everything that makes the set unfit, e.g. images without mask."""
-    orphans: list[Path] = field(default_factory=list)
-    """Masks without image; they do no harm."""
+    problems: list[str] = field(default_factory=list)  # what makes the set unfit
+    orphans: list[Path] = field(default_factory=list)  # masks without image; they do no harm
 
 
 def find_pairs(images: Path, masks: Path) -> list[Pair]:
@@ -78,12 +73,8 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
     """Match every image in `images` with the mask of its name in `masks`, sorted by name.
 
     Sub-folders are searched; hidden files and files of other types are skipped. Both may be the
-    same folder if the masks' names have a suffix.
-
-    `suffix` is the text that a mask's name adds to its image's name; detected if None.
-
-    Raises:
-        UserError: a folder is missing, unreadable or contains no images.
+    same folder if the masks' names have a suffix. `suffix` is the text that a mask's name adds to
+    its image's name; detected if None.
     """
     found_images, found_masks = _files_by_name(images), _files_by_name(masks)
     for folder, found, kind in ((images, found_images, "images"), (masks, found_masks, "masks")):
@@ -98,9 +89,10 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
     for name in sorted(found_images):
         files, candidates = found_images[name], found_masks.get(name + suffix, [])
         if len(files) > 1:
-            problems.append(f"two images of one name: {_join(files)}; keep one of them")
+            problems.append(f"two images of one name: {' and '.join(files[:3])}; keep one of them")
         elif len(candidates) > 1:
-            problems.append(f"two masks for {files[0]}: {_join(candidates)}; keep one of them")
+            several = " and ".join(candidates[:3])
+            problems.append(f"two masks for {files[0]}: {several}; keep one of them")
         elif not candidates:
             problems.append(
                 f"no mask for {files[0]}: looked for {masks}/{name}{suffix}.*; name masks like their "
@@ -155,10 +147,6 @@ def _detect_suffix(images: Iterable[str], masks: Iterable[str], *, may_be_empty:
     return max(seen, key=lambda suffix: (seen[suffix], -len(suffix))) if seen else ""
 
 
-def _join(files: list[str]) -> str:
-    return " and ".join(files[:3])
-
-
 # -- lists ---------------------------------------------------------------------------------
 
 
@@ -167,9 +155,6 @@ def read_list(path: Path) -> Matches:
 
     Paths are relative to the file's folder. A row's split is training (train), validation (val)
     or test, which is left out.
-
-    Raises:
-        UserError: no such file, or no such columns.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:

@@ -37,19 +37,13 @@ class Preprocessing:
     """
 
     channels: int
-    mean: tuple[float, ...]
-    """Of each channel, as a share of the range."""
+    mean: tuple[float, ...]  # of each channel, as a share of the range
     std: tuple[float, ...]
-    """Of each channel, as a share of the range."""
-    scale: float
-    """Images are reduced to this fraction of their size."""
-    dtype: str = "uint8"
-    """Type of the pixels: uint8, uint16, int16 or float32."""
-    low: float = 0.0
+    scale: float  # images are reduced to this fraction of their size
+    dtype: str = "uint8"  # uint8, uint16, int16 or float32
+    low: float = 0.0  # the range: of the type for 8 bit, else of the training images
     high: float = 255.0
-    """The range: of the type for 8 bit, else of the training images."""
-    nodata: float | None = None
-    """The value of pixels without data."""
+    nodata: float | None = None  # the value of pixels without data
 
     @classmethod
     def for_images(cls, channels: int, max_value: float = 255, *, scale: float) -> Preprocessing:

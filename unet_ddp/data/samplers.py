@@ -15,31 +15,17 @@ class TrainingSampler(DistributedSampler[Key]):
 
     Step k takes the same global batch on any number of ranks: torch's DistributedSampler deals a
     permutation of (seed, epoch) to the ranks one by one. Images left over from the last whole
-    global batch are dropped.
+    global batch are dropped; fewer images than that are a UserError.
 
-    Args:
-        count: number of training images.
-        per_step: images per rank in one step of the optimizer.
-        rank: this rank.
-        size: number of ranks.
-        seed: of the permutations.
-
-    Raises:
-        UserError: there are fewer images than a global batch takes.
+    `count` images, of which each rank takes `per_step` in one step of the optimizer.
     """
 
     def __init__(self, count: int, per_step: int, *, rank: int, size: int, seed: int) -> None:
-        super().__init__(
-            range(count),  # type: ignore[arg-type]  # only its length is used
-            num_replicas=size,
-            rank=rank,
-            seed=seed,
-            drop_last=True,
-        )
+        # Only the length of the range is used.
+        super().__init__(range(count), size, rank, seed=seed, drop_last=True)  # type: ignore[arg-type]
         self.per_step = per_step
         self.first_step = 0
-        self.steps = count // (per_step * size)
-        """Steps of the optimizer in a whole epoch."""
+        self.steps = count // (per_step * size)  # of the optimizer in a whole epoch
         if self.steps == 0:
             raise UserError(
                 f"--batch-size: one step takes {per_step * size} images ({per_step} for each of "

@@ -27,8 +27,7 @@ class Split:
 
     training: list[Pair]
     validation: list[Pair]
-    how: str
-    """One line for the user: the rule of the split."""
+    how: str  # one line for the user: the rule of the split
 
     def without(self, names: Container[str]) -> Split:
         """Return the split without the pairs of these names."""
@@ -56,9 +55,6 @@ def split_pairs(
         pattern: regular expression, searched for in each name, whose first bracket is the group;
             a name that does not match is a group by itself. None: groups are detected.
         folds: (number of folds, index from 1); that fold is the validation split instead.
-
-    Raises:
-        UserError: nothing would be left to train on, or there are fewer groups than folds.
     """
     if any(pair.side for pair in pairs):
         return _split_by_list(pairs)
@@ -70,25 +66,16 @@ def split_pairs(
         target = max(1, round(len(pairs) * validation / 100)) if validation else 0
         chosen = _choose(sizes, target, seed)
         found = sum(sizes[name] for name in chosen)
-        if pattern is None and len(groups) < len(pairs) and not _is_near(found, target, len(pairs)):
-            how = _describe_uneven(sizes)
+        is_near = target / 2 <= found <= max(2 * target, 2) and 2 * found <= len(pairs)
+        if pattern is None and len(groups) < len(pairs) and not is_near:
+            largest = max(sizes, key=lambda name: sizes[name])
+            how = (
+                f"image by image; the names look like {len(groups)} groups, {sizes[largest]} of "
+                f"{len(pairs)} images in {largest}: if they belong together, use --group-pattern"
+            )
             groups = {pair.name: [pair] for pair in pairs}
             chosen = _choose(dict.fromkeys(groups, 1), target, seed)
     return _divide(groups, chosen, how)
-
-
-def _describe_uneven(sizes: Mapping[str, int]) -> str:
-    """Return a note on groups that are too uneven for the share of validation."""
-    largest = max(sizes, key=lambda name: sizes[name])
-    return (
-        f"image by image; the names look like {len(sizes)} groups, {sizes[largest]} of "
-        f"{sum(sizes.values())} images in {largest}: if they belong together, use --group-pattern"
-    )
-
-
-def _is_near(found: int, target: int, count: int) -> bool:
-    """Return whether whole groups give about as many of `count` images as were asked for."""
-    return target / 2 <= found <= max(2 * target, 2) and 2 * found <= count
 
 
 def _divide(groups: Mapping[str, list[Pair]], chosen: set[str], how: str) -> Split:
@@ -117,11 +104,7 @@ def _split_by_list(pairs: list[Pair]) -> Split:
 
 
 def split_by_folders(training: list[Pair], validation: list[Pair]) -> Split:
-    """Return the split of a training and a validation folder.
-
-    Raises:
-        UserError: an image is in both.
-    """
+    """Return the split of a training and a validation folder, which share no image."""
     both = {pair.image.resolve() for pair in training} & {p.image.resolve() for p in validation}
     if both:
         raise UserError(f"--val-images: {min(both)} is among --images too; use other images")
@@ -200,11 +183,7 @@ def _choose_fold(sizes: Mapping[str, int], folds: tuple[int, int], seed: int) ->
 
 
 def write_split(split: Split, groups: Mapping[str, str], path: Path) -> None:
-    """Write the split as a list that ``--list`` reads; `groups` has the groups by pair name.
-
-    Raises:
-        OSError: the file can't be written.
-    """
+    """Write the split as a list that ``--list`` reads; `groups` has the groups by pair name."""
     with (
         replacing(path) as temporary,
         temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,

@@ -27,7 +27,7 @@ _FIXED = {
 }  # fmt: skip
 _PLACES = {
     "checkpoints", "exp_name", "load", "images", "masks", "list", "val_images", "val_masks",
-    "wandb", "skip_scan", "batch_size", "images_per_step",
+    "wandb", "batch_size", "images_per_step",
 }  # fmt: skip
 
 

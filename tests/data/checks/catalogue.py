@@ -371,8 +371,6 @@ CASES = [
     Case("training images for validation", lambda f: None, 2, ("--val-images", "is among --images too"), ["--val-images", "{}/imgs", "--val-masks", "{}/masks"]),
     Case("the second of three folds", lambda f: None, 0, ("fold 2 of 3", "4 images to train on, 2 to validate"), ["--folds", "3", "--fold", "2"]),
     Case("more folds than images", lambda f: None, 2, ("--folds 9", "6 groups"), ["--folds", "9", "--fold", "1"]),
-    Case("no scan, and unknown mask values", lambda f: None, 2, ("--skip-scan", "--palette"), ["--skip-scan"]),
-    Case("no scan, and known mask values", masks_as(lambda a: (a > 0).astype(np.uint8)), 0, ("classes: 2, mask values 0, 1",), ["--skip-scan", "--classes", "2"]),
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from tests.conftest import make_pair, make_set
-from tests.data.checks.catalogue import as_tiff, cut, image, listing, mask, masks_as, pixels
+from tests.data.checks.catalogue import cut, image, listing, mask, masks_as
 from unet_ddp.config import DataConfig
 from unet_ddp.data.checks import check as module
 from unet_ddp.data.checks.check import (
@@ -65,9 +65,8 @@ def test_a_plain_set(tmp_path: Path) -> None:
     assert (data.labels, data.format) == (Labels((0, 255)), ImageFormat(3))
     assert data.crop_size is None and data.smallest == (12, 16) and data.range is None
     assert len(data.split.training) == 18 and len(data.split.validation) == 2
-    assert data.sizes == {f"{chr(97 + k)}x": (12, 16) for k in range(20)}
     assert data.one_size == (12, 16)
-    assert data.groups == {name: name for name in data.sizes}
+    assert data.groups == {f"{chr(97 + k)}x": f"{chr(97 + k)}x" for k in range(20)}
     assert [note.split(":")[0] for note in data.notes] == ["data", "classes", "split"]
     assert data.notes[0].startswith("data: 20 pairs, 32x24 pixels (16x12 at scale 0.5)")
 
@@ -78,8 +77,13 @@ def test_sizes_that_differ(tmp_path: Path) -> None:
     data = prepared(tmp_path)
     assert data.one_size is None and data.smallest == (24, 32)
     assert data.crop_size == (24, 32)  # the median, side by side
-    assert data.sizes["zx"] == (40, 28)
-    assert replace(data, sizes=dict(list(data.sizes.items())[:1])).one_size is None  # not all known
+    (tmp_path / "p.csv").write_text(
+        "image,mask,split\n"
+        + "".join(f"imgs/{n}x.png,masks/{n}x.png,train\n" for n in "abc")
+        + "imgs/zx.png,masks/zx.png,test\n"
+    )
+    data = prepare_data(DataConfig(pairs_file=str(tmp_path / "p.csv")), seed=0, progress=silent)
+    assert data.one_size == (24, 32)  # of those that are used
 
 
 def test_the_seed_and_the_flags_decide_the_split(tmp_path: Path) -> None:
@@ -104,7 +108,7 @@ def test_a_list_is_read_and_its_test_pairs_are_checked_too(tmp_path: Path) -> No
     path.write_text(path.read_text().replace("cx.png,train", "cx.png,test"))
     data = prepare_data(DataConfig(pairs_file=str(path)), seed=0, progress=silent)
     assert [len(side) for side in names(data)] == [3, 2]
-    assert data.split.how == "by the list, 1 left out" and len(data.sizes) == 6
+    assert data.split.how == "by the list, 1 left out"
     cut(image(tmp_path))
     with pytest.raises(UserError, match=r"cx\.png"):
         prepare_data(DataConfig(pairs_file=str(path)), seed=0, progress=silent)
@@ -127,7 +131,7 @@ def test_validation_may_have_its_own_folders(tmp_path: Path) -> None:
     own = {"val_images": str(tmp_path / "val/imgs"), "val_masks": str(tmp_path / "val/masks")}
     data = prepared(tmp_path, **own)
     assert names(data) == (["ax", "bx", "cx", "dx"], ["validation/ax", "validation/bx"])
-    assert len(data.sizes) == 6
+    assert data.notes[0].startswith("data: 6 pairs")
     mask(tmp_path / "val", "bx").unlink()
     with pytest.raises(UserError, match=r"no mask for .*val/imgs/bx\.png"):
         prepared(tmp_path, **own)
@@ -148,7 +152,7 @@ def test_the_demo_set_is_used_only_if_no_data_is_given_or_in_place(
 
     monkeypatch.setattr(module, "write_demo", write_demo)
     data = prepare_data(DataConfig(), seed=0, progress=silent)
-    assert demo == [Path("data/demo")] and len(data.sizes) == 3
+    assert demo == [Path("data/demo")] and sum(map(len, names(data))) == 3
     assert data.notes[0] == (
         "no data: data/imgs and data/masks are empty; using the demo set in data/demo"
     )
@@ -165,7 +169,7 @@ def test_the_demo_set_is_used_only_if_no_data_is_given_or_in_place(
         prepare_data(DataConfig(), seed=0, progress=silent)
     Path("data/imgs/A.PNG").unlink()
     make_set(tmp_path / "data", 5)
-    assert len(prepare_data(DataConfig(), seed=0, progress=silent).sizes) == 5
+    assert sum(map(len, names(prepare_data(DataConfig(), seed=0, progress=silent)))) == 5
     assert len(demo) == 2
 
 
@@ -182,7 +186,7 @@ def test_bad_files_are_left_out_up_to_a_number(tmp_path: Path) -> None:
     gone = {pair.name for pair in bad}
     data = prepared(tmp_path, validation=25, skip_bad=2)
     assert names(data) == tuple([n for n in side if n not in gone] for side in names(whole))
-    assert data.sizes.keys() == whole.sizes.keys() - gone and data.one_size == (24, 32)
+    assert data.one_size == (24, 32)
     assert data.notes[0].startswith("data: 10 pairs")
     assert data.notes[2].endswith("8 images to train on, 2 to validate")
     errors = {
@@ -249,17 +253,13 @@ def test_labels_of_a_resumed_run_stay(tmp_path: Path) -> None:
         prepared(tmp_path, labels=Labels((0, 255)))
 
 
-def test_soft_edges_are_a_warning_of_a_scan_alone(tmp_path: Path) -> None:
+def test_soft_edges_are_a_warning(tmp_path: Path) -> None:
     def edges(array: np.ndarray) -> np.ndarray:
         array[0, :10] = np.arange(10, 20)
         return array
 
     masks_as(edges)(make_set(tmp_path, 6))
     assert "if they are soft edges" in "".join(prepared(tmp_path).notes)
-    (tmp_path / "p.csv").write_text("\n".join(f"n{k},{k}" for k in range(20)))
-    flags = {"skip_scan": True, "palette": str(tmp_path / "p.csv")}
-    data = prepared(tmp_path, **flags)
-    assert data.labels.num_classes == 20 and "warning" not in "".join(data.notes)
 
 
 def test_copies_are_a_warning(tmp_path: Path) -> None:
@@ -270,39 +270,6 @@ def test_copies_are_a_warning(tmp_path: Path) -> None:
     report, found = collected(in_folder(tmp_path))
     assert found is not None and found.copies == [(one, other)]
     assert f"e.g. {one.image} of {other.image}" in "".join(report.warnings)
-
-
-# -- without a scan ------------------------------------------------------------------------
-
-
-def test_only_some_headers_are_read_without_a_scan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_set(tmp_path, 6)
-    cut(image(tmp_path, "bx"))
-    monkeypatch.setattr(module, "_HEADERS", 3)  # of pairs 0, 2 and 4
-    data = prepared(tmp_path, skip_scan=True, binary=True)
-    assert data.sizes == {"ax": (24, 32)} and data.one_size is None and data.range is None
-    assert len(data.split.training) == 5 and data.notes[0].startswith("data: 6 pairs")
-    Image.fromarray(pixels(image(tmp_path, "dx"))[..., 0]).save(image(tmp_path, "dx"))
-    prepared(tmp_path, skip_scan=True, binary=True)
-    monkeypatch.setattr(module, "_HEADERS", 7)  # of all
-    with pytest.raises(UserError, match=r"bx\.png: corrupt"):
-        prepared(tmp_path, skip_scan=True, binary=True)
-    monkeypatch.setattr(module, "_HEADERS", 3)
-    Image.fromarray(pixels(image(tmp_path, "ex"))[..., 0]).save(image(tmp_path, "ex"))
-    with pytest.raises(
-        UserError, match=r"ex\.png has 1 channel\(s\), 8 bit, .*ax\.png has 3, 8 bit"
-    ):
-        prepared(tmp_path, skip_scan=True, binary=True)
-    image(tmp_path, "ax").unlink()
-    image(tmp_path, "ax").write_bytes(b"")
-    report, found = collected(in_folder(tmp_path, skip_scan=True, binary=True))
-    assert found is None and len(report.problems) == 1
-    folder = tmp_path / "deep"
-    as_tiff("int16")(make_set(folder, 6))
-    with pytest.raises(UserError, match="--skip-scan: int16 images need the scan"):
-        prepared(folder, skip_scan=True, binary=True)
 
 
 # -- the range of the pixels ---------------------------------------------------------------

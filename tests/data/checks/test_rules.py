@@ -107,8 +107,6 @@ GREY, BANDS = {"channels": 1}, {"channels": 5}
         ([scanned("a", suffix=".npy")], {"channels": 1}, ["--channels 1"]),
         ([scanned("a", GREY, suffix=".npy")], {"channels": 3}, []),
         # no scan
-        ([scanned("a", {"dtype": "uint16"})], {"skip_scan": True}, ["--skip-scan: uint16 images need the scan"]),
-        ([scanned("a")], {"skip_scan": True}, []),
     ],
 )  # fmt: skip
 def test_rules(pairs: list[ScannedPair], flags: dict[str, Any], expected: list[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 import tifffile
 import torch
 
-from tests.conftest import data_flags, make_pair, make_set
+from tests.conftest import data_flags, make_set
 from tests.data.checks.catalogue import cut
 from tests.data.checks.test_check import make_tiffs, prepared
 from tests.ranks import Ranks, call_main
@@ -115,14 +115,3 @@ def test_no_rank_leaves_before_a_stopped_run_is_saved(ranks: Ranks, tmp_path: Pa
     argv = [*data_flags(tmp_path), *FLAGS]
     outcomes = ranks.run(2, breaking_run_on_a_slow_disk, str(tmp_path), argv, names)
     assert all(status == 2 and step in (3, 4) for status, step in outcomes), outcomes
-
-
-def test_unscanned_images_of_several_sizes_are_scored(ranks: Ranks, tmp_path: Path) -> None:
-    for number in range(8):
-        make_pair(tmp_path, f"{chr(97 + number)}x", size=(32 + 8 * (number % 3), 40))
-    argv = [
-        *data_flags(tmp_path), "--width", "2", "--epochs", "1", "--batch-size", "1", "--workers", "0",
-        "--skip-scan", "--binary", "--crop-size", "32", "32", "--validation", "50",
-    ]  # fmt: skip
-    ((status, out, err),) = ranks.run(1, call_main, "train", argv, str(tmp_path))
-    assert status == 0 and "validation Dice" in out, err

@@ -12,7 +12,6 @@ from unet_ddp.data.checks.summary import (
     class_pixels,
     describe_classes,
     describe_images,
-    describe_split,
     warn_of_classes,
     warn_of_images,
 )
@@ -67,12 +66,6 @@ def test_a_line_about_the_images(
 )  # fmt: skip
 def test_a_line_about_the_classes(labels: Labels, expected: str) -> None:
     assert describe_classes(labels) == expected
-
-
-def test_a_line_about_the_split() -> None:
-    pairs = [scanned(name).pair for name in "abc"]
-    line = describe_split(Split(pairs[:2], pairs[2:], "by the list"))
-    assert line == "split: by the list; 2 images to train on, 1 to validate"
 
 
 def test_images_that_look_wrong_are_a_warning() -> None:

@@ -42,7 +42,11 @@ from unet_ddp.errors import UserError
          "x.png: its compression needs 'pip install imagecodecs'; or save it uncompressed"),
     ],
 )  # fmt: skip
-def test_an_error_of_reading_is_one_line(error: Exception, message: str) -> None:
+def test_an_error_of_reading_is_one_line(
+    error: Exception, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.png").write_text("?")
     with pytest.raises(UserError) as caught, as_user_error(Path("x.png")):
         raise error
     assert str(caught.value) == message

@@ -17,25 +17,16 @@ from unet_ddp.data.checks.rules import (
     find_copies,
     measure_range,
 )
-from unet_ddp.data.checks.scan import (
-    ImageMetadata,
-    MaskMetadata,
-    Progress,
-    ScannedPair,
-    ScanResult,
-    scan,
-)
+from unet_ddp.data.checks.scan import Progress, ScanResult, scan
 from unet_ddp.data.checks.summary import (
     Report,
     describe_classes,
     describe_images,
-    describe_split,
     warn_of_classes,
     warn_of_images,
 )
 from unet_ddp.data.demo import write_demo
-from unet_ddp.data.formats.header import SUFFIXES, ImageFormat, bits_of
-from unet_ddp.data.formats.read import read_header
+from unet_ddp.data.formats.header import SUFFIXES, ImageFormat
 from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.data.label_rules import MaskValues, choose_labels, warn_soft_edges
 from unet_ddp.data.labels import Labels
@@ -45,7 +36,6 @@ from unet_ddp.data.splits import Split, group_names, split_by_folders, split_pai
 from unet_ddp.errors import UserError
 
 HOME = Path("data")
-_HEADERS = 100  # read instead of a scan
 
 
 @dataclass(frozen=True)
@@ -55,14 +45,10 @@ class CheckedData:
     scan: ScanResult
     format: ImageFormat
     values: MaskValues
-    labels: Labels | None
-    """None if the mask values are a problem."""
-    split: Split | None
-    """None if the split is a problem."""
-    groups: dict[str, str]
-    """Group of each pair, by name."""
-    copies: list[tuple[Pair, Pair]]
-    """Validation pairs whose images are (nearly) those of training pairs, with those."""
+    labels: Labels | None  # None if the mask values are a problem
+    split: Split | None  # None if the split is a problem
+    groups: dict[str, str]  # group of each pair, by name
+    copies: list[tuple[Pair, Pair]]  # of `find_copies`
 
 
 @dataclass(frozen=True)
@@ -72,25 +58,12 @@ class PreparedData:
     split: Split
     labels: Labels
     format: ImageFormat
-    crop_size: tuple[int, int] | None
-    """(height, width) of training crops; None if all images have one size."""
-    smallest: tuple[int, int]
-    """(height, width) of the smallest image, after scaling."""
-    notes: list[str]
-    """Lines for the user, warnings included."""
-    range: PixelRange | None = None
-    """Measured on the training images; None for 8 bit, whose range is known."""
-    groups: dict[str, str] = field(default_factory=dict)
-    """Group of each pair, by name."""
-    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """(height, width) of each scanned image, after scaling, by name."""
-
-    @property
-    def one_size(self) -> tuple[int, int] | None:
-        """(height, width) of all images; None if they differ, or were not all scanned."""
-        pairs = [*self.split.training, *self.split.validation]
-        found = {self.sizes.get(pair.name) for pair in pairs}
-        return found.pop() if len(found) == 1 else None
+    crop_size: tuple[int, int] | None  # (height, width) to train on; None if all have one size
+    smallest: tuple[int, int]  # (height, width) of the smallest image, after scaling
+    notes: list[str]  # lines for the user, warnings included
+    range: PixelRange | None = None  # of the training images; None for 8 bit, where it is known
+    groups: dict[str, str] = field(default_factory=dict)  # group of each pair, by name
+    one_size: tuple[int, int] | None = None  # (height, width) of all images; None if they differ
 
 
 def prepare_data(
@@ -118,7 +91,9 @@ def prepare_data(
         skip_bad=skip_bad,
     )
     assert data is not None and data.split is not None and data.labels is not None
-    training = [image for _, image, _ in data.scan.select(data.split.training)]
+    training = data.scan.select(data.split.training)
+    used = ScanResult([*training, *data.scan.select(data.split.validation)])
+    sizes = {scaled_size(*size, config.scale) for size in used.sizes}
     return PreparedData(
         data.split,
         data.labels,
@@ -126,12 +101,9 @@ def prepare_data(
         crop_size(config, data.scan),
         scaled_size(*min(data.scan.sizes), config.scale),
         report.notes + [f"warning: {line}" for line in report.warnings],
-        measure_range(training, data.format.channels),
+        measure_range([image for _, image, _ in training], data.format.channels),
         data.groups,
-        {
-            scanned.pair.name: scaled_size(*size, config.scale)
-            for scanned, size in zip(data.scan.pairs, data.scan.sizes, strict=True)
-        },
+        sizes.pop() if len(sizes) == 1 else None,
     )
 
 
@@ -159,11 +131,8 @@ def check_dataset(
         return None
     split = report.attempt(lambda: _split(config, training, validation, seed)) if training else None
     groups = group_names(training, config.group_pattern) if split else {}
-    if config.skip_scan:
-        found = report.attempt(lambda: _read_headers(pairs)) or ScanResult([])
-    else:
-        nodata, channels = config.nodata, config.channels
-        found = scan(pairs, progress=progress, workers=workers, nodata=nodata, channels=channels)
+    nodata, channels = config.nodata, config.channels
+    found = scan(pairs, progress=progress, workers=workers, nodata=nodata, channels=channels)
     split = _skip_bad(report, found, split, skip_bad)
     if not found.pairs:
         return None
@@ -233,24 +202,6 @@ def _split(
     )
 
 
-def _read_headers(pairs: list[Pair]) -> ScanResult:
-    """Return the first pair's headers as those of all, for --skip-scan.
-
-    Raises:
-        UserError: a header can't be read, or one of a sample of others is of another format.
-    """
-    image, mask = read_header(pairs[0].image), read_header(pairs[0].mask)
-    for pair in pairs[:: max(1, len(pairs) // _HEADERS)]:
-        other = read_header(pair.image)
-        if (other.channels, other.dtype) != (image.channels, image.dtype):
-            raise UserError(
-                f"--skip-scan: {pair.image} has {other.channels} channel(s), {bits_of(other.dtype)}, "
-                f"{pairs[0].image} has {image.channels}, {bits_of(image.dtype)}; leave the flag out"
-            )
-    metadata = ImageMetadata(image, (0, 0), "unknown"), MaskMetadata(mask, (0, 0), (), ())
-    return ScanResult([ScannedPair(pairs[0], *metadata)])
-
-
 def _skip_bad(
     report: Report, found: ScanResult, split: Split | None, skip_bad: int
 ) -> Split | None:
@@ -269,12 +220,16 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
     found, labels, split = data.scan, data.labels, data.split
     count = len(split.training) + len(split.validation) if split else len(found.pairs)
     report.notes.append(describe_images(found, data.format, count=count, scale=config.scale))
-    report.notes += [describe_classes(labels)] if labels else []
-    report.notes += [describe_split(split)] if split else []
-    if labels and not config.skip_scan:
-        report.warnings += warn_soft_edges(data.values, labels)
+    if labels:
+        report.notes.append(describe_classes(labels))
+    if split:
+        report.notes.append(
+            f"split: {split.how}; {len(split.training)} images to train on, "
+            f"{len(split.validation)} to validate"
+        )
+    report.warnings += warn_soft_edges(data.values, labels) if labels else []
     report.warnings += warn_of_images(found, data.copies)
-    if split and labels and not config.skip_scan:
+    if split and labels:
         warn = report.attempt(lambda: warn_of_classes(found, data.values, labels, split))
         report.warnings += warn or []
 

@@ -37,37 +37,29 @@ def check_rules(config: DataConfig, report: Report, scan: ScanResult) -> ImageFo
     if config.nodata is None:
         report.add_problems(_check_nodata(scan))
     report.add_problems(_check_channels(scan, config.channels))
-    form = _common_format(scan, channels=config.channels, nodata=config.nodata)
+    form = _common_format(scan, config)
     if config.nodata is None and form.nodata is not None:
         report.notes.append(
             f"no-data value {form.nodata:g}, from the files: such pixels are ignored"
         )
     report.notes += describe_alpha(scan, form)
-    if config.skip_scan and form.dtype != "uint8":
-        report.add_problems(
-            [f"--skip-scan: {form.dtype} images need the scan, which measures their range"]
-        )
     return form
 
 
 def _check_sizes(scan: ScanResult) -> list[str]:
     """Return a line for each mask that has not the size of its image."""
-    lines = []
-    for pair, image, mask in scan.pairs:
-        image_size = (image.header.height, image.header.width)
-        mask_size = (mask.header.height, mask.header.width)
-        if mask_size != image_size:
-            lines.append(mask_size_message(pair.mask, mask_size, image_size))
-    return lines
+    return [
+        mask_size_message(pair.mask, mask.header.size, image.header.size)
+        for pair, image, mask in scan.pairs
+        if mask.header.size != image.header.size
+    ]
 
 
 def _check_kinds(scan: ScanResult) -> list[str]:
     """Return lines if colour masks are among others, or images differ in type or channels."""
+    kinds = {True: "a colour image", False: "not"}
     lines = _odd_ones(
-        [
-            (pair.mask, "a colour image" if mask.is_colour else "not")
-            for pair, _, mask in scan.pairs
-        ],
+        [(pair.mask, kinds[mask.is_colour]) for pair, _, mask in scan.pairs],
         "is {0}, {other} is {1}: masks of one data set must be of one kind",
     )
     lines += _odd_ones(
@@ -126,31 +118,26 @@ def _odd_ones(kinds: list[tuple[Path, str]], text: str) -> list[str]:
 def _check_channels(scan: ScanResult, channels: int | None) -> list[str]:
     """Return a line if an image can't be converted to `channels`."""
     for pair, image, _ in scan.pairs if channels is not None else ():
-        header = image.header
-        is_picture = (
-            header.dtype == "uint8" and header.channels in (1, 3) and not is_array(pair.image)
-        )
-        possible = {header.channels, header.channels + header.has_alpha}
-        possible |= {1, 3, 4} if is_picture else {3} if header.channels == 1 else set()
+        found, has_alpha = image.header.channels, image.header.has_alpha
+        possible = {found, found + has_alpha}
+        if image.header.dtype == "uint8" and found in (1, 3) and not is_array(pair.image):
+            possible |= {1, 3, 4}
+        elif found == 1:
+            possible.add(3)
         if channels not in possible:
-            return [
-                f"--channels {channels}: {pair.image} has {header.channels}; leave the flag out"
-            ]
+            return [f"--channels {channels}: {pair.image} has {found}; leave the flag out"]
     return []
 
 
 # -- shared properties ---------------------------------------------------------------------
 
 
-def _common_format(
-    scan: ScanResult, *, channels: int | None = None, nodata: float | None = None
-) -> ImageFormat:
+def _common_format(scan: ScanResult, config: DataConfig) -> ImageFormat:
     """Return the format of all images: grey among colour becomes colour, alpha is dropped."""
     headers = [image.header for _, image, _ in scan.pairs]
-    if channels is None:
-        channels = max(header.channels for header in headers)
-    if nodata is None:
-        nodata = next((header.nodata for header in headers if header.nodata is not None), None)
+    channels = config.channels or max(header.channels for header in headers)
+    values = [config.nodata, *(header.nodata for header in headers)]
+    nodata = next((value for value in values if value is not None), None)
     return ImageFormat(channels, headers[0].dtype, nodata)
 
 
@@ -174,13 +161,11 @@ def crop_size(config: DataConfig, scan: ScanResult) -> tuple[int, int] | None:
     """Return one size for all training samples, so that no batch depends on the ranks."""
     if config.crop_size is not None:
         return config.crop_size
-    sizes = [scaled_size(height, width, config.scale) for height, width in scan.sizes]
+    sizes = [scaled_size(*size, config.scale) for size in scan.sizes]
     if len(set(sizes)) == 1:
         return None
-    height, width = (
-        max(16, int(statistics.median(size[side] for size in sizes))) for side in (0, 1)
-    )
-    return height, width
+    heights, widths = zip(*sizes, strict=True)
+    return max(16, int(statistics.median(heights))), max(16, int(statistics.median(widths)))
 
 
 def measure_range(images: list[ImageMetadata], channels: int) -> PixelRange | None:

@@ -36,25 +36,20 @@ _VERSION = 3  # of the cache's entries
 _share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
-_File = tuple[Path, bool]  # path, is_mask
+_File = tuple[Path, bool]  # path, is it a mask
 
 
 class ImageMetadata(NamedTuple):
     """Header and statistics of an image."""
 
     header: Header
-    stamp: tuple[int, int]
-    """Size and time of the file."""
-    thumbnail: str
-    """8x8 grey pixels, contrast stretched, in base64; empty for an image of one colour."""
-    num_pixels: int = 0
-    """Pixels that the statistics are of; 0 for 8-bit images, which need none."""
+    stamp: tuple[int, int]  # size and time of the file
+    thumbnail: str  # 8x8 grey pixels, stretched, in base64; empty for an image of one colour
+    num_pixels: int = 0  # that the statistics are of; 0 for 8-bit images, which need none
     low: float = 0.0
     high: float = 0.0
-    sums: tuple[float, ...] = ()
-    """Sum of the pixels per channel."""
-    squares: tuple[float, ...] = ()
-    """Sum of the squared pixels per channel."""
+    sums: tuple[float, ...] = ()  # of the pixels per channel
+    squares: tuple[float, ...] = ()  # sums of the squared pixels per channel
 
 
 class MaskMetadata(NamedTuple):
@@ -62,10 +57,8 @@ class MaskMetadata(NamedTuple):
 
     header: Header
     stamp: tuple[int, int]
-    values: tuple[int, ...]
-    """Sorted."""
-    counts: tuple[int, ...]
-    """Pixels of each value."""
+    values: tuple[int, ...]  # sorted
+    counts: tuple[int, ...]  # pixels of each value
 
     @property
     def is_colour(self) -> bool:
@@ -90,13 +83,12 @@ class ScanResult:
     """Metadata of the readable pairs of a data set."""
 
     pairs: list[ScannedPair]
-    errors: dict[str, str] = field(default_factory=dict)
-    """Errors of the other pairs, by name."""
+    errors: dict[str, str] = field(default_factory=dict)  # of the other pairs, by name
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """(height, width) of every image."""
-        return [(image.header.height, image.header.width) for _, image, _ in self.pairs]
+        return [image.header.size for _, image, _ in self.pairs]
 
     def select(self, pairs: list[Pair]) -> list[ScannedPair]:
         """Return those of `pairs` that were scanned, in their order."""
@@ -217,11 +209,7 @@ def _as_tuples(value: Any) -> Any:
 def read_image_metadata(
     path: Path, nodata: float | None = None, channels: int | None = None
 ) -> ImageMetadata:
-    """Decode an image and return its metadata; arguments as for `scan`.
-
-    Raises:
-        UserError: it is corrupt, too large, or contains nan or infinity.
-    """
+    """Decode an image and return its metadata; arguments as for `scan`."""
     header, stamp = _read_header(path)
     if header.dtype == "uint8":
         return ImageMetadata(header, stamp, _pack(read_thumbnail(path, THUMBNAIL)))
@@ -235,24 +223,15 @@ def read_image_metadata(
     values = kept.astype(np.float64)  # (pixels, C)
     if not len(values):
         return ImageMetadata(header, stamp, thumbnail)
+    low, high = float(values.min()), float(values.max())
+    sums, squares = values.sum(axis=0).tolist(), np.square(values).sum(axis=0).tolist()
     return ImageMetadata(
-        header,
-        stamp,
-        thumbnail,
-        num_pixels=len(values),
-        low=float(values.min()),
-        high=float(values.max()),
-        sums=tuple(values.sum(axis=0).tolist()),
-        squares=tuple(np.square(values).sum(axis=0).tolist()),
+        header, stamp, thumbnail, len(values), low, high, tuple(sums), tuple(squares)
     )
 
 
 def read_mask_metadata(path: Path) -> MaskMetadata:
-    """Decode a mask and return its metadata.
-
-    Raises:
-        UserError: it is corrupt or too large.
-    """
+    """Decode a mask and return its metadata."""
     header, stamp = _read_header(path)
     values, counts = _count(read_mask(path))
     if len(values) > _MOST_VALUES:

@@ -30,22 +30,14 @@ _BRIGHT = 0.85  # share of the pixels above which the foreground may be the back
 class Report:
     """Problems, warnings and notes about a data set."""
 
-    collects: bool = False
-    """Collect all problems, rather than raise the first."""
-    problems: list[str] = field(default_factory=list)
-    """What makes it unfit to train on."""
-    warnings: list[str] = field(default_factory=list)
-    """What is likely a mistake."""
+    collects: bool = False  # all problems, rather than raise the first
+    problems: list[str] = field(default_factory=list)  # what makes it unfit to train on
+    warnings: list[str] = field(default_factory=list)  # what is likely a mistake
     notes: list[str] = field(default_factory=list)
-    orphans: list[Path] = field(default_factory=list)
-    """Masks without image."""
+    orphans: list[Path] = field(default_factory=list)  # masks without image
 
     def add_problems(self, problems: list[str]) -> None:
-        """Add problems.
-
-        Raises:
-            UserError: there are any, and they are not collected.
-        """
+        """Add problems; raise a UserError if there are any and they are not collected."""
         self.problems += problems
         if not self.collects:
             raise_problems(problems)
@@ -64,20 +56,19 @@ def describe_images(scan: ScanResult, form: ImageFormat, *, count: int, scale: f
     sizes = sorted(set(scan.sizes))
     height, width = sizes[-1]
     many = f"{len(sizes)} sizes up to {width}x{height}" if len(sizes) > 1 else f"{width}x{height}"
-    scaled = scaled_size(height, width, scale)
+    rows, columns = scaled_size(height, width, scale)
     colours = {1: "grey", 3: "colour"}.get(form.channels, f"{form.channels} bands")
     return (
-        f"data: {count} pairs, {many} pixels ({scaled[1]}x{scaled[0]} at scale {scale:g}), "
-        f"{colours}, {bits_of(form.dtype)}"
+        f"data: {count} pairs, {many} pixels ({columns}x{rows} at scale {scale:g}), {colours}, "
+        f"{bits_of(form.dtype)}"
     )
 
 
 def describe_alpha(scan: ScanResult, form: ImageFormat) -> list[str]:
     """Return a line if transparency is dropped."""
     headers = [image.header for _, image, _ in scan.pairs]
-    if form.channels != max(header.channels for header in headers):
-        return []
-    if not any(header.has_alpha for header in headers):
+    is_dropped = form.channels == max(header.channels for header in headers)
+    if not is_dropped or not any(header.has_alpha for header in headers):
         return []
     advice = "; keep it with --channels 4" if form.channels == 3 else ""
     return [f"alpha: the images' transparency is dropped{advice}"]
@@ -94,14 +85,6 @@ def describe_classes(labels: Labels) -> str:
     ignored = f"; {labels.show(labels.ignore)} is ignored" if labels.ignore is not None else ""
     return (
         f"classes: {labels.num_classes}, mask values {', '.join(shown)}{more}{threshold}{ignored}"
-    )
-
-
-def describe_split(split: Split) -> str:
-    """Return a line with the rule and the sizes of the split."""
-    return (
-        f"split: {split.how}; {len(split.training)} images to train on, "
-        f"{len(split.validation)} to validate"
     )
 
 
@@ -126,33 +109,26 @@ def warn_of_images(scan: ScanResult, copies: list[tuple[Pair, Pair]]) -> list[st
 def warn_of_classes(
     scan: ScanResult, values: MaskValues, labels: Labels, split: Split
 ) -> list[str]:
-    """Return warnings of classes that can't be learnt or scored, or look like mistakes.
-
-    Raises:
-        UserError: a mask contains a value that belongs to no class.
-    """
+    """Return warnings of classes that can't be learnt or scored, or look like mistakes."""
     training = class_pixels(scan, labels, split.training)
     validation = class_pixels(scan, labels, split.validation)
     names, lines = labels.class_names, []
-    only = [names[k] for k in range(labels.num_classes) if validation[k] and not training[k]]
-    never = [names[k] for k in range(labels.num_classes) if split.validation and not validation[k]]
+    only = [name for name, n, m in zip(names, training, validation, strict=True) if m and not n]
+    never = [name for name, m in zip(names, validation, strict=True) if not m]
     if only:
         lines.append(
             f"class {_listed(only)} occurs in validation only: it can't be learnt; choose another "
             "split with --seed or --validation"
         )
-    if never:
+    if never and split.validation:
         lines.append(f"class {_listed(never)} does not occur in validation: it gets no score")
     rare = [
-        (name, value)
+        f"class {name} has {values.counts[value]} pixel(s) in all, e.g. in {values.examples[value]}: "
+        "if that is a mistake, fix the mask"
         for name, value in zip(names, labels.values, strict=True)
         if 0 < values.counts.get(value, 0) < _RARE * sum(values.counts.values())
     ]
-    lines += [
-        f"class {name} has {values.counts[value]} pixel(s) in all, e.g. in {values.examples[value]}: "
-        "if that is a mistake, fix the mask"
-        for name, value in (rare[:_MOST_RARE] if labels.threshold is None else [])
-    ]
+    lines += rare[:_MOST_RARE] if labels.threshold is None else []
     if labels.num_classes == 2 and training[1] > _BRIGHT * sum(training):
         lines.append(
             f"{training[1] / sum(training):.0%} of the pixels are class {names[1]}: if that is the "
@@ -171,7 +147,7 @@ def class_pixels(scan: ScanResult, labels: Labels, pairs: list[Pair]) -> list[in
     Raises:
         UserError: a mask contains a value that belongs to no class.
     """
-    totals = [0] * labels.num_classes
+    totals = [0] * (IGNORE_ID + 1)
     ids: dict[int, int] = {}
     for pair, _, mask in scan.select(pairs):
         new = [value for value in mask.values if value not in ids]
@@ -179,6 +155,5 @@ def class_pixels(scan: ScanResult, labels: Labels, pairs: list[Pair]) -> list[in
             classes = labels.to_ids(np.array([new], np.int32), pair.mask)[0]
             ids.update(zip(new, classes.tolist(), strict=True))
         for value, count in zip(mask.values, mask.counts, strict=True):
-            if ids[value] != IGNORE_ID:
-                totals[ids[value]] += count
-    return totals
+            totals[ids[value]] += count
+    return totals[: labels.num_classes]

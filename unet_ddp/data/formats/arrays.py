@@ -30,13 +30,11 @@ def is_array(path: Path) -> bool:
         with Image.open(path) as image:
             tags = getattr(image, "tag_v2", {})
             samples, bits = tags.get(_SAMPLES, 1), max(tags.get(_BITS, (1,)))
-            signs = tags.get(_SAMPLE_FORMAT, (_UNSIGNED,))
-            has_alpha = any(kind in _ALPHA for kind in tags.get(_EXTRA, ()))
             has_extra = samples == 2 or (samples == 4 and tags.get(_PHOTOMETRIC) == _RGB)
             return (
                 (samples > 1 and bits > 8)
-                or (has_extra and not has_alpha)
-                or any(sign != _UNSIGNED for sign in signs)
+                or (has_extra and not any(kind in _ALPHA for kind in tags.get(_EXTRA, ())))
+                or any(sign != _UNSIGNED for sign in tags.get(_SAMPLE_FORMAT, ()))
                 or _GDAL_NODATA in tags
                 or getattr(image, "n_frames", 1) > 1  # overviews, perhaps
                 or image.mode not in _READ_BY_PILLOW
@@ -72,11 +70,7 @@ def read_header(path: Path) -> Header:
 
 
 def read_image(path: Path) -> Pixels:
-    """Return all bands of the file, (H, W, C); alpha, if any, is the last.
-
-    Raises:
-        UserError: a type of pixels that none of ours can hold.
-    """
+    """Return all bands of the file, (H, W, C); alpha, if any, is the last."""
     bands = _read_bands(path)
     dtype = _storage_dtype(bands.dtype)
     if dtype not in DTYPES:
@@ -85,11 +79,7 @@ def read_image(path: Path) -> Pixels:
 
 
 def read_mask(path: Path) -> NDArray[np.int32]:
-    """Return the values of a mask, (H, W), or its colours, (H, W, C).
-
-    Raises:
-        UserError: there are values that are no whole numbers.
-    """
+    """Return the values of a mask, (H, W), or its colours, (H, W, C)."""
     bands = _read_bands(path)
     with np.errstate(invalid="ignore"):  # nan, which the comparison finds
         values = bands.astype(np.int32)

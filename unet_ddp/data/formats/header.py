@@ -26,6 +26,13 @@ TIFFS = frozenset({".tif", ".tiff"})
 SUFFIXES = TIFFS | {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".npy"}
 DTYPES = ("uint8", "uint16", "int16", "float32")
 
+_REASONS = {
+    FileNotFoundError: "not found",
+    PermissionError: "no permission to read it",
+    IsADirectoryError: "is a folder, not an image; rename or remove it",
+    Image.DecompressionBombError: "too large to open safely; cut it into tiles",
+}
+
 # The libraries report damage, odd tags and large images once per reading. What matters is an error
 # of ours. Set once: a filter set by one of several threads for a while is not restored as it was.
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -37,14 +44,10 @@ for _library in ("PIL", "tifffile"):
 class ImageFormat:
     """The common format of a data set's images, never decided per image."""
 
-    channels: int
-    """1 for grey, 3 for colour, 4 with alpha, any number for bands."""
-    dtype: str = "uint8"
-    """uint8, uint16, int16 or float32."""
-    nodata: float | None = None
-    """The value of pixels without data; may be nan."""
-    fill: tuple[float, ...] = ()
-    """The value for each channel that replaces it."""
+    channels: int  # 1 for grey, 3 for colour, 4 with alpha, any number for bands
+    dtype: str = "uint8"  # one of DTYPES
+    nodata: float | None = None  # the value of pixels without data; may be nan
+    fill: tuple[float, ...] = ()  # the value for each channel that replaces it
 
     def bytes_with_mask(self, height: int, width: int) -> int:
         """Return the bytes of an image of this size together with its class ids."""
@@ -57,17 +60,18 @@ class Header:
 
     width: int
     height: int
-    channels: int
-    """Without alpha."""
+    channels: int  # without alpha
     dtype: str
     has_alpha: bool = False
-    is_colour: bool = False
-    """True for colours, False for values and palette indices."""
+    is_colour: bool = False  # False for grey values and palette indices
     is_lossy: bool = False
-    palette: tuple[tuple[int, int, int], ...] | None = None
-    """Colours of the indices, for files with a palette."""
-    nodata: float | None = None
-    """GDAL's tag in a TIFF."""
+    palette: tuple[tuple[int, int, int], ...] | None = None  # colours of the indices
+    nodata: float | None = None  # GDAL's tag in a TIFF
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width)."""
+        return self.height, self.width
 
     @property
     def format(self) -> ImageFormat:
@@ -91,41 +95,32 @@ def bits_of(dtype: str) -> str:
 
 @contextmanager
 def as_user_error(path: Path) -> Iterator[None]:
-    """Turn any error of reading `path` into a UserError of one line that names it.
-
-    Raises:
-        UserError: for every exception in the block.
-    """
+    """Turn any error of reading `path` into a UserError of one line that names it."""
     try:
         yield
     except UserError:
         raise
-    except FileNotFoundError:
-        raise UserError(f"{path}: not found") from None
-    except PermissionError:
-        raise UserError(f"{path}: no permission to read it") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a folder, not an image; rename or remove it") from None
-    except Image.DecompressionBombError:
-        raise UserError(f"{path}: too large to open safely; cut it into tiles") from None
-    except UnidentifiedImageError:
-        raise UserError(f"{path}: {_explain_unidentified(path)}") from None
     except Exception as error:  # decoders raise all kinds for corrupt files
-        reason = " ".join(str(error).split()) or type(error).__name__
-        if "imagecodecs" in reason:
-            raise UserError(
-                f"{path}: its compression needs 'pip install imagecodecs'; or save it uncompressed"
-            ) from None
-        raise UserError(f"{path}: corrupt or truncated ({reason}); replace it") from None
+        raise UserError(f"{path}: {_explain(error, path)}") from None
+
+
+def _explain(error: Exception, path: Path) -> str:
+    """Return why a file can't be read, and what to do about it."""
+    for kind, reason in _REASONS.items():
+        if isinstance(error, kind):
+            return reason
+    if isinstance(error, UnidentifiedImageError):
+        return _explain_unidentified(path)
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if "imagecodecs" in reason:
+        return "its compression needs 'pip install imagecodecs'; or save it uncompressed"
+    return f"corrupt or truncated ({reason}); replace it"
 
 
 def _explain_unidentified(path: Path) -> str:
     """Return why a file is no image, as far as its first bytes show."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(256)
-    except OSError:
-        start = b"?"
+    with path.open("rb") as file:
+        start = file.read(256)
     if not start:
         return "is empty (0 bytes); replace or remove it"
     if start.lstrip().lower().startswith((b"<!doctype", b"<html")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,26 +25,18 @@ _TAIL = 4096  # bytes at the end of a PNG; some programs append to it
 
 @contextmanager
 def open_image(path: Path) -> Iterator[Image.Image]:
-    """Yield the image; its pixels are not decoded yet.
-
-    Raises:
-        UserError: it holds several frames, or is truncated.
-    """
+    """Yield the image, its pixels not decoded yet; refuse several frames and truncated files."""
     with Image.open(path) as image:
         if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
             raise UserError(f"{path}: holds several frames or pages; save one image per file")
         if image.format == "PNG":
-            _check_end(path)
+            with path.open("rb") as file:
+                file.seek(-min(_TAIL, path.stat().st_size), os.SEEK_END)
+                if b"IEND" not in file.read():  # Pillow would fill it up with black rows
+                    raise UserError(
+                        f"{path}: corrupt or truncated (its end is missing); replace it"
+                    )
         yield image
-
-
-def _check_end(path: Path) -> None:
-    """Refuse a PNG whose end was never written, or only as zeros: Pillow fills it with black rows."""
-    with path.open("rb") as file:
-        file.seek(0, 2)
-        file.seek(max(0, file.tell() - _TAIL))
-        if b"IEND" not in file.read():
-            raise UserError(f"{path}: corrupt or truncated (its end is missing); replace it")
 
 
 def read_header(path: Path) -> Header:
@@ -62,7 +55,7 @@ def read_header(path: Path) -> Header:
             "uint16" if image.mode in _DEEP or _is_deep_png(image) else "uint8",
             has_alpha=image.mode in ("LA", "RGBA", "PA"),
             is_colour=image.mode in _COLOUR and not is_indexed,
-            is_lossy=image.format in ("JPEG", "MPO") or _is_lossy_webp(path, image),
+            is_lossy=_is_lossy(path, image),
             palette=_palette(image) if is_indexed else None,
         )
 
@@ -98,7 +91,7 @@ def read_image(path: Path, wanted: ImageFormat, scale: float) -> tuple[Pixels, t
         is_turned = _orientation(image) >= 5
         pixels = _read_jpeg(image, wanted, path, width)
         if pixels is None:
-            pixels = _as_array(image, wanted, path)
+            pixels = _decode(image, wanted, path)
     return pixels, target[::-1] if is_turned else target
 
 
@@ -114,12 +107,8 @@ def _read_jpeg(image: Image.Image, wanted: ImageFormat, path: Path, width: int) 
     stored = np.fromfile(path, np.uint8)
     if stored[-2:].tobytes() != b"\xff\xd9":
         return None
-    flags = {
-        2: cv2.IMREAD_REDUCED_COLOR_2,
-        4: cv2.IMREAD_REDUCED_COLOR_4,
-        8: cv2.IMREAD_REDUCED_COLOR_8,
-    }
-    flag = flags.get(round(width / image.size[0]), cv2.IMREAD_COLOR)  # as draft() has chosen
+    reduction = round(width / image.size[0])  # as draft() has chosen: 1, 2, 4 or 8
+    flag = getattr(cv2, f"IMREAD_REDUCED_COLOR_{reduction}", cv2.IMREAD_COLOR)
     decoded = cv2.imdecode(stored, flag | cv2.IMREAD_IGNORE_ORIENTATION)
     if decoded is None or decoded.shape[:2] != (image.size[1], image.size[0]):
         return None
@@ -127,7 +116,8 @@ def _read_jpeg(image: Image.Image, wanted: ImageFormat, path: Path, width: int) 
     return cast(Pixels, np.ascontiguousarray(upright(pixels, _orientation(image))))
 
 
-def _as_array(image: Image.Image, wanted: ImageFormat, path: Path) -> Pixels:
+def _decode(image: Image.Image, wanted: ImageFormat, path: Path) -> Pixels:
+    """Return the pixels (H, W, C) of any image, upright."""
     if _is_deep_png(image):
         pixels = _read_deep_png(path, wanted.channels)
         return cast(Pixels, np.ascontiguousarray(upright(pixels, _orientation(image))))
@@ -175,9 +165,9 @@ def _palette(image: Image.Image) -> tuple[tuple[int, int, int], ...]:
     return tuple((flat[i], flat[i + 1], flat[i + 2]) for i in range(0, len(flat) - 2, 3))
 
 
-def _is_lossy_webp(path: Path, image: Image.Image) -> bool:
+def _is_lossy(path: Path, image: Image.Image) -> bool:
     if image.format != "WEBP":
-        return False
+        return image.format in ("JPEG", "MPO")
     with path.open("rb") as file:
         return b"VP8L" not in file.read(4096)
 

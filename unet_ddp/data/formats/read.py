@@ -2,7 +2,8 @@
 
 Images keep their type (uint8, uint16, int16, float32) and come with the data set's number of
 channels; masks come as the values that the file holds. The orientation that a file notes is
-applied. What is a property of the data set is never decided per image.
+applied. What is a property of the data set is never decided per image. What can't be read is a
+UserError.
 """
 
 from __future__ import annotations
@@ -21,24 +22,13 @@ from unet_ddp.errors import UserError
 
 
 def read_header(path: Path) -> Header:
-    """Return size and format of the image at `path`; pixels are not decoded.
-
-    Raises:
-        UserError: it can't be read.
-    """
+    """Return size and format of the image at `path`; pixels are not decoded."""
     with as_user_error(path):
         return arrays.read_header(path) if arrays.is_array(path) else pillow.read_header(path)
 
 
 def read_image(path: Path, wanted: ImageFormat, *, scale: float = 1.0) -> Pixels:
-    """Return the image with the data set's channels and type, reduced to `scale` of its size.
-
-    Returns:
-        (H, W, C) of `wanted.dtype`.
-
-    Raises:
-        UserError: it can't be read, or has another format than the data set.
-    """
+    """Return the image (H, W, C) as `wanted`, the data set's format, at `scale` of its size."""
     return read_with_nodata_mask(path, wanted, scale=scale)[0]
 
 
@@ -50,8 +40,8 @@ def read_with_nodata_mask(
     The mask is None if the data set has no no-data value. Pixels without data are filled.
 
     Raises:
-        UserError: it can't be read, has another format than the data set, or holds nan or
-            infinity that is not its no-data value.
+        UserError: it has another format than the data set, or holds nan or infinity that is not its
+            no-data value.
     """
     with as_user_error(path):
         if arrays.is_array(path):
@@ -70,11 +60,7 @@ def read_with_nodata_mask(
 
 
 def read_thumbnail(path: Path, size: int) -> NDArray[np.float32]:
-    """Return an 8-bit image in grey, (size, size), decoded as small as its format allows.
-
-    Raises:
-        UserError: it can't be read.
-    """
+    """Return an 8-bit image in grey, (size, size), decoded as small as its format allows."""
     with as_user_error(path):
         if not arrays.is_array(path):
             return pillow.read_thumbnail(path, size)
@@ -83,14 +69,9 @@ def read_thumbnail(path: Path, size: int) -> NDArray[np.float32]:
 
 
 def read_mask(path: Path, *, scale: float = 1.0) -> Codes:
-    """Return the mask's values at `scale`, every one of them a value that the file holds.
+    """Return the mask's values (H, W) at `scale`, every one of them a value that the file holds.
 
-    Returns:
-        (H, W): grey values or palette indices, of 8 bit as uint8 and else as int32; colours as
-        0xRRGGBB, int32.
-
-    Raises:
-        UserError: it can't be read.
+    Grey values and palette indices of 8 bit are uint8, others int32; colours are 0xRRGGBB, int32.
     """
     with as_user_error(path):
         if arrays.is_array(path):
@@ -114,17 +95,12 @@ def find_nodata(pixels: Pixels, nodata: float) -> NDArray[np.bool_]:
     In 8-bit images, where it is also a usual value, they have it in all channels.
     """
     empty = np.isnan(pixels) if math.isnan(nodata) else np.equal(pixels, nodata)
-    return cast(
-        NDArray[np.bool_], empty.all(axis=2) if pixels.dtype == np.uint8 else empty.any(axis=2)
-    )
+    in_channels = np.all if pixels.dtype == np.uint8 else np.any
+    return cast(NDArray[np.bool_], in_channels(empty, axis=2))
 
 
 def refuse_not_finite(pixels: Pixels, path: Path) -> None:
-    """Refuse an image (H, W, C) that holds nan or infinity.
-
-    Raises:
-        UserError: it does.
-    """
+    """Raise a UserError if an image (H, W, C) holds nan or infinity."""
     if pixels.dtype == np.float32 and not np.isfinite(pixels).all():
         count = int((~np.isfinite(pixels)).any(axis=2).sum())
         raise UserError(
