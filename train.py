@@ -59,7 +59,7 @@ def train(config: TrainConfig, world: World) -> int:
     with determinism, RunFolder(config, world, log) as folder:
         resumed = world.on_main(lambda: folder.open(config))
         config = resumed.settle(config, world)
-        data = world.on_main(lambda: resumed.prepare_data(config, world))
+        data = world.on_main(lambda: resumed.prepare_data(config))
         model = choose_model(config, data, resumed, world)
         config = settle_batch_size(config, model, data, resumed, world)
         loaders = build_loaders(config, data, image_format=model.preprocessing.format, world=world)

@@ -60,7 +60,7 @@ def read_plainly(pair: Pair, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
 
 def ways_to_read(config: DataConfig, scale: float) -> tuple[int, dict[str, Callable[[], object]]]:
     """Return the number of pairs, and functions that read all of them."""
-    data = prepare_data(config, seed=0, progress=lambda items, total: items)
+    data = prepare_data(config, seed=0)
     pairs = [*data.split.training, *data.split.validation][:IMAGES]
     photo = Augmentation.for_images(data.format, "photo", data.crop_size, seed=0)
     cache = SampleCache(data.labels, data.format, scale=scale, resize_masks=False)

@@ -55,7 +55,7 @@ def is_same(one: Sample, other: Sample) -> bool:
 
 @many_workers
 def test_batches_do_not_depend_on_reading_processes(folder: Path) -> None:
-    dataset = make_dataset(folder, augmentation=Augmentation("photo", None, colour=True, seed=3))
+    dataset = make_dataset(folder, augmentation=Augmentation(ImageFormat(3), "photo", None, seed=3))
     found = []
     for workers in (0, 1, 3):
         sampler = TrainingSampler(8, 4, rank=0, size=1, seed=1)

@@ -21,7 +21,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
-from unet_ddp.runs.tracking import Tracker, console, show_files
+from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.runs.writers import CsvWriter, TensorBoardWriter, score_columns
 from unet_ddp.training.step import StepReport
 
@@ -44,10 +44,6 @@ def test_lines_are_printed_on_the_main_rank_alone(capsys: pytest.CaptureFixture[
     console(World())("one\nline \x1b[0m")
     console(World(1, 2))("silence")
     assert capsys.readouterr().out == "one\\nline \\x1b[0m\n"
-
-
-def test_files_are_passed_on_behind_a_bar() -> None:
-    assert list(show_files(iter("abc"), 3)) == ["a", "b", "c"]
 
 
 # -- the tracker ----------------------------------------------------------------------------------

@@ -16,9 +16,7 @@ from unet_ddp.data.checks.check import CheckedData, check_classes, check_dataset
 from unet_ddp.data.checks.summary import Report, class_pixels
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.samplers import TrainingSampler
-from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import one_line
-from unet_ddp.runs.tracking import show_files
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,6 @@ def main(argv: Sequence[str]) -> int:
         config.data,
         report,
         seed=config.optimization.seed,
-        progress=show_files,
-        workers=usable_cores(),
         skip_bad=config.launch.skip_bad_files,
     )
     if data is not None:

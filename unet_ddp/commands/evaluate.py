@@ -92,7 +92,7 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
     """Find model and pairs, score them, write and print the results."""
     if world.device.type == "cpu":
         torch.set_num_threads(1)  # their number decides the last bits of a convolution
-    job = world.on_main(lambda: find_job(config, world))
+    job = world.on_main(lambda: find_job(config))
     predictor = Predictor(
         [build_model(job.model, job.source, world.device, fold=False)], device=world.device
     )
@@ -119,7 +119,7 @@ class Job:
     output: Path
 
 
-def find_job(config: EvaluateConfig, world: World) -> Job:
+def find_job(config: EvaluateConfig) -> Job:
     """Find model and pairs, and all mistakes before the first image is scored."""
     source = find_model(config.model)
     output = Path(config.output) if config.output else source.parent / "evaluation"
@@ -137,7 +137,7 @@ def find_job(config: EvaluateConfig, world: World) -> Job:
     if config.images is not None and config.masks is not None:
         pairs = find_pairs(Path(config.images), Path(config.masks))
     else:
-        pairs = rebuild(content, source, labels, workers=world.cores)
+        pairs = rebuild(content, source, labels)
     return Job(
         model,
         source,

@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     config = parse(ReportConfig, argv, prog="python -m unet_ddp report")
     folder = find_run(config.folder)
     world = World(device=pick_device(config.device))
-    pairs, notes = find_validation(folder / "best.pt", world)
+    pairs, notes = find_validation(folder / "best.pt")
     for note in notes:
         print(f"warning: {note}")
     print(f"wrote {write_report(folder, pairs, world, notes=notes)}")
@@ -55,13 +55,13 @@ def find_run(given: str | None) -> Path:
     return folder
 
 
-def find_validation(source: Path, world: World) -> tuple[list[Pair], list[str]]:
+def find_validation(source: Path) -> tuple[list[Pair], list[str]]:
     """Return the run's validation images; without them none, and a note that says why."""
     if not source.is_file():
         return [], [f"no scores and images: {source} not found"]
     labels = check_described(read_model(source), source)[1]
     content = checkpoint.load(source)
     try:
-        return rebuild(content, source, labels, workers=world.cores), []
+        return rebuild(content, source, labels), []
     except UserError as error:
         return [], [f"no scores and images: {error}"]

@@ -11,15 +11,14 @@ from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.resume import split_fingerprint
-from unet_ddp.runs.tracking import show_files
 
 _ADVICE = "use --images and --masks"
 
 
-def rebuild(content: Content, source: Path, labels: Labels, *, workers: int = 1) -> list[Pair]:
+def rebuild(content: Content, source: Path, labels: Labels) -> list[Pair]:
     """Find and split the pairs as the run did; return those it was validated on.
 
-    `content` and `labels` are those of the checkpoint `source`; `workers` threads look at the files.
+    `content` and `labels` are those of the checkpoint `source`.
 
     Raises:
         UserError: the checkpoint does not say which they were, or they are gone or others now.
@@ -29,9 +28,7 @@ def rebuild(content: Content, source: Path, labels: Labels, *, workers: int = 1)
     config = config_from_saved(content["config"])
     seed = config.optimization.seed
     try:
-        data = prepare_data(
-            config.data, seed=seed, progress=show_files, workers=workers, labels=labels
-        )
+        data = prepare_data(config.data, seed=seed, labels=labels)
     except UserError as error:
         raise UserError(f"{source}: the data of its run: {error}; or {_ADVICE}") from None
     fingerprint = split_fingerprint(data.split)

@@ -17,7 +17,7 @@ from unet_ddp.data.checks.rules import (
     find_copies,
     measure_range,
 )
-from unet_ddp.data.checks.scan import Progress, ScanResult, scan
+from unet_ddp.data.checks.scan import ScanResult, scan
 from unet_ddp.data.checks.summary import (
     Report,
     describe_classes,
@@ -67,13 +67,7 @@ class PreparedData:
 
 
 def prepare_data(
-    config: DataConfig,
-    *,
-    seed: int,
-    progress: Progress,
-    workers: int = 1,
-    labels: Labels | None = None,
-    skip_bad: int = 0,
+    config: DataConfig, *, seed: int, labels: Labels | None = None, skip_bad: int = 0
 ) -> PreparedData:
     """Find, check, label and split the data set; arguments as for `check_dataset`.
 
@@ -81,15 +75,7 @@ def prepare_data(
         UserError: it can't be trained on.
     """
     report = Report()
-    data = check_dataset(
-        config,
-        report,
-        seed=seed,
-        progress=progress,
-        workers=workers,
-        labels=labels,
-        skip_bad=skip_bad,
-    )
+    data = check_dataset(config, report, seed=seed, labels=labels, skip_bad=skip_bad)
     assert data is not None and data.split is not None and data.labels is not None
     training = data.scan.select(data.split.training)
     used = ScanResult([*training, *data.scan.select(data.split.validation)])
@@ -112,17 +98,17 @@ def check_dataset(
     report: Report,
     *,
     seed: int,
-    progress: Progress,
-    workers: int = 1,
     labels: Labels | None = None,
     skip_bad: int = 0,
 ) -> CheckedData | None:
     """Check the data set that `config` names; None if no pair can be read.
 
-    The arguments are those of `prepare_data`, and the report, which gets all that is found.
-
-    Raises:
-        UserError: a problem, unless the report collects them.
+    Args:
+        config: where it is, and how it is read.
+        report: gets all that is found; unless it collects problems, the first is a UserError.
+        seed: of the split.
+        labels: those of a resumed run; chosen by the masks' values if None.
+        skip_bad: pairs that can't be read and are left out; more are a problem.
     """
     training, validation = _find_pairs(config, report)
     pairs = [*training, *(validation or [])]
@@ -131,8 +117,7 @@ def check_dataset(
         return None
     split = report.attempt(lambda: _split(config, training, validation, seed)) if training else None
     groups = group_names(training, config.group_pattern) if split else {}
-    nodata, channels = config.nodata, config.channels
-    found = scan(pairs, progress=progress, workers=workers, nodata=nodata, channels=channels)
+    found = scan(pairs, nodata=config.nodata, channels=config.channels)
     split = _skip_bad(report, found, split, skip_bad)
     if not found.pairs:
         return None

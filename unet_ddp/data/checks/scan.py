@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.data.formats.read import read_header, read_mask, read_thumbnail, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_area
 from unet_ddp.data.pairs import Pair
+from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UserError
 from unet_ddp.files import cache_folder, write_text
 
@@ -35,7 +37,6 @@ _SAVE_EVERY = 10  # seconds
 _VERSION = 3  # of the cache's entries
 _share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
 
-Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 _File = tuple[Path, bool]  # path, is it a mask
 
 
@@ -63,8 +64,7 @@ class MaskMetadata(NamedTuple):
     @property
     def is_colour(self) -> bool:
         """True if its values are colours."""
-        header = self.header
-        return header.is_colour or (header.channels > 1 and header.palette is None)
+        return self.header.is_colour or (self.header.channels > 1 and self.header.palette is None)
 
 
 Metadata = ImageMetadata | MaskMetadata
@@ -97,22 +97,18 @@ class ScanResult:
 
 
 def scan(
-    pairs: list[Pair],
-    *,
-    progress: Progress,
-    workers: int = 1,
-    nodata: float | None = None,
-    channels: int | None = None,
+    pairs: list[Pair], *, nodata: float | None = None, channels: int | None = None
 ) -> ScanResult:
-    """Read the metadata of every image and mask on `workers` threads.
+    """Read the metadata of every image and mask on all cores, behind a bar if this is a terminal.
 
-    `progress` wraps an iterable and its length, to show a bar. `nodata` and `channels` are those
-    of the data set; each image's own, without alpha, if None.
+    `nodata` and `channels` are those of the data set; each image's own, without alpha, if None.
     """
     files = [file for pair in pairs for file in ((pair.image, False), (pair.mask, True))]
     scanner = _Scanner(pairs[0].mask.parent, nodata, channels)
+    results: Iterable[Any] = scanner.read_all(files)
+    results = tqdm(results, "checking files", len(files), unit="file", leave=False, disable=None)
     try:
-        found = list(progress(scanner.read_all(files, max(1, workers)), len(files)))
+        found = list(results)
     finally:
         scanner.save()
     result = ScanResult([])
@@ -146,8 +142,9 @@ class _Scanner:
         self.is_changed = False
         self.saved = time.monotonic()
 
-    def read_all(self, files: list[_File], workers: int) -> Iterator[Metadata | UserError]:
+    def read_all(self, files: list[_File]) -> Iterator[Metadata | UserError]:
         """Yield the metadata of each file in order, read by threads if not known."""
+        workers = usable_cores()
         with ThreadPoolExecutor(workers) as pool:
             for first in range(0, len(files), _CHUNK * workers):
                 chunk = files[first : first + _CHUNK * workers]
