@@ -46,17 +46,6 @@ def draw_samples(
     save_picture(_join([_join(row, axis=2) for row in rows], axis=1), path)
 
 
-def draw_grid(
-    samples: list[tuple[Pixels, NDArray[np.uint8]]], labels: Labels, path: Path, *, columns: int
-) -> None:
-    """Write a picture of images, each followed by its mask over it, `columns` pairs per row."""
-    pictures = [
-        _join([to_rgb(image), draw_mask(image, ids, labels)], axis=2) for image, ids in samples
-    ]
-    rows = [_join(pictures[n : n + columns], axis=2) for n in range(0, len(pictures), columns)]
-    save_picture(_join(rows, axis=1), path)
-
-
 def _join(pictures: list[Tensor], axis: int) -> Tensor:
     """Return pictures (3, H, W) joined in a row (axis 2) or a column (axis 1), on white."""
     height, width = (max(picture.shape[side] for picture in pictures) for side in (1, 2))

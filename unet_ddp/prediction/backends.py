@@ -77,12 +77,13 @@ class OnnxBackend:
 
     def __init__(self, path: Path, device: torch.device) -> None:
         onnxruntime = import_extra("onnxruntime", path)
-        preferred = ["CUDAExecutionProvider"] if device.type == "cuda" else []
+        providers = ["CUDAExecutionProvider"] if device.type == "cuda" else []
+        providers.append("CPUExecutionProvider")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         try:
             self.session: Any = onnxruntime.InferenceSession(
-                str(path), options, providers=[*preferred, "CPUExecutionProvider"]
+                str(path), options, providers=providers
             )
         except Exception as error:  # onnxruntime raises classes of its own, some of them private
             reason = " ".join(str(error).split())[:160]
@@ -118,11 +119,7 @@ class LoadedModel:
 def open_model(
     path: Path, device: torch.device, *, scale: float | None = None, fold: bool = True
 ) -> LoadedModel:
-    """Return the network in a checkpoint, of ours or of another U-Net program, or in an ONNX file.
-
-    Raises:
-        UserError: it can't be loaded.
-    """
+    """Return the network in a checkpoint, of ours or of another U-Net program, or in an ONNX file."""
     if path.suffix.lower() == ".onnx":
         return _open_onnx(path, device, scale)
     return build_model(with_scale(read_model(path), scale), path, device, fold=fold)
