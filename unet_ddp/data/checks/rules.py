@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.config import DataConfig
-from unet_ddp.data.checks.scan import THUMBNAIL, ImageMetadata, ScanResult
+from unet_ddp.data.checks.scan import THUMBNAIL, ImageMetadata, ScannedPair, ScanResult
 from unet_ddp.data.checks.summary import Report, describe_alpha
 from unet_ddp.data.formats.arrays import is_array
 from unet_ddp.data.formats.header import ImageFormat, bits_of
@@ -196,8 +196,7 @@ def find_copies(scan: ScanResult, split: Split) -> list[tuple[Pair, Pair]]:
     validation, training = scan.select(split.validation), scan.select(split.training)
     if not validation or not training:
         return []
-    left = _unpack_thumbnails([image.thumbnail for _, image, _ in validation])
-    right = _unpack_thumbnails([image.thumbnail for _, image, _ in training])
+    left, right = _unpack_thumbnails(validation), _unpack_thumbnails(training)
     found: list[tuple[Pair, Pair]] = []
     for first in range(0, len(left), _ROWS):
         alike = left[first : first + _ROWS] @ right.T  # (rows, training)
@@ -207,12 +206,12 @@ def find_copies(scan: ScanResult, split: Split) -> list[tuple[Pair, Pair]]:
     return found
 
 
-def _unpack_thumbnails(texts: list[str]) -> NDArray[np.float32]:
-    """Return thumbnails (N, 64) of mean 0 and length 1, so that products are correlations."""
-    flat = np.zeros((len(texts), THUMBNAIL**2), np.float32)
-    for row, text in zip(flat, texts, strict=True):
-        if text:
-            row[:] = np.frombuffer(base64.b64decode(text), np.uint8)
+def _unpack_thumbnails(pairs: list[ScannedPair]) -> NDArray[np.float32]:
+    """Return the images' thumbnails (N, 64) of mean 0 and length 1: products are correlations."""
+    flat = np.zeros((len(pairs), THUMBNAIL**2), np.float32)
+    for row, (_, image, _) in zip(flat, pairs, strict=True):
+        if image.thumbnail:
+            row[:] = np.frombuffer(base64.b64decode(image.thumbnail), np.uint8)
     flat -= flat.mean(axis=1, keepdims=True)
     flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-6)
     return flat

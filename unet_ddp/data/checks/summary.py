@@ -89,11 +89,9 @@ def describe_classes(labels: Labels) -> str:
 def warn_of_images(scan: ScanResult, copies: list[tuple[Pair, Pair]]) -> list[str]:
     """Return warnings of images of one colour, and of copies across the split."""
     lines = []
-    blank = [pair for pair, image, _ in scan.pairs if not image.thumbnail]
+    blank = [pair.image for pair, image, _ in scan.pairs if not image.thumbnail]
     if blank:
-        lines.append(
-            f"{len(blank)} image(s) of one colour, e.g. {blank[0].image}: they show nothing"
-        )
+        lines.append(f"{len(blank)} image(s) of one colour, e.g. {blank[0]}: they show nothing")
     if copies:
         one, other = copies[0]
         lines.append(

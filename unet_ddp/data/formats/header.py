@@ -104,16 +104,11 @@ def _explain(error: Exception, path: Path) -> str:
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             return reason
-    if isinstance(error, UnidentifiedImageError):
-        return _explain_unidentified(path)
-    reason = " ".join(str(error).split()) or type(error).__name__
-    if "imagecodecs" in reason:
-        return "its compression needs 'pip install imagecodecs'; or save it uncompressed"
-    return f"corrupt or truncated ({reason}); replace it"
-
-
-def _explain_unidentified(path: Path) -> str:
-    """Return why a file is no image, as far as its first bytes show."""
+    if not isinstance(error, UnidentifiedImageError):
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if "imagecodecs" in reason:
+            return "its compression needs 'pip install imagecodecs'; or save it uncompressed"
+        return f"corrupt or truncated ({reason}); replace it"
     with path.open("rb") as file:
         start = file.read(256)
     if not start:
