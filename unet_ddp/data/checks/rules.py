@@ -30,7 +30,13 @@ _ROWS = 512  # of the table of correlations at a time
 def check_rules(config: DataConfig, report: Report, scan: ScanResult) -> ImageFormat:
     """Check what files must have in common, and return the images' format."""
     if not config.resize_masks:
-        report.add_problems(_check_sizes(scan))
+        report.add_problems(
+            [
+                mask_size_message(pair.mask, mask.header.size, image.header.size)
+                for pair, image, mask in scan.pairs
+                if mask.header.size != image.header.size
+            ]
+        )
     report.add_problems(_check_kinds(scan))
     if config.palette is None or not scan.pairs[0].mask.header.palette:
         report.add_problems(_check_palettes(scan))
@@ -44,15 +50,6 @@ def check_rules(config: DataConfig, report: Report, scan: ScanResult) -> ImageFo
         )
     report.notes += describe_alpha(scan, form)
     return form
-
-
-def _check_sizes(scan: ScanResult) -> list[str]:
-    """Return a line for each mask that has not the size of its image."""
-    return [
-        mask_size_message(pair.mask, mask.header.size, image.header.size)
-        for pair, image, mask in scan.pairs
-        if mask.header.size != image.header.size
-    ]
 
 
 def _check_kinds(scan: ScanResult) -> list[str]:

@@ -73,11 +73,6 @@ class Header:
         """(height, width)."""
         return self.height, self.width
 
-    @property
-    def format(self) -> ImageFormat:
-        """The format of a data set of such images."""
-        return ImageFormat(self.channels, self.dtype, self.nodata)
-
 
 def upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
     """Return a view of `pixels` (H, W, …) turned by EXIF's orientation, 1 to 8."""
