@@ -269,6 +269,14 @@ def rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
+def test_rows_are_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").symlink_to(tmp_path / "victim")
+    writer = CsvWriter(tmp_path / "metrics.csv")
+    with pytest.raises(OSError, match="symbolic links"):
+        writer.write({"epoch": 1, "step": 2}, 2)
+    assert not (tmp_path / "victim").exists()
+
+
 def test_rows_after_the_resumed_step_are_dropped_and_columns_stay(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     first = CsvWriter(path)

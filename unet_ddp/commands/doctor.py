@@ -9,6 +9,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from unet_ddp.cli import parse_run
 from unet_ddp.config import TrainConfig
@@ -48,17 +49,14 @@ def main(argv: Sequence[str]) -> int:
         skip_bad=config.launch.skip_bad_files,
     )
     if data is not None:
-        report.attempt(lambda: _check_weights(data, config))
+        if data.labels is not None:
+            weights = config.optimization.class_weights
+            report.attempt(partial(check_classes, data.labels, weights))
         report.attempt(lambda: _check_batch(data, config))
     print("\n".join(map(one_line, format_findings(report, data))))
     if report.problems:
         return 2
     return 1 if report.warnings and config.doctor.strict else 0
-
-
-def _check_weights(data: CheckedData, config: DoctorConfig) -> None:
-    if data.labels is not None:
-        check_classes(data.labels, config.optimization.class_weights)
 
 
 def _check_batch(data: CheckedData, config: DoctorConfig) -> None:

@@ -133,7 +133,7 @@ def _noise(preprocessing: Preprocessing, size: tuple[int, int, int]) -> Tensor:
 
 
 def _write(module: Exported, model: LoadedModel, path: Path) -> None:
-    """Trace the network for any number of images of any size, and write it."""
+    """Trace the network for any number of images of any size; write it with all about it."""
     onnx = import_extra("onnx", path)
     auto = torch.export.Dim.DYNAMIC
     with warnings.catch_warnings(), torch.no_grad():
@@ -151,14 +151,6 @@ def _write(module: Exported, model: LoadedModel, path: Path) -> None:
             verbose=False,
         )
     assert program is not None
-    proto = program.model_proto
-    proto.metadata_props.add(key=METADATA, value=_metadata(model))
-    onnx.checker.check_model(proto)
-    path.write_bytes(proto.SerializeToString())
-
-
-def _metadata(model: LoadedModel) -> str:
-    """Return all that prediction needs besides the network, as JSON."""
     facts = {
         "labels": model.labels.to_dict(),
         "classes": model.labels.class_names,
@@ -168,4 +160,7 @@ def _metadata(model: LoadedModel) -> str:
         "stride": model.backend.stride,
         "bytes_per_pixel": model.backend.bytes_per_pixel,
     }
-    return json.dumps(facts)
+    proto = program.model_proto
+    proto.metadata_props.add(key=METADATA, value=json.dumps(facts))
+    onnx.checker.check_model(proto)
+    path.write_bytes(proto.SerializeToString())

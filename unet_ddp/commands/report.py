@@ -38,21 +38,15 @@ class ReportConfig:
 def main(argv: Sequence[str]) -> int:
     """Score a run's best network on its validation images again, and write the page."""
     config = parse(ReportConfig, argv, prog="python -m unet_ddp report")
-    folder = find_run(config.folder)
+    folder = Path(config.folder) if config.folder is not None else find_model(None).parent
+    if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
+        raise UserError(f"{folder}: best.pt and metrics.csv not found; name the folder of a run")
     world = World(device=pick_device(config.device))
     pairs, notes = find_validation(folder / "best.pt")
     for note in notes:
         print(f"warning: {note}")
     print(f"wrote {write_report(folder, pairs, world, notes=notes)}")
     return 0
-
-
-def find_run(given: str | None) -> Path:
-    """Return the run folder given, or that of the newest run."""
-    folder = Path(given) if given is not None else find_model(None).parent
-    if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
-        raise UserError(f"{folder}: best.pt and metrics.csv not found; name the folder of a run")
-    return folder
 
 
 def find_validation(source: Path) -> tuple[list[Pair], list[str]]:

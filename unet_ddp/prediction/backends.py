@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -173,6 +174,7 @@ def import_extra(name: str, path: Path) -> Any:
     Raises:
         UserError: it is not installed.
     """
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime reports to its maker
     try:
         return import_module(name)
     except ModuleNotFoundError:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -37,6 +37,7 @@ _BATCH_SIZE = 8
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_Scaled = tuple[ImageFiles, Pixels, tuple[int, int]]  # at the network's scale, and its own size
 
 
 @dataclass(frozen=True)
@@ -174,14 +175,6 @@ def attempt(predict: Callable[[Item], Prediction], image: Item) -> Prediction | 
         return error
 
 
-class _Decoded(NamedTuple):
-    """An image that was read, or the error; `pixels` is None if it is predicted in windows."""
-
-    files: ImageFiles
-    source: SourceImage | UserError
-    pixels: Pixels | None = None
-
-
 def predict_in_batches(
     predictor: Predictor, files: Iterable[ImageFiles], *, batch_size: int, threads: int
 ) -> Iterator[tuple[ImageFiles, Prediction | UserError]]:
@@ -189,15 +182,15 @@ def predict_in_batches(
 
     Threads read ahead (decoders release Python's lock), and images of one size form batches.
     """
-    waiting: dict[tuple[int, ...], list[_Decoded]] = {}
-    for image in in_threads(partial(_decode, predictor), files, threads):
-        if isinstance(image.source, UserError):
-            yield image.files, image.source
-        elif image.pixels is None:
-            yield image.files, attempt(predictor.predict, image.source)
+    waiting: dict[tuple[int, ...], list[_Scaled]] = {}
+    for image, source, pixels in in_threads(partial(_decode, predictor), files, threads):
+        if isinstance(source, UserError):
+            yield image, source
+        elif pixels is None:
+            yield image, attempt(predictor.predict, source)
         else:
-            batch = waiting.setdefault(image.pixels.shape, [])
-            batch.append(image)
+            batch = waiting.setdefault(pixels.shape, [])
+            batch.append((image, pixels, source.size))
             if len(batch) == batch_size or sum(map(len, waiting.values())) > 4 * batch_size:
                 fullest = max(waiting, key=lambda shape: len(waiting[shape]))
                 yield from _predict_batch(predictor, waiting.pop(fullest))
@@ -205,19 +198,20 @@ def predict_in_batches(
         yield from _predict_batch(predictor, batch)
 
 
-def _decode(predictor: Predictor, files: ImageFiles) -> _Decoded:
+def _decode(
+    predictor: Predictor, files: ImageFiles
+) -> tuple[ImageFiles, SourceImage | UserError, Pixels | None]:
+    """Return an image opened, or the error, and its pixels if it is predicted whole."""
     try:
         source = predictor.open(files.image)
         fits = predictor.fits(source.input_size)
-        return _Decoded(files, source, source.read() if fits else None)
+        return files, source, source.read() if fits else None
     except UserError as error:
-        return _Decoded(files, error)
+        return files, error, None
 
 
 def _predict_batch(
-    predictor: Predictor, batch: list[_Decoded]
+    predictor: Predictor, batch: list[_Scaled]
 ) -> Iterator[tuple[ImageFiles, Prediction]]:
-    pixels = [image.pixels for image in batch if image.pixels is not None]
-    sizes = [image.source.size for image in batch if isinstance(image.source, SourceImage)]
-    predictions = predictor.predict_batch(pixels, sizes)
-    yield from zip((image.files for image in batch), predictions, strict=True)
+    files, pixels, sizes = zip(*batch, strict=True)
+    yield from zip(files, predictor.predict_batch(pixels, sizes), strict=True)
