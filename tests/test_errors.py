@@ -45,8 +45,14 @@ def full_disk() -> int:
     return os.open("/dev/full", os.O_WRONLY)
 
 
+def closed_terminal() -> int:
+    master, terminal = os.openpty()
+    os.close(master)
+    return terminal
+
+
 @pytest.mark.parametrize("unbuffered", [False, True], ids=["", "python -u"])
-@pytest.mark.parametrize("lost", [closed_pipe, full_disk])
+@pytest.mark.parametrize("lost", [closed_pipe, full_disk, closed_terminal])
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
 def test_output_that_nobody_can_take_is_dropped(
     monkeypatch: pytest.MonkeyPatch, name: str, lost: Callable[[], int], unbuffered: bool
