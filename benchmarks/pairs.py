@@ -16,9 +16,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image
@@ -70,11 +70,6 @@ def timed(work: Callable[[], Result]) -> tuple[float, Result]:
     return time.perf_counter() - began, result
 
 
-def unseen(items: Iterable[Any], total: int) -> Iterable[Any]:
-    """Show no progress."""
-    return items
-
-
 def measure(count: int) -> list[str]:
     """Return a row of the table."""
     with tempfile.TemporaryDirectory() as name:
@@ -83,7 +78,7 @@ def measure(count: int) -> list[str]:
         make_files(folder, count)
         find, pairs = timed(lambda: find_pairs(folder / "imgs", folder / "masks"))
         divide, split = timed(lambda: split_pairs(pairs, validation=10, seed=0))
-        scans = [timed(lambda: scan(pairs, progress=unseen, workers=2))[0] for _ in range(2)]
+        scans = [timed(lambda: scan(pairs))[0] for _ in range(2)]
         how = (split.training, Labels((0, 1)), ImageFormat(3))
         dataset, watched = (kind(*how, scale=1.0) for kind in (SegmentationDataset, WatchedDataset))
         dataset[0, 0]  # imports

@@ -79,7 +79,7 @@ def new_session(images: int, flags: Sequence[str], *, grouped: bool = False) -> 
         world = join("auto", 60)
         with RunFolder(config, world, print) as folder:
             resumed = folder.open(config)
-            data = resumed.prepare_data(config, world)
+            data = resumed.prepare_data(config)
             model = choose_model(config, data, resumed, world)
             loaders = build_loaders(
                 config, data, image_format=model.preprocessing.format, world=world

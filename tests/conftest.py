@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,6 +61,28 @@ def ranks() -> Iterator[Ranks]:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees or touches the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def no_other_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test asks another machine for anything; what is under test would do so too."""
+    connect, look_up = socket.socket.connect, socket.getaddrinfo
+
+    def check(host: object) -> None:
+        if str(host) not in ("127.0.0.1", "::1", "localhost", "None"):
+            pytest.fail(f"{host} is another machine")
+
+    def checked_connect(self: socket.socket, address: Any) -> None:
+        if isinstance(address, tuple):  # else a path on this machine
+            check(address[0])
+        connect(self, address)
+
+    def checked_look_up(host: Any, *args: Any, **how: Any) -> Any:
+        check(host)
+        return look_up(host, *args, **how)
+
+    monkeypatch.setattr(socket.socket, "connect", checked_connect)
+    monkeypatch.setattr(socket, "getaddrinfo", checked_look_up)
 
 
 @pytest.fixture

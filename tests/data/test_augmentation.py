@@ -64,7 +64,7 @@ def test_a_sample_is_a_function_of_seed_epoch_and_index(rng: np.random.Generator
     before = image.copy(), mask.copy()
 
     def draw(seed: int, epoch: int, index: int) -> bytes:
-        augmentation = Augmentation("photo", (16, 16), colour=True, seed=seed)
+        augmentation = Augmentation(ImageFormat(3), "photo", (16, 16), seed=seed)
         changed, ids = augmentation(image, mask, epoch=epoch, index=index)
         assert changed.dtype == ids.dtype == np.uint8
         return changed.tobytes() + ids.tobytes()
@@ -73,7 +73,7 @@ def test_a_sample_is_a_function_of_seed_epoch_and_index(rng: np.random.Generator
     drawn = [draw(*key) for key in keys]
     assert len(set(drawn)) == len(keys)
     assert [draw(*key) for key in keys] == drawn
-    one = Augmentation("photo", (16, 16), colour=True, seed=3)
+    one = Augmentation(ImageFormat(3), "photo", (16, 16), seed=3)
     for epoch, index in ((0, 1), (1, 0), (0, 0)):  # in another order, by one object
         found = b"".join(part.tobytes() for part in one(image, mask, epoch=epoch, index=index))
         assert found == drawn[keys.index((3, epoch, index))]
@@ -81,7 +81,7 @@ def test_a_sample_is_a_function_of_seed_epoch_and_index(rng: np.random.Generator
 
 
 def test_padding_counts_nowhere() -> None:
-    augmentation = Augmentation("none", (16, 12), colour=True, seed=0)
+    augmentation = Augmentation(ImageFormat(3), "none", (16, 12), seed=0)
     image, mask = np.full((8, 10, 3), 200, np.uint8), np.zeros((8, 10), np.uint8)
     changed, ids = augmentation(image, mask, epoch=0, index=0)
     assert changed.shape == (16, 12, 3) and ids.shape == (16, 12)
@@ -92,7 +92,7 @@ def test_padding_counts_nowhere() -> None:
 @pytest.mark.parametrize("preset", ["photo", "overhead"])
 def test_a_rotated_in_border_counts_nowhere(preset: str) -> None:
     """Neither as class 0 nor as another: it is black and IGNORE_ID."""
-    augmentation = Augmentation(preset, None, colour=False, seed=0)
+    augmentation = Augmentation(ImageFormat(1), preset, None, seed=0)
     image, mask = np.full((40, 40, 1), 200, np.uint8), np.ones((40, 40), np.uint8)
     borders = 0
     for index in range(20):
@@ -129,7 +129,7 @@ def test_hundreds_of_bands_are_changed_alike(
 
 def test_flips_are_independent() -> None:
     """With albumentations' set_random_seed, both flips fire together every time."""
-    augmentation = Augmentation("overhead", None, colour=False, seed=0)
+    augmentation = Augmentation(ImageFormat(1), "overhead", None, seed=0)
     augmentation.compose = type(augmentation.compose)(augmentation.compose.transforms[:2])
     image = np.arange(16, dtype=np.uint8).reshape(4, 4, 1)
     mask = np.zeros((4, 4), np.uint8)
@@ -145,7 +145,7 @@ def test_flips_are_independent() -> None:
 @pytest.mark.parametrize("preset", ["none", "photo", "overhead"])
 @pytest.mark.parametrize("size", [(16, 40), (64, 64)])
 def test_the_mask_follows_the_image(preset: str, size: tuple[int, int]) -> None:
-    augmentation = Augmentation(preset, (32, 32), colour=True, seed=0)
+    augmentation = Augmentation(ImageFormat(3), preset, (32, 32), seed=0)
     image = np.zeros((*size, 3), np.uint8)
     image[4:12, 6:30] = 200
     mask = (image[..., 0] > 0).astype(np.uint8)

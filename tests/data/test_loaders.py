@@ -55,7 +55,7 @@ def is_same(one: Sample, other: Sample) -> bool:
 
 @many_workers
 def test_batches_do_not_depend_on_reading_processes(folder: Path) -> None:
-    dataset = make_dataset(folder, augmentation=Augmentation("photo", None, colour=True, seed=3))
+    dataset = make_dataset(folder, augmentation=Augmentation(ImageFormat(3), "photo", None, seed=3))
     found = []
     for workers in (0, 1, 3):
         sampler = TrainingSampler(8, 4, rank=0, size=1, seed=1)
@@ -276,6 +276,23 @@ def test_scale_resized_masks_and_the_cache_reach_the_samples(
     for part in (loaders.training, loaders.validation):
         assert all(batch.image.shape[1:] == (10, 13, 3) for batch in part)
     assert len(list(samples.iterdir())) == 8
+
+
+def test_a_cache_that_others_can_write_to_is_not_used(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "unet_ddp").mkdir()
+    (tmp_path / "unet_ddp").chmod(0o777)
+    config = configured(launch={"workers": 0, "cache": True})
+    data = prepared(folder)  # scanned: the notice is said there, and only once
+    loaders = build_loaders(config, data, image_format=COLOUR, world=World())
+    assert loaders.notes == [] and len(list(loaders.training)) > 0
+    assert list((tmp_path / "unet_ddp").iterdir()) == []
+    assert capsys.readouterr().err.count("not used as cache") == 1
 
 
 class Closing:

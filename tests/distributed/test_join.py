@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from unet_ddp.distributed import join as join_module
 from unet_ddp.distributed.join import join, launch_name, leave
+from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 
@@ -117,6 +118,66 @@ def test_ranks_share_the_cores_unless_the_user_says_otherwise(
     assert [call[1] for call in calls if call[0] == "threads"] == expected
 
 
+WHOLE = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize("count", range(1, 15))
+def test_half_of_the_variables_is_a_mistake(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """All 16 choices but none and all; an address alone, as a cluster may export it, is no rank."""
+    chosen = {name: text for bit, (name, text) in enumerate(WHOLE.items()) if count >> bit & 1}
+    for name, text in chosen.items():
+        monkeypatch.setenv(name, text)
+    if not {"RANK", "WORLD_SIZE"} & chosen.keys():
+        assert join("cpu", 5).store is None
+        return
+    with pytest.raises(UserError) as error:
+        join("cpu", 5)
+    missing = ", ".join(name for name in WHOLE if name not in chosen)
+    first = next(iter(chosen))
+    assert str(error.value).startswith(f"{first} is set, but not {missing}: start with torchrun")
+    assert str(error.value).endswith(
+        f"or unset {', '.join(n for n in chosen if n in ('RANK', 'WORLD_SIZE'))}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("RANK", "x"), ("RANK", "2"), ("RANK", "-1"), ("RANK", "1.0"), ("WORLD_SIZE", "0"),
+        ("WORLD_SIZE", "two"), ("LOCAL_RANK", "2"), ("LOCAL_RANK", ""), ("LOCAL_WORLD_SIZE", "3"),
+        ("LOCAL_WORLD_SIZE", "0"), ("MASTER_PORT", "x"), ("MASTER_PORT", "65536"),
+    ],
+)  # fmt: skip
+def test_variables_that_can_not_be_are_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    set_environment(monkeypatch, RANK=1, WORLD_SIZE=2)
+    monkeypatch.setenv(name, text)
+    with pytest.raises(UserError) as error:
+        join("cpu", 5)
+    assert f"{name}={text}" in str(error.value) and "torchrun" in str(error.value)
+    with pytest.raises(SystemExit) as stop:
+        exit_with_error(error.value)  # on any rank: there is no rank 0 to speak for it
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"error: {error.value}\n"
+
+
+def test_a_store_that_is_not_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise dist.DistNetworkError("refused\nException raised from connect")
+
+    monkeypatch.setattr(dist, "TCPStore", unreachable)
+    set_environment(monkeypatch, RANK=1, WORLD_SIZE=2)
+    with pytest.raises(SystemExit) as stop:
+        run_on_all_ranks(lambda *_: 0, None, nproc=1, device="cpu", timeout=5)
+    assert stop.value.code == 1
+    assert capsys.readouterr().err == (
+        "error: MASTER_ADDR=node0 MASTER_PORT=29500: no store there: refused\n"
+    )
+
+
 def test_without_a_local_size_all_processes_are_on_this_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -163,7 +224,7 @@ def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> Non
     assert calls[-1] == ("new group", {"backend": "gloo", "timeout": timedelta(seconds=5)})
     assert how["timeout"] == timedelta(seconds=10)
     assert world.hosts == "hosts"
-    set_environment(monkeypatch, LOCAL_WORLD_SIZE=3)
+    set_environment(monkeypatch, WORLD_SIZE=3, LOCAL_WORLD_SIZE=3)
     with pytest.raises(UserError, match="3 processes, but this machine has 2"):
         join("auto", 5)
 

@@ -22,12 +22,8 @@ from unet_ddp.runs.resume import split_fingerprint
 LABELS = Labels((0, 255))
 
 
-def no_progress(files: Any, total: int) -> Any:
-    return files
-
-
 def find(content: dict[str, Any]) -> list[Pair]:
-    return rebuild(content, Path("best.pt"), LABELS, progress=no_progress)
+    return rebuild(content, Path("best.pt"), LABELS)
 
 
 @pytest.fixture
@@ -42,7 +38,7 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
 
 def test_pairs_are_those_of_the_run(folder: Path) -> None:
     argv = [*data_flags(folder), "--validation", "30", "--seed", "5"]
-    data = prepare_data(parse_train(argv).data, seed=5, progress=no_progress)
+    data = prepare_data(parse_train(argv).data, seed=5)
     content = {"config": settings(folder), "names": split_fingerprint(data.split)}
     assert find(content) == data.split.validation and len(data.split.validation) == 3
     del content["names"]  # as in the first version's checkpoints

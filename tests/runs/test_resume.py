@@ -205,6 +205,12 @@ def test_where_things_are_may_change_silently(name: str, before: Any) -> None:
     assert resumed.notes == []
 
 
+def test_a_run_that_was_tracked_says_that_it_is_no_longer() -> None:
+    resumed = saved(4, wandb=True)
+    assert not resumed.settle(TrainConfig(), World()).run.wandb
+    assert resumed.notes == ["no longer logged to Weights & Biases: that takes --wandb each time"]
+
+
 # -- its data -------------------------------------------------------------------------------------
 
 
@@ -231,13 +237,11 @@ def content_of(data: Any) -> dict[str, Any]:
 
 def test_a_resumed_run_s_data_is_its_own(prepared: SimpleNamespace) -> None:
     config = replace(with_options(seed=5), launch=LaunchConfig(skip_bad_files=2))
-    world = World(local_size=3)
-    assert Resumed().prepare_data(config, world) is prepared.data
+    assert Resumed().prepare_data(config) is prepared.data
     assert prepared.asked["labels"] is None
     assert prepared.asked["seed"] == 5 and prepared.asked["skip_bad"] == 2
-    assert prepared.asked["workers"] == world.cores * 3
     resumed = Resumed(content_of(prepared.data))
-    assert resumed.prepare_data(config, world) is prepared.data
+    assert resumed.prepare_data(config) is prepared.data
     assert prepared.asked["labels"] == Labels((0, 255))
 
 
@@ -254,12 +258,12 @@ def test_other_images_or_another_split_are_refused(prepared: SimpleNamespace, da
     resumed = Resumed(content_of(prepared.data))
     prepared.data = data
     with pytest.raises(UserError, match="--resume: the images or the split differ from those that"):
-        resumed.prepare_data(TrainConfig(), World())
+        resumed.prepare_data(TrainConfig())
 
 
 def test_class_weights_of_another_number_are_refused(prepared: SimpleNamespace) -> None:
     with pytest.raises(UserError, match="--class-weights: 3 weights"):
-        Resumed().prepare_data(with_options(class_weights=(1.0, 1.0, 2.0)), World())
+        Resumed().prepare_data(with_options(class_weights=(1.0, 1.0, 2.0)))
 
 
 def test_the_split_s_fingerprint_is_of_names_and_sides() -> None:

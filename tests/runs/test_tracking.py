@@ -21,7 +21,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
-from unet_ddp.runs.tracking import Tracker, console, show_files
+from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.runs.writers import CsvWriter, TensorBoardWriter, score_columns
 from unet_ddp.training.step import StepReport
 
@@ -44,10 +44,6 @@ def test_lines_are_printed_on_the_main_rank_alone(capsys: pytest.CaptureFixture[
     console(World())("one\nline \x1b[0m")
     console(World(1, 2))("silence")
     assert capsys.readouterr().out == "one\\nline \\x1b[0m\n"
-
-
-def test_files_are_passed_on_behind_a_bar() -> None:
-    assert list(show_files(iter("abc"), 3)) == ["a", "b", "c"]
 
 
 # -- the tracker ----------------------------------------------------------------------------------
@@ -289,6 +285,14 @@ def test_columns_of_scores() -> None:
 
 def rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_rows_are_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").symlink_to(tmp_path / "victim")
+    writer = CsvWriter(tmp_path / "metrics.csv")
+    with pytest.raises(OSError, match="symbolic links"):
+        writer.write({"epoch": 1, "step": 2}, 2)
+    assert not (tmp_path / "victim").exists()
 
 
 def test_rows_after_the_resumed_step_are_dropped_and_columns_stay(tmp_path: Path) -> None:

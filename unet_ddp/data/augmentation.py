@@ -23,24 +23,23 @@ class Augmentation:
     own `set_random_seed` would give each of them the same numbers.
 
     Args:
+        image_format: of the images; only 8-bit colour has its colours changed.
         preset: none, photo or overhead; see ``--augmentation``.
         crop_size: (height, width) of random crops, smaller images padded; None for whole images.
-        colour: the images are 8-bit colour, which the colour changes need.
         seed: of the run.
-        channels: bands of the images, any number.
     """
 
     def __init__(
         self,
+        image_format: ImageFormat,
         preset: str,
         crop_size: tuple[int, int] | None,
         *,
-        colour: bool,
         seed: int,
-        channels: int = 3,
     ) -> None:
         self.seed = seed
-        starts = range(0, channels, _BANDS)
+        colour = image_format.channels == 3 and image_format.dtype == "uint8"
+        starts = range(0, image_format.channels, _BANDS)
         self._first_bands = {f"from {start}" if start else "image": start for start in starts}
         # albumentations asks a server for its newest version at import, unless this is set.
         os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
@@ -58,9 +57,7 @@ class Augmentation:
         """Return the augmentation of such images; None if nothing is to be changed."""
         if preset == "none" and crop_size is None:
             return None
-        channels = image_format.channels
-        colour = channels == 3 and image_format.dtype == "uint8"
-        return cls(preset, crop_size, colour=colour, seed=seed, channels=channels)
+        return cls(image_format, preset, crop_size, seed=seed)
 
     def __call__(
         self, image: Pixels, mask: NDArray[np.uint8], *, epoch: int, index: int

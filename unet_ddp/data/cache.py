@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
 from unet_ddp.data.labels import Labels
-from unet_ddp.files import cache_folder, replacing
+from unet_ddp.files import replacing
 
 Arrays = tuple[Pixels, NDArray[np.uint8]]
 """Image (H, W, C) and class ids (H, W)."""
@@ -45,16 +45,13 @@ class SampleCache:
 
     A file's modification time is, to the day, when the sample was last used.
 
-    Args:
-        labels: as `SegmentationDataset` has them, like the following three.
-        image_format: of all images.
-        scale: of images and masks.
-        resize_masks: of another size than their images.
-        warns: print one line if samples can't be written; for one rank per machine.
+    `folder` is that of the user's caches; the other arguments are those of `SegmentationDataset`. With
+    `warns`, for one rank per machine, a line is printed if samples can't be written.
     """
 
     def __init__(
         self,
+        folder: Path,
         labels: Labels,
         image_format: ImageFormat,
         *,
@@ -62,7 +59,7 @@ class SampleCache:
         resize_masks: bool,
         warns: bool = True,
     ) -> None:
-        self.folder = cache_folder() / "samples"
+        self.folder = folder / "samples"
         self._format = image_format
         versions = []
         for name in _DECODERS:  # another version may decode to other pixels
@@ -85,11 +82,7 @@ class SampleCache:
         return sample
 
     def path(self, image: Path, mask: Path) -> Path:
-        """Return the file of a sample; its name changes with its files and with every option.
-
-        Raises:
-            OSError: the image or the mask does not exist.
-        """
+        """Return the file of a sample; its name changes with its files and with every option."""
         parts = [self._options]
         for path in (image, mask):
             status = path.stat()
@@ -143,14 +136,8 @@ class SampleCache:
                 file.write(np.ascontiguousarray(image).data)
                 file.write(np.ascontiguousarray(ids).data)
         except OSError as error:
-            self._warn(error)
-
-    def _warn(self, error: OSError) -> None:
-        if self._is_silent:
-            return
-        self._is_silent.fill_(True)
-        print(
-            f"warning: --cache: {self.folder}: {error.strerror or error}; samples that it does not hold yet "
-            "are decoded each time",
-            file=sys.stderr,
-        )
+            if not self._is_silent:
+                self._is_silent.fill_(True)
+                reason = f"{self.folder}: {error.strerror or error}"
+                advice = "samples that it does not hold yet are decoded each time"
+                print(f"warning: --cache: {reason}; {advice}", file=sys.stderr)

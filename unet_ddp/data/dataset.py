@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -34,42 +35,24 @@ class Sample(NamedTuple):
     pair: Tensor  # int64: index of the pair in its data set
 
 
+@dataclass(eq=False, repr=False)
 class SegmentationDataset(Dataset[Sample | UserError]):
-    """Pairs of files as samples.
+    """Pairs of files as samples."""
 
-    Args:
-        pairs: the files.
-        labels: map the masks' values to class ids.
-        image_format: of all images.
-        scale: images and masks are reduced to this fraction of their size.
-        augmentation: None for the images as they are.
-        size: (height, width) that all samples must have; None for any.
-        resize_masks: resize masks of another size to that of their images.
-        cache: keeps samples, decoded and scaled.
-    """
+    pairs: InitVar[list[Pair]]
+    labels: Labels  # map the masks' values to class ids
+    image_format: ImageFormat  # of all images
+    _: KW_ONLY
+    scale: float  # images and masks are reduced to this fraction of their size
+    augmentation: Augmentation | None = None  # None for the images as they are
+    size: tuple[int, int] | None = None  # (height, width) that all samples must have; None for any
+    resize_masks: bool = False  # to the size of their images
+    cache: SampleCache | None = None  # keeps samples, decoded and scaled
 
-    def __init__(
-        self,
-        pairs: list[Pair],
-        labels: Labels,
-        image_format: ImageFormat,
-        *,
-        scale: float,
-        augmentation: Augmentation | None = None,
-        size: tuple[int, int] | None = None,
-        resize_masks: bool = False,
-        cache: SampleCache | None = None,
-    ) -> None:
+    def __post_init__(self, pairs: list[Pair]) -> None:
         # Not a list: reading an object writes its reference count, which would copy the memory that
         # a reading process shares with its parent, page by page.
         self.paths = np.array([(os.fsencode(p.image), os.fsencode(p.mask)) for p in pairs], bytes)
-        self.labels = labels
-        self.format = image_format
-        self.scale = scale
-        self.augmentation = augmentation
-        self.size = size
-        self.resize_masks = resize_masks
-        self.cache = cache
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -82,11 +65,15 @@ class SegmentationDataset(Dataset[Sample | UserError]):
             return error
 
     def _sample(self, epoch: int, index: int) -> Sample:
-        image, mask = self._load(index)
+        paths = self._files(index)
+        if self.cache is None:
+            image, mask = self._decode(*paths)
+        else:
+            image, mask = self.cache.load(*paths, lambda: self._decode(*paths))
         if self.size is not None and image.shape[:2] != self.size:
             (height, width), (rows, columns) = image.shape[:2], self.size
             raise UserError(
-                f"{self._files(index)[0]}: {width}x{height} pixels after scaling, the others "
+                f"{paths[0]}: {width}x{height} pixels after scaling, the others "
                 f"{columns}x{rows}; use --crop-size to train on crops of one size"
             )
         if self.augmentation is not None:
@@ -101,16 +88,9 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         image, mask = self.paths[index]
         return Path(os.fsdecode(image)), Path(os.fsdecode(mask))
 
-    def _load(self, index: int) -> Arrays:
-        """Return a pair's arrays from the cache, or from its files."""
-        image, mask = self._files(index)
-        if self.cache is None:
-            return self._decode(image, mask)
-        return self.cache.load(image, mask, lambda: self._decode(image, mask))
-
     def _decode(self, image_path: Path, mask_path: Path) -> Arrays:
         """Return image (H, W, C) and class ids (H, W) of two files, scaled."""
-        image, nodata_mask = read_with_nodata_mask(image_path, self.format, scale=self.scale)
+        image, nodata_mask = read_with_nodata_mask(image_path, self.image_format, scale=self.scale)
         mask = self.labels.to_ids(read_mask(mask_path, scale=self.scale), mask_path)
         if mask.shape != image.shape[:2]:
             if not self.resize_masks:

@@ -25,9 +25,6 @@ def write_demo(folder: Path) -> Path:
 
     160 pairs: 4 views of each of 40 scenes, named like ``scene07_2``; and 4 images of other
     scenes, without masks.
-
-    Raises:
-        UserError: the folder can't be written.
     """
     done = folder / "README.txt"
     if done.exists():

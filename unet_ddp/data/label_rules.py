@@ -38,11 +38,7 @@ class MaskValues:
 
 
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
-    """Return the classes of the data set.
-
-    Raises:
-        UserError: the values are no classes, or contradict the flags.
-    """
+    """Return the classes of the data set; the values must be classes, and agree with the flags."""
     if config.binary or config.mask_threshold is not None:
         labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
     elif config.palette is not None:
@@ -73,8 +69,7 @@ def infer_labels(
 ) -> Labels:
     """Return the classes of masks with hard edges: each value is a class, in rising order.
 
-    {0, 255} and {0, 1} are two. If all values are below `classes`, they are class ids, so that a
-    class that occurs in no mask keeps its id.
+    If all values are below `classes`, they are class ids: one that occurs in no mask keeps its id.
     """
     values = masks.values
     if ignore is not None and ignore not in values and (masks.rgb or classes is None):

@@ -153,9 +153,8 @@ def unpack_colour(code: Any) -> tuple[Any, Any, Any]:
 
 def _voc_colour(k: int) -> Colour:
     """Return the k-th colour of PASCAL VOC's colour map: k's bits spread over the channels."""
-    colour = [0, 0, 0]
-    for shift in range(7, -1, -1):
-        for channel in range(3):
-            colour[channel] |= (k >> channel & 1) << shift
-        k >>= 3
-    return (colour[0], colour[1], colour[2])
+    red, green, blue = (
+        sum((k >> 3 * level + channel & 1) << 7 - level for level in range(3))
+        for channel in range(3)
+    )
+    return red, green, blue

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +22,7 @@ from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.files import cache_folder
 
 if TYPE_CHECKING:
     from unet_ddp.data.checks.check import PreparedData
@@ -43,10 +43,10 @@ class SampleLoader:
     Args:
         dataset: the samples.
         sampler: the keys of this rank's samples.
-        batch_size: samples per batch.
+        batch_size: samples that are fetched at once.
         workers: reading processes; 0 to read in this one.
         pin: put batches into page-locked memory.
-        unbatch: fetch `batch_size` samples at once, but yield them as batches of one.
+        unbatch: yield the samples as batches of one.
         timeout: seconds to wait for a batch of a reading process; 0 for ever.
     """
 
@@ -105,22 +105,14 @@ class Loaders:
     """This rank's loaders; leaving the context ends their reading processes."""
 
     training: SampleLoader
-    sampler: TrainingSampler
-    """The sampler of `training`, which can start at any step."""
-    validation: SampleLoader | None
-    """None if no images are kept for validation."""
-    notes: list[str]
-    """Lines for the user."""
+    sampler: TrainingSampler  # of `training`; it can start at any step
+    validation: SampleLoader | None  # None if no images are kept for validation
+    notes: list[str]  # lines for the user
 
     def __enter__(self) -> Loaders:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not isinstance(error, UserError):
             return  # a reading process that hangs would be waited for
         self.training.close()
@@ -131,17 +123,14 @@ class Loaders:
 def build_loaders(
     config: TrainConfig, data: PreparedData, *, image_format: ImageFormat, world: World
 ) -> Loaders:
-    """Return the loaders of this rank; the batch size is a number by now.
-
-    Raises:
-        UserError: there are fewer training images than a step takes.
-    """
+    """Return the loaders of this rank; the batch size is a number by now."""
     options = config.optimization
     assert isinstance(options.batch_size, int)
     count, per_step = len(data.split.training), options.batch_size * options.accumulate
     shard = {"rank": world.rank, "size": world.size}
     sampler = TrainingSampler(count, per_step, **shard, seed=options.seed)
-    cache, notes = _open_cache(config, data.labels, image_format, world)
+    cache = _open_cache(config, data.labels, image_format, world)
+    notes = [f"cache: {cache.folder}"] if cache else []
     read = partial(
         SegmentationDataset,
         labels=data.labels,
@@ -183,20 +172,17 @@ def _validation_batch(image_format: ImageFormat, size: tuple[int, int] | None) -
 
 def _open_cache(
     config: TrainConfig, labels: Labels, image_format: ImageFormat, world: World
-) -> tuple[SampleCache | None, list[str]]:
-    """Return the cache that --cache asks for, and a line about it."""
-    if not config.launch.cache:
-        return None, []
-    cache = SampleCache(
-        labels,
-        image_format,
-        scale=config.data.scale,
-        resize_masks=config.data.resize_masks,
-        warns=world.local_rank == 0,
-    )
-    if world.local_rank == 0:
+) -> SampleCache | None:
+    """Return the cache that --cache asks for; None if others may write to it."""
+    warns = world.local_rank == 0
+    folder = cache_folder(warns=warns) if config.launch.cache else None
+    if folder is None:
+        return None
+    scale, resize = config.data.scale, config.data.resize_masks
+    cache = SampleCache(folder, labels, image_format, scale=scale, resize_masks=resize, warns=warns)
+    if warns:
         cache.remove_unused()
-    return cache, [f"cache: {cache.folder}"]
+    return cache
 
 
 def count_workers(world: World, requested: int | None) -> int:

@@ -41,11 +41,7 @@ class Matches:
 
 
 def find_pairs(images: Path, masks: Path) -> list[Pair]:
-    """Return every image in `images` with its mask in `masks`, sorted by name.
-
-    Raises:
-        UserError: no images, images without mask, or several files of one name.
-    """
+    """Return every image in `images` with its mask in `masks`, sorted by name."""
     found = match(images, masks)
     raise_problems(found.problems)
     return found.pairs

@@ -49,7 +49,7 @@ class World:
     """Key-value store of the group; None without a group."""
     peers: tuple[int, ...] = ()
     """Process ids of the other ranks on this machine."""
-    hosts: dist.ProcessGroup | None = None
+    hosts: Any = None
     """A gloo group beside NCCL, by which hosts agree without their GPUs; None if there is none."""
     _calls: Iterator[int] = field(default_factory=itertools.count, repr=False)
     """Numbers the calls of `on_main`, the same on every rank."""

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from unet_ddp.cli import config_from_saved
 from unet_ddp.data.checks.check import prepare_data
-from unet_ddp.data.checks.scan import Progress
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
@@ -16,17 +15,10 @@ from unet_ddp.runs.resume import split_fingerprint
 _ADVICE = "use --images and --masks"
 
 
-def rebuild(
-    content: Content, source: Path, labels: Labels, *, progress: Progress, workers: int = 1
-) -> list[Pair]:
+def rebuild(content: Content, source: Path, labels: Labels) -> list[Pair]:
     """Find and split the pairs as the run did; return those it was validated on.
 
-    Args:
-        content: a checkpoint.
-        source: its file, for messages.
-        labels: the checkpoint's.
-        progress: wraps the files that are looked at.
-        workers: threads that look at them.
+    `content` and `labels` are those of the checkpoint `source`.
 
     Raises:
         UserError: the checkpoint does not say which they were, or they are gone or others now.
@@ -36,9 +28,7 @@ def rebuild(
     config = config_from_saved(content["config"])
     seed = config.optimization.seed
     try:
-        data = prepare_data(
-            config.data, seed=seed, progress=progress, workers=workers, labels=labels
-        )
+        data = prepare_data(config.data, seed=seed, labels=labels)
     except UserError as error:
         raise UserError(f"{source}: the data of its run: {error}; or {_ADVICE}") from None
     fingerprint = split_fingerprint(data.split)

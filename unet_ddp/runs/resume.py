@@ -15,7 +15,6 @@ from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.runs.checkpoint import Content
-from unet_ddp.runs.tracking import show_files
 from unet_ddp.runs.weights import SavedModel
 from unet_ddp.training.batch_size import BatchSizeProbe, find_batch_size
 
@@ -76,6 +75,8 @@ class Resumed:
                 f"--resume: {', '.join(fixed)}: a run keeps its network, scale and classes; leave the "
                 "flag out, or start a new run from its weights with --load"
             )
+        if before.get("wandb") and "wandb" not in config.given:
+            self.notes.append("no longer logged to Weights & Biases: that takes --wandb each time")
         if changed:
             self.notes.append(f"changed since: {', '.join(changed.values())}")
 
@@ -109,7 +110,7 @@ class Resumed:
             )
         return _with_batch(config, batch_size, accumulate)
 
-    def prepare_data(self, config: TrainConfig, world: World) -> PreparedData:
+    def prepare_data(self, config: TrainConfig) -> PreparedData:
         """Return the data set, found, checked, labelled and split; a resumed run's must be its own.
 
         Raises:
@@ -119,8 +120,6 @@ class Resumed:
         data = prepare_data(
             config.data,
             seed=config.optimization.seed,
-            progress=show_files,
-            workers=world.cores * world.local_size,
             labels=Labels.from_dict(saved["labels"]) if saved else None,
             skip_bad=config.launch.skip_bad_files,
         )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 from types import TracebackType
-from typing import TypeVar
 
 import torch
 from tqdm import tqdm
@@ -23,21 +22,12 @@ from unet_ddp.training.profiling import Profile
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport
 
-Item = TypeVar("Item")
-
 _REFRESH = 0.5  # seconds between the bar's figures
 
 
 def console(world: World) -> Callable[[str], None]:
     """Return a function that prints a line above the progress bar; silent off the main rank."""
     return (lambda line: tqdm.write(one_line(line))) if world.is_main else (lambda line: None)
-
-
-def show_files(items: Iterable[Item], total: int) -> Iterator[Item]:
-    """Yield `items` with a progress bar that disappears at the end."""
-    yield from tqdm(
-        items, total=total, desc="checking files", unit="file", leave=False, disable=None
-    )
 
 
 class Tracker:

@@ -115,7 +115,8 @@ class _HostEvent:
 def _record_event(device: torch.device) -> torch.cuda.Event:
     """Return the moment at which the GPU has done what it was given so far."""
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    return torch.cuda.current_stream(device).record_event(event)
+    event.record(torch.cuda.current_stream(device))
+    return event
 
 
 def copy_to_device(batch: Sample, device: torch.device) -> Sample:

@@ -56,12 +56,7 @@ def test_the_check_says_what_is_wrong_and_nothing_else_is_printed(
     config = parse(case, tmp_path)
     refused = False
     try:
-        data = prepare_data(
-            config.data,
-            seed=0,
-            progress=lambda items, total: items,
-            skip_bad=config.launch.skip_bad_files,
-        )
+        data = prepare_data(config.data, seed=0, skip_bad=config.launch.skip_bad_files)
         check_classes(data.labels, config.optimization.class_weights)
         lines = data.notes
         pairs = [*data.split.training, *data.split.validation]

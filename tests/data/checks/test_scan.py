@@ -26,10 +26,7 @@ from unet_ddp.files import cache_folder
 @pytest.fixture(autouse=True)
 def _no_cache_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def silent(items: Iterable[Any], total: int) -> Iterable[Any]:
-    return items
+    monkeypatch.setattr(module, "usable_cores", lambda: 1)
 
 
 def found_pairs(folder: Path) -> list[Pair]:
@@ -154,13 +151,15 @@ def test_the_scan_of_all_files_is_that_of_each(
     pairs = found_pairs(make_set(tmp_path, 11))
     seen: list[Any] = []
 
-    def progress(items: Iterable[Any], total: int) -> Iterable[Any]:
+    def shown(items: Iterable[Any], text: str, total: int, **how: Any) -> Iterable[Any]:
         assert total == 22
         for item in items:
             seen.append(item)
             yield item
 
-    result = scan(pairs, progress=progress, workers=workers)
+    monkeypatch.setattr(module, "tqdm", shown)
+    monkeypatch.setattr(module, "usable_cores", lambda: workers)
+    result = scan(pairs)
     assert len(seen) == 22 and result.errors == {}
     assert result.pairs == [
         (pair, read_image_metadata(pair.image), read_mask_metadata(pair.mask)) for pair in pairs
@@ -176,7 +175,7 @@ def test_all_errors_are_collected_by_pair(tmp_path: Path) -> None:
     pairs[1].image.write_bytes(b"")
     pairs[2].image.unlink()
     pairs[2].mask.write_bytes(b"")
-    result = scan(pairs, progress=silent)
+    result = scan(pairs)
     assert [scanned.pair.name for scanned in result.pairs] == ["ax", "dx"]
     assert result.errors == {
         "bx": f"{pairs[1].image}: is empty (0 bytes); replace or remove it",
@@ -214,9 +213,9 @@ def test_a_file_is_decoded_again_only_if_it_has_changed(tmp_path: Path, reads: l
     tifffile.imwrite(tmp_path / "imgs" / "x.tif", np.array([[1, 2], [3, 4]], np.uint16))
     (tmp_path / "imgs" / "x.png").unlink()
     pairs = found_pairs(tmp_path)
-    first = scan(pairs, progress=silent)
+    first = scan(pairs)
     assert sorted(reads) == ["imgs/x.tif", "imgs/y.png", "masks/x.png", "masks/y.png"]
-    again = scan(pairs, progress=silent)
+    again = scan(pairs)
     assert again == first and len(reads) == 4
     assert {type(v) for v in (*again.pairs[0].image[1:], *again.pairs[0].mask)} == {
         type(v) for v in (*first.pairs[0].image[1:], *first.pairs[0].mask)
@@ -229,18 +228,18 @@ def test_a_file_is_decoded_again_only_if_it_has_changed(tmp_path: Path, reads: l
     status = image.stat()
     image.write_bytes(image.read_bytes() + b" ")  # at the same time, larger
     os.utime(image, ns=(status.st_atime_ns, status.st_mtime_ns))
-    third = scan(pairs, progress=silent)
+    third = scan(pairs)
     assert sorted(reads) == ["imgs/y.png", "masks/x.png"]
     assert third.pairs[0].mask.values == (0, 1)
-    assert scan(pairs, progress=silent) == third and len(reads) == 2
+    assert scan(pairs) == third and len(reads) == 2
 
 
 def test_statistics_are_kept_for_the_options_they_are_of(tmp_path: Path, reads: list[str]) -> None:
     make_set(tmp_path, 1)
     pairs = found_pairs(tmp_path)
     for options in ({}, {"nodata": 3.0}, {"channels": 3}, {"nodata": 3.0, "channels": 3}):
-        scan(pairs, progress=silent, **options)
-        scan(pairs, progress=silent, **options)
+        scan(pairs, **options)
+        scan(pairs, **options)
     assert reads.count("imgs/ax.png") == 4
 
 
@@ -248,8 +247,8 @@ def test_one_file_may_be_image_and_mask(tmp_path: Path, reads: list[str]) -> Non
     make_set(tmp_path, 1)
     path = tmp_path / "masks" / "ax.png"
     pairs = [Pair("a", path, path)]
-    first = scan(pairs, progress=silent)
-    assert scan(pairs, progress=silent) == first and len(reads) == 2
+    first = scan(pairs)
+    assert scan(pairs) == first and len(reads) == 2
     assert first.pairs[0].mask.values == (0, 255)
 
 
@@ -257,11 +256,11 @@ def test_errors_are_not_kept(tmp_path: Path) -> None:
     pairs = found_pairs(make_set(tmp_path, 1))
     data = pairs[0].image.read_bytes()
     pairs[0].image.write_bytes(b"")
-    assert scan(pairs, progress=silent).errors
+    assert scan(pairs).errors
     pairs[0].image.write_bytes(data)
-    assert not scan(pairs, progress=silent).errors
+    assert not scan(pairs).errors
     pairs[0].image.unlink()
-    assert "not found" in scan(pairs, progress=silent).errors["ax"]
+    assert "not found" in scan(pairs).errors["ax"]
 
 
 @pytest.mark.parametrize(
@@ -269,21 +268,31 @@ def test_errors_are_not_kept(tmp_path: Path) -> None:
 )
 def test_a_damaged_cache_is_not_used(tmp_path: Path, reads: list[str], text: str) -> None:
     pairs = found_pairs(make_set(tmp_path, 1))
-    first = scan(pairs, progress=silent)
+    first = scan(pairs)
     (path,) = cache_folder().iterdir()
     assert json.loads(path.read_text())["entries"].keys() == {
         f"image {pairs[0].image}", f"mask {pairs[0].mask}",
     }  # fmt: skip
     path.write_text(text, errors="surrogateescape")
-    assert scan(pairs, progress=silent) == first and len(reads) == 4
-    assert scan(pairs, progress=silent) == first and len(reads) == 4
+    assert scan(pairs) == first and len(reads) == 4
+    assert scan(pairs) == first and len(reads) == 4
 
 
 def test_a_cache_that_can_not_be_written_is_not_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(make_set(tmp_path, 1) / "imgs" / "ax.png"))
-    assert len(scan(found_pairs(tmp_path), progress=silent).pairs) == 1
+    assert len(scan(found_pairs(tmp_path)).pairs) == 1
+
+
+def test_a_cache_of_others_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pairs = found_pairs(make_set(tmp_path, 1))
+    first = scan(pairs)
+    (tmp_path / "unet_ddp").chmod(0o777)
+    assert scan(pairs) == first and len(reads) == 4
 
 
 def test_a_scan_that_is_interrupted_keeps_what_it_has_read(
@@ -292,17 +301,18 @@ def test_a_scan_that_is_interrupted_keeps_what_it_has_read(
     monkeypatch.setattr(module, "_CHUNK", 2)
     pairs = found_pairs(make_set(tmp_path, 6))
 
-    def interrupted(items: Iterable[Any], total: int) -> Iterable[Any]:
+    def interrupted(items: Iterable[Any], *args: Any, **how: Any) -> Iterable[Any]:
         for count, item in enumerate(items):
             if count == 5:
                 raise KeyboardInterrupt
             yield item
 
-    with pytest.raises(KeyboardInterrupt):
-        scan(pairs, progress=interrupted)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "tqdm", interrupted)
+        scan(pairs)
     begun = len(reads)
     assert 5 <= begun < 12
-    scan(pairs, progress=silent)
+    scan(pairs)
     assert len(reads) == 12
 
 
@@ -317,5 +327,5 @@ def test_a_long_scan_is_saved_now_and_then(
     monkeypatch.setattr(
         module, "write_text", lambda path, text: written.append(len(json.loads(text)["entries"]))
     )
-    scan(found_pairs(make_set(tmp_path, 3)), progress=silent)
+    scan(found_pairs(make_set(tmp_path, 3)))
     assert written == [2, 4, 6][-saves:]

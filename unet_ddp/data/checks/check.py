@@ -17,7 +17,7 @@ from unet_ddp.data.checks.rules import (
     find_copies,
     measure_range,
 )
-from unet_ddp.data.checks.scan import Progress, ScanResult, scan
+from unet_ddp.data.checks.scan import ScanResult, scan
 from unet_ddp.data.checks.summary import (
     Report,
     describe_classes,
@@ -48,7 +48,6 @@ class CheckedData:
     labels: Labels | None  # None if the mask values are a problem
     split: Split | None  # None if the split is a problem
     groups: dict[str, str]  # group of each pair, by name
-    copies: list[tuple[Pair, Pair]]  # of `find_copies`
 
 
 @dataclass(frozen=True)
@@ -67,13 +66,7 @@ class PreparedData:
 
 
 def prepare_data(
-    config: DataConfig,
-    *,
-    seed: int,
-    progress: Progress,
-    workers: int = 1,
-    labels: Labels | None = None,
-    skip_bad: int = 0,
+    config: DataConfig, *, seed: int, labels: Labels | None = None, skip_bad: int = 0
 ) -> PreparedData:
     """Find, check, label and split the data set; arguments as for `check_dataset`.
 
@@ -81,15 +74,7 @@ def prepare_data(
         UserError: it can't be trained on.
     """
     report = Report()
-    data = check_dataset(
-        config,
-        report,
-        seed=seed,
-        progress=progress,
-        workers=workers,
-        labels=labels,
-        skip_bad=skip_bad,
-    )
+    data = check_dataset(config, report, seed=seed, labels=labels, skip_bad=skip_bad)
     assert data is not None and data.split is not None and data.labels is not None
     training = data.scan.select(data.split.training)
     used = ScanResult([*training, *data.scan.select(data.split.validation)])
@@ -112,17 +97,17 @@ def check_dataset(
     report: Report,
     *,
     seed: int,
-    progress: Progress,
-    workers: int = 1,
     labels: Labels | None = None,
     skip_bad: int = 0,
 ) -> CheckedData | None:
     """Check the data set that `config` names; None if no pair can be read.
 
-    The arguments are those of `prepare_data`, and the report, which gets all that is found.
-
-    Raises:
-        UserError: a problem, unless the report collects them.
+    Args:
+        config: where it is, and how it is read.
+        report: gets all that is found; unless it collects problems, the first is a UserError.
+        seed: of the split.
+        labels: those of a resumed run; chosen by the masks' values if None.
+        skip_bad: pairs that can't be read and are left out; more are a problem.
     """
     training, validation = _find_pairs(config, report)
     pairs = [*training, *(validation or [])]
@@ -131,16 +116,14 @@ def check_dataset(
         return None
     split = report.attempt(lambda: _split(config, training, validation, seed)) if training else None
     groups = group_names(training, config.group_pattern) if split else {}
-    nodata, channels = config.nodata, config.channels
-    found = scan(pairs, progress=progress, workers=workers, nodata=nodata, channels=channels)
+    found = scan(pairs, nodata=config.nodata, channels=config.channels)
     split = _skip_bad(report, found, split, skip_bad)
     if not found.pairs:
         return None
     form = check_rules(config, report, found)
     values = common_values(found)
     labels = labels or report.attempt(lambda: choose_labels(values, config))
-    copies = find_copies(found, split) if split else []
-    data = CheckedData(found, form, values, labels, split, groups, copies)
+    data = CheckedData(found, form, values, labels, split, groups)
     _summarise(config, report, data)
     return data
 
@@ -152,7 +135,6 @@ def _find_pairs(config: DataConfig, report: Report) -> tuple[list[Pair], list[Pa
         found = report.attempt(find) or Matches([])
         report.add_problems(found.problems)
         if found.orphans:
-            report.orphans += found.orphans
             report.notes.append(
                 f"{len(found.orphans)} mask(s) without image, e.g. {found.orphans[0]}"
             )
@@ -228,7 +210,7 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
             f"{len(split.validation)} to validate"
         )
     report.warnings += warn_soft_edges(data.values, labels) if labels else []
-    report.warnings += warn_of_images(found, data.copies)
+    report.warnings += warn_of_images(found, find_copies(found, split) if split else [])
     if split and labels:
         warn = report.attempt(lambda: warn_of_classes(found, data.values, labels, split))
         report.warnings += warn or []

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.data.formats.read import read_header, read_mask, read_thumbnail, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_area
 from unet_ddp.data.pairs import Pair
+from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UserError
 from unet_ddp.files import cache_folder, write_text
 
@@ -35,7 +37,6 @@ _SAVE_EVERY = 10  # seconds
 _VERSION = 3  # of the cache's entries
 _share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
 
-Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 _File = tuple[Path, bool]  # path, is it a mask
 
 
@@ -63,8 +64,7 @@ class MaskMetadata(NamedTuple):
     @property
     def is_colour(self) -> bool:
         """True if its values are colours."""
-        header = self.header
-        return header.is_colour or (header.channels > 1 and header.palette is None)
+        return self.header.is_colour or (self.header.channels > 1 and self.header.palette is None)
 
 
 Metadata = ImageMetadata | MaskMetadata
@@ -97,22 +97,18 @@ class ScanResult:
 
 
 def scan(
-    pairs: list[Pair],
-    *,
-    progress: Progress,
-    workers: int = 1,
-    nodata: float | None = None,
-    channels: int | None = None,
+    pairs: list[Pair], *, nodata: float | None = None, channels: int | None = None
 ) -> ScanResult:
-    """Read the metadata of every image and mask on `workers` threads.
+    """Read the metadata of every image and mask on all cores, behind a bar if this is a terminal.
 
-    `progress` wraps an iterable and its length, to show a bar. `nodata` and `channels` are those
-    of the data set; each image's own, without alpha, if None.
+    `nodata` and `channels` are those of the data set; each image's own, without alpha, if None.
     """
     files = [file for pair in pairs for file in ((pair.image, False), (pair.mask, True))]
     scanner = _Scanner(pairs[0].mask.parent, nodata, channels)
+    results: Iterable[Any] = scanner.read_all(files)
+    results = tqdm(results, "checking files", len(files), unit="file", leave=False, disable=None)
     try:
-        found = list(progress(scanner.read_all(files, max(1, workers)), len(files)))
+        found = list(results)
     finally:
         scanner.save()
     result = ScanResult([])
@@ -135,19 +131,23 @@ class _Scanner:
         self.options = (nodata, channels)
         key = f"{_VERSION} {folder.resolve()} {nodata} {channels}"
         digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-        self.path = cache_folder() / f"scan-{digest[:16]}.json"
+        caches = cache_folder()
+        self.path = caches and caches / f"scan-{digest[:16]}.json"
         self.entries: dict[str, Metadata] = {}
+        self.is_changed = False
+        self.saved = time.monotonic()
+        if self.path is None:
+            return
         with suppress(OSError, ValueError, AttributeError, LookupError, TypeError):  # no cache yet
             stored = json.loads(self.path.read_text(encoding="utf-8"))
             headers = [Header(*_as_tuples(values)) for values in stored["headers"]]
             for key, (place, *values) in stored["entries"].items():
                 kind: Any = MaskMetadata if key.startswith("mask") else ImageMetadata
                 self.entries[key] = kind(headers[place], *_as_tuples(values))
-        self.is_changed = False
-        self.saved = time.monotonic()
 
-    def read_all(self, files: list[_File], workers: int) -> Iterator[Metadata | UserError]:
+    def read_all(self, files: list[_File]) -> Iterator[Metadata | UserError]:
         """Yield the metadata of each file in order, read by threads if not known."""
+        workers = usable_cores()
         with ThreadPoolExecutor(workers) as pool:
             for first in range(0, len(files), _CHUNK * workers):
                 chunk = files[first : first + _CHUNK * workers]
@@ -179,7 +179,7 @@ class _Scanner:
 
     def save(self) -> None:
         """Write the entries if there are new ones."""
-        if self.is_changed:
+        if self.is_changed and self.path is not None:
             self.is_changed = False
             places: dict[Header, int] = {}
             entries = {
