@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -23,19 +24,17 @@ from pathlib import Path
 
 import torch
 
-torch.set_num_threads(1)  # before anything starts threads, which a forked process would miss
-os.environ |= {
-    "CUDA_VISIBLE_DEVICES": "",
-    "ORT_DISABLE_TELEMETRY": "1",
-    "NO_ALBUMENTATIONS_UPDATE": "1",
-}
-
 from benchmarks.fuzz.child import FAULTS, LINE, SAME, SECONDS, Build, Case, Outcome, run_cases
 from benchmarks.fuzz.kinds import KINDS
 from benchmarks.fuzz.mutations import Dice
 from benchmarks.fuzz.samples import Samples, make_samples
 from benchmarks.timing import new_parser, print_table
 
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "NO_ALBUMENTATIONS_UPDATE": "1",
+    "ORT_DISABLE_TELEMETRY": "1",
+}
 _HEAVY = (
     "albumentations", "cv2", "onnx", "onnxruntime", "segmentation_models_pytorch", "tifffile", "torch._dynamo",
     "torch.utils.tensorboard", "torchvision.utils", "unet_ddp.commands.doctor", "unet_ddp.commands.evaluate",
@@ -99,6 +98,8 @@ def main(argv: list[str] | None = None) -> int:
     if unknown := set(options.kinds) - set(KINDS):
         parser.error(f"{', '.join(unknown)}: unknown; use {', '.join(KINDS)}")
     options.faults = 0
+    torch.set_num_threads(1)  # a forked process would miss the others
+    os.environ |= _ENVIRONMENT
     for name in _HEAVY:
         import_module(name)
     gc.collect()
@@ -108,9 +109,8 @@ def main(argv: list[str] | None = None) -> int:
     head = ("kind", SAME, LINE, *FAULTS, "slowest, s", "seconds")
     print_table(head, run_all(samples, options))
     if options.case is None:
-        import shutil
-
         shutil.rmtree(home)
+    gc.unfreeze()
     print(f"{options.faults} fault(s); limits: {SECONDS:g} s and 1 GB for each case")
     return 1 if options.faults else 0
 

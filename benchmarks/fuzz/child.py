@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import re
@@ -145,10 +146,8 @@ def _limit_memory() -> None:
 
 
 def _collect(child: _Child, base: int, *, is_late: bool) -> Outcome:
-    try:  # with all that it has started
-        os.killpg(child.process, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.process, signal.SIGKILL)  # with all that it has started
     _, status, usage = os.wait4(child.process, 0)
     os.close(child.file)
     log = child.folder / _LOG

@@ -117,7 +117,7 @@ def foreign(content: dict[str, Any], kind: int) -> dict[str, Any]:
     state = {f"module.{key}": value for key, value in state.items()} if kind % 2 else state
     if kind < 2:
         return {**state, "mask_values": [0, 255]}  # type: ignore[dict-item]
-    return {"epoch": 3, ("state_dict", "model")[kind % 2]: state, "mask_values": [0, 1]}
+    return {"epoch": 3, ("state_dict", "model")[kind % 2]: state, "mask_values": [0, 255]}
 
 
 def _export(content: dict[str, Any]) -> bytes:
