@@ -28,6 +28,7 @@ _OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|[Uu]nable to allocate|can't allocate|out of mem"
 )
 _PLACE = re.compile(r'File ".*?((?:unet_ddp/|train|predict)[^"]*)", line (\d+)')
+_NOT_BUILT = 98  # exit status
 _SILENT, _LOG = "silent: ", "log.txt"
 
 
@@ -117,23 +118,33 @@ def _run(build: Build, folder: Path) -> None:
     os.setsid()
     for stream in (1, 2):
         os.dup2(os.open(folder / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), stream)
-    status: Any = 1
+    os.chdir(folder)
     try:
-        os.chdir(folder)
         case = build(folder)
-        _limit_memory()
-        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-        try:
-            status = case.main(case.argv) or 0
-        except SystemExit as stop:
-            status = stop.code or 0
-        if status == 0 and (reason := case.find_invalid()):
-            print(f"{_SILENT}{reason}")
     except BaseException:
         traceback.print_exc()
+        os._exit(_NOT_BUILT)
+    _limit_memory()
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    status: Any = 1
+    try:
+        status = case.main(case.argv) or 0
+    except SystemExit as stop:
+        status = stop.code or 0
+    except BaseException:
+        traceback.print_exc()
+    if status == 0 and (reason := _find_invalid(case)):
+        print(f"{_SILENT}{reason}")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status if isinstance(status, int) else 1)
+
+
+def _find_invalid(case: Case) -> str:
+    try:
+        return case.find_invalid()
+    except Exception as error:  # what can't even be checked
+        return f"{type(error).__name__}: {error}"
 
 
 def _limit_memory() -> None:
@@ -154,7 +165,10 @@ def _collect(child: _Child, base: int, *, is_late: bool) -> Outcome:
     text = log.read_text(errors="backslashreplace") if log.exists() else ""
     grown = max(0, usage.ru_maxrss * 1024 - base)
     lines = [line for line in re.split(r"[\r\n]+", text) if line.strip()]
-    verdict = HANG if is_late else judge(os.waitstatus_to_exitcode(status), lines, grown)
+    code = os.waitstatus_to_exitcode(status)
+    if code == _NOT_BUILT:
+        raise RuntimeError(f"{child.name}: the fuzzer itself failed\n{text}")
+    verdict = HANG if is_late else judge(code, lines, grown)
     return Outcome(verdict, _describe(verdict, lines), time.time() - child.started, grown, text)
 
 

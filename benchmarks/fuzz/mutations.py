@@ -141,7 +141,7 @@ def odd_value(dice: Dice) -> Any:
 
 def _nested() -> list[Any]:
     inner: list[Any] = []
-    for _ in range(500):
+    for _ in range(150):
         inner = [inner]
     return inner
 
@@ -156,14 +156,14 @@ def _shared() -> list[Any]:
 
 def mutate_tensor(tensor: Tensor, dice: Dice) -> Any:
     """Return the tensor with other values, of another type, or of an odd shape."""
-    spoilt = tensor.clone()
+    spoilt = tensor.clone(memory_format=torch.contiguous_format)
     if spoilt.numel():
         numbers = [math.nan, math.inf, -1.0, 1e38] if spoilt.is_floating_point() else [-1, 7, 2**40]
         spoilt.view(-1)[dice.randrange(spoilt.numel())] = dice.choice(numbers)
     made: tuple[Callable[[], Any], ...] = (
         lambda: spoilt, lambda: spoilt, lambda: spoilt, lambda: -tensor, lambda: tensor.double(),
         lambda: tensor.to(torch.complex64), lambda: tensor.to(torch.int8), lambda: tensor.half(),
-        lambda: tensor.reshape(-1), lambda: tensor[None], lambda: tensor[:0], lambda: torch.empty(0),
+        lambda: tensor.reshape(-1), lambda: tensor[None], lambda: tensor.reshape(-1)[:0], lambda: torch.empty(0),
         lambda: torch.zeros(()).expand(tensor.shape), lambda: tensor.to_sparse(),
         lambda: torch.zeros(1).expand(2**20, 2**20), lambda: torch.zeros(()).expand(2**14, *tensor.shape[1:]),
         lambda: tensor.new_zeros(1).expand(2**16, 3, 3, 3), lambda: odd_value(dice), lambda: tensor * 1e30,

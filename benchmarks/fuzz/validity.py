@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 _MOST = 10**7  # weights of the small networks here, by far
+_RANGE = (("low", 0.0), ("high", 255.0), ("scale", 0.0))
 _DTYPES = ("uint8", "uint16", "int16", "float32")
 
 
@@ -27,10 +28,11 @@ def find_invalid_checkpoint(path: Path) -> str:
     if content.get("format") != 1 or "architecture" not in content:
         return _find_invalid_foreign(content)
     architecture = content["architecture"]
-    classes = architecture["num_classes"] if isinstance(architecture, Mapping) else None
+    if not isinstance(architecture, Mapping):
+        return f"architecture is a {type(architecture).__name__}"
     return (
         _find_invalid_weights(content.get("ema") or content.get("model"))
-        or _find_invalid_labels(content.get("labels"), classes)
+        or _find_invalid_labels(content.get("labels"), architecture.get("num_classes"))
         or _find_invalid_preprocessing(content.get("preprocessing"), architecture.get("channels"))
         or _find_invalid_threshold(content.get("threshold"))
     )
@@ -109,7 +111,7 @@ def _find_invalid_labels(labels: Any, classes: Any) -> str:
 def _find_invalid_preprocessing(pixels: Any, channels: Any) -> str:
     if not isinstance(pixels, Mapping):
         return f"preprocessing is a {type(pixels).__name__}"
-    low, high, scale = pixels.get("low", 0.0), pixels.get("high", 255.0), pixels.get("scale")
+    low, high, scale = (pixels.get(name, usual) for name, usual in _RANGE)
     mean, std = pixels.get("mean"), pixels.get("std")
     if not (_is_number(scale) and 0 < scale <= 1):
         return f"scale {str(scale)[:80]}"
