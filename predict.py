@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, one_line
+from unet_ddp.errors import UserError, one_line, survive_lost_output
 from unet_ddp.files import exit_on_signals
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.inputs import find_images
@@ -35,6 +35,7 @@ PATIENCE = 86400.0  # seconds that a process waits at the end for those still pr
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; exit with 0, 1 if some of several images failed, 2 after a mistake."""
+    survive_lost_output()
     try:
         config = parse_predict(sys.argv[1:] if argv is None else argv)
     except UserError as error:

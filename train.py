@@ -19,7 +19,7 @@ from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, survive_lost_output
 from unet_ddp.evaluation.report.write import write_reports
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import (
@@ -41,6 +41,7 @@ from unet_ddp.training.validation import count_pixels
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, and train on every process; --nproc N starts N of them here."""
+    survive_lost_output()
     try:
         config = parse_train(sys.argv[1:] if argv is None else argv)
     except UserError as error:

@@ -31,7 +31,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.prediction.config import parse_predict
-from unet_ddp.prediction.parallel import in_threads, one_core_each
+from unet_ddp.prediction.pipeline import in_threads, one_core_each
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs import checkpoint
 

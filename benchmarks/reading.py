@@ -29,6 +29,7 @@ from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.pairs import Pair
+from unet_ddp.files import cache_folder
 
 WIDTH, HEIGHT, IMAGES = 1918, 1280, 8  # Carvana's
 
@@ -63,7 +64,8 @@ def ways_to_read(config: DataConfig, scale: float) -> tuple[int, dict[str, Calla
     data = prepare_data(config, seed=0)
     pairs = [*data.split.training, *data.split.validation][:IMAGES]
     photo = Augmentation.for_images(data.format, "photo", data.crop_size, seed=0)
-    cache = SampleCache(data.labels, data.format, scale=scale, resize_masks=False)
+    folder = cache_folder() or Path()
+    cache = SampleCache(folder, data.labels, data.format, scale=scale, resize_masks=False)
     epochs = count()
 
     def reader(

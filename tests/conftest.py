@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,8 +44,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not PROCESS_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.processes)
     if not torch.cuda.is_available():
-        config.hook.pytest_deselected(items=[item for item in items if "gpu" in item.keywords])
-        items[:] = [item for item in items if "gpu" not in item.keywords]
+        # By marker: the keywords have the names of folders too, and one may be called gpu.
+        needs_gpu = [item for item in items if item.get_closest_marker("gpu")]
+        config.hook.pytest_deselected(items=needs_gpu)
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +61,28 @@ def ranks() -> Iterator[Ranks]:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees or touches the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def no_other_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test asks another machine for anything; what is under test would do so too."""
+    connect, look_up = socket.socket.connect, socket.getaddrinfo
+
+    def check(host: object) -> None:
+        if str(host) not in ("127.0.0.1", "::1", "localhost", "None"):
+            pytest.fail(f"{host} is another machine")
+
+    def checked_connect(self: socket.socket, address: Any) -> None:
+        if isinstance(address, tuple):  # else a path on this machine
+            check(address[0])
+        connect(self, address)
+
+    def checked_look_up(host: Any, *args: Any, **how: Any) -> Any:
+        check(host)
+        return look_up(host, *args, **how)
+
+    monkeypatch.setattr(socket.socket, "connect", checked_connect)
+    monkeypatch.setattr(socket, "getaddrinfo", checked_look_up)
 
 
 @pytest.fixture

@@ -112,7 +112,8 @@ def test_every_flag_has_its_line_of_help(
 def configure(**settings: Any) -> TrainConfig:
     """A configuration of these settings, checked as all are."""
     launch = {name: settings.pop(name) for name in vars(LaunchConfig()) if name in settings}
-    run = RunConfig(load=settings.pop("load", None))  # never taken from a checkpoint
+    names = ("load", "wandb")  # never taken from a checkpoint
+    run = RunConfig(**{name: settings.pop(name) for name in names if name in settings})
     return with_saved(TrainConfig(run=run, launch=LaunchConfig(**launch)), settings)
 
 
@@ -434,6 +435,10 @@ def test_saved_lists_are_values_and_never_flags() -> None:
         ({"scale": [0.5]}, "scale: [0.5] can't be a value of --scale"),
         ({"class_names": "ab"}, "class_names: 'ab' can't be a value of --class-names"),
         ({"crop_size": [64]}, "crop_size: [64] can't be"),
+        (
+            {"crop_size": [1, 1, "--checkpoints", "/elsewhere", "--profile"]},
+            "crop_size: [1, 1, '--checkpoints', '/elsewhere', '--profile'] can't be a value of",
+        ),
         ({"amp": "no"}, "amp: 'no' can't be"),
         ({"list": 1.5}, "list: 1.5 can't be a value of --list"),
         ({"epochs": 0}, "--epochs 0: must be 1 or more"),
@@ -445,6 +450,26 @@ def test_saved_settings_are_checked(saved: dict[str, Any], said: str) -> None:
         with_saved(parse_train([]), saved)
 
 
+def test_no_file_switches_tracking_on_or_says_where_to_write(tmp_path: Path) -> None:
+    saved = {"wandb": True, "checkpoints": "/elsewhere", "exp_name": "x", "load": "y", "epochs": 3}
+    config = with_saved(parse_train([]), saved)
+    assert config.run == RunConfig() and config.optimization.epochs == 3
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("wandb: true")
+    assert refusal("--config", str(recipe)) == (f"{recipe}: wandb: use --wandb, or delete the line")
+    recipe.write_text("wandb: false")
+    assert not parse_train(["--config", str(recipe)]).run.wandb
+
+
+def test_the_command_line_switches_tracking_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "wandb" or None)
+    (tmp_path / "r.yaml").write_text("wandb: true")
+    config = parse_train(["--wandb", "--config", str(tmp_path / "r.yaml")])
+    assert config.run.wandb and with_saved(config, {"wandb": False}).run.wandb
+
+
 def test_a_saved_setting_and_a_given_one_that_exclude_each_other() -> None:
     with pytest.raises(UserError, match="--binary and --classes: use one of them"):
         with_saved(parse_train(["--binary"]), {"classes": 3})
@@ -454,8 +479,10 @@ def test_settings_that_a_released_version_saved() -> None:
     file = Path(__file__).parent / "checkpoints" / "last-0.1.pt.gz"
     saved = torch.load(io.BytesIO(gzip.decompress(file.read_bytes())), weights_only=True)["config"]
     found = with_saved(parse_train(["--epochs", "99"]), saved).to_dict()
+    removed = set(saved) - set(found)
     own = {"checkpoints": "checkpoints", "exp_name": None, "load": None, "epochs": 99}
-    assert found == {**saved, **own}
+    assert removed == {"skip_scan"}
+    assert found == {**{name: saved[name] for name in set(saved) - removed}, **own}
     assert found["width"] == 1 and found["bilinear"]
 
 

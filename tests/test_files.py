@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,9 @@ from unet_ddp.files import (
     check_writable,
     exit_on_signals,
     is_alive,
+    lock_folder,
+    make_writable,
+    open_own,
     register_temporary,
     remove_stale,
     remove_temporary,
@@ -134,18 +138,68 @@ def test_an_error_of_writing_is_one_line() -> None:
         raise ValueError("other")
 
 
-def test_the_cache_is_the_user_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache_folder() == Path("/somewhere/unet_ddp")
+def test_the_cache_is_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "somewhere"))
+    assert cache_folder() == tmp_path / "somewhere" / "unet_ddp"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", "/people/me")
-    assert cache_folder() == Path("/people/me/.cache/unet_ddp")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "unet_ddp"
+    monkeypatch.setenv("HOME", "/dev/null")  # can't be made: who writes says so
+    assert cache_folder() == Path("/dev/null/.cache/unet_ddp")
 
     def homeless() -> Path:
         raise RuntimeError("no home")
 
     monkeypatch.setattr(Path, "home", homeless)
-    assert cache_folder().name == f"unet_ddp-{os.getuid()}"
+    monkeypatch.setattr(files.tempfile, "gettempdir", lambda: str(tmp_path))
+    folder = cache_folder()
+    assert folder == tmp_path / f"unet_ddp-{os.getuid()}"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("how", ["writable", "writable by the group", "owned", "a link of theirs"])
+def test_a_cache_that_others_can_write_to_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "unet_ddp"
+    mine = cache_folder()
+    assert mine == folder
+    if how.startswith("writable"):
+        folder.chmod(0o702 if how == "writable" else 0o720)
+    elif how == "owned":
+        monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+    else:
+        folder.rename(tmp_path / "mine")
+        folder.symlink_to(tmp_path / "mine")
+        lstat = Path.lstat
+        theirs = SimpleNamespace(st_uid=os.getuid() + 1)
+        monkeypatch.setattr(Path, "lstat", lambda path: theirs if path == folder else lstat(path))
+    assert cache_folder(warns=False) is None
+    assert capsys.readouterr().err == ""
+    assert cache_folder() is None and cache_folder() is None
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: {folder}: not used as cache, as other users own it or may")
+
+
+@pytest.mark.parametrize("mode", ["a", "a+"])
+def test_a_file_is_not_appended_to_through_a_link(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_own(tmp_path / "link", mode)
+    assert not (tmp_path / "victim").exists()
+    for _ in range(2):
+        with open_own(tmp_path / "own", mode) as file:
+            file.write("ä")
+    assert (tmp_path / "own").read_text(encoding="utf-8") == "ää"
+
+
+def test_a_lock_does_not_write_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("untouched")
+    (tmp_path / ".lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match=r"symbolic links; choose a writable folder with --here"):
+        lock_folder(tmp_path, "--here")
+    assert (tmp_path / "victim").read_text() == "untouched"
 
 
 # -- is this folder writable ----------------------------------------------------------------------
@@ -180,6 +234,13 @@ def test_a_folder_that_is_not_writable_is_named_with_the_reason(
         f"{tmp_path / 'a'}: can't be written: {reason}; choose another folder with --output"
     )
     assert asked == [tmp_path]
+
+
+def test_a_folder_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_writable(tmp_path / "a" / "b", "--rescue-dir")
+    assert (tmp_path / "a" / "b").is_dir() and names(tmp_path / "a" / "b") == set()
+    with pytest.raises(UserError, match=r"^/dev/null/a: can't be written: .*with --rescue-dir$"):
+        make_writable(Path("/dev/null/a"), "--rescue-dir")
 
 
 def test_a_file_in_a_folder_s_place_is_said(tmp_path: Path) -> None:
@@ -264,8 +325,16 @@ def test_a_removed_temporary_file_is_forgotten(tmp_path: Path) -> None:
         assert not path.exists() and path not in files._unfinished
 
 
+def closed(*_: object) -> int:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["", "a closed terminal"])
 def test_a_signal_ends_the_process_without_its_temporary_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    is_closed: bool,
 ) -> None:
     class Ended(BaseException):
         pass
@@ -274,6 +343,8 @@ def test_a_signal_ends_the_process_without_its_temporary_files(
         raise Ended(status)
 
     monkeypatch.setattr(os, "_exit", end)
+    if is_closed:
+        monkeypatch.setattr(os, "write", closed)
     handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in handled}
     try:
@@ -287,7 +358,8 @@ def test_a_signal_ends_the_process_without_its_temporary_files(
                     os.kill(os.getpid(), number)
                 finally:
                     assert not one.exists()
-        assert capfd.readouterr().err == "stopped; continue with --skip-existing\n" * 2
+        said = "" if is_closed else "stopped; continue with --skip-existing\n" * 2
+        assert capfd.readouterr().err == said
         assert names(tmp_path) == set()
     finally:
         remove_temporary(tmp_path / "gone already")

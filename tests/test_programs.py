@@ -12,7 +12,10 @@ import pytest
 
 from tests import faults
 from tests.conftest import data_flags, make_set
+from tests.prediction.models import write_model
 from tests.ranks import PREDICT, TORCHRUN, TRAIN, Ranks, call_main, python, warm_python
+from unet_ddp.data.labels import Labels
+from unet_ddp.runs import checkpoint
 
 pytestmark = pytest.mark.processes
 
@@ -113,6 +116,53 @@ def test_a_mistake_is_said_once(tmp_path: Path, start: list[str], status: int) -
     assert done.stderr.count("no mask for") == 1
     if status == 1:
         assert "exitcode  : 2" in done.stderr
+
+
+def test_a_run_whose_output_is_lost_ends_as_any_other(tmp_path: Path) -> None:
+    """`train.py 2> /full/disk | head -1`: it is shown to nobody, and every epoch is saved."""
+    make_set(tmp_path, 10)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        train = subprocess.run(
+            [sys.executable, TRAIN, *data_flags(tmp_path), *FLAGS],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=writer,
+            stderr=full,
+            timeout=120,
+            check=False,
+        )
+    os.close(writer)
+    assert train.returncode == 0
+    position = checkpoint.load(tmp_path / "checkpoints" / "last.pt")["position"]
+    assert position["epoch"] == 2
+
+
+LOST = """
+import os, runpy, sys
+os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+reader, writer = os.pipe()
+os.close(reader)
+os.dup2(writer, 2)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("program", [TRAIN, PREDICT])
+def test_lost_output_of_ranks_and_predictions(tmp_path: Path, program: str) -> None:
+    (tmp_path / "lost.py").write_text(LOST)
+    argv = [*data_flags(make_set(tmp_path, 10)), *FLAGS, "--nproc", "2"]
+    if program == PREDICT:
+        write_model(tmp_path / "m.pt", Labels((0, 255)))
+        argv = ["imgs", "-m", "m.pt", "-o", "out"]
+    assert warm_python(tmp_path, "lost.py", program, *argv).returncode == 0
+    if program == PREDICT:
+        assert len(list((tmp_path / "out").iterdir())) == 10
+    else:
+        content = checkpoint.load(tmp_path / "checkpoints" / "last.pt")
+        assert content["position"]["epoch"] == 2
 
 
 @pytest.mark.thorough

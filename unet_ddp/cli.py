@@ -57,6 +57,8 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     if config.launch.config is not None:
         recipe = read_recipe(Path(config.launch.config))
         values = {name: value for name, value in recipe.items() if name not in given}
+        if values.get("wandb"):
+            raise UserError(f"{config.launch.config}: wandb: use --wandb, or delete the line")
         config, given = _with_values(config, values), given | recipe.keys()
     config = replace(_in_folder_of_resumed(config), given=given)
     _validate(config)
@@ -81,10 +83,8 @@ def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
         if not box.getvalue():
             raise
         text = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯]", "", box.getvalue().partition("\n")[2])
-        paragraph = " ".join(text.partition("──")[0].split()).rstrip(
-            "."
-        )  # the first below the title
-        raise UserError(f"{paragraph}; see {prog} --help") from None
+        first = " ".join(text.partition("──")[0].split())  # paragraph below the title
+        raise UserError(f"{first.rstrip('.')}; see {prog} --help") from None
     check_limits(config)
     return config
 
@@ -117,7 +117,7 @@ def _in_folder_of_resumed(config: Training) -> Training:
 
 
 def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
-    """Return `config` with a run's saved settings, but for those that were given this time.
+    """Return `config` with a run's saved settings, but for tracking and those given this time.
 
     Args:
         config: from `parse_train`.
@@ -126,7 +126,7 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UserError: a value that its setting can't have.
     """
-    names = config.to_dict().keys() - {"checkpoints", "exp_name", "load"} - config.given
+    names = config.to_dict().keys() - {"checkpoints", "exp_name", "load", "wandb"} - config.given
     values = {name: value for name, value in saved.items() if name in names and value is not None}
     config = _with_values(config, _typed_values(values, "the checkpoint's configuration"))
     _validate(config)
@@ -134,8 +134,8 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
 
 
 def config_from_saved(saved: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration that a run saved, without its tracking; see `with_saved`."""
-    return with_saved(TrainConfig(given=frozenset({"wandb"})), saved)
+    """Return the configuration that a run saved; see `with_saved`."""
+    return with_saved(TrainConfig(), saved)
 
 
 def save_config(config: TrainConfig, path: Path) -> None:

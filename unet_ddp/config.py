@@ -209,7 +209,7 @@ class RunConfig:
     load: Annotated[str | None, flag("FILE", "-f")] = None
     """Start from the weights in this checkpoint, of this program or another U-Net's."""
     wandb: bool = False
-    """Also log to Weights & Biases (pip install 'unet-ddp[wandb]')."""
+    """Also log to Weights & Biases (pip install 'unet-ddp[wandb]'); no file switches it on."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class LaunchConfig:
     skip_bad_files: Annotated[int, flag("N"), Limit(at_least=0)] = 0
     """Leave out up to N pairs whose files the scan can't read; 0: stop at the first."""
     rescue_dir: Annotated[str | None, flag("DIR")] = None
-    """Fallback folder for the final checkpoint, if the run's folder can't be written to (default: the system's temporary folder)."""
+    """Fallback folder for the final checkpoint, if the run's folder can't be written to; made and tried at the start (default: the system's temporary folder)."""
     profile: bool = False
     """Print where the time of ten steps goes, and save their trace in the run's folder."""
     deterministic: bool = False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 
 class UserError(ValueError):
@@ -31,6 +33,40 @@ def one_line(error: object) -> str:
     """
     text = str(error).encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+class _Lossy(io.FileIO):
+    """A file that drops what can't be written."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or len(data)  # None: a full pipe that does not block
+        except OSError:
+            return len(data)
+
+
+def survive_lost_output() -> None:
+    """Make standard output and errors drop what nobody can take: the work goes on, and its status stays.
+
+    A closed terminal, ``| head`` and a full disk of logs would otherwise end it, or fail at the exit.
+    """
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name)
+        if stream is None:  # closed before the start
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+            continue
+        with suppress(OSError):
+            stream.flush()
+        with suppress(OSError):  # a stream in memory has no number
+            raw: Any = _Lossy(stream.fileno(), "w", closefd=False)
+            lossy = io.TextIOWrapper(
+                raw if stream.write_through else io.BufferedWriter(raw),  # python -u
+                encoding=stream.encoding,
+                errors=stream.errors,
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            )
+            setattr(sys, name, lossy)
 
 
 @contextmanager

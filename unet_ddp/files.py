@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import RLock
 from types import FrameType
@@ -65,6 +66,19 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
+def open_own(path: Path, mode: str, newline: str | None = None) -> IO[str]:
+    """Open a text file to append to it; a symbolic link in its place is refused.
+
+    Raises:
+        OSError: it is a link, or can't be opened.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+    return open(path, mode, newline=newline, encoding="utf-8", opener=opener)
+
+
 @contextmanager
 def write_errors(path: Path, advice: str = "") -> Iterator[None]:
     """Turn an OSError of writing `path` into a one-line UserError.
@@ -79,13 +93,34 @@ def write_errors(path: Path, advice: str = "") -> Iterator[None]:
         raise UserError(f"{reason}; {advice}" if advice else reason) from None
 
 
-def cache_folder() -> Path:
-    """Return the folder of this user's caches; it need not exist."""
+def cache_folder(*, warns: bool = True) -> Path | None:
+    """Return the folder of this user's caches, made if it can be; None if others may write to it.
+
+    What is in such a folder can't be believed. A line says so once, if this process `warns`.
+    """
     root = os.environ.get("XDG_CACHE_HOME")
     try:
-        return (Path(root) if root else Path.home() / ".cache") / "unet_ddp"
+        folder = (Path(root) if root else Path.home() / ".cache") / "unet_ddp"
     except RuntimeError:  # a user without home, as in containers
-        return Path(tempfile.gettempdir()) / f"unet_ddp-{os.getuid()}"
+        folder = Path(tempfile.gettempdir()) / f"unet_ddp-{os.getuid()}"
+    with suppress(OSError, AttributeError):  # who writes says so; Windows has no getuid
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        status, link = folder.stat(), folder.lstat()
+        is_mine = {status.st_uid, link.st_uid} == {os.getuid()} and not status.st_mode & 0o022
+        if not is_mine:
+            if warns:
+                _warn_of_cache(folder)
+            return None
+    return folder
+
+
+@cache
+def _warn_of_cache(folder: Path) -> None:
+    print(
+        f"warning: {folder}: not used as cache, as other users own it or may write to it; remove it, or "
+        "name a folder of your own with XDG_CACHE_HOME",
+        file=sys.stderr,
+    )
 
 
 def check_writable(folder: Path, flag: str) -> None:
@@ -111,6 +146,13 @@ def check_writable(folder: Path, flag: str) -> None:
     raise UserError(f"{folder}: can't be written: {reason}; choose another folder with {flag}")
 
 
+def make_writable(folder: Path, flag: str) -> None:
+    """Create `folder` and check that it is writable, see `check_writable`."""
+    check_writable(folder, flag)
+    with write_errors(folder, f"choose another folder with {flag}"):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def lock_folder(folder: Path, flag: str) -> IO[str]:
     """Create `folder` and lock it until the returned file is closed or the process ends.
 
@@ -121,7 +163,7 @@ def lock_folder(folder: Path, flag: str) -> IO[str]:
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("a+", encoding="utf-8")
+        lock = open_own(folder / ".lock", "a+")
     except OSError as error:
         reason = f"{folder}: {error.strerror or error}"
         raise UserError(f"{reason}; choose a writable folder with {flag}") from None
@@ -198,7 +240,8 @@ def _remove_and_exit(number: int, frame: FrameType | None) -> None:
         for path in _unfinished:
             with suppress(OSError):
                 path.unlink()
-        os.write(sys.stderr.fileno(), b"stopped; continue with --skip-existing\n")
+        with suppress(OSError):  # a closed terminal
+            os.write(2, b"stopped; continue with --skip-existing\n")
         os._exit(128 + number)
 
 

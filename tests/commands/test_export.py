@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from unet_ddp.commands.export import ExportConfig, Exported, export, largest_dif
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError
+from unet_ddp.prediction import backends
 
 LABELS = Labels((0, 200), palette=((1, 2, 3),) * 200 + ((4, 5, 6),), names=("road", "car"))
 
@@ -146,6 +148,19 @@ def test_without_the_extra(
     assert len(lines) == 2
     assert all("pip install 'unet-ddp[onnx]'" in line for line in lines)
     assert {path.name for path in here.iterdir()} == {"a.pt", "b.onnx", "photo.png"}
+
+
+def test_onnxruntime_is_told_not_to_report_before_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It asks for its maker's server some seconds after its import."""
+    seen = []
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    monkeypatch.setattr(
+        backends, "import_module", lambda name: seen.append(os.environ["ORT_DISABLE_TELEMETRY"])
+    )
+    backends.import_extra("onnxruntime", Path("a.onnx"))
+    assert seen == ["1"]
 
 
 def test_onnx_files_that_can_not_be_used(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.files import cache_folder
 
 LABELS, COLOUR = Labels((0, 255)), ImageFormat(3)
 DAY = 86400
@@ -44,7 +45,10 @@ def pair(tmp_path: Path) -> Pair:
 def make(
     labels: Labels = LABELS, image_format: ImageFormat = COLOUR, **options: object
 ) -> SampleCache:
+    folder = cache_folder()
+    assert folder is not None
     return SampleCache(
+        folder,
         labels,
         image_format,
         **{"scale": 1.0, "resize_masks": False, **options},  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from unet_ddp.data.drawing import TINT, draw_grid, draw_mask, draw_samples, save_picture, to_rgb
+from unet_ddp.data.drawing import TINT, draw_mask, draw_samples, save_picture, to_rgb
 from unet_ddp.data.labels import IGNORE_ID, Labels
 
 TWO, THREE = Labels((0, 255)), Labels((0xFF0000, 0x00FF00, 0x0000FF), rgb=True)
@@ -70,16 +70,6 @@ def test_samples_are_rows_of_image_truth_and_prediction(tmp_path: Path) -> None:
             assert (row[:, start : start + width] == colour).all()
             assert (row[:, start + width : start + width + 4] == WHITE).all()
     assert (picture[2:6] == WHITE).all() and (picture[:2, 17:] == WHITE).all()
-
-
-def test_a_grid_has_pairs_in_columns(tmp_path: Path) -> None:
-    samples = [sample((2, 3), 10), sample((1, 3), 20), sample((2, 3), 30)]
-    draw_grid([(image, ids) for image, _, ids in samples], TWO, tmp_path / "x", columns=2)
-    picture = load(tmp_path / "x")
-    assert picture.shape == (2 + 4 + 2, 4 * 3 + 3 * 4, 3)
-    assert picture[0, [0, 7, 14, 21], 0].tolist() == [10, 5, 20, 10]
-    assert picture[6, [0, 7, 14, 21], 0].tolist() == [30, 15, 255, 255]
-    assert (picture[1, 14:] == WHITE).all() and (picture[:2, 3:7] == WHITE).all()
 
 
 def test_a_picture_is_written_as_it_is(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -278,6 +278,23 @@ def test_scale_resized_masks_and_the_cache_reach_the_samples(
     assert len(list(samples.iterdir())) == 8
 
 
+def test_a_cache_that_others_can_write_to_is_not_used(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "unet_ddp").mkdir()
+    (tmp_path / "unet_ddp").chmod(0o777)
+    config = configured(launch={"workers": 0, "cache": True})
+    data = prepared(folder)  # scanned: the notice is said there, and only once
+    loaders = build_loaders(config, data, image_format=COLOUR, world=World())
+    assert loaders.notes == [] and len(list(loaders.training)) > 0
+    assert list((tmp_path / "unet_ddp").iterdir()) == []
+    assert capsys.readouterr().err.count("not used as cache") == 1
+
+
 class Closing:
     """A loader that notes its end."""
 

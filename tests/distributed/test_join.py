@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch.distributed as dist
 
 from unet_ddp.distributed import join as join_module
 from unet_ddp.distributed.join import join, launch_name, leave
+from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 
@@ -42,10 +44,23 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     )
     monkeypatch.setattr(dist, "PrefixStore", lambda prefix, store: (prefix, store))
     monkeypatch.setattr(
+        dist, "new_group", lambda **how: calls.append(("new group", how)) or "hosts"
+    )
+    monkeypatch.setattr(
         dist, "init_process_group", lambda backend, **how: calls.append(("group", backend, how))
     )
     monkeypatch.setattr(join_module, "_find_peers", lambda: (77,))
     return calls
+
+
+class Keys(dict[str, bytes]):
+    """A store in which all ranks were found but those that say otherwise."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value.encode()
+
+    def get(self, key: str) -> bytes:  # type: ignore[override]
+        return super().get(key, b"1")
 
 
 def set_environment(monkeypatch: pytest.MonkeyPatch, **values: object) -> None:
@@ -103,6 +118,66 @@ def test_ranks_share_the_cores_unless_the_user_says_otherwise(
     assert [call[1] for call in calls if call[0] == "threads"] == expected
 
 
+WHOLE = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize("count", range(1, 15))
+def test_half_of_the_variables_is_a_mistake(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """All 16 choices but none and all; an address alone, as a cluster may export it, is no rank."""
+    chosen = {name: text for bit, (name, text) in enumerate(WHOLE.items()) if count >> bit & 1}
+    for name, text in chosen.items():
+        monkeypatch.setenv(name, text)
+    if not {"RANK", "WORLD_SIZE"} & chosen.keys():
+        assert join("cpu", 5).store is None
+        return
+    with pytest.raises(UserError) as error:
+        join("cpu", 5)
+    missing = ", ".join(name for name in WHOLE if name not in chosen)
+    first = next(iter(chosen))
+    assert str(error.value).startswith(f"{first} is set, but not {missing}: start with torchrun")
+    assert str(error.value).endswith(
+        f"or unset {', '.join(n for n in chosen if n in ('RANK', 'WORLD_SIZE'))}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("RANK", "x"), ("RANK", "2"), ("RANK", "-1"), ("RANK", "1.0"), ("WORLD_SIZE", "0"),
+        ("WORLD_SIZE", "two"), ("LOCAL_RANK", "2"), ("LOCAL_RANK", ""), ("LOCAL_WORLD_SIZE", "3"),
+        ("LOCAL_WORLD_SIZE", "0"), ("MASTER_PORT", "x"), ("MASTER_PORT", "65536"),
+    ],
+)  # fmt: skip
+def test_variables_that_can_not_be_are_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    set_environment(monkeypatch, RANK=1, WORLD_SIZE=2)
+    monkeypatch.setenv(name, text)
+    with pytest.raises(UserError) as error:
+        join("cpu", 5)
+    assert f"{name}={text}" in str(error.value) and "torchrun" in str(error.value)
+    with pytest.raises(SystemExit) as stop:
+        exit_with_error(error.value)  # on any rank: there is no rank 0 to speak for it
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"error: {error.value}\n"
+
+
+def test_a_store_that_is_not_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise dist.DistNetworkError("refused\nException raised from connect")
+
+    monkeypatch.setattr(dist, "TCPStore", unreachable)
+    set_environment(monkeypatch, RANK=1, WORLD_SIZE=2)
+    with pytest.raises(SystemExit) as stop:
+        run_on_all_ranks(lambda *_: 0, None, nproc=1, device="cpu", timeout=5)
+    assert stop.value.code == 1
+    assert capsys.readouterr().err == (
+        "error: MASTER_ADDR=node0 MASTER_PORT=29500: no store there: refused\n"
+    )
+
+
 def test_without_a_local_size_all_processes_are_on_this_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -140,13 +215,50 @@ def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> Non
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     set_environment(monkeypatch, RANK=1, WORLD_SIZE=2, LOCAL_RANK=1, LOCAL_WORLD_SIZE=2)
     gpu = torch.device("cuda", 1)
-    assert join("auto", 5).device == gpu
+    world = join("auto", 5)
+    assert world.device == gpu
     assert calls[0] == ("gpu", gpu)
-    _, backend, how = calls[-1]
+    _, backend, how = calls[-2]
     assert backend == "nccl" and how["device_id"] == gpu
-    set_environment(monkeypatch, LOCAL_WORLD_SIZE=3)
+    # The hosts' group gives up first: what NCCL's watchdog does is no line of ours.
+    assert calls[-1] == ("new group", {"backend": "gloo", "timeout": timedelta(seconds=5)})
+    assert how["timeout"] == timedelta(seconds=10)
+    assert world.hosts == "hosts"
+    set_environment(monkeypatch, WORLD_SIZE=3, LOCAL_WORLD_SIZE=3)
     with pytest.raises(UserError, match="3 processes, but this machine has 2"):
         join("auto", 5)
+
+
+@pytest.mark.parametrize(
+    ("address", "others", "interface", "is_found"),
+    [
+        ("10.0.0.7", b"1", None, True),
+        ("127.0.1.1", b"1", None, False),
+        (None, b"1", None, False),
+        (None, b"1", "eth0", True),
+        ("10.0.0.7", b"0", None, False),  # what one rank finds holds for all
+    ],
+)
+def test_without_addresses_ranks_agree_through_nccl_and_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    address: str | None,
+    others: bytes,
+    interface: str | None,
+    is_found: bool,
+) -> None:
+    def gethostbyname(name: str) -> str:
+        if address is None:
+            raise OSError("Name or service not known")
+        return address
+
+    monkeypatch.setattr(socket, "gethostbyname", gethostbyname)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    if interface:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
+    keys: Any = Keys({"found 1": others})
+    assert join_module._all_reachable(keys, 0, 2) is is_found
+    assert ("ranks agree through NCCL" in capsys.readouterr().err) is not is_found
 
 
 def test_processes_of_this_machine_are_peers(monkeypatch: pytest.MonkeyPatch) -> None:

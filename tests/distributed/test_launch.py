@@ -8,13 +8,14 @@ import sys
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 from torch import multiprocessing as mp
 
+from tests.ranks import warm_python
 from unet_ddp.distributed import launch
 from unet_ddp.distributed.launch import exit_with_error, explain_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
@@ -159,7 +160,9 @@ def test_rank_0_says_what_every_rank_finds(
     sleeps: list[float] = []
     monkeypatch.setattr(launch, "time", SimpleNamespace(sleep=sleeps.append))
     if rank is not None:
-        monkeypatch.setenv("RANK", rank)
+        place = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+        for name, text in place.items():
+            monkeypatch.setenv(name, text)
     with pytest.raises(SystemExit) as stop:
         exit_with_error(UserError("a"))
     assert stop.value.code == 2
@@ -303,32 +306,29 @@ def test_nproc_starts_processes_and_passes_signals_on(
         raise ProcessLookupError  # it has ended already
 
     monkeypatch.setattr(mp, "start_processes", start)
-    stores: list[Any] = []
-    monkeypatch.setattr(
-        dist,
-        "TCPStore",
-        lambda *args, **how: stores.append((args, how)) or SimpleNamespace(port=4321),
-    )
+    monkeypatch.setattr(launch, "host_store", lambda: SimpleNamespace(port=4321))
     before = {number: signal.getsignal(number) for number in launch.SIGNALS}
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # a shell's background job ignores it
         with monkeypatch.context() as patch:
             patch.setattr(os, "kill", kill)
             with pytest.raises(SystemExit) as stop:
                 run_on_all_ranks(raising(KeyError()), "config", nproc=2, device="cpu", timeout=5)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # under nohup
-        assert signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, before[signal.SIGINT])
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     assert stop.value.code == status
     assert capsys.readouterr().err == err
     assert killed == [(71, signal.SIGTERM), (72, signal.SIGTERM)]
-    assert stores == [(("127.0.0.1", 0), {"is_master": True, "wait_for_workers": False})]
     ((function, how),) = started
     assert function is launch._run_child
     assert how["nprocs"] == 2 and how["start_method"] == "spawn" and how["join"] is False
-    assert how["args"][1:] == ("config", 2, "127.0.0.1:4321", "cpu", 5)
+    assert how["args"][1:] == ("config", 2, 4321, "cpu", 5)
 
 
 def test_a_child_finds_its_place_in_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,13 +338,43 @@ def test_a_child_finds_its_place_in_the_variables(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(launch, "_run_entrypoint", lambda *args: calls.append(args) or 3)
     entrypoint = raising(KeyError())
     with pytest.raises(SystemExit) as stop:
-        launch._run_child(1, entrypoint, "config", 2, "127.0.0.1:4321", "cpu", 5)
+        launch._run_child(1, entrypoint, "config", 2, 4321, "cpu", 5)
     assert stop.value.code == 3
     assert calls == [(entrypoint, "config", "cpu", 5)]
     assert environment == {
         "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4321", "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo",
     }  # fmt: skip
+
+
+LISTENING = """
+import glob, os, re
+from pathlib import Path
+from unet_ddp.distributed.launch import run_on_all_ranks
+
+def listen(config, world):
+    open_ = {os.readlink(f) for p in (os.getpid(), os.getppid()) for f in glob.glob(f"/proc/{p}/fd/*") if os.path.islink(f)}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in open_:
+                os.write(1, f"listens {words[1].partition(':')[0]}\\n".encode())  # whole
+    return 0
+
+run_on_all_ranks(listen, None, nproc=2, device="cpu", timeout=30)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_nobody_outside_reaches_what_nproc_listens_on(tmp_path: Path) -> None:
+    """The store has no password: who sets two of its keys ends a run with exit status 0."""
+    (tmp_path / "listen.py").write_text(LISTENING)
+    done = warm_python(tmp_path, "listen.py")
+    assert done.returncode == 0, done.stderr
+    found = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("listens")}
+    assert found == {"0100007F"}  # 127.0.0.1, as the system writes it
 
 
 def test_frames_of_all_errors_in_a_chain_are_cleared() -> None:

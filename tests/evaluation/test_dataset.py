@@ -85,22 +85,19 @@ def test_ranks_fetch_all_samples_once_and_leave_the_random_state(
         list(samples)
 
 
-@pytest.mark.parametrize(
-    ("rank", "asked", "is_shown"), [(0, True, True), (0, False, False), (1, True, False)]
-)
+@pytest.mark.parametrize(("rank", "is_shown"), [(0, True), (1, False)])
 def test_the_main_process_shows_progress_on_a_terminal(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     rank: int,
-    asked: bool,
     is_shown: bool,
 ) -> None:
     dataset = EvaluationDataset(
         write_pairs(tmp_path, a=(IMAGE, MASK), b=(IMAGE, MASK)), grey_predictor(TWO), full_size=True
     )
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    list(fetch(dataset, World(rank=rank, size=2), workers=0, show_progress=asked))
+    list(fetch(dataset, World(rank=rank, size=2), workers=0))
     err = capsys.readouterr().err
     assert ("image" in err) == is_shown and err.endswith("\r" if is_shown else "")  # then removed
 

@@ -35,7 +35,7 @@ def test_classes_have_all_their_scores_in_the_order_of_the_columns() -> None:
 
 def test_only_two_classes_have_a_threshold_curve() -> None:
     evaluation = example_evaluation()
-    assert evaluation.curve is not None and evaluation.curve.foreground == 4
+    assert evaluation.curve is not None and evaluation.curve.recall[0] == 1
     assert example_evaluation(Labels((0, 1, 2))).curve is None
 
 

@@ -71,7 +71,7 @@ def test_boundaries_where_there_are_none() -> None:
 
 
 def test_precision_and_recall_are_joined_over_images() -> None:
-    found = BoundaryCounts(10, 4, 5, 3) + BoundaryCounts(10, 6, 3, 3)
+    found = BoundaryCounts.total([BoundaryCounts(10, 4, 5, 3), BoundaryCounts(10, 6, 3, 3)])
     assert found == BoundaryCounts(20, 10, 8, 6)
     precision, recall = 6 / 8, 10 / 20
     assert found.f_score == pytest.approx(2 / (1 / precision + 1 / recall))

@@ -38,13 +38,37 @@ def test_parameters_keep_their_names() -> None:
     ("model", "encoder", "message"),
     [
         ("yolo", "resnet18", "--model yolo: unknown; expected one of deeplabv3, .* unetplusplus"),
-        ("fpn", "resnet7", r"--model fpn --encoder resnet7: can't be built \(.*resnet7"),
+        ("fpn", "resnet7", "--model fpn --encoder resnet7: can't be built"),
         ("unet", "tu-nonsense", "--encoder tu-nonsense: can't be built"),
     ],
 )
 def test_unknown_networks_are_named(model: str, encoder: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         smp.build(model, encoder, **SMALL)
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        "tu-hf-hub:somebody/payload", "tu-hf_hub:somebody/payload", "tu-local-dir:/tmp/payload",
+        "tu-resnet18.hf-hub:a/b", "hf-hub:a/b", "tu-a/resnet18", "timm-res2hf-hub:a/b", "../resnet18",
+        "resnet18\n", "tu-", "", ["resnet18"],
+    ],
+)  # fmt: skip
+def test_an_encoder_is_a_name_and_no_address(monkeypatch: pytest.MonkeyPatch, encoder: str) -> None:
+    """A checkpoint names it: nothing is asked of a hub, or looked for on the disk."""
+    monkeypatch.setattr("timm.create_model", lambda *_, **__: pytest.fail("timm was asked"))
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: pytest.fail("hub"))
+    with pytest.raises(UserError, match=r"neither segmentation-models-pytorch nor timm"):
+        smp.build("unet", encoder, **SMALL)
+
+
+def test_encoders_of_smp_and_timm_are_known() -> None:
+    names = ["resnet18", "efficientnet-b0", "timm-efficientnet-b0", "tu-resnet18.a1_in1k"]
+    names += ["timm-regnetx_002", "timm-mobilenetv3_small_075"]  # smp's older names of timm's
+    assert [name for name in names if not smp._is_known(name)] == []
+    assert all(map(smp._is_known, segmentation_models_pytorch.encoders.get_encoder_names()))
+    assert not smp._is_known("tu-nonsense")
 
 
 @pytest.mark.parametrize(

@@ -334,6 +334,7 @@ def stopped_job(folder: Path, number: int) -> None:
     predict.main(["p", "-o", "out", "--rle", "out/list.csv", "--overlay"])
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_job_leaves_no_unfinished_files(here: Path, number: int) -> None:
     for letter in "abc":

@@ -18,6 +18,7 @@ import torch
 import yaml
 
 from tests.tiny import make_data, make_network, make_state
+from unet_ddp import files
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
@@ -477,22 +478,53 @@ def test_the_end_rescues_what_can_not_be_written(tmp_path: Path, disk: FullDisk)
     assert not (run / "last.pt").exists()
 
 
-@pytest.mark.parametrize("missing", [True, False])
-def test_a_rescue_folder_that_is_not_writable_is_said(
-    tmp_path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch, missing: bool
+@pytest.mark.parametrize("fault", ["removed", "full", "all full"])
+def test_a_rescue_folder_that_fails_at_the_end_is_replaced_by_the_temporary_one(
+    tmp_path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    rescue = tmp_path / "rescue"
-    if not missing:
-        rescue.mkdir()
-        full = rescue / "full"
-        full.mkdir()
-        monkeypatch.setattr(folder_module.tempfile, "mkdtemp", lambda **_: str(full))
-    with open_folder(tmp_path, rescue_dir=str(rescue)) as folder:
-        disk.full = [tmp_path, rescue / "full"]
-        folder.save(make_state())
+    rescue, run = tmp_path / "rescue", tmp_path / "run"
+    places = {str(rescue): rescue / "a", None: tmp_path / "temporary"}
+
+    def make(*, prefix: str, dir: str | None) -> str:
+        places[dir].mkdir()
+        return str(places[dir])
+
+    monkeypatch.setattr(folder_module.tempfile, "mkdtemp", make)
+    state = make_state()
+    with open_folder(run, rescue_dir=str(rescue)) as folder:
+        disk.full = [run, rescue / "a", *([places[None]] if fault == "all full" else [])]
+        if fault == "removed":
+            rescue.rmdir()
+        folder.save(state)
         folder.wait()
-        with pytest.raises(RunError, match=r"; the rescue folder is not writable either$"):
-            folder.finish(make_state(), None)
+        with pytest.raises(RunError) as error:
+            folder.finish(state, None)
+    if fault == "all full":
+        assert str(error.value).endswith("; no other folder is writable either")
+    else:
+        assert str(error.value).endswith(f"; its files are in {places[None]}")
+        assert [path.name for path in places[None].iterdir()] == ["last.pt"]
+
+
+def test_a_rescue_folder_is_made_and_tried_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_folder(tmp_path / "run", rescue_dir=str(tmp_path / "new" / "rescue")):
+        assert (tmp_path / "new" / "rescue").is_dir()
+    (tmp_path / "file").touch()
+    line = refused(tmp_path / "other", rescue_dir=str(tmp_path / "file"))
+    assert line == (
+        f"{tmp_path / 'file'}: can't be written: {tmp_path / 'file'} is a file; choose another "
+        "folder with --rescue-dir"
+    )
+
+    def read_only(**_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", read_only)
+    line = refused(tmp_path / "other", rescue_dir=str(tmp_path))
+    assert line.endswith("can't be written: no permission; choose another folder with --rescue-dir")
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,12 @@ def test_where_things_are_may_change_silently(name: str, before: Any) -> None:
     assert resumed.notes == []
 
 
+def test_a_run_that_was_tracked_says_that_it_is_no_longer() -> None:
+    resumed = saved(4, wandb=True)
+    assert not resumed.settle(TrainConfig(), World()).run.wandb
+    assert resumed.notes == ["no longer logged to Weights & Biases: that takes --wandb each time"]
+
+
 # -- its data -------------------------------------------------------------------------------------
 
 

@@ -5,26 +5,19 @@ The check is that of train.py, which stops at the first problem where the doctor
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any
+from functools import partial
 
 from unet_ddp.cli import parse_run
-from unet_ddp.config import TrainConfig, flag
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import CheckedData, check_classes, check_dataset
-from unet_ddp.data.checks.rules import crop_size
 from unet_ddp.data.checks.summary import Report, class_pixels
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.samplers import TrainingSampler
-from unet_ddp.errors import UserError, one_line
-from unet_ddp.files import write_errors
-
-_SAMPLES = 12  # in the figure
-_MOST = 20  # lines of one kind in the terminal; JSON has all
+from unet_ddp.errors import one_line
 
 
 @dataclass(frozen=True)
@@ -33,10 +26,6 @@ class DoctorOptions:
 
     strict: bool = False
     """Exit with status 1 if there are warnings."""
-    json: bool = False
-    """Print the findings as JSON."""
-    figure: Annotated[str | None, flag("FILE")] = None
-    """Draw a dozen samples into this PNG file, as the network sees them, plain and with their masks."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +41,6 @@ class DoctorConfig(TrainConfig):
 def main(argv: Sequence[str]) -> int:
     """Check the data set that `argv` names; return 0 if ok, 1 if --strict and warnings, 2 if unfit."""
     config = parse_run(DoctorConfig, argv, prog="python -m unet_ddp doctor")
-    figure = Path(config.doctor.figure) if config.doctor.figure else None
-    if figure is not None and (figure.exists() or figure.suffix.lower() != ".png"):
-        raise UserError(f"--figure {figure}: must be a new PNG file")
     report = Report(collects=True)
     data = check_dataset(
         config.data,
@@ -63,25 +49,14 @@ def main(argv: Sequence[str]) -> int:
         skip_bad=config.launch.skip_bad_files,
     )
     if data is not None:
-        report.attempt(lambda: _check_weights(data, config))
+        if data.labels is not None:
+            weights = config.optimization.class_weights
+            report.attempt(partial(check_classes, data.labels, weights))
         report.attempt(lambda: _check_batch(data, config))
-    findings = collect_findings(report, data)
-    if config.doctor.json:
-        print(json.dumps(findings, indent=1))
-    else:
-        print("\n".join(map(one_line, format_findings(findings))))
+    print("\n".join(map(one_line, format_findings(report, data))))
     if report.problems:
         return 2
-    if data is not None and figure is not None:
-        draw_figure(data, config, figure)
-        if not config.doctor.json:
-            print(f"{figure}: samples as the network sees them, plain and with their masks")
     return 1 if report.warnings and config.doctor.strict else 0
-
-
-def _check_weights(data: CheckedData, config: DoctorConfig) -> None:
-    if data.labels is not None:
-        check_classes(data.labels, config.optimization.class_weights)
 
 
 def _check_batch(data: CheckedData, config: DoctorConfig) -> None:
@@ -92,126 +67,44 @@ def _check_batch(data: CheckedData, config: DoctorConfig) -> None:
         TrainingSampler(len(data.split.training), per_step, rank=0, size=1, seed=options.seed)
 
 
-# -- findings as plain values ---------------------------------------------------------------
-
-
-def collect_findings(report: Report, data: CheckedData | None) -> dict[str, Any]:
-    """Return all findings as plain values for JSON."""
-    findings: dict[str, Any] = {
-        "verdict": "unfit" if report.problems else "warnings" if report.warnings else "ok",
-        "problems": report.problems,
-        "warnings": report.warnings,
-        "notes": report.notes,
-        "orphan_masks": [str(path) for path in report.orphans],
-    }
-    if data is None:
-        return findings
-    pairs = data.scan.pairs
-    headers = [image.header for _, image, _ in pairs]
-    findings["images"] = {
-        "count": len(pairs),
-        "sizes": [
-            [width, height, n] for (height, width), n in Counter(data.scan.sizes).most_common()
-        ],
-        "formats": _count(pair.image.suffix.lower() for pair, _, _ in pairs),
-        "channels": _count(str(header.channels) for header in headers),
-        "types": _count(header.dtype for header in headers),
-        "with_alpha": sum(header.has_alpha for header in headers),
-    }
-    findings["masks"] = _collect_masks(data)
-    if not report.problems:
-        findings["classes"] = _collect_classes(data)
-    if data.split is not None:
-        findings["split"] = {
-            "how": data.split.how,
-            "training": len(data.split.training),
-            "validation": len(data.split.validation),
-            "groups": Counter(data.groups.values()).most_common(),
-        }
-    findings["copies"] = [[str(one.image), str(other.image)] for one, other in data.copies]
-    return findings
-
-
-def _collect_masks(data: CheckedData) -> dict[str, Any]:
-    """Return the masks' formats and values, the most frequent value first."""
-    values, show = data.values, Labels((), data.values.rgb).show
-    total = sum(values.counts.values()) or 1
-    return {
-        "formats": _count(pair.mask.suffix.lower() for pair, _, _ in data.scan.pairs),
-        "kind": "colour" if values.rgb else "palette" if values.palette else "grey",
-        "values": [
-            {"value": show(value), "share": count / total}
-            for value, count in sorted(values.counts.items(), key=lambda item: -item[1])
-        ],
-    }
-
-
-def _count(kinds: Iterable[str]) -> dict[str, int]:
-    return dict(Counter(kinds).most_common())
-
-
-def _collect_classes(data: CheckedData) -> list[dict[str, Any]]:
-    """Return each class with its share of the pixels on both sides and a balancing weight.
-
-    The weight is the median frequency over the class's own, a frequency being its share of the
-    pixels (Eigen & Fergus, "Predicting depth, surface normals and semantic labels", 2015).
-    """
-    labels, split = data.labels, data.split
-    assert labels is not None and split is not None
-    training = class_pixels(data.scan, labels, split.training)
-    validation = class_pixels(data.scan, labels, split.validation)
-    shares = [n / (sum(training) or 1) for n in training]
-    median = statistics.median([share for share in shares if share] or [1.0])
-    return [
-        {
-            "id": k,
-            "name": labels.class_names[k],
-            "value": labels.show(labels.values[k]),
-            "training_share": shares[k],
-            "validation_share": validation[k] / (sum(validation) or 1),
-            "suggested_weight": round(median / shares[k], 3) if shares[k] else 0.0,
-        }
-        for k in range(labels.num_classes)
-    ]
-
-
-# -- for people ----------------------------------------------------------------------------
-
-
-def format_findings(findings: dict[str, Any]) -> list[str]:
-    """Return the findings as lines for a terminal."""
-    lines = list(findings["notes"])
-    if "images" in findings:
-        lines += _format_images(findings["images"], findings["masks"])
-    if "classes" in findings:
-        lines += ["", *_format_classes(findings["classes"])]
-    if "split" in findings:
-        split = findings["split"]
-        if len(split["groups"]) < split["training"] + split["validation"]:
-            lines.append("groups: " + _join([f"{name} ({n})" for name, n in split["groups"]], 8))
+def format_findings(report: Report, data: CheckedData | None) -> list[str]:
+    """Return all findings as lines for a terminal."""
+    lines = list(report.notes)
+    if data is not None:
+        lines += _describe_files(data)
+        if not report.problems:
+            lines += ["", *_describe_classes(data)]
+        groups = Counter(data.groups.values()).most_common()
+        if data.split and len(groups) < len(data.split.training) + len(data.split.validation):
+            lines.append("groups: " + _join([f"{name} ({n})" for name, n in groups], 8))
     lines.append("")
-    for kind, word in (("problems", "error"), ("warnings", "warning")):
-        found = findings[kind]
-        lines += [f"{word}: {line}" for line in found[:_MOST]]
-        if len(found) > _MOST:
-            lines.append(f"{word}: and {len(found) - _MOST} more; --json lists all")
-    verdicts = {
-        "ok": "ok: ready to train",
-        "warnings": f"ready to train, with {len(findings['warnings'])} warning(s)",
-        "unfit": f"unfit to train: {len(findings['problems'])} problem(s)",
-    }
-    return [*lines, verdicts[findings["verdict"]]]
+    lines += [f"error: {line}" for line in report.problems]
+    lines += [f"warning: {line}" for line in report.warnings]
+    if report.problems:
+        return [*lines, f"unfit to train: {len(report.problems)} problem(s)"]
+    if report.warnings:
+        return [*lines, f"ready to train, with {len(report.warnings)} warning(s)"]
+    return [*lines, "ok: ready to train"]
 
 
-def _format_images(images: dict[str, Any], masks: dict[str, Any]) -> list[str]:
-    formats = [
-        _join([f"{n} {kind}" for kind, n in x["formats"].items()], 6) for x in (images, masks)
+def _describe_files(data: CheckedData) -> list[str]:
+    """Return lines with formats, sizes and mask values, the most frequent first."""
+    pairs, values, show = data.scan.pairs, data.values, Labels((), data.values.rgb).show
+    images = Counter(pair.image.suffix.lower() for pair, _, _ in pairs).most_common()
+    masks = Counter(pair.mask.suffix.lower() for pair, _, _ in pairs).most_common()
+    image_formats, mask_formats = (
+        _join([f"{n} {kind}" for kind, n in formats], 6) for formats in (images, masks)
+    )
+    sizes = [
+        f"{n} of {width}x{height}" for (height, width), n in Counter(data.scan.sizes).most_common()
     ]
-    sizes = _join([f"{n} of {width}x{height}" for width, height, n in images["sizes"]], 6)
-    values = _join([f"{v['value']} ({v['share']:.2%})" for v in masks["values"]], 12)
+    kind = "colour" if values.rgb else "palette" if values.palette else "grey"
+    total = sum(values.counts.values()) or 1
+    counts = sorted(values.counts.items(), key=lambda item: -item[1])
+    shares = _join([f"{show(value)} ({count / total:.2%})" for value, count in counts], 12)
     return [
-        f"images: {formats[0]}; {sizes}",
-        f"masks: {formats[1]}; {masks['kind']}, values {values}",
+        f"images: {image_formats}; {_join(sizes, 6)}",
+        f"masks: {mask_formats}; {kind}, values {shares}",
     ]
 
 
@@ -220,57 +113,29 @@ def _join(items: list[str], most: int) -> str:
     return ", ".join(items[:most]) + more
 
 
-def _format_classes(classes: list[dict[str, Any]]) -> list[str]:
-    """Return a table of the classes, its columns aligned."""
-    rows = [
-        ["class", "name", "mask value", "of training", "of validation", "balancing weight"],
-        *(
-            [
-                str(c["id"]), c["name"], c["value"], f"{c['training_share']:.2%}",
-                f"{c['validation_share']:.2%}", f"{c['suggested_weight']:g}",
-            ]
-            for c in classes
-        ),
-    ]  # fmt: skip
+def _describe_classes(data: CheckedData) -> list[str]:
+    """Return a table of the classes, their shares of the pixels and a balancing weight of each.
+
+    The weight is the median frequency over the class's own, a frequency being its share of the
+    pixels (Eigen & Fergus, "Predicting depth, surface normals and semantic labels", 2015).
+    """
+    labels, split = data.labels, data.split
+    assert labels is not None and split is not None
+    training, validation = (
+        [n / (sum(counts) or 1) for n in counts]
+        for counts in (
+            class_pixels(data.scan, labels, split.training),
+            class_pixels(data.scan, labels, split.validation),
+        )
+    )
+    median = statistics.median([share for share in training if share] or [1.0])
+    rows = [["class", "name", "mask value", "of training", "of validation", "balancing weight"]]
+    for k, name in enumerate(labels.class_names):
+        weight = round(median / training[k], 3) if training[k] else 0.0
+        shares = f"{training[k]:.2%}", f"{validation[k]:.2%}"
+        rows.append([str(k), name, labels.show(labels.values[k]), *shares, f"{weight:g}"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-
-
-def draw_figure(data: CheckedData, config: DoctorConfig, path: Path) -> None:
-    """Draw training samples after augmentation.
-
-    Raises:
-        UserError: the file can't be written, or a sample can't be read.
-    """
-    from unet_ddp.data.augmentation import Augmentation
-    from unet_ddp.data.dataset import Sample, SegmentationDataset
-    from unet_ddp.data.drawing import draw_grid
-
-    assert data.labels is not None and data.split is not None
-    training = data.split.training
-    chosen = training[:: max(1, len(training) // _SAMPLES)][:_SAMPLES]
-    dataset = SegmentationDataset(
-        chosen,
-        data.labels,
-        data.format,
-        scale=config.data.scale,
-        augmentation=Augmentation.for_images(
-            data.format,
-            config.data.augmentation,
-            crop_size(config.data, data.scan),
-            seed=config.optimization.seed,
-        ),
-        resize_masks=config.data.resize_masks,
-    )
-    samples = []
-    for index in range(len(chosen)):
-        sample = dataset[0, index]
-        if isinstance(sample, UserError):
-            raise sample
-        assert isinstance(sample, Sample)
-        samples.append((sample.image.numpy(), sample.mask.numpy()))
-    with write_errors(path):
-        draw_grid(samples, data.labels, path, columns=3)

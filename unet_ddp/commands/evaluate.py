@@ -30,7 +30,7 @@ from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import FILES, headline, result_files, terminal_table
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
 from unet_ddp.files import check_writable, replacing, write_errors
-from unet_ddp.prediction.backends import check_described
+from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
@@ -70,11 +70,7 @@ class EvaluateConfig:
 
 
 def parse_evaluate(argv: Sequence[str]) -> EvaluateConfig:
-    """Return the configuration of an evaluation.
-
-    Raises:
-        UserError: an unknown flag, or a value out of its limits.
-    """
+    """Return the configuration of an evaluation; what is wrong with it is a UserError."""
     config = parse(EvaluateConfig, argv, prog="python -m unet_ddp evaluate")
     if (config.images is None) != (config.masks is None):
         raise UserError("--images and --masks: use both or neither")
@@ -96,18 +92,13 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
     """Find model and pairs, score them, write and print the results."""
     if world.device.type == "cpu":
         torch.set_num_threads(1)  # their number decides the last bits of a convolution
-    job = world.on_main(lambda: find_job(config, world))
-    predictor = Predictor.from_model(job.model, job.source, device=world.device, fold=False)
-    dataset = EvaluationDataset(job.pairs, predictor, full_size=True, resize_masks=job.resize_masks)
-    evaluation = score_pairs(
-        predictor,
-        dataset,
-        world,
-        threshold=job.threshold,
-        tolerance=config.tolerance,
-        workers=config.workers,
-        show_progress=True,
+    job = world.on_main(lambda: find_job(config))
+    predictor = Predictor(
+        [build_model(job.model, job.source, world.device, fold=False)], device=world.device
     )
+    dataset = EvaluationDataset(job.pairs, predictor, full_size=True, resize_masks=job.resize_masks)
+    how = {"threshold": job.threshold, "tolerance": config.tolerance}
+    evaluation = score_pairs(predictor, dataset, world, **how, workers=config.workers)
     world.on_main(lambda: finish(job, evaluation, predictor, dataset))
     return 0
 
@@ -121,20 +112,21 @@ class Job:
     best: dict[str, Any] | None
     """Training's "score" for this network, and its "epoch" from 0; None where not known."""
     pairs: list[Pair]
-    images: str
-    """Which images those are, for people."""
-    is_own: bool
-    """They are the validation images of the network's run."""
+    images: str | None
+    """Their folder; None for the validation images of the network's run."""
     resize_masks: bool
     threshold: float | None
     output: Path
 
 
-def find_job(config: EvaluateConfig, world: World) -> Job:
+def find_job(config: EvaluateConfig) -> Job:
     """Find model and pairs, and all mistakes before the first image is scored."""
     source = find_model(config.model)
     output = Path(config.output) if config.output else source.parent / "evaluation"
-    check_output(output, overwrite=config.overwrite)
+    existing = [output / name for name in FILES if (output / name).exists()]
+    if existing and not config.overwrite:
+        raise UserError(f"{existing[0]} already exists; use --overwrite, or another --output")
+    check_writable(output, "--output")
     content = checkpoint.load(source)
     model = with_scale(read_model(source), config.scale)
     labels = check_described(model, source)[1]
@@ -142,7 +134,6 @@ def find_job(config: EvaluateConfig, world: World) -> Job:
         raise UserError(
             f"--threshold {config.threshold}: for two classes, {source} has {labels.num_classes}"
         )
-    is_own = config.images is None or config.masks is None
     if config.images is not None and config.masks is not None:
         pairs = find_pairs(Path(config.images), Path(config.masks))
     else:
@@ -152,31 +143,19 @@ def find_job(config: EvaluateConfig, world: World) -> Job:
         source,
         best=None if "optimizer" in content else content.get("best"),  # last.pt is another epoch's
         pairs=pairs,
-        images="of its run's validation" if is_own else f"in {config.images}",
-        is_own=is_own,
+        images=config.images,
         resize_masks=resizes_masks(content),
         threshold=config.threshold or (model.threshold if labels.num_classes == 2 else None),
         output=output,
     )
 
 
-def check_output(folder: Path, *, overwrite: bool) -> None:
-    """Check that results may be written to `folder`, without writing anything.
-
-    Raises:
-        UserError: it has results and `overwrite` is not given, or is not writable.
-    """
-    existing = [folder / name for name in FILES if (folder / name).exists()]
-    if existing and not overwrite:
-        raise UserError(f"{existing[0]} already exists; use --overwrite, or another --output")
-    check_writable(folder, "--output")
-
-
 def finish(
     job: Job, evaluation: Evaluation, predictor: Predictor, dataset: EvaluationDataset
 ) -> None:
     """Write the files and print the scores."""
-    scored = f"{len(job.pairs)} images {job.images}"
+    place = "of its run's validation" if job.images is None else f"in {job.images}"
+    scored = f"{len(job.pairs)} images {place}"
     facts = [("model", str(job.source)), ("images", scored)]
     if job.best is not None:
         facts.append(("trained for", f"{job.best['epoch'] + 1} epoch(s)"))
@@ -196,7 +175,7 @@ def finish(
     print(f"model: {job.source}", *predictor.notes, sep="\n  ")
     print(f"scored: {scored}, at their own size; {how}")
     print(*terminal_table(evaluation), sep="\n")
-    if job.is_own and job.best is not None:
+    if job.images is None and job.best is not None:
         print(
             f"as training's validation scores it (scale {predictor.preprocessing.scale:g}, the most "
             f"probable class): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
@@ -206,11 +185,7 @@ def finish(
 
 
 def write_results(folder: Path, files: Mapping[str, str]) -> None:
-    """Write all `files` (text by name) or none, in place of earlier results.
-
-    Raises:
-        UserError: a file can't be written.
-    """
+    """Write all `files` (text by name) or none, in place of earlier results."""
     with write_errors(folder, "make room, or use another --output"), ExitStack() as stack:
         for name, text in files.items():  # the stack replaces them after the last is written
             temporary = stack.enter_context(replacing(folder / name))

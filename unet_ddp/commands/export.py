@@ -29,8 +29,7 @@ from unet_ddp.prediction.backends import (
 )
 from unet_ddp.runs.weights import read_model, with_scale
 
-LARGEST_DIFFERENCE = 1e-4
-"""Of probabilities, between an exported file and its network."""
+LARGEST_DIFFERENCE = 1e-4  # of probabilities, between an exported file and its network
 _SIZES = ((1, 64, 96), (2, 97, 131), (1, 33, 50), (1, 9, 21), (1, 160, 240))  # (N, H, W)
 _TRACED = (2, 75, 107)  # sides that no stride divides
 _CPU = torch.device("cpu")
@@ -82,14 +81,14 @@ class Exported(nn.Module):
 
 
 def export(config: ExportConfig) -> list[str]:
-    """Write the file, compare it with the network at several sizes, and return lines to print.
-
-    Raises:
-        UserError: a package is missing, or the file already exists.
-        RunError: the file's probabilities differ from the network's; it is not kept.
-    """
+    """Write the file, compare it with the network at several sizes, and return lines to print."""
     path, source = Path(config.output), Path(config.checkpoint)
-    _check_output(path, overwrite=config.overwrite)
+    if path.suffix.lower() != ".onnx":
+        raise UserError(f"{path}: the name must end in .onnx")
+    if path.exists() and not config.overwrite:
+        raise UserError(f"{path}: already exists; use --overwrite, or another name")
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        import_extra(name, path)
     saved = with_scale(read_model(source), config.scale)
     model = build_model(saved, source, _CPU, fold=False)
     assert isinstance(model.backend, TorchBackend)
@@ -113,15 +112,6 @@ def export(config: ExportConfig) -> list[str]:
     ]
 
 
-def _check_output(path: Path, *, overwrite: bool) -> None:
-    if path.suffix.lower() != ".onnx":
-        raise UserError(f"{path}: the name must end in .onnx")
-    if path.exists() and not overwrite:
-        raise UserError(f"{path}: already exists; use --overwrite, or another name")
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        import_extra(name, path)
-
-
 def largest_difference(
     module: Exported, backend: OnnxBackend, preprocessing: Preprocessing
 ) -> float:
@@ -143,7 +133,7 @@ def _noise(preprocessing: Preprocessing, size: tuple[int, int, int]) -> Tensor:
 
 
 def _write(module: Exported, model: LoadedModel, path: Path) -> None:
-    """Trace the network for any number of images of any size, and write it."""
+    """Trace the network for any number of images of any size; write it with all about it."""
     onnx = import_extra("onnx", path)
     auto = torch.export.Dim.DYNAMIC
     with warnings.catch_warnings(), torch.no_grad():
@@ -161,22 +151,16 @@ def _write(module: Exported, model: LoadedModel, path: Path) -> None:
             verbose=False,
         )
     assert program is not None
-    proto = program.model_proto
-    proto.metadata_props.add(key=METADATA, value=_metadata(model))
-    onnx.checker.check_model(proto)
-    path.write_bytes(proto.SerializeToString())
-
-
-def _metadata(model: LoadedModel) -> str:
-    """Return all that prediction needs besides the network, as JSON."""
-    labels = model.labels
     facts = {
-        "labels": labels.to_dict(),
-        "classes": labels.class_names,
-        "colours": [list(colour) for colour in labels.colours],
+        "labels": model.labels.to_dict(),
+        "classes": model.labels.class_names,
+        "colours": model.labels.colours,
         "preprocessing": model.preprocessing.to_dict(),
         "threshold": model.threshold,
         "stride": model.backend.stride,
         "bytes_per_pixel": model.backend.bytes_per_pixel,
     }
-    return json.dumps(facts)
+    proto = program.model_proto
+    proto.metadata_props.add(key=METADATA, value=json.dumps(facts))
+    onnx.checker.check_model(proto)
+    path.write_bytes(proto.SerializeToString())

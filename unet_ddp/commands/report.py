@@ -36,34 +36,20 @@ class ReportConfig:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Score a run's best network on its validation images again, and write the page.
-
-    Raises:
-        UserError: no run, or a page that can't be written.
-    """
+    """Score a run's best network on its validation images again, and write the page."""
     config = parse(ReportConfig, argv, prog="python -m unet_ddp report")
-    folder = find_run(config.folder)
+    folder = Path(config.folder) if config.folder is not None else find_model(None).parent
+    if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
+        raise UserError(f"{folder}: best.pt and metrics.csv not found; name the folder of a run")
     world = World(device=pick_device(config.device))
-    pairs, notes = find_validation(folder / "best.pt", world)
+    pairs, notes = find_validation(folder / "best.pt")
     for note in notes:
         print(f"warning: {note}")
     print(f"wrote {write_report(folder, pairs, world, notes=notes)}")
     return 0
 
 
-def find_run(given: str | None) -> Path:
-    """Return the run folder given, or that of the newest run.
-
-    Raises:
-        UserError: it has no run.
-    """
-    folder = Path(given) if given is not None else find_model(None).parent
-    if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
-        raise UserError(f"{folder}: best.pt and metrics.csv not found; name the folder of a run")
-    return folder
-
-
-def find_validation(source: Path, world: World) -> tuple[list[Pair], list[str]]:
+def find_validation(source: Path) -> tuple[list[Pair], list[str]]:
     """Return the run's validation images; without them none, and a note that says why."""
     if not source.is_file():
         return [], [f"no scores and images: {source} not found"]

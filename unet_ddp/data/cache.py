@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
 from unet_ddp.data.labels import Labels
-from unet_ddp.files import cache_folder, replacing
+from unet_ddp.files import replacing
 
 Arrays = tuple[Pixels, NDArray[np.uint8]]
 """Image (H, W, C) and class ids (H, W)."""
@@ -45,12 +45,13 @@ class SampleCache:
 
     A file's modification time is, to the day, when the sample was last used.
 
-    The arguments are those of `SegmentationDataset`; with `warns`, for one rank per machine, a line
-    is printed if samples can't be written.
+    `folder` is that of the user's caches; the other arguments are those of `SegmentationDataset`. With
+    `warns`, for one rank per machine, a line is printed if samples can't be written.
     """
 
     def __init__(
         self,
+        folder: Path,
         labels: Labels,
         image_format: ImageFormat,
         *,
@@ -58,7 +59,7 @@ class SampleCache:
         resize_masks: bool,
         warns: bool = True,
     ) -> None:
-        self.folder = cache_folder() / "samples"
+        self.folder = folder / "samples"
         self._format = image_format
         versions = []
         for name in _DECODERS:  # another version may decode to other pixels

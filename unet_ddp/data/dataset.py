@@ -65,11 +65,15 @@ class SegmentationDataset(Dataset[Sample | UserError]):
             return error
 
     def _sample(self, epoch: int, index: int) -> Sample:
-        image, mask = self._load(index)
+        paths = self._files(index)
+        if self.cache is None:
+            image, mask = self._decode(*paths)
+        else:
+            image, mask = self.cache.load(*paths, lambda: self._decode(*paths))
         if self.size is not None and image.shape[:2] != self.size:
             (height, width), (rows, columns) = image.shape[:2], self.size
             raise UserError(
-                f"{self._files(index)[0]}: {width}x{height} pixels after scaling, the others "
+                f"{paths[0]}: {width}x{height} pixels after scaling, the others "
                 f"{columns}x{rows}; use --crop-size to train on crops of one size"
             )
         if self.augmentation is not None:
@@ -83,13 +87,6 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     def _files(self, index: int) -> tuple[Path, Path]:
         image, mask = self.paths[index]
         return Path(os.fsdecode(image)), Path(os.fsdecode(mask))
-
-    def _load(self, index: int) -> Arrays:
-        """Return a pair's arrays from the cache, or from its files."""
-        image, mask = self._files(index)
-        if self.cache is None:
-            return self._decode(image, mask)
-        return self.cache.load(image, mask, lambda: self._decode(image, mask))
 
     def _decode(self, image_path: Path, mask_path: Path) -> Arrays:
         """Return image (H, W, C) and class ids (H, W) of two files, scaled."""

@@ -25,13 +25,11 @@ def draw_mask(image: Pixels, ids: NDArray[np.uint8], labels: Labels) -> Tensor:
     """
     from torchvision.utils import draw_segmentation_masks
 
-    shown = range(labels.num_classes) if labels.num_classes > 2 else (1,)
-    colours: list[str | tuple[int, int, int]] = (
-        [labels.colours[k] for k in shown] if labels.num_classes > 2 else [TINT]
-    )
+    count = labels.num_classes
+    shown, colours = (range(count), labels.colours) if count > 2 else ((1,), [TINT])
     classes = torch.tensor(shown).view(-1, 1, 1)
     layers = torch.from_numpy(ids)[None] == classes  # (classes shown, H, W)
-    drawn: Tensor = draw_segmentation_masks(to_rgb(image), layers, alpha=0.5, colors=colours)
+    drawn: Tensor = draw_segmentation_masks(to_rgb(image), layers, 0.5, [*colours])
     return drawn
 
 
@@ -44,17 +42,6 @@ def draw_samples(
         for image, truth, predicted in samples
     ]
     save_picture(_join([_join(row, axis=2) for row in rows], axis=1), path)
-
-
-def draw_grid(
-    samples: list[tuple[Pixels, NDArray[np.uint8]]], labels: Labels, path: Path, *, columns: int
-) -> None:
-    """Write a picture of images, each followed by its mask over it, `columns` pairs per row."""
-    pictures = [
-        _join([to_rgb(image), draw_mask(image, ids, labels)], axis=2) for image, ids in samples
-    ]
-    rows = [_join(pictures[n : n + columns], axis=2) for n in range(0, len(pictures), columns)]
-    save_picture(_join(rows, axis=1), path)
 
 
 def _join(pictures: list[Tensor], axis: int) -> Tensor:

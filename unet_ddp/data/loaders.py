@@ -22,6 +22,7 @@ from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.files import cache_folder
 
 if TYPE_CHECKING:
     from unet_ddp.data.checks.check import PreparedData
@@ -172,12 +173,14 @@ def _validation_batch(image_format: ImageFormat, size: tuple[int, int] | None) -
 def _open_cache(
     config: TrainConfig, labels: Labels, image_format: ImageFormat, world: World
 ) -> SampleCache | None:
-    """Return the cache that --cache asks for."""
-    if not config.launch.cache:
+    """Return the cache that --cache asks for; None if others may write to it."""
+    warns = world.local_rank == 0
+    folder = cache_folder(warns=warns) if config.launch.cache else None
+    if folder is None:
         return None
-    scale, resize_masks, warns = config.data.scale, config.data.resize_masks, world.local_rank == 0
-    cache = SampleCache(labels, image_format, scale=scale, resize_masks=resize_masks, warns=warns)
-    if world.local_rank == 0:
+    scale, resize = config.data.scale, config.data.resize_masks
+    cache = SampleCache(folder, labels, image_format, scale=scale, resize_masks=resize, warns=warns)
+    if warns:
         cache.remove_unused()
     return cache
 

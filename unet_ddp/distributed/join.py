@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
 import socket
+import sys
 from datetime import timedelta
 
 import torch
@@ -14,6 +16,10 @@ import torch.distributed as dist
 from unet_ddp.distributed.device import pick_device, usable_cores
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.distributed.world import World
+from unet_ddp.errors import RunError, UserError
+
+_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def join(device: str, timeout: float) -> World:
@@ -24,17 +30,11 @@ def join(device: str, timeout: float) -> World:
         timeout: seconds that a process waits in a collective.
 
     Raises:
-        UserError: there is no GPU for each process that is to have one.
+        UserError: there is no GPU for each process that is to have one, or a variable is
+            missing or impossible.
+        RunError: this rank can't reach the store.
     """
-    rank, size, local_rank, local_size = (
-        int(os.environ.get(name, default))
-        for name, default in (
-            ("RANK", "0"),
-            ("WORLD_SIZE", "1"),
-            ("LOCAL_RANK", "0"),
-            ("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")),
-        )
-    )
+    rank, size, local_rank, local_size = read_place()
     chosen = pick_device(device, local_rank, local_size)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
@@ -45,15 +45,63 @@ def join(device: str, timeout: float) -> World:
     die_with_parent(signal.SIGTERM)  # an orphan would train on and keep the folder locked
     patience = timedelta(seconds=timeout)
     store = _connect_store(rank, size, local_size, patience)
+    is_gpu = chosen.type == "cuda"
     dist.init_process_group(
-        "nccl" if chosen.type == "cuda" else "gloo",
+        "nccl" if is_gpu else "gloo",
         store=store,
         rank=rank,
         world_size=size,
-        timeout=patience,
-        device_id=chosen if chosen.type == "cuda" else None,
+        # NCCL's watchdog ends the process: gloo is to be first, whose error becomes one line.
+        timeout=2 * patience if is_gpu else patience,
+        device_id=chosen if is_gpu else None,
     )
-    return World(rank, size, local_rank, local_size, chosen, store, _find_peers())
+    has_hosts = is_gpu and (local_size == size or _all_reachable(store, rank, size))
+    hosts = dist.new_group(backend="gloo", timeout=patience) if has_hosts else None
+    return World(rank, size, local_rank, local_size, chosen, store, _find_peers(), hosts)
+
+
+def _all_reachable(store: dist.Store, rank: int, size: int) -> bool:
+    """Return whether gloo finds every rank by its machine's name, the same on every rank.
+
+    Where a name does not resolve, or to the machine itself as 127.0.1.1 in Debian's /etc/hosts, gloo
+    tells other machines an address that they can't reach.
+    """
+    is_found = "GLOO_SOCKET_IFNAME" in os.environ
+    with contextlib.suppress(OSError):
+        is_found = is_found or not socket.gethostbyname(socket.gethostname()).startswith("127.")
+    store.set(f"found {rank}", str(int(is_found)))
+    lost = [other for other in range(size) if store.get(f"found {other}") == b"0"]
+    if lost and rank == 0:
+        print(
+            f"warning: rank {lost[0]}: its machine's name has no address for the others, so ranks "
+            "agree through NCCL, which waits for the GPU; set GLOO_SOCKET_IFNAME, e.g. to eth0",
+            file=sys.stderr,
+        )
+    return not lost
+
+
+def read_place() -> tuple[int, int, int, int]:
+    """Return rank, size, local rank and local size from the variables; a world of one without them.
+
+    Raises:
+        UserError: some of them are missing or impossible.
+    """
+    found = {name: os.environ[name] for name in _PLACE if name in os.environ}
+    if not found:
+        return 0, 1, 0, 1
+    advice = f"start with torchrun or --nproc, which set them, or unset {', '.join(found)}"
+    missing = [name for name in _NEEDED if not os.environ.get(name)]
+    if missing:
+        raise UserError(f"{next(iter(found))} is set, but not {', '.join(missing)}: {advice}")
+    texts = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": found["WORLD_SIZE"], **found}
+    texts["MASTER_PORT"] = os.environ["MASTER_PORT"]
+    if all(text.isdecimal() for text in texts.values()):
+        rank, size, local_rank, local_size = (int(texts[name]) for name in _PLACE)
+        is_port = int(texts["MASTER_PORT"]) < 1 << 16
+        if is_port and rank < size and local_rank < local_size <= size:
+            return rank, size, local_rank, local_size
+    shown = " ".join(f"{name}={text}" for name, text in texts.items())
+    raise UserError(f"{shown}: no place of a process, a rank is a number below its size: {advice}")
 
 
 def _find_peers() -> tuple[int, ...]:
@@ -72,16 +120,34 @@ def _connect_store(rank: int, size: int, local_size: int, timeout: timedelta) ->
     several machines the attempts' numbers can differ, so there the keys stay plain.
     """
     agent_has_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = dist.TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        world_size=size,
-        is_master=rank == 0 and not agent_has_it,
-        timeout=timeout,
-        multi_tenant=True,
-    )
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        store = dist.TCPStore(
+            host,
+            port,
+            world_size=size,
+            is_master=rank == 0 and not agent_has_it,
+            timeout=timeout,
+            multi_tenant=True,
+        )
+    except dist.DistError as error:
+        reason = str(error).partition("\n")[0][:160]
+        raise RunError(f"MASTER_ADDR={host} MASTER_PORT={port}: no store there: {reason}") from None
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if local_size == size else "0"
     return dist.PrefixStore(f"attempt_{attempt}", store)
+
+
+def host_store() -> dist.TCPStore:
+    """Return a store on a free port of 127.0.0.1: it has no password, and torch's listens everywhere."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    return dist.TCPStore(
+        "127.0.0.1",
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
 
 
 def leave(world: World, *, failed: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -12,12 +13,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
-import torch.distributed as dist
-
-from unet_ddp.distributed.join import join, leave
+from unet_ddp.distributed.join import host_store, join, leave, read_place
 from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError, one_line
+from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
 from unet_ddp.files import is_alive
 
 Config = TypeVar("Config")
@@ -53,7 +52,11 @@ def run_on_all_ranks(
 
 def exit_with_error(error: UserError) -> NoReturn:
     """Print a mistake that every rank finds before there is a group, once, and exit."""
-    if int(os.environ.get("RANK", "0")) == 0:
+    try:
+        is_silent = read_place()[0] > 0
+    except UserError:  # in no group that has a rank 0
+        is_silent = False
+    if not is_silent:
         print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
     else:  # torchrun ends all ranks as soon as one ends: let rank 0 print first
         time.sleep(5)
@@ -67,6 +70,9 @@ def _run_entrypoint(
         world = join(device, timeout)
     except UserError as error:
         exit_with_error(error)
+    except RunError as error:
+        print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
+        return FAULT
     try:
         status = entrypoint(config, world)
         leave(world)
@@ -191,11 +197,10 @@ def _spawn(
     """Start `nproc` processes on this machine, wait for them, and return their status."""
     from torch import multiprocessing as mp
 
-    host = "127.0.0.1"
-    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)  # any free port
+    store = host_store()
     children = mp.start_processes(  # type: ignore[no-untyped-call]
         _run_child,
-        args=(entrypoint, config, nproc, f"{host}:{store.port}", device, timeout),
+        args=(entrypoint, config, nproc, store.port, device, timeout),
         nprocs=nproc,
         start_method="spawn",
         join=False,
@@ -226,18 +231,22 @@ def _run_child(
     entrypoint: Entrypoint[Config],
     config: Config,
     nproc: int,
-    address: str,
+    port: int,
     device: str,
     timeout: float,
 ) -> None:
-    host, _, port = address.rpartition(":")
+    survive_lost_output()
+    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    if loopback is not None:  # gloo and NCCL would listen on the machine's address in its network
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback)
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
         WORLD_SIZE=str(nproc),
         LOCAL_WORLD_SIZE=str(nproc),
-        MASTER_ADDR=host,
-        MASTER_PORT=port,
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",  # the parent hosts the store
     )
     sys.exit(_run_entrypoint(entrypoint, config, device, timeout))

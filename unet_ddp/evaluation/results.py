@@ -90,9 +90,7 @@ class Evaluation:
     @cached_property
     def confusion(self) -> NDArray[np.int64]:
         """(C, C) over all images."""
-        total: NDArray[np.int64] = sum(
-            (record.confusion for record in self.records), np.zeros_like(self.as_trained)
-        )
+        total: NDArray[np.int64] = np.sum([record.confusion for record in self.records], axis=0)
         return total
 
     @cached_property
@@ -104,7 +102,7 @@ class Evaluation:
     def classes(self) -> list[ClassScores]:
         """Scores of each class from the counts of all images."""
         per_class = zip(*(record.boundaries for record in self.records), strict=True)
-        boundaries = (sum(counts, BoundaryCounts()) for counts in per_class)
+        boundaries = map(BoundaryCounts.total, per_class)
         return ClassScores.of_all(self.labels.class_names, self.scores, boundaries)
 
     @property

@@ -29,12 +29,11 @@ def score_pairs(
     threshold: float | None,
     tolerance: float | None = None,
     workers: int | None = None,
-    show_progress: bool = False,
 ) -> Evaluation:
     """Score every pair, each on one rank, and return the same result on every rank.
 
     The network of `predictor` is not folded, as in training's validation; `threshold` and
-    `tolerance` are those of `Evaluation`, `workers` and `show_progress` those of `fetch`.
+    `tolerance` are those of `Evaluation`, `workers` those of `fetch`.
 
     Raises:
         UserError: a file that can't be read or scored, on every rank.
@@ -42,7 +41,7 @@ def score_pairs(
     counts = Counts.zeros(predictor.labels.num_classes, predictor.device)
     records, mistake = [], None
     try:
-        for sample in fetch(dataset, world, workers=workers, show_progress=show_progress):
+        for sample in fetch(dataset, world, workers=workers):
             counted = _count(predictor, sample, counts, threshold=threshold, tolerance=tolerance)
             records.append(ImageRecord(dataset.pairs[sample.pair].name, sample.pair, *counted))
     except UserError as error:  # raised after the gathering, which no rank may miss

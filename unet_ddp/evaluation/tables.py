@@ -30,14 +30,26 @@ def result_files(evaluation: Evaluation, about: Mapping[str, Any]) -> dict[str, 
 
     The entries of `about`, which say what was scored, stand at the head of scores.json.
     """
+    names = evaluation.labels.class_names
+    scores = [f"{score}_{name}" for name in names for score in ClassScores._fields[1:]]
+    confusion = zip(names, evaluation.confusion.tolist(), strict=True)
     files = {
         "scores.json": _json({**about, **summary(evaluation)}),
-        "per_image.csv": _csv(per_image_rows(evaluation)),
-        "confusion.csv": _csv(_confusion_rows(evaluation)),
-        "calibration.csv": _csv(_calibration_rows(evaluation)),
+        "per_image.csv": _csv(["image", "dice", "iou", *scores], _per_image_rows(evaluation)),
+        "confusion.csv": _csv(
+            ["truth \\ prediction", *names], ([name, *row] for name, row in confusion)
+        ),
+        "calibration.csv": _csv(
+            ["from", "to", "pixels", "confidence", "accuracy"], evaluation.calibration.bins
+        ),
     }
-    if evaluation.curve is not None:
-        files["threshold.csv"] = _csv(_threshold_rows(evaluation))
+    curve = evaluation.curve
+    if curve is not None:
+        columns = (curve.thresholds, curve.dice, curve.iou, curve.precision, curve.recall)
+        files["threshold.csv"] = _csv(
+            ["threshold", "dice", "iou", "precision", "recall"],
+            zip(*(column.tolist() for column in columns), strict=True),
+        )
     return files
 
 
@@ -68,58 +80,28 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
     return entries
 
 
-def per_image_rows(evaluation: Evaluation) -> Iterable[Row]:
-    """Yield a heading, then a row per image: its Dice and IoU, then the scores of each class."""
-    names, scores = evaluation.labels.class_names, ClassScores._fields[1:]
-    yield ["image", "dice", "iou", *(f"{score}_{name}" for name in names for score in scores)]
+def _per_image_rows(evaluation: Evaluation) -> Iterable[Row]:
+    """Yield a row per image: its Dice and IoU, then the scores of each class."""
     for record in evaluation.records:
+        names = evaluation.labels.class_names
         classes = ClassScores.of_all(names, record.scores, record.boundaries)
         cells = (cell for row in classes for cell in row[1:])
         yield [record.name, record.scores.dice, record.scores.iou, *cells]
 
 
-def _confusion_rows(evaluation: Evaluation) -> Iterable[Row]:
-    names = evaluation.labels.class_names
-    yield ["truth \\ prediction", *names]
-    for name, row in zip(names, evaluation.confusion.tolist(), strict=True):
-        yield [name, *row]
-
-
-def _threshold_rows(evaluation: Evaluation) -> Iterable[Row]:
-    curve = evaluation.curve
-    assert curve is not None
-    yield ["threshold", "dice", "iou", "precision", "recall"]
-    columns = (curve.thresholds, curve.dice, curve.iou, curve.precision, curve.recall)
-    yield from zip(*(column.tolist() for column in columns), strict=True)
-
-
-def _calibration_rows(evaluation: Evaluation) -> Iterable[Row]:
-    yield ["from", "to", "pixels", "confidence", "accuracy"]
-    for each in evaluation.calibration.bins:
-        yield [each.low, each.high, each.pixels, each.confidence, each.accuracy]
-
-
-def _csv(rows: Iterable[Row]) -> str:
-    """Return rows as CSV, numbers to the last digit, nan as an empty cell."""
+def _csv(heading: Sequence[str], rows: Iterable[Row]) -> str:
+    """Return a table as CSV, numbers to the last digit, nan as an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    for row in rows:
+    for row in (heading, *rows):
         writer.writerow(["" if isinstance(c, float) and math.isnan(c) else c for c in row])
     return text.getvalue()
 
 
 def _json(entries: Mapping[str, Any]) -> str:
     """Return entries as JSON, nan as null."""
-    plain = _without_nan(entries)
-    return json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    plain = json.loads(json.dumps(entries), parse_constant=lambda nan: None)
+    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
 
 
 # -- terminal and page ---------------------------------------------------------------------

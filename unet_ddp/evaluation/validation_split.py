@@ -18,10 +18,7 @@ _ADVICE = "use --images and --masks"
 def rebuild(content: Content, source: Path, labels: Labels) -> list[Pair]:
     """Find and split the pairs as the run did; return those it was validated on.
 
-    Args:
-        content: a checkpoint.
-        source: its file, for messages.
-        labels: the checkpoint's.
+    `content` and `labels` are those of the checkpoint `source`.
 
     Raises:
         UserError: the checkpoint does not say which they were, or they are gone or others now.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,7 @@ Ids = NDArray[np.uint8]
 Pixels = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class BoundaryCounts:
+class BoundaryCounts(NamedTuple):
     """Boundary pixels of one class; they add up over images."""
 
     truth: int = 0
@@ -25,14 +25,10 @@ class BoundaryCounts:
     predicted_matched: int = 0
     """Those with a true boundary pixel within the tolerance."""
 
-    def __add__(self, other: BoundaryCounts) -> BoundaryCounts:
-        """Return the counts of both."""
-        return BoundaryCounts(
-            self.truth + other.truth,
-            self.truth_matched + other.truth_matched,
-            self.predicted + other.predicted,
-            self.predicted_matched + other.predicted_matched,
-        )
+    @classmethod
+    def total(cls, counts: Iterable[BoundaryCounts]) -> BoundaryCounts:
+        """Return the counts of all images together."""
+        return cls(*map(sum, zip(*counts, strict=True)))
 
     @property
     def f_score(self) -> float:
@@ -57,19 +53,14 @@ def default_tolerance(height: int, width: int) -> float:
 def count_boundaries(
     predicted: Ids, truth: Ids, num_classes: int, *, tolerance: float
 ) -> list[BoundaryCounts]:
-    """Count the boundary pixels of each class, and those that are matched.
+    """Count the boundary pixels of each class in class ids (H, W), and those that are matched.
 
     The boundary F-score of Csurka et al., What is a good evaluation measure for semantic
     segmentation?, BMVC 2013, and of the DAVIS benchmark (Perazzi et al., CVPR 2016): a boundary
     pixel is matched if the other side has one of the same class within the tolerance. A boundary
     pixel of a class is one of its pixels with one of another class among its 4 neighbours. The
-    image's edge and ignored pixels make no boundary.
-
-    Args:
-        predicted: class ids (H, W).
-        truth: class ids (H, W); where it is IGNORE_ID, `predicted` is ignored too.
-        num_classes: length of the result.
-        tolerance: Euclidean distance in pixels.
+    image's edge and pixels where `truth` is IGNORE_ID make no boundary. The tolerance is a
+    Euclidean distance in pixels.
     """
     valid = truth != IGNORE_ID
     return [

@@ -32,12 +32,7 @@ class Counts:
 
     @classmethod
     def of(cls, logits: Tensor, masks: Tensor) -> Counts:
-        """Return the counts of a batch whose prediction is the class of the largest logit.
-
-        Args:
-            logits: (N, C, H, W).
-            masks: true class ids (N, H, W); pixels of IGNORE_ID are left out.
-        """
+        """Return the counts of logits (N, C, H, W), whose largest is the prediction; see `confusion`."""
         num_classes = logits.shape[1]
         predicted = logits.max(1).indices  # (N, H, W); argmax takes ten times as long on a CPU
         return cls(
@@ -58,39 +53,22 @@ class Counts:
 def confusion(predicted: Tensor, masks: Tensor, num_classes: int) -> Tensor:
     """Return the confusion matrix, (C, C) int64: rows are the truth, columns the prediction.
 
-    Args:
-        predicted: class ids (N, H, W).
-        masks: true class ids (N, H, W); pixels of IGNORE_ID are left out.
-        num_classes: C.
+    Both are class ids (N, H, W); pixels where the true `masks` are IGNORE_ID are left out.
     """
     cells = masks.long() * num_classes + predicted
     return _count(cells, masks, num_classes**2).view(num_classes, num_classes)
 
 
 def confidence(logits: Tensor) -> Tensor:
-    """Return the foreground's probability; of more than two classes, the winning one's.
-
-    Args:
-        logits: (N, C, H, W).
-
-    Returns:
-        (N, H, W) float32.
-    """
-    logits = logits.float()
+    """Return the foreground's probability; of more than two classes, the winning one's."""
+    logits = logits.float()  # (N, C, H, W) to (N, H, W)
     if logits.shape[1] == 2:
         return (logits[:, 1] - logits[:, 0]).sigmoid()
     return logits.softmax(1).amax(1)
 
 
 def histogram(probabilities: Tensor, predicted: Tensor, masks: Tensor, num_classes: int) -> Tensor:
-    """Return `Counts.histogram`, (2, BINS) int64.
-
-    Args:
-        probabilities: result of `confidence`, (N, H, W).
-        predicted: class ids (N, H, W).
-        masks: true class ids (N, H, W); pixels of IGNORE_ID are left out.
-        num_classes: C.
-    """
+    """Return `Counts.histogram`, (2, BINS) int64, of the result of `confidence` (N, H, W)."""
     is_true = masks == (1 if num_classes == 2 else predicted)
     bins = (probabilities * BINS).long().clamp_(0, BINS - 1)  # nan goes to the first bin
     return _count(is_true * BINS + bins, masks, 2 * BINS).view(2, BINS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,40 +23,28 @@ class ThresholdCurve:
 
     thresholds: Floats
     """k / BINS for k from 1 to BINS - 1."""
-    hits: Integers
-    """Foreground pixels called foreground, for each threshold."""
-    false_alarms: Integers
-    """Background pixels called foreground, for each threshold."""
-    foreground: int
-    """All foreground pixels."""
+    dice: Floats
+    iou: Floats
+    precision: Floats
+    """nan where no pixel is called foreground."""
+    recall: Floats
+    """nan without foreground."""
 
     @classmethod
     def from_histogram(cls, histogram: Integers) -> ThresholdCurve:
         """Return the curve of `Counts.histogram` of two classes."""
         above = histogram[:, ::-1].cumsum(axis=1)[:, ::-1]  # pixels of bin k and all that follow
-        return cls(np.arange(1, BINS) / BINS, above[1, 1:], above[0, 1:], int(above[1, 0]))
+        false_alarms, hits = above[:, 1:]  # background and foreground that is called foreground
+        foreground = np.full_like(hits, above[1, 0])
+        return cls(
+            np.arange(1, BINS) / BINS,
+            dice=_ratio(2 * hits, hits + false_alarms + foreground),
+            iou=_ratio(hits, false_alarms + foreground),
+            precision=_ratio(hits, hits + false_alarms),
+            recall=_ratio(hits, foreground),
+        )
 
-    @cached_property
-    def dice(self) -> Floats:
-        """Dice for each threshold."""
-        return _ratio(2 * self.hits, self.hits + self.false_alarms + self.foreground)
-
-    @cached_property
-    def iou(self) -> Floats:
-        """IoU for each threshold."""
-        return _ratio(self.hits, self.false_alarms + self.foreground)
-
-    @cached_property
-    def precision(self) -> Floats:
-        """Precision for each threshold; nan where no pixel is called foreground."""
-        return _ratio(self.hits, self.hits + self.false_alarms)
-
-    @cached_property
-    def recall(self) -> Floats:
-        """Recall for each threshold; nan without foreground."""
-        return _ratio(self.hits, np.full_like(self.hits, self.foreground))
-
-    @cached_property
+    @property
     def best(self) -> float:
         """The threshold of the best Dice; of several, the one nearest to 0.5, then the lower.
 
@@ -67,12 +55,11 @@ class ThresholdCurve:
         return float(best[np.abs(best - 0.5).argmin()])
 
     def dice_at(self, threshold: float) -> float:
-        """Return Dice at one of `thresholds`."""
+        """Return the Dice of one of `thresholds`."""
         return float(self.dice[round(threshold * BINS) - 1])
 
 
-@dataclass(frozen=True)
-class CalibrationBin:
+class CalibrationBin(NamedTuple):
     """Pixels whose probability lies in [low, high)."""
 
     low: float

@@ -26,12 +26,7 @@ class Scores:
 
     @classmethod
     def from_confusion(cls, confusion: Any) -> Scores:
-        """Return the scores of a confusion matrix, exact to the last digit of float64.
-
-        Args:
-            confusion: (C, C) integers, a tensor or an array; rows are the truth, columns the
-                prediction.
-        """
+        """Return the scores of (C, C) integers, tensor or array, exact to float64's last digit."""
         table: list[list[int]] = confusion.tolist()
         hits = [row[k] for k, row in enumerate(table)]
         truth = [sum(row) for row in table]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -44,6 +45,11 @@ def build(
     known = segmentation_models_pytorch.MODEL_ARCHITECTURES_MAPPING
     if model not in known:
         raise UserError(f"--model {model}: unknown; expected one of {', '.join(sorted(known))}")
+    if not _is_known(encoder):
+        raise UserError(
+            f"--model {model} --encoder {encoder}: can't be built (neither segmentation-models-pytorch "
+            "nor timm, as tu-NAME, has this encoder); see the list in the former's documentation"
+        )
     # timm's own encoders have one set of weights: smp wants True for it.
     weights = True if encoder_weights and encoder.startswith("tu-") else encoder_weights
     network_class: Any = type(known[model].__name__, (_AnySize, known[model]), {})
@@ -57,6 +63,16 @@ def build(
     except Exception as error:  # smp, timm and the hub raise many kinds
         raise UserError(_explain(model, encoder, encoder_weights, error)) from error
     return network
+
+
+def _is_known(encoder: str) -> bool:
+    """Return whether smp or timm has this encoder; timm's other names are addresses of a hub or a folder."""
+    import timm
+    from segmentation_models_pytorch.encoders import encoders
+
+    if not re.fullmatch(r"[\w.-]+", str(encoder), re.ASCII):
+        return False
+    return encoder in encoders or timm.is_model(re.sub("^(tu|timm)-", "", encoder))
 
 
 def _explain(model: str, encoder: str, encoder_weights: str | None, error: Exception) -> str:

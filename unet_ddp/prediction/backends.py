@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -77,12 +78,13 @@ class OnnxBackend:
 
     def __init__(self, path: Path, device: torch.device) -> None:
         onnxruntime = import_extra("onnxruntime", path)
-        preferred = ["CUDAExecutionProvider"] if device.type == "cuda" else []
+        providers = ["CUDAExecutionProvider"] if device.type == "cuda" else []
+        providers.append("CPUExecutionProvider")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         try:
             self.session: Any = onnxruntime.InferenceSession(
-                str(path), options, providers=[*preferred, "CPUExecutionProvider"]
+                str(path), options, providers=providers
             )
         except Exception as error:  # onnxruntime raises classes of its own, some of them private
             reason = " ".join(str(error).split())[:160]
@@ -118,11 +120,7 @@ class LoadedModel:
 def open_model(
     path: Path, device: torch.device, *, scale: float | None = None, fold: bool = True
 ) -> LoadedModel:
-    """Return the network in a checkpoint, of ours or of another U-Net program, or in an ONNX file.
-
-    Raises:
-        UserError: it can't be loaded.
-    """
+    """Return the network in a checkpoint, of ours or of another U-Net program, or in an ONNX file."""
     if path.suffix.lower() == ".onnx":
         return _open_onnx(path, device, scale)
     return build_model(with_scale(read_model(path), scale), path, device, fold=fold)
@@ -176,6 +174,7 @@ def import_extra(name: str, path: Path) -> Any:
     Raises:
         UserError: it is not installed.
     """
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime reports to its maker
     try:
         return import_module(name)
     except ModuleNotFoundError:

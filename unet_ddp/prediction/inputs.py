@@ -80,13 +80,12 @@ def _without_outputs(paths: Iterable[Path]) -> list[Path]:
         if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
     ]
     known = {path.with_suffix("") for path in images}
-    return [path for path in images if not _is_output(path, known)]
+    return [path for path in images if not any(origin in known for origin in _origins(path))]
 
 
-def _is_output(path: Path, known: set[Path]) -> bool:
-    """Return whether a file is the mask, overlay or probability of an image in `known`."""
+def _origins(path: Path) -> list[Path]:
+    """Return what `path` would be the mask, overlay or probability of, without suffix."""
     stem = path.stem
     origins = [stem.removesuffix(end) for end in _OUTPUT_ENDINGS if stem.endswith(end)]
-    if "_probability_" in stem:
-        origins.append(stem.rpartition("_probability_")[0])
-    return any(origin and path.with_name(origin) in known for origin in origins)
+    origins.append(stem.rpartition("_probability_")[0])
+    return [path.with_name(origin) for origin in origins if origin]

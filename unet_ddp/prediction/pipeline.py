@@ -7,12 +7,18 @@ its mask, and none waits for another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+import torch
+
+from unet_ddp.data.formats.header import Pixels
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
@@ -23,12 +29,15 @@ from unet_ddp.prediction.outputs.names import ImageFiles, is_done
 from unet_ddp.prediction.outputs.polygons import geojson_file
 from unet_ddp.prediction.outputs.rle import rle_file
 from unet_ddp.prediction.outputs.shards import ListFile, ShardFile
-from unet_ddp.prediction.parallel import attempt, in_threads, one_core_each, predict_in_batches
 from unet_ddp.prediction.prediction import Ids, Prediction
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.prediction.source import open_image
+from unet_ddp.prediction.source import SourceImage, open_image
 
 _BATCH_SIZE = 8
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_Scaled = tuple[ImageFiles, Pixels, tuple[int, int]]  # at the network's scale, and its own size
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,8 @@ def process_images(job: Job) -> Iterator[Outcome]:
             yield from run(lambda pair: _write(job, *pair), predictions)
         else:
             predictor.concurrency = threads
-            yield from run(partial(_predict_and_write, job), remaining)
+            predict = partial(attempt, predictor)
+            yield from run(lambda files: _write(job, files, predict(files.image)), remaining)
 
 
 def _list_existing(job: Job, files: ImageFiles) -> Outcome:
@@ -94,10 +104,6 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
         ids = job.predictor.labels.to_ids(read_mask(files.mask), files.mask)
         _add_to_lists(job, files, ids)
     return Outcome(is_skipped=True)
-
-
-def _predict_and_write(job: Job, files: ImageFiles) -> Outcome:
-    return _write(job, files, attempt(job.predictor, files.image))
 
 
 def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> Outcome:
@@ -124,3 +130,88 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
 def _add_to_lists(job: Job, files: ImageFiles, ids: Ids) -> None:
     for shard in job.shards:
         shard.add(files.index, files.image.name, ids)
+
+
+# -- threads and batches --------------------------------------------------------------------
+
+
+def in_threads(
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> Iterator[Result]:
+    """Yield the result of `work` on each item, in order, up to 2 per thread in advance."""
+    pool = ThreadPoolExecutor(threads)
+    started: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            started.append(pool.submit(work, item))
+            if len(started) > 2 * threads:
+                yield started.popleft().result()
+        while started:
+            yield started.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def one_core_each(threads: int) -> Iterator[None]:
+    """Share the cores among `threads` threads of ours: torch and OpenCV start none of their own."""
+    import cv2
+
+    before, cv2_before = torch.get_num_threads(), cv2.getNumThreads()
+    cv2.setNumThreads(0)
+    torch.set_num_threads(max(1, before // threads))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        cv2.setNumThreads(cv2_before)
+
+
+def attempt(predict: Callable[[Item], Prediction], image: Item) -> Prediction | UserError:
+    """Return the prediction for an image, or the error if it can't be read."""
+    try:
+        return predict(image)
+    except UserError as error:
+        return error
+
+
+def predict_in_batches(
+    predictor: Predictor, files: Iterable[ImageFiles], *, batch_size: int, threads: int
+) -> Iterator[tuple[ImageFiles, Prediction | UserError]]:
+    """Yield the prediction of each image, or its error, as they are ready.
+
+    Threads read ahead (decoders release Python's lock), and images of one size form batches.
+    """
+    waiting: dict[tuple[int, ...], list[_Scaled]] = {}
+    for image, source, pixels in in_threads(partial(_decode, predictor), files, threads):
+        if isinstance(source, UserError):
+            yield image, source
+        elif pixels is None:
+            yield image, attempt(predictor.predict, source)
+        else:
+            batch = waiting.setdefault(pixels.shape, [])
+            batch.append((image, pixels, source.size))
+            if len(batch) == batch_size or sum(map(len, waiting.values())) > 4 * batch_size:
+                fullest = max(waiting, key=lambda shape: len(waiting[shape]))
+                yield from _predict_batch(predictor, waiting.pop(fullest))
+    for batch in waiting.values():
+        yield from _predict_batch(predictor, batch)
+
+
+def _decode(
+    predictor: Predictor, files: ImageFiles
+) -> tuple[ImageFiles, SourceImage | UserError, Pixels | None]:
+    """Return an image opened, or the error, and its pixels if it is predicted whole."""
+    try:
+        source = predictor.open(files.image)
+        fits = predictor.fits(source.input_size)
+        return files, source, source.read() if fits else None
+    except UserError as error:
+        return files, error, None
+
+
+def _predict_batch(
+    predictor: Predictor, batch: list[_Scaled]
+) -> Iterator[tuple[ImageFiles, Prediction]]:
+    files, pixels, sizes = zip(*batch, strict=True)
+    yield from zip(files, predictor.predict_batch(pixels, sizes), strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import TypeVar, cast
 
@@ -30,38 +31,27 @@ _AT_ONCE = 1 << 18  # pixels of a band of a larger image: they fit into a core's
 _IN_MEMORY = 1 << 30  # bytes; larger arrays are in a temporary file
 
 
+@dataclass(eq=False)
 class Prediction:
-    """The prediction for one image; ids and probabilities are computed when first used.
+    """The prediction for one image; ids and probabilities are computed when first used."""
 
-    Args:
-        scores: at the network's input size, from the top without a gap; iterated over at each use.
-        labels: the classes.
-        input_size: (height, width) of the scores.
-        size: (height, width) of the image.
-        threshold: for two classes, predict the second where its probability is at least this; None
-            for the most probable class.
-    """
-
-    def __init__(
-        self,
-        scores: Iterable[Band],
-        labels: Labels,
-        *,
-        input_size: tuple[int, int],
-        size: tuple[int, int],
-        threshold: float | None = None,
-    ) -> None:
-        self.scores = scores
-        self.labels = labels
-        self.input_size = input_size
-        self.size = size
-        self.threshold = threshold
+    scores: Iterable[Band]
+    """At the network's input size, from the top without a gap; iterated over at each use."""
+    labels: Labels
+    _: KW_ONLY
+    input_size: tuple[int, int]
+    """(height, width) of the scores."""
+    size: tuple[int, int]
+    """(height, width) of the image."""
+    threshold: float | None = None
+    """For two classes, predict the second where its probability is at least this; None for the most
+    probable class."""
 
     @cached_property
     def ids(self) -> Ids:
         """Class ids (H, W) at the image's size."""
         ids = allocate(self.size, np.uint8)
-        for top, scores in self._bands():
+        for top, scores in upsample(self.scores, self.input_size, self.size):
             ids[top : top + scores.shape[1]] = decide(scores, self.threshold)
         return ids
 
@@ -75,11 +65,8 @@ class Prediction:
 
     def probability_bands(self) -> Iterator[Band]:
         """Yield the probabilities in bands (C, rows, W) from the top."""
-        for top, scores in self._bands():
+        for top, scores in upsample(self.scores, self.input_size, self.size):
             yield top, to_probabilities(scores)
-
-    def _bands(self) -> Iterator[Band]:
-        return upsample(self.scores, self.input_size, self.size)
 
     @cached_property
     def shares(self) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -12,15 +13,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from unet_ddp.data.formats.header import ImageFormat, Pixels
+from unet_ddp.data.formats.header import Pixels
 from unet_ddp.distributed.device import free_memory, pick_device, total_memory
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.backends import LoadedModel, build_model, open_model
+from unet_ddp.prediction.backends import LoadedModel, open_model
 from unet_ddp.prediction.prediction import Band, Prediction, Scores, reduce_logits
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
 from unet_ddp.prediction.tiling import Tiling, blend
 from unet_ddp.prediction.tta import KINDS, mean_logits
-from unet_ddp.runs.weights import SavedModel
 
 TILE, OVERLAP = 1024, 0.25
 _FREE_SHARE = 0.5  # of the free memory, that predicting an image whole may take
@@ -59,6 +59,8 @@ class Predictor:
         self.models = models
         self.labels = models[0].labels
         self.preprocessing = models[0].preprocessing
+        self.format = self.preprocessing.format
+        """That images must have."""
         self.device = device
         self.notes = [note for model in models for note in model.notes]
         self.tile = tile
@@ -96,17 +98,6 @@ class Predictor:
             _check_match(str(path), model, str(paths[0]), models[0])
         return cls(models, device=place, tile=tile, overlap=overlap, tta=tta, threshold=threshold)
 
-    @classmethod
-    def from_model(
-        cls, model: SavedModel, source: Path, *, device: torch.device, fold: bool = True
-    ) -> Predictor:
-        """Return a predictor of a model that was read from `source` already.
-
-        Raises:
-            UserError: its network or classes are not known, or its weights are another network's.
-        """
-        return cls([build_model(model, source, device, fold=fold)], device=device)
-
     def _pick_threshold(self, threshold: float | None) -> float | None:
         if threshold is None:
             found = {model.threshold for model in self.models}
@@ -119,11 +110,6 @@ class Predictor:
         if not 0 < threshold < 1:
             raise UserError(f"--threshold {threshold:g}: must be above 0 and below 1")
         return threshold
-
-    @property
-    def format(self) -> ImageFormat:
-        """The format that images must have."""
-        return self.preprocessing.format
 
     def __call__(self, image: str | Path | Image.Image | NDArray[np.generic]) -> Prediction:
         """Return the prediction for an image, at its own size.
@@ -153,29 +139,20 @@ class Predictor:
 
     def _bytes_for(self, input_size: tuple[int, int]) -> int:
         """Return the bytes at the networks' widest point for an image seen whole."""
-        height, width = input_size
-        return height * width * max(model.backend.bytes_per_pixel for model in self.models)
+        return math.prod(input_size) * max(model.backend.bytes_per_pixel for model in self.models)
 
     def predict(self, source: SourceImage) -> Prediction:
-        """Return the prediction for an opened image, with its class ids if it is in windows.
-
-        Raises:
-            UserError: the image is corrupt.
-        """
+        """Return the prediction for an opened image, with its class ids if it is in windows."""
         if self.fits(source.input_size):
-            return self.predict_scaled(source.read(), source.size)
+            return self.predict_batch([source.read()], [source.size])[0]
         prediction = self._prediction(_TiledScores(self, source), source.input_size, source.size)
         _ = prediction.ids
         return prediction
 
-    def predict_scaled(self, pixels: Pixels, size: tuple[int, int]) -> Prediction:
-        """Return the prediction, `size` (height, width) large, for an image scaled already."""
-        return self.predict_batch([pixels], [size])[0]
-
     def predict_batch(
         self, images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]
     ) -> list[Prediction]:
-        """Return the predictions, of these sizes, for images scaled to one size already."""
+        """Return predictions of these (height, width) for images scaled to one size already."""
         return [
             self._prediction([(0, scores)], (scores.shape[1], scores.shape[2]), size)
             for scores, size in zip(self.scores(images), sizes, strict=True)
@@ -198,11 +175,9 @@ class Predictor:
     def logits(self, images: Tensor) -> Tensor:
         """Return the logits (N, num_classes, H, W) of images, on the device.
 
-        Images too large for the memory are seen in windows. All memory counts and not the free,
-        so that the logits are the same at any time and on any number of processes.
-
-        Args:
-            images: pixels (N, H, W, C) at the network's scale, as files contain them, on the CPU.
+        The images (N, H, W, C) are at the network's scale, as files contain them, on the CPU. Those
+        too large for the memory are seen in windows. All memory counts and not the free, so that
+        the logits are the same at any time and on any number of processes.
         """
         size = images.shape[1], images.shape[2]
         if max(size) <= TILE or self._bytes_for(size) < _TOTAL_SHARE * total_memory(self.device):

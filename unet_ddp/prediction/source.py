@@ -43,11 +43,7 @@ class SourceImage:
 
 
 def open_image(path: Path, wanted: ImageFormat, scale: float) -> SourceImage:
-    """Open the image at `path`, scaled; a large TIFF is read when its rows are asked for.
-
-    Raises:
-        UserError: it can't be read, or is not of the wanted format.
-    """
+    """Open the image at `path`, scaled; a large TIFF is read when its rows are asked for."""
     if path.suffix.lower() in (".tif", ".tiff"):
         tiff = TiffReader.open(path, wanted)
         if tiff is not None and tiff.height * tiff.width >= _STREAMED:
@@ -63,11 +59,7 @@ def open_image(path: Path, wanted: ImageFormat, scale: float) -> SourceImage:
 def open_array(
     image: Image.Image | NDArray[np.generic], wanted: ImageFormat, scale: float
 ) -> SourceImage:
-    """Scale a Pillow image or an array (H, W) or (H, W, C).
-
-    Raises:
-        UserError: it is not of the wanted format.
-    """
+    """Scale a Pillow image or an array (H, W) or (H, W, C)."""
     if isinstance(image, Image.Image):
         is_deep = image.mode.startswith(("I", "F"))
         mode = "L" if wanted.channels == 1 else "RGB"

@@ -145,11 +145,7 @@ class TiffReader:
             return reader
 
     def read(self, top: int, bottom: int) -> Pixels:
-        """Return the rows `top` to `bottom`, with no-data pixels filled as `read_image` does.
-
-        Raises:
-            UserError: they can't be decoded, or contain nan or infinity.
-        """
+        """Return the rows `top` to `bottom`, with no-data pixels filled as `read_image` does."""
         with as_user_error(self.path):
             rows = self._decode(top, bottom) if self._mapped is None else self._mapped[top:bottom]
         native = np.ascontiguousarray(rows, rows.dtype.newbyteorder("="))

@@ -96,11 +96,8 @@ def blend(
 ) -> Iterator[Band]:
     """Yield the scores of an image in bands from the top, with one row of windows in memory.
 
-    Args:
-        read: from the first row and the last to the image's rows (rows, W, C).
-        predict: from a window (rows, columns, C) to its scores (classes, rows, columns).
-        size: (height, width) of the image.
-        tiling: its windows.
+    `read` gives the image's rows (rows, W, C) between two, and `predict` the scores (classes, rows,
+    columns) of a window (rows, columns, C); `size` is (height, width).
     """
     across = tiling.along(size[1])
     pending: Scores | None = None  # rows that windows further down reach too

@@ -22,7 +22,7 @@ from unet_ddp.distributed.join import launch_name
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.files import lock_folder
+from unet_ddp.files import lock_folder, make_writable
 from unet_ddp.runs.checkpoint import (
     Content,
     copy_to_host,
@@ -103,6 +103,8 @@ class RunFolder:
             UserError: another run uses the folder, it contains a run that was not to be resumed
                 or overwritten, or there is none to resume.
         """
+        if config.launch.rescue_dir is not None:
+            make_writable(Path(config.launch.rescue_dir), "--rescue-dir")
         self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
         for temporary in self.path.glob("*.tmp"):  # left by a kill during a save
             temporary.unlink()
@@ -240,13 +242,14 @@ class RunFolder:
         failure = self._write(self.path, files)
         if not failure:
             return
-        rescue = self._config.launch.rescue_dir
-        saved = "the rescue folder is not writable either"
-        with suppress(OSError):
-            elsewhere = Path(tempfile.mkdtemp(prefix="unet_ddp-", dir=rescue or None))
-            if not self._write(elsewhere, files):
-                saved = f"its files are in {elsewhere}"
-        raise RunError(f"the run has ended, but {failure}; {saved}")
+        for rescue in dict.fromkeys((self._config.launch.rescue_dir, None)):
+            with suppress(OSError):
+                elsewhere = Path(tempfile.mkdtemp(prefix="unet_ddp-", dir=rescue))
+                if not self._write(elsewhere, files):
+                    raise RunError(
+                        f"the run has ended, but {failure}; its files are in {elsewhere}"
+                    )
+        raise RunError(f"the run has ended, but {failure}; no other folder is writable either")
 
     def _compose_files(self, state: TrainState, *, is_best: bool) -> dict[str, Content]:
         """Return checkpoints by name; last.pt is written last, as it says that the others exist."""

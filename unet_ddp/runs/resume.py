@@ -75,6 +75,8 @@ class Resumed:
                 f"--resume: {', '.join(fixed)}: a run keeps its network, scale and classes; leave the "
                 "flag out, or start a new run from its weights with --load"
             )
+        if before.get("wandb") and "wandb" not in config.given:
+            self.notes.append("no longer logged to Weights & Biases: that takes --wandb each time")
         if changed:
             self.notes.append(f"changed since: {', '.join(changed.values())}")
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError
-from unet_ddp.files import replacing
+from unet_ddp.files import open_own, replacing
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.training.state import TrainState
 
@@ -92,7 +92,7 @@ class CsvWriter:
 
     def write(self, row: Row, step: int) -> None:
         """Append a row; the first one names the columns."""
-        with self.path.open("a", newline="", encoding="utf-8") as file:
+        with open_own(self.path, "a", newline="") as file:
             if self.columns is None:
                 self.columns = list(row)
                 csv.DictWriter(file, self.columns).writeheader()

@@ -110,8 +110,6 @@ def test_masks_without_image_are_a_note(tmp_path: Path) -> None:
     image(tmp_path, "bx").unlink()
     image(tmp_path, "cx").unlink()
     assert prepared(tmp_path).notes[0] == f"2 mask(s) without image, e.g. {mask(tmp_path, 'bx')}"
-    report, _ = collected(in_folder(tmp_path))
-    assert report.orphans == [mask(tmp_path, "bx"), mask(tmp_path, "cx")]
 
 
 def test_validation_may_have_its_own_folders(tmp_path: Path) -> None:
@@ -258,9 +256,10 @@ def test_copies_are_a_warning(tmp_path: Path) -> None:
     data = prepared(tmp_path)
     one, other = data.split.validation[0], data.split.training[3]
     one.image.write_bytes(other.image.read_bytes())
-    report, found = collected(in_folder(tmp_path))
-    assert found is not None and found.copies == [(one, other)]
-    assert f"e.g. {one.image} of {other.image}" in "".join(report.warnings)
+    report, _ = collected(in_folder(tmp_path))
+    (warning,) = report.warnings
+    assert warning.startswith("1 validation image(s) are (nearly) copies of training images")
+    assert f"e.g. {one.image} of {other.image}" in warning
 
 
 # -- the range of the pixels ---------------------------------------------------------------

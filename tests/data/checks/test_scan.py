@@ -285,6 +285,16 @@ def test_a_cache_that_can_not_be_written_is_not_needed(
     assert len(scan(found_pairs(tmp_path)).pairs) == 1
 
 
+def test_a_cache_of_others_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pairs = found_pairs(make_set(tmp_path, 1))
+    first = scan(pairs)
+    (tmp_path / "unet_ddp").chmod(0o777)
+    assert scan(pairs) == first and len(reads) == 4
+
+
 def test_a_scan_that_is_interrupted_keeps_what_it_has_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
 ) -> None:

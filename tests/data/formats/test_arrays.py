@@ -112,7 +112,7 @@ def test_the_bands_of_an_npy_are_its_last_axis_or_a_shortest_first_one(
     np.save(tmp_path / "x.npy", values)
     header = read_header(tmp_path / "x.npy")
     assert (header.height, header.width, header.channels) == expected
-    read = read_image(tmp_path / "x.npy", header.format)
+    read = read_image(tmp_path / "x.npy", ImageFormat(header.channels, "float32"))
     moved = shape[0] == expected[-1] and len(shape) == 3 and shape != expected
     assert (read == (np.moveaxis(values, 0, -1) if moved else values.reshape(expected))).all()
 

@@ -59,6 +59,15 @@ def test_shards_of_a_killed_job_are_removed_and_no_others(tmp_path: Path) -> Non
     assert {path.name for path in tmp_path.iterdir()} == {"l[1].csv", ".l1.csv.0.part", ".x.part"}
 
 
+def test_a_link_in_a_shard_s_place_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    each = ListFile(tmp_path / "list.csv", name_or_nothing, b"")
+    (tmp_path / ".list.csv.0.part").symlink_to(victim)
+    ShardFile(each, 0).close()
+    assert victim.read_text() == "untouched"
+
+
 def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     each = ListFile(tmp_path / "file" / "list.csv", name_or_nothing, b"")

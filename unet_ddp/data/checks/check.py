@@ -48,7 +48,6 @@ class CheckedData:
     labels: Labels | None  # None if the mask values are a problem
     split: Split | None  # None if the split is a problem
     groups: dict[str, str]  # group of each pair, by name
-    copies: list[tuple[Pair, Pair]]  # of `find_copies`
 
 
 @dataclass(frozen=True)
@@ -124,8 +123,7 @@ def check_dataset(
     form = check_rules(config, report, found)
     values = common_values(found)
     labels = labels or report.attempt(lambda: choose_labels(values, config))
-    copies = find_copies(found, split) if split else []
-    data = CheckedData(found, form, values, labels, split, groups, copies)
+    data = CheckedData(found, form, values, labels, split, groups)
     _summarise(config, report, data)
     return data
 
@@ -137,7 +135,6 @@ def _find_pairs(config: DataConfig, report: Report) -> tuple[list[Pair], list[Pa
         found = report.attempt(find) or Matches([])
         report.add_problems(found.problems)
         if found.orphans:
-            report.orphans += found.orphans
             report.notes.append(
                 f"{len(found.orphans)} mask(s) without image, e.g. {found.orphans[0]}"
             )
@@ -213,7 +210,7 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
             f"{len(split.validation)} to validate"
         )
     report.warnings += warn_soft_edges(data.values, labels) if labels else []
-    report.warnings += warn_of_images(found, data.copies)
+    report.warnings += warn_of_images(found, find_copies(found, split) if split else [])
     if split and labels:
         warn = report.attempt(lambda: warn_of_classes(found, data.values, labels, split))
         report.warnings += warn or []

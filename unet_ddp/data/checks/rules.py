@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.config import DataConfig
-from unet_ddp.data.checks.scan import THUMBNAIL, ImageMetadata, ScanResult
+from unet_ddp.data.checks.scan import THUMBNAIL, ImageMetadata, ScannedPair, ScanResult
 from unet_ddp.data.checks.summary import Report, describe_alpha
 from unet_ddp.data.formats.arrays import is_array
 from unet_ddp.data.formats.header import ImageFormat, bits_of
@@ -30,7 +30,13 @@ _ROWS = 512  # of the table of correlations at a time
 def check_rules(config: DataConfig, report: Report, scan: ScanResult) -> ImageFormat:
     """Check what files must have in common, and return the images' format."""
     if not config.resize_masks:
-        report.add_problems(_check_sizes(scan))
+        report.add_problems(
+            [
+                mask_size_message(pair.mask, mask.header.size, image.header.size)
+                for pair, image, mask in scan.pairs
+                if mask.header.size != image.header.size
+            ]
+        )
     report.add_problems(_check_kinds(scan))
     if config.palette is None or not scan.pairs[0].mask.header.palette:
         report.add_problems(_check_palettes(scan))
@@ -44,15 +50,6 @@ def check_rules(config: DataConfig, report: Report, scan: ScanResult) -> ImageFo
         )
     report.notes += describe_alpha(scan, form)
     return form
-
-
-def _check_sizes(scan: ScanResult) -> list[str]:
-    """Return a line for each mask that has not the size of its image."""
-    return [
-        mask_size_message(pair.mask, mask.header.size, image.header.size)
-        for pair, image, mask in scan.pairs
-        if mask.header.size != image.header.size
-    ]
 
 
 def _check_kinds(scan: ScanResult) -> list[str]:
@@ -199,8 +196,7 @@ def find_copies(scan: ScanResult, split: Split) -> list[tuple[Pair, Pair]]:
     validation, training = scan.select(split.validation), scan.select(split.training)
     if not validation or not training:
         return []
-    left = _unpack_thumbnails([image.thumbnail for _, image, _ in validation])
-    right = _unpack_thumbnails([image.thumbnail for _, image, _ in training])
+    left, right = _unpack_thumbnails(validation), _unpack_thumbnails(training)
     found: list[tuple[Pair, Pair]] = []
     for first in range(0, len(left), _ROWS):
         alike = left[first : first + _ROWS] @ right.T  # (rows, training)
@@ -210,12 +206,12 @@ def find_copies(scan: ScanResult, split: Split) -> list[tuple[Pair, Pair]]:
     return found
 
 
-def _unpack_thumbnails(texts: list[str]) -> NDArray[np.float32]:
-    """Return thumbnails (N, 64) of mean 0 and length 1, so that products are correlations."""
-    flat = np.zeros((len(texts), THUMBNAIL**2), np.float32)
-    for row, text in zip(flat, texts, strict=True):
-        if text:
-            row[:] = np.frombuffer(base64.b64decode(text), np.uint8)
+def _unpack_thumbnails(pairs: list[ScannedPair]) -> NDArray[np.float32]:
+    """Return the images' thumbnails (N, 64) of mean 0 and length 1: products are correlations."""
+    flat = np.zeros((len(pairs), THUMBNAIL**2), np.float32)
+    for row, (_, image, _) in zip(flat, pairs, strict=True):
+        if image.thumbnail:
+            row[:] = np.frombuffer(base64.b64decode(image.thumbnail), np.uint8)
     flat -= flat.mean(axis=1, keepdims=True)
     flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-6)
     return flat

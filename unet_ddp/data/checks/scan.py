@@ -131,16 +131,19 @@ class _Scanner:
         self.options = (nodata, channels)
         key = f"{_VERSION} {folder.resolve()} {nodata} {channels}"
         digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-        self.path = cache_folder() / f"scan-{digest[:16]}.json"
+        caches = cache_folder()
+        self.path = caches and caches / f"scan-{digest[:16]}.json"
         self.entries: dict[str, Metadata] = {}
+        self.is_changed = False
+        self.saved = time.monotonic()
+        if self.path is None:
+            return
         with suppress(OSError, ValueError, AttributeError, LookupError, TypeError):  # no cache yet
             stored = json.loads(self.path.read_text(encoding="utf-8"))
             headers = [Header(*_as_tuples(values)) for values in stored["headers"]]
             for key, (place, *values) in stored["entries"].items():
                 kind: Any = MaskMetadata if key.startswith("mask") else ImageMetadata
                 self.entries[key] = kind(headers[place], *_as_tuples(values))
-        self.is_changed = False
-        self.saved = time.monotonic()
 
     def read_all(self, files: list[_File]) -> Iterator[Metadata | UserError]:
         """Yield the metadata of each file in order, read by threads if not known."""
@@ -176,7 +179,7 @@ class _Scanner:
 
     def save(self) -> None:
         """Write the entries if there are new ones."""
-        if self.is_changed:
+        if self.is_changed and self.path is not None:
             self.is_changed = False
             places: dict[Header, int] = {}
             entries = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -34,7 +33,6 @@ class Report:
     problems: list[str] = field(default_factory=list)  # what makes it unfit to train on
     warnings: list[str] = field(default_factory=list)  # what is likely a mistake
     notes: list[str] = field(default_factory=list)
-    orphans: list[Path] = field(default_factory=list)  # masks without image
 
     def add_problems(self, problems: list[str]) -> None:
         """Add problems; raise a UserError if there are any and they are not collected."""
@@ -91,11 +89,9 @@ def describe_classes(labels: Labels) -> str:
 def warn_of_images(scan: ScanResult, copies: list[tuple[Pair, Pair]]) -> list[str]:
     """Return warnings of images of one colour, and of copies across the split."""
     lines = []
-    blank = [pair for pair, image, _ in scan.pairs if not image.thumbnail]
+    blank = [pair.image for pair, image, _ in scan.pairs if not image.thumbnail]
     if blank:
-        lines.append(
-            f"{len(blank)} image(s) of one colour, e.g. {blank[0].image}: they show nothing"
-        )
+        lines.append(f"{len(blank)} image(s) of one colour, e.g. {blank[0]}: they show nothing")
     if copies:
         one, other = copies[0]
         lines.append(

@@ -73,11 +73,6 @@ class Header:
         """(height, width)."""
         return self.height, self.width
 
-    @property
-    def format(self) -> ImageFormat:
-        """The format of a data set of such images."""
-        return ImageFormat(self.channels, self.dtype, self.nodata)
-
 
 def upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
     """Return a view of `pixels` (H, W, …) turned by EXIF's orientation, 1 to 8."""
@@ -109,16 +104,11 @@ def _explain(error: Exception, path: Path) -> str:
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             return reason
-    if isinstance(error, UnidentifiedImageError):
-        return _explain_unidentified(path)
-    reason = " ".join(str(error).split()) or type(error).__name__
-    if "imagecodecs" in reason:
-        return "its compression needs 'pip install imagecodecs'; or save it uncompressed"
-    return f"corrupt or truncated ({reason}); replace it"
-
-
-def _explain_unidentified(path: Path) -> str:
-    """Return why a file is no image, as far as its first bytes show."""
+    if not isinstance(error, UnidentifiedImageError):
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if "imagecodecs" in reason:
+            return "its compression needs 'pip install imagecodecs'; or save it uncompressed"
+        return f"corrupt or truncated ({reason}); replace it"
     with path.open("rb") as file:
         start = file.read(256)
     if not start:

@@ -92,11 +92,7 @@ class Line:
 
 
 def history_charts(rows: Sequence[Mapping[str, str]]) -> list[Chart]:
-    """Return losses, scores and learning rate by epoch; no chart without points.
-
-    Args:
-        rows: of metrics.csv.
-    """
+    """Return losses, scores and learning rate by epoch from the rows of metrics.csv."""
     epochs = [_to_float(row.get("epoch")) for row in rows]
     charts = []
     for title, columns in _HISTORY.items():
@@ -148,13 +144,9 @@ def probability_charts(evaluation: Evaluation) -> list[Chart]:
 
 
 def draw(title: str, lines: Sequence[Line], *, xlabel: str, is_unit_square: bool = False) -> Chart:
-    """Return a chart.
+    """Return a chart of up to four lines, then references; those without a point are left out.
 
-    Args:
-        title: its heading.
-        lines: up to four, then references; those without a point are left out.
-        xlabel: quantity on the horizontal axis.
-        is_unit_square: both axes go from 0 to 1; else they fit the lines, and x is an integer.
+    Both axes of a unit square go from 0 to 1; else they fit the lines, and x is an integer.
     """
     lines = [line for line in lines if line.points]
     with style.context(["default", {**_STYLE, "svg.hashsalt": title}]):  # no two charts share an id

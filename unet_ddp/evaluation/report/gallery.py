@@ -46,11 +46,7 @@ class Picture:
 def make_gallery(
     evaluation: Evaluation, predictor: Predictor, dataset: EvaluationDataset
 ) -> list[Picture]:
-    """Return the worst images of an evaluation of `dataset`, the worst first.
-
-    Raises:
-        UserError: an image can't be read any more.
-    """
+    """Return the worst images of an evaluation of `dataset`, the worst first."""
     pictures = []
     for record in evaluation.worst(_MOST):
         sample = dataset.read(record.pair)

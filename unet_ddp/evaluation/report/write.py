@@ -22,6 +22,7 @@ from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, show
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.files import replacing, write_errors, write_text
+from unet_ddp.prediction.backends import build_model
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.checkpoint import load
 from unet_ddp.runs.weights import SavedModel, read_model
@@ -40,16 +41,15 @@ def write_report(
     """Score the run's best network on `pairs`, write report.html, and return its path.
 
     All ranks score, at the network's scale and by the most probable class, as validation does.
-    Without pairs or best.pt the page has the curves alone; `notes` say why at its head.
-
-    Raises:
-        UserError: a file that can't be read or written, on every rank.
+    Without pairs or best.pt the page has the curves alone; `notes` say why at its head. A file that
+    can't be read or written is a UserError on every rank.
     """
     source = folder / "best.pt"
     model, best, resize_masks = world.on_main(lambda: _read_best(source))
     evaluation = None
     if model is not None and pairs:
-        predictor = Predictor.from_model(model, source, device=world.device, fold=False)
+        loaded = build_model(model, source, world.device, fold=False)
+        predictor = Predictor([loaded], device=world.device)
         dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
         evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
 
@@ -110,11 +110,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 
 def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path | None:
-    """Write samples.png, the best network's masks of a few pairs; None without either.
-
-    Raises:
-        UserError: it can't be written, or an image can't be read any more.
-    """
+    """Write samples.png, the best network's masks of a few pairs; None without either."""
     best, path, samples = folder / "best.pt", folder / "samples.png", []
     if not best.is_file() or not pairs:
         return None
@@ -124,7 +120,7 @@ def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path
     for k in range(0, len(pairs), max(1, len(pairs) // _SAMPLES))[:_SAMPLES]:
         sample = dataset.read(k)
         image = sample.image[0].numpy()  # (h, w, C)
-        predicted = predictor.predict_scaled(image, image.shape[:2]).ids
+        predicted = predictor.predict_batch([image], [image.shape[:2]])[0].ids
         samples.append((image, sample.truth[0].numpy(), predicted))
     with write_errors(path), replacing(path) as temporary:
         draw_samples(samples, predictor.labels, temporary)

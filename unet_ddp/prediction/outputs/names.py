@@ -43,10 +43,12 @@ def name_outputs(images: Sequence[Path], config: PredictConfig, labels: Labels) 
     """
     masks = _name_masks(images, config)
     _check_distinct(images, masks)
-    files = [
-        _name_others(index, image, mask, config, labels)
-        for index, (image, mask) in enumerate(zip(images, masks, strict=True))
-    ]
+    files = []
+    for index, (image, mask) in enumerate(zip(images, masks, strict=True)):
+        base = mask.with_name(mask.stem.removesuffix("_mask"))
+        overlay = base.with_name(f"{base.name}_overlay.png") if config.overlay else None
+        probabilities = probability_paths(base, config.probabilities, labels)
+        files.append(ImageFiles(index, image, mask, overlay, probabilities))
     if not config.skip_existing:
         _check_new((path for each in files for path in each.outputs()), "--output", config)
     for folder in {mask.parent for mask in masks}:
@@ -77,15 +79,6 @@ def _name_masks(images: Sequence[Path], config: PredictConfig) -> list[Path]:
         return [output]
     ending = f"_mask.{config.mask_format}"
     return [(output or image.parent) / f"{image.stem}{ending}" for image in images]
-
-
-def _name_others(
-    index: int, image: Path, mask: Path, config: PredictConfig, labels: Labels
-) -> ImageFiles:
-    base = mask.with_name(mask.stem.removesuffix("_mask"))
-    overlay = base.with_name(f"{base.name}_overlay.png") if config.overlay else None
-    probabilities = probability_paths(base, config.probabilities, labels)
-    return ImageFiles(index, image, mask, overlay, probabilities)
 
 
 def _check_new(paths: Iterable[Path], flag: str, config: PredictConfig) -> None:

@@ -15,11 +15,7 @@ from unet_ddp.prediction.prediction import Ids
 
 
 def rle_file(path: Path, order: str, num_classes: int) -> ListFile:
-    """Return the CSV file of all images' run lengths.
-
-    Raises:
-        UserError: there are more than two classes.
-    """
+    """Return the CSV file of all images' run lengths, of two classes."""
     if num_classes != 2:
         raise UserError(
             f"--rle: its format has two classes, this network has {num_classes}; use --polygons, "

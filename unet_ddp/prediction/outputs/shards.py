@@ -53,7 +53,8 @@ class ShardFile:
         register_temporary(self._path)
         with write_errors(list_file.path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("wb")
+            self._path.unlink(missing_ok=True)
+            self._file = self._path.open("xb")  # new: no link that somebody planted is followed
 
     def add(self, index: int, name: str, ids: Ids) -> None:
         """Add the line of the image at `index`, from any thread."""
