@@ -29,6 +29,7 @@ _OUT_OF_MEMORY = re.compile(
 )
 _PLACE = re.compile(r'File ".*?((?:unet_ddp/|train|predict)[^"]*)", line (\d+)')
 _NOT_BUILT = 98  # exit status
+_LISTS_ALL = re.compile(r"^unfit to train: |^\d+ of \d+ images could not be predicted$")
 _SILENT, _LOG = "silent: ", "log.txt"
 
 
@@ -193,5 +194,5 @@ def judge(status: int, lines: list[str], grown: int) -> str:
         return SILENT
     if status == 0 and not errors:
         return SAME
-    lists_all = any(line.startswith("unfit to train") for line in lines)  # as doctor does
+    lists_all = any(map(_LISTS_ALL.search, lines))
     return LINE if status in (1, 2) and (len(errors) == 1 or (errors and lists_all)) else UNCLEAR
