@@ -58,7 +58,7 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
         recipe = read_recipe(Path(config.launch.config))
         values = {name: value for name, value in recipe.items() if name not in given}
         if values.get("wandb"):
-            raise UserError(f"{config.launch.config}: wandb: only --wandb switches it on, no file")
+            raise UserError(f"{config.launch.config}: wandb: use --wandb, or delete the line")
         config, given = _with_values(config, values), given | recipe.keys()
     config = replace(_in_folder_of_resumed(config), given=given)
     _validate(config)
