@@ -156,6 +156,8 @@ def _shared() -> list[Any]:
 
 def mutate_tensor(tensor: Tensor, dice: Dice) -> Any:
     """Return the tensor with other values, of another type, or of an odd shape."""
+    if tensor.layout != torch.strided or tensor.numel() > 10**6:  # mutated before
+        return odd_value(dice)
     spoilt = tensor.clone(memory_format=torch.contiguous_format)
     if spoilt.numel():
         numbers = [math.nan, math.inf, -1.0, 1e38] if spoilt.is_floating_point() else [-1, 7, 2**40]
@@ -200,7 +202,7 @@ def mutate_values(content: Any, dice: Dice, odd: Callable[[Dice], Any] = odd_val
 
 def mutate_archive(data: bytes, dice: Dice) -> bytes:
     """Return a checkpoint file with changed bytes: in a record whose checksum is right, or anywhere."""
-    if dice.is_calm or dice.random() < 0.4:
+    if dice.is_calm or dice.random() < 0.4 or not zipfile.is_zipfile(io.BytesIO(data)):
         return mutate_bytes(data, dice)
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:
