@@ -5,20 +5,18 @@ from __future__ import annotations
 import io
 import operator
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache, partial
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
-
-annotations_of = cache(partial(get_type_hints, include_extras=True))
 
 _SHOWN = 60  # characters of a value in a message
 _LONGEST = 4096  # text or list in a file
 _LARGEST = 2**53  # whole number in a file; floats count exactly up to here
+_PLAIN = (str, int, float)
 _KINDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -86,19 +84,6 @@ def survive_lost_output() -> None:
             setattr(sys, name, lossy)
 
 
-@contextmanager
-def quiet_pipe() -> Iterator[None]:
-    """End the process without a traceback if nobody reads its output any more (``| head``)."""
-    try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        raise SystemExit(128 + signal.SIGPIPE) from None
-
-
 # -- values of files -----------------------------------------------------------------------
 
 
@@ -108,11 +93,12 @@ def shorten(value: object) -> str:
         return repr(value) if len(value) < _SHOWN else f"{value[:_SHOWN]!r}…"
     if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
         return f"a number of {round(value.bit_length() * 0.30103) + 1} digits"
-    if value is None or isinstance(value, (bool, int, float)):
+    if value is None or isinstance(value, (int, float)):
         return repr(value)
-    is_short = isinstance(value, (list, tuple)) and len(value) < 8
-    if is_short and all(item is None or isinstance(item, (str, int, float)) for item in value):
-        return f"[{', '.join(map(shorten, value))}]"
+    if isinstance(value, (list, tuple)) and len(value) < 8:
+        items = [shorten(item) for item in value if item is None or isinstance(item, _PLAIN)]
+        if len(items) == len(value):
+            return f"[{', '.join(items)}]"
     size = f" of {len(value)}" if isinstance(value, (list, tuple, dict)) else ""
     return f"a {type(value).__name__}{size}"
 
@@ -162,9 +148,11 @@ def typed(value: Any, kind: Any) -> Any:
         return checked
     if origin in (Union, UnionType):
         return None if value is None else typed(value, parts[0])
+    if hasattr(kind, "from_dict"):
+        return kind.from_dict(value)
     if is_dataclass(kind):
-        read: Any = getattr(kind, "from_dict", partial(from_plain, kind))
-        return read(value)
+        a_class: Any = kind
+        return from_plain(a_class, value)
     if origin is tuple:
         fewest, most = (0, _LONGEST) if parts[-1] is ... else (len(parts), len(parts))
         if isinstance(value, (list, tuple)) and fewest <= len(value) <= most:
@@ -177,15 +165,17 @@ def typed(value: Any, kind: Any) -> Any:
             return value
         expected = f"{'value' if parts[1] is object else parts[1].__name__.lower()}s by name"
     else:
-        is_large = (type(value) is int and not -_LARGEST <= value <= _LARGEST) or (
-            type(value) is str and len(value) > _LONGEST
-        )
-        if type(value) is kind and not is_large:
-            return value
-        if kind is float and type(value) is int and not is_large:
-            return float(value)
+        is_large = isinstance(value, str) and len(value) > _LONGEST
+        is_large |= isinstance(value, int) and not -_LARGEST <= value <= _LARGEST
+        if not is_large and (type(value) is kind or (kind, type(value)) == (float, int)):
+            return kind(value)
         expected = _KINDS[kind]
     raise UserError(f"{shorten(value)}; expected {expected}")
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[tuple[Field[Any], ...], dict[str, Any]]:
+    return fields(kind), get_type_hints(kind, include_extras=True)
 
 
 def from_plain(kind: type[Checked], plain: Any, *, is_open: bool = False) -> Checked:
@@ -197,7 +187,7 @@ def from_plain(kind: type[Checked], plain: Any, *, is_open: bool = False) -> Che
     """
     if not isinstance(plain, Mapping):
         raise UserError(f"{shorten(plain)}; expected fields by name")
-    known: Any = fields(kind)  # type: ignore[arg-type]
+    known, types = _fields_of(kind)  # type: ignore[arg-type]  # a class can be hashed
     unknown = [] if is_open else [name for name in plain if name not in {f.name for f in known}]
     if unknown:
         raise UserError(f"{shorten(unknown[0])}: unknown")
@@ -205,7 +195,7 @@ def from_plain(kind: type[Checked], plain: Any, *, is_open: bool = False) -> Che
     for field in known:
         try:
             if field.name in plain:
-                values[field.name] = typed(plain[field.name], annotations_of(kind)[field.name])
+                values[field.name] = typed(plain[field.name], types[field.name])
             elif field.default is MISSING:
                 raise UserError("missing")
         except UserError as error:

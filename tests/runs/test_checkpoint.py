@@ -131,6 +131,19 @@ def test_a_failed_write_leaves_the_old_file(
     assert not [found for found in tmp_path.glob("*.tmp") if found.name != "x.pt.1.tmp"]
 
 
+@pytest.mark.parametrize("name", ["last.pt", "last.1.pt", "last.pt.1.tmp"])
+def test_no_link_is_followed(tmp_path: Path, name: str) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "last.pt"
+    save(path, {"value": 1})
+    save(victim, {"value": 0})
+    before = victim.read_bytes()
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).symlink_to(victim)
+    save(path, {"value": 2}, keep_previous=True)
+    assert victim.read_bytes() == before
+    assert load(path)["value"] == 2 and not path.is_symlink()
+
+
 def test_a_removed_folder_is_not_created_again(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="gone"):
         save(tmp_path / "gone" / "x.pt", {"value": 1})

@@ -205,13 +205,31 @@ def test_a_bar_shows_loss_and_rate_now_and_then(
         assert (tracker._bar.total, tracker._bar.n) == (8, 4)
         clock.now += 0.4
         tracker.step(report(), 5, waited=0.1)
-        assert not tracker._bar.postfix  # reading a loss waits for a GPU: twice a second at most
+        assert not tracker._bar.postfix  # twice a second at most
         clock.now += 0.1
         tracker.step(report(), 6, waited=0.25)
         assert tracker._bar.n == 6
         assert tracker._bar.desc == "epoch 2/2: "
         assert tracker._bar.postfix == "loss 1.5000, rate 1.00e-02, 12.0 images/s, data 50%"
     assert capsys.readouterr().out == ""
+
+
+def test_a_bar_on_a_gpu_is_of_the_steps_that_it_has_done(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two steps ago: the loss of the last one would have to be waited for."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with open_tracker(tmp_path) as tracker:
+        tracker._guard._delay = 2
+        tracker.begin_epoch(make_state())
+        for step in range(1, 5):
+            clock.now += 1.0
+            losses = torch.tensor([float(step), 0.0, 0.0])
+            tracker.step(replace(report(), losses=losses), step, waited=0.0)
+            assert bool(tracker._bar.postfix) == (step > 2)
+        assert tracker._bar.postfix == "loss 2.0000, rate 1.00e-02, 1.5 images/s, data 0%"
+        tracker.end_training()
+        assert tracker.images_per_second == 3.0
 
 
 def test_a_profile_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

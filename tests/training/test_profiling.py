@@ -36,6 +36,14 @@ def profile(tmp_path: Path) -> Any:
     profile.close()
 
 
+def test_the_trace_is_not_written_through_a_link(profile: Profile, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("untouched")
+    (tmp_path / "profile.json").symlink_to(tmp_path / "victim")
+    finish(profile, [], lambda path: Path(path).write_text("{}"))
+    assert (tmp_path / "victim").read_text() == "untouched"
+    assert profile.path.read_text() == "{}" and not profile.path.is_symlink()
+
+
 def test_the_parts_of_a_step_add_up(profile: Profile) -> None:
     lines = finish(
         profile,

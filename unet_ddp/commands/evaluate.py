@@ -145,7 +145,7 @@ def find_job(config: EvaluateConfig) -> Job:
         pairs=pairs,
         images=config.images,
         resize_masks=resizes_masks(content),
-        threshold=config.threshold or (model.threshold if labels.num_classes == 2 else None),
+        threshold=config.threshold or model.threshold,
         output=output,
     )
 

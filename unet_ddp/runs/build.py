@@ -13,6 +13,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.device import describe_untried
 from unet_ddp.distributed.join import launch_name
 from unet_ddp.distributed.world import World
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
@@ -180,7 +181,7 @@ def describe_model(
 def describe_run(
     config: TrainConfig, model: Model, state: TrainState, loaders: Loaders, world: World
 ) -> list[str]:
-    """Return two lines for the user: the network and the run."""
+    """Return lines for the user: the network, the run, and a device that was never tried."""
     options = config.optimization
     count = sum(parameter.numel() for parameter in state.network.parameters())
     images = loaders.sampler.per_step * world.size
@@ -191,4 +192,5 @@ def describe_run(
         f"({options.batch_size} on each of {world.size} process(es){each}), {world.device.type}, "
         f"{str(model.precision.dtype).removeprefix('torch.')}, "
         f"{count_workers(world, config.launch.workers)} reading process(es) each",
+        *describe_untried(world.device),
     ]

@@ -31,8 +31,9 @@ from unet_ddp.runs.checkpoint import (
     previous,
     save,
 )
-from unet_ddp.runs.resume import Resumed, SavedRun
-from unet_ddp.runs.weights import Description, describe, read_model
+from unet_ddp.runs.description import Description, SavedRun, describe
+from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.weights import read_model
 from unet_ddp.training.state import TrainState
 
 _RUN_FILES = (

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -17,9 +17,9 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import Limit, UserError, shorten, typed
+from unet_ddp.errors import UserError, shorten, typed
 from unet_ddp.runs.checkpoint import Content
-from unet_ddp.runs.weights import Best, SavedModel, check_weights
+from unet_ddp.runs.weights import SavedModel, check_weights
 from unet_ddp.training.batch_size import BatchSizeProbe, find_batch_size
 from unet_ddp.training.state import TrainState
 
@@ -33,45 +33,6 @@ _PLACES = {
     "checkpoints", "exp_name", "load", "images", "masks", "list", "val_images", "val_masks",
     "wandb", "batch_size", "images_per_step",
 }  # fmt: skip
-
-
-_Count = Annotated[int, Limit(at_least=0)]
-_Positive = Annotated[float, Limit(above=0, at_most=1e38)]
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where a run is; see `TrainState`."""
-
-    epoch: _Count
-    step: _Count
-    sums: tuple[float, float, float]
-
-
-@dataclass(frozen=True)
-class Scaler:
-    """The state of torch's GradScaler."""
-
-    scale: _Positive
-    growth_factor: _Positive
-    backoff_factor: _Positive
-    growth_interval: _Count
-    _growth_tracker: _Count
-
-
-@dataclass(frozen=True, kw_only=True)
-class SavedRun:
-    """What a checkpoint says about its run, beside its network."""
-
-    position: Position
-    best: Best
-    config: dict[str, object]
-    names: str
-    images_per_step: Annotated[int, Limit(1, 2**20)]
-    optimizer: dict[str, object]
-    model: dict[str, Tensor]
-    ema_steps: _Count = 0
-    scaler: Scaler | None = None
 
 
 @dataclass(frozen=True)
@@ -240,10 +201,11 @@ def _name_moments(
     optimizer: Mapping[str, object], state: TrainState, source: Path
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return AdamW's saved tensors by name, and tensors of the shapes that they must have."""
-    found, wanted = {}, {}
+    found: dict[str, Tensor] = {}
+    wanted: dict[str, Tensor] = {}
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
     try:
-        for k, saved in typed(optimizer.get("state"), dict[int, dict]).items():
+        for k, saved in typed(optimizer.get("state"), dict[int, object]).items():
             if not 0 <= k < len(parameters):
                 raise UserError(f"{k}; the network has {len(parameters)} parameters")
             tensors = typed(saved, dict[str, Tensor])

@@ -22,7 +22,7 @@ from unet_ddp.training.profiling import Profile
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport
 
-_REFRESH = 0.5  # seconds between readings of the loss, each a host sync
+_REFRESH = 0.5  # seconds between the bar's figures
 
 
 def console(world: World) -> Callable[[str], None]:
@@ -51,7 +51,11 @@ class Tracker:
     ) -> None:
         self._log = console(world)
         self._guard = FiniteGuard(
-            world, data.split.training, most=config.launch.max_bad_steps, log=self._log
+            world,
+            data.split.training,
+            most=config.launch.max_bad_steps,
+            log=self._log,
+            has_scaler=state.precision.scaler.is_enabled(),
         )
         self._epochs, self._device = config.optimization.epochs, world.device
         self._class_names = data.labels.class_names
@@ -115,12 +119,11 @@ class Tracker:
         self._guard.check(report, done)
         self.log(self._profile.step() if self._profile else [])
         self._last = time.perf_counter()
-        if self._bar.disable or self._last - self._refreshed < _REFRESH:
+        if self._bar.disable or self._last - self._refreshed < _REFRESH or not self._done:
             return
-        loss = report.losses[0].item()  # host sync: a GPU has done its steps after it
-        self._refreshed = self._last = time.perf_counter()
+        self._refreshed = self._last
         self._bar.set_postfix_str(
-            f"loss {loss:.4f}, rate {report.learning_rate:.2e}, "
+            f"loss {self._guard.loss:.4f}, rate {report.learning_rate:.2e}, "
             f"{self.images_per_second:.1f} images/s, data {self.data_wait:.0%}"
         )
 
@@ -141,9 +144,14 @@ class Tracker:
         return max(self._last - self._began, 1e-9)
 
     @property
+    def _done(self) -> int:
+        """Steps of this epoch that the device has done: of a GPU, those that are judged."""
+        return self._steps - self._guard.pending
+
+    @property
     def images_per_second(self) -> float:
         """Training images per second of this epoch, over all ranks."""
-        return self._steps * self._images_per_step / self._training
+        return self._done * self._images_per_step / self._training
 
     @property
     def data_wait(self) -> float:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from unet_ddp.data.labels import Colour, Labels
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import Limit, UserError, from_plain, shorten, typed
+from unet_ddp.errors import Limit, UserError, typed
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.runs.checkpoint import FORMAT, Content, find_not_finite, load
+from unet_ddp.runs.description import Description, describe
 
 _PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile
 _LEVELS = ("model", "state_dict", "model_state_dict", "ema")  # where programs keep the weights
@@ -37,61 +38,6 @@ class SavedModel:
     threshold: float | None = None
     """Of two classes, the second is predicted where its probability is at least this; None for the
     most probable class."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Best:
-    """The best epoch of a run, from 0, and its validation Dice."""
-
-    score: Annotated[float, Limit(at_most=1)]
-    epoch: Annotated[int, Limit(at_least=0)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Description:
-    """What a checkpoint of ours says about its network."""
-
-    architecture: Architecture
-    labels: Labels
-    preprocessing: Preprocessing
-    model: dict[str, Tensor]
-    ema: dict[str, Tensor] | None = None
-    threshold: Annotated[float, Limit(above=0, below=1)] | None = None
-    best: Best | None = None
-    config: dict[str, object] | None = None
-    names: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse parts of different networks."""
-        for name, own, other in (
-            ("classes", self.architecture.num_classes, self.labels.num_classes),
-            ("channels", self.architecture.channels, self.preprocessing.channels),
-        ):
-            if own != other:
-                raise UserError(
-                    f"architecture: {own} {name}; labels and preprocessing have {other}"
-                )
-        if self.threshold is not None and self.labels.num_classes != 2:
-            raise UserError(f"threshold: {self.threshold}; expected for two classes only")
-
-
-Described = TypeVar("Described", bound=Description)
-
-
-def describe(kind: type[Described], path: Path, content: Content) -> Described:
-    """Return what `content` says, each value checked.
-
-    Raises:
-        UserError: a value that no run writes, by its name in the file.
-    """
-    try:
-        return from_plain(kind, content, is_open=True)
-    except UserError as error:
-        version = shorten(content.get("unet_ddp"))
-        raise UserError(
-            f"{path}: {error}; the file is damaged, or written by another version of unet_ddp "
-            f"({version}): use that one"
-        ) from None
 
 
 def read_model(path: Path) -> SavedModel:
@@ -128,7 +74,7 @@ def read_model(path: Path) -> SavedModel:
         raise UserError(f"{path}: {error}; fix it in the program that wrote the file") from None
 
 
-def _ours(path: Path, content: Mapping[str, Any]) -> SavedModel:
+def _ours(path: Path, content: Content) -> SavedModel:
     about = describe(Description, path, content)
     state = strip_prefixes(about.ema or about.model)[0]
     return SavedModel(

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from unet_ddp.files import replacing
+
 _SKIPPED, _STEPS = 3, 10
 # The parts of a step: the regions that the step and the prefetcher mark.
 _PARTS = ("data wait", "host to device", "forward", "loss", "backward", "step")
@@ -71,7 +73,8 @@ class Profile:
             lines.append(f"  {name:<16}{milliseconds:>9.2f} ms {share:>7.1%}")
         lines[-1] += "  (part of forward, loss and backward)"
         try:
-            profiler.export_chrome_trace(str(self.path))
+            with replacing(self.path) as temporary:
+                profiler.export_chrome_trace(str(temporary))
             lines.append(f"trace: {self.path}; open it in ui.perfetto.dev")
         except (OSError, RuntimeError) as error:
             lines.append(f"warning: {self.path}: can't be written: {error}")
