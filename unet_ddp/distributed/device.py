@@ -30,7 +30,7 @@ def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.
         raise UserError("--device cuda: torch sees no GPU on this machine; use --device cpu")
     count = torch.cuda.device_count()
     is_torchrun = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # its processes see all the same
-    if count == 1 and "CUDA_VISIBLE_DEVICES" in os.environ and not is_torchrun:
+    if count == 1 and os.environ.get("CUDA_VISIBLE_DEVICES") and not is_torchrun:
         return torch.device("cuda", 0)  # srun and mpirun can show each process its own alone
     if local_size > count:  # every process finds this, so that the main one can say it
         raise UserError(

@@ -129,7 +129,7 @@ def build_state(
         steps,
         options.seed * world.size + world.rank,
         WeightAverage(network, options.ema) if options.ema else None,
-        compile_network(replica, world.device) if options.compile else None,
+        compile_network(replica, world.device, processes=world.size) if options.compile else None,
         sums=torch.zeros(3, dtype=torch.float64, device=world.device),
     )
     resumed.restore(state)
@@ -186,11 +186,17 @@ def describe_run(
     count = sum(parameter.numel() for parameter in state.network.parameters())
     images = loaders.sampler.per_step * world.size
     each = f", {options.accumulate} times" if options.accumulate > 1 else ""
+    notes = describe_untried(world.device)
+    if options.compile and world.size > 1 and world.device.type == "cuda":
+        notes.append(
+            "warning: --compile on several GPUs: torch's batch norm over GPUs interrupts the compiled "
+            "code at each layer, which was never tried; what does not compile runs as it is"
+        )
     return [
         f"network: {model.architecture}; {count / 1e6:.1f} million parameters",
         f"run: {config.folder}; {options.epochs} epochs of {state.steps_per_epoch} steps of {images} images "
         f"({options.batch_size} on each of {world.size} process(es){each}), {world.device.type}, "
         f"{str(model.precision.dtype).removeprefix('torch.')}, "
         f"{count_workers(world, config.launch.workers)} reading process(es) each",
-        *describe_untried(world.device),
+        *notes,
     ]
