@@ -160,10 +160,10 @@ def mutate_tensor(tensor: Tensor, dice: Dice) -> Any:
         return odd_value(dice)
     spoilt = tensor.clone(memory_format=torch.contiguous_format)
     if spoilt.numel():
-        numbers = [math.nan, math.inf, -1.0, 1e38] if spoilt.is_floating_point() else [-1, 7, 2**40]
+        numbers = [math.nan, math.inf, -1.0, 6e4] if spoilt.is_floating_point() else [-1, 7, 100]
         spoilt.view(-1)[dice.randrange(spoilt.numel())] = dice.choice(numbers)
     made: tuple[Callable[[], Any], ...] = (
-        lambda: spoilt, lambda: spoilt, lambda: spoilt, lambda: -tensor, lambda: tensor.double(),
+        lambda: spoilt, lambda: spoilt, lambda: spoilt, lambda: tensor * -1, lambda: tensor.double(),
         lambda: tensor.to(torch.complex64), lambda: tensor.to(torch.int8), lambda: tensor.half(),
         lambda: tensor.reshape(-1), lambda: tensor[None], lambda: tensor.reshape(-1)[:0], lambda: torch.empty(0),
         lambda: torch.zeros(()).expand(tensor.shape), lambda: tensor.to_sparse(),
