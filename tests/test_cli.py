@@ -456,9 +456,7 @@ def test_no_file_switches_tracking_on_or_says_where_to_write(tmp_path: Path) -> 
     assert config.run == RunConfig() and config.optimization.epochs == 3
     recipe = tmp_path / "r.yaml"
     recipe.write_text("wandb: true")
-    assert refusal("--config", str(recipe)) == (
-        f"{recipe}: wandb: only --wandb switches it on, no file"
-    )
+    assert refusal("--config", str(recipe)) == (f"{recipe}: wandb: use --wandb, or delete the line")
     recipe.write_text("wandb: false")
     assert not parse_train(["--config", str(recipe)]).run.wandb
 

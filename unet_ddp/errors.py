@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 
@@ -67,16 +65,3 @@ def survive_lost_output() -> None:
                 write_through=stream.write_through,
             )
             setattr(sys, name, lossy)
-
-
-@contextmanager
-def quiet_pipe() -> Iterator[None]:
-    """End the process without a traceback if nobody reads its output any more (``| head``)."""
-    try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        raise SystemExit(128 + signal.SIGPIPE) from None

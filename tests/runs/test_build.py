@@ -267,6 +267,10 @@ def test_the_lines_about_a_run() -> None:
         f"run: {Path('here/one')}; 3 epochs of 3 steps of 4 images (2 on each of 2 process(es)), "
         "cpu, float32, 0 reading process(es) each",
     ]
+    compiled = replace(config, optimization=replace(config.optimization, compile=True))
+    gpus = World(size=2, device=torch.device("cuda"))
+    assert "--compile on several GPUs: " in describe_run(compiled, model, state, loaders, gpus)[2]
+    assert len(describe_run(compiled, model, state, loaders, WORLD)) == 2
     for accumulate, start in ((2, "1 steps of 4"), (3, "1 steps of 6")):
         config = with_options(accumulate=accumulate)
         model, loaders, state = build_run(config)

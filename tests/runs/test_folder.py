@@ -338,6 +338,9 @@ def test_the_files_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             if (epoch, step) in ((2, 0), (4, 0)):
                 every = [(f"epoch_000{epoch}.pt", False)]
             assert order == [*best, *every, ("last.pt", True)]
+    with open_folder(tmp_path / "same") as folder:
+        files = folder._compose_files(state, is_best=True)
+    assert files["best.pt"]["model"] is files["last.pt"]["ema"]  # copied once
     best_content, last = (checkpoint.load(tmp_path / name) for name in ("best.pt", "last.pt"))
     kept = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
     assert best_content.keys() == {*kept, "format", "model", "best", "threshold"}

@@ -13,6 +13,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.device import describe_untried
 from unet_ddp.distributed.join import launch_name
 from unet_ddp.distributed.world import World
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
@@ -128,7 +129,7 @@ def build_state(
         steps,
         options.seed * world.size + world.rank,
         WeightAverage(network, options.ema) if options.ema else None,
-        compile_network(replica, world.device) if options.compile else None,
+        compile_network(replica, world.device, processes=world.size) if options.compile else None,
         sums=torch.zeros(3, dtype=torch.float64, device=world.device),
     )
     if resumed.content is not None:
@@ -178,15 +179,22 @@ def describe_model(
 def describe_run(
     config: TrainConfig, model: Model, state: TrainState, loaders: Loaders, world: World
 ) -> list[str]:
-    """Return two lines for the user: the network and the run."""
+    """Return lines for the user: the network, the run, and a device that was never tried."""
     options = config.optimization
     count = sum(parameter.numel() for parameter in state.network.parameters())
     images = loaders.sampler.per_step * world.size
     each = f", {options.accumulate} times" if options.accumulate > 1 else ""
+    notes = describe_untried(world.device)
+    if options.compile and world.size > 1 and world.device.type == "cuda":
+        notes.append(
+            "warning: --compile on several GPUs: torch's batch norm over GPUs interrupts the compiled "
+            "code at each layer, which was never tried; what does not compile runs as it is"
+        )
     return [
         f"network: {model.architecture}; {count / 1e6:.1f} million parameters",
         f"run: {config.folder}; {options.epochs} epochs of {state.steps_per_epoch} steps of {images} images "
         f"({options.batch_size} on each of {world.size} process(es){each}), {world.device.type}, "
         f"{str(model.precision.dtype).removeprefix('torch.')}, "
         f"{count_workers(world, config.launch.workers)} reading process(es) each",
+        *notes,
     ]

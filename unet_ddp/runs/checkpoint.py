@@ -146,14 +146,17 @@ def find_not_finite(content: Any, name: str = "") -> str | None:
 def copy_to_host(content: Any) -> Any:
     """Return a copy of `content` in host memory, which later steps do not change.
 
-    A tensor that occurs twice is copied once.
+    A tensor that occurs twice is copied once, and a GPU is waited for once.
     """
     copies: dict[int, Tensor] = {}
+    has_gpu = False
 
     def copy(item: Any) -> Any:
+        nonlocal has_gpu
         if isinstance(item, Tensor):
             if id(item) not in copies:
-                copies[id(item)] = item.detach().to("cpu", copy=True)
+                has_gpu |= item.is_cuda
+                copies[id(item)] = item.detach().to("cpu", copy=True, non_blocking=True)
             return copies[id(item)]
         if isinstance(item, dict):
             return {key: copy(value) for key, value in item.items()}
@@ -161,4 +164,7 @@ def copy_to_host(content: Any) -> Any:
             return type(item)(map(copy, item))
         return item
 
-    return copy(content)
+    copied = copy(content)
+    if has_gpu:
+        torch.cuda.synchronize()
+    return copied

@@ -258,7 +258,7 @@ class RunFolder:
         if is_best:
             files["best.pt"] = {
                 **{name: self._about[name] for name in _ABOUT_BEST},
-                "model": state.validation_network.state_dict(),
+                "model": last["ema"] or last["model"],  # the same tensors: copied once
                 "best": last["best"],
                 "threshold": state.threshold,
             }
