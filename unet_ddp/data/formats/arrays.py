@@ -131,7 +131,7 @@ def open_tiff(path: Path) -> Any:
     import tifffile
 
     refuse_special(path)
-    decoders = tifffile.TIFF.DECOMPRESSORS
+    decoders: Any = tifffile.TIFF.DECOMPRESSORS
     for kind, new in _INFLATERS.items():
         if kind in decoders and decoders[kind].__module__ == "tifffile._imagecodecs":
             decoders._codecs[kind] = partial(_inflate, new)

@@ -26,8 +26,8 @@ Codes = NDArray[np.uint8] | NDArray[np.int32]
 TIFFS = frozenset({".tif", ".tiff"})
 SUFFIXES = TIFFS | {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".npy"}
 DTYPES = ("uint8", "uint16", "int16", "float32")
-MOST_BYTES = 1 << 29
-"""Of pixels that are decoded at a time from a small file; of 8-bit colour Pillow's own limit."""
+MOST_BYTES = 1 << 28
+"""Of the pixels of a small file. Of 8-bit colour that is 89 million: what Pillow warns of."""
 _MOST_RATIO = 32  # of pixels to file, in larger ones: real images have up to about 20
 
 _REASONS = {

@@ -86,9 +86,10 @@ def read_thumbnail(path: Path, size: int) -> NDArray[np.float32]:
     with open_image(path) as image:
         image.draft(image.mode, (8 * size, 8 * size))  # JPEG: an eighth, in a quarter of the time
         image.load()
-        grey = image.convert("RGB").convert("F") if image.mode not in _GREY else image.convert("F")
-        small = (ImageOps.exif_transpose(grey) or grey).resize((size, size), Image.Resampling.BOX)
-        return np.asarray(small, np.float32)
+        known = image if image.mode in _GREY | {"RGB"} else image.convert("RGB")
+        grey = known.convert("F")
+        ImageOps.exif_transpose(grey, in_place=True)
+        return np.asarray(grey.resize((size, size), Image.Resampling.BOX), np.float32)
 
 
 def read_image(path: Path, wanted: ImageFormat, scale: float) -> tuple[Pixels, tuple[int, int]]:
