@@ -68,11 +68,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def refuse_special(path: Path) -> None:
-    """Raise a UserError if `path` is a pipe, socket or device, which may wait or go on for ever.
-
-    Raises:
-        OSError: it can't be looked at.
-    """
+    """Raise a UserError if `path` is a pipe, socket or device, which may wait or go on for ever."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UserError(f"{path}: is a pipe, socket or device, not a file; remove it")

@@ -30,13 +30,12 @@ MOST_BYTES = 1 << 28
 """Of the pixels of a small file. Of 8-bit colour that is 89 million: what Pillow warns of."""
 _MOST_RATIO = 32  # of pixels to file, in larger ones: real images have up to about 20
 
+_NO_MEMORY = "not enough memory to read it; use fewer --workers, or cut it into tiles"
 _REASONS = {
     FileNotFoundError: "not found",
     PermissionError: "no permission to read it",
     IsADirectoryError: "is a folder, not an image; rename or remove it",
-    MemoryError: (
-        _NO_MEMORY := "not enough memory to read it; use fewer --workers, or cut it into tiles"
-    ),
+    MemoryError: _NO_MEMORY,
     Image.DecompressionBombError: "too large to open safely; cut it into tiles",
 }
 
@@ -107,10 +106,7 @@ def refuse_bomb(path: Path, width: int, height: int, *, pixel_bytes: int) -> Non
 
 @contextmanager
 def as_user_error(path: Path) -> Iterator[None]:
-    """Turn any error of reading `path` into a UserError of one line that names it.
-
-    What is no file or folder is refused first.
-    """
+    """Turn any error of reading `path` into a UserError of one line; refuse pipes and devices."""
     try:
         refuse_special(path)
         yield
@@ -129,9 +125,7 @@ def _explain(error: Exception, path: Path) -> str:
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, OSError) and error.strerror:  # the system's, not a decoder's
             return f"can't be read ({error.strerror})"
-        if (
-            "out of memory" in reason or "Insufficient memory" in reason
-        ):  # as Pillow and OpenCV say it
+        if "out of memory" in reason or "Insufficient memory" in reason:  # Pillow, OpenCV
             return _NO_MEMORY
         if "imagecodecs" in reason:
             return "its compression needs 'pip install imagecodecs'; or save it uncompressed"
