@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,16 +15,22 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.formats.header import Pixels
-from unet_ddp.distributed.device import free_memory, pick_device, total_memory
+from unet_ddp.distributed.device import (
+    free_memory,
+    is_out_of_memory,
+    pick_device,
+    total_memory,
+)
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.backends import LoadedModel, open_model
 from unet_ddp.prediction.prediction import Band, Prediction, Scores, reduce_logits
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
+from unet_ddp.prediction.streaming import ArrayReader
 from unet_ddp.prediction.tiling import Tiling, blend
 from unet_ddp.prediction.tta import KINDS, mean_logits
 
 TILE, OVERLAP = 1024, 0.25
-_FREE_SHARE = 0.5  # of the free memory, that predicting an image whole may take
+_FREE_SHARE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take
 _TOTAL_SHARE = 1 / 8  # of all memory, that `logits` may take: there may be several processes
 
 
@@ -68,6 +75,7 @@ class Predictor:
         self.threshold = self._pick_threshold(threshold)
         self.concurrency = 1
         """Number of threads that predict images at the same time and share the memory."""
+        self._too_large: set[tuple[int, int]] = set()  # sizes of images that ran out of memory
         self.stride = max(model.backend.stride for model in models)
         self.tiling = Tiling(tile or TILE, overlap, self.stride)
 
@@ -132,10 +140,21 @@ class Predictor:
         """Return whether a scaled image (height, width) is predicted whole."""
         if self.tile is not None:
             return max(input_size) <= self.tiling.window
+        if input_size in self._too_large:
+            return False
         if max(input_size) <= TILE:
             return True
+        if self.device.type == "cuda":
+            return self._bytes_for(input_size) <= _FREE_SHARE * total_memory(self.device)
         needed = self._bytes_for(input_size) * self.concurrency
         return needed < _FREE_SHARE * free_memory(self.device)
+
+    def most_at_once(self, input_size: tuple[int, int]) -> int:
+        """Return how many images of a size a GPU takes at once: by all memory, as the free varies."""
+        if self.device.type != "cuda":
+            return sys.maxsize
+        most = _FREE_SHARE * total_memory(self.device) / self._bytes_for(input_size)
+        return max(1, int(most))
 
     def _bytes_for(self, input_size: tuple[int, int]) -> int:
         """Return the bytes at the networks' widest point for an image seen whole."""
@@ -145,18 +164,55 @@ class Predictor:
         """Return the prediction for an opened image, with its class ids if it is in windows."""
         if self.fits(source.input_size):
             return self.predict_batch([source.read()], [source.size])[0]
+        return self._predict_tiled(source)
+
+    def _predict_tiled(self, source: SourceImage) -> Prediction:
+        """Return the prediction for an image in windows, with its class ids.
+
+        Raises:
+            UserError: a window does not fit into the memory.
+        """
         prediction = self._prediction(_TiledScores(self, source), source.input_size, source.size)
-        _ = prediction.ids
+        try:
+            _ = prediction.ids
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise UserError(
+                f"out of memory even in windows of {self.tiling.window} pixels; use a smaller "
+                "--tile, or --device cpu"
+            ) from None
         return prediction
 
     def predict_batch(
         self, images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]
     ) -> list[Prediction]:
-        """Return predictions of these (height, width) for images scaled to one size already."""
-        return [
-            self._prediction([(0, scores)], (scores.shape[1], scores.shape[2]), size)
-            for scores, size in zip(self.scores(images), sizes, strict=True)
-        ]
+        """Return predictions of these (height, width) for images scaled to one size already.
+
+        Out of memory, the batch is halved, and a single image is seen in windows.
+        """
+        scores = self._scores_if_they_fit(images)
+        if scores is not None:
+            return [
+                self._prediction([(0, each)], (each.shape[1], each.shape[2]), size)
+                for each, size in zip(scores, sizes, strict=True)
+            ]
+        if len(images) == 1:
+            source = SourceImage(ArrayReader(images[0]), sizes[0])
+            self._too_large.add(source.input_size)
+            return [self._predict_tiled(source)]
+        half = len(images) // 2
+        first = self.predict_batch(images[:half], sizes[:half])
+        return first + self.predict_batch(images[half:], sizes[half:])
+
+    def _scores_if_they_fit(self, images: Sequence[Pixels]) -> Scores | None:
+        try:
+            return self.scores(images)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        torch.cuda.empty_cache()  # not in the handler: the error's frames hold the tensors
+        return None
 
     def _prediction(
         self, scores: Iterable[Band], input_size: tuple[int, int], size: tuple[int, int]
