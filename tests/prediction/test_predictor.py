@@ -251,7 +251,9 @@ def test_logits_of_what_exceeds_a_share_of_all_memory_are_blended(
     for image, logits in zip(images, found, strict=True):
         bands = blend(
             lambda top, bottom, image=image: image.numpy()[top:bottom],
-            lambda window: predictor.models[0].backend(torch.from_numpy(window)[None])[0].numpy(),
+            lambda windows: (
+                predictor.models[0].backend(torch.from_numpy(np.stack(windows))).numpy()
+            ),
             (50, 90),
             Tiling(48, 0.5, 16),
         )

@@ -32,6 +32,7 @@ from unet_ddp.prediction.tta import KINDS, mean_logits
 TILE, OVERLAP = 1024, 0.25
 _FREE_SHARE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take
 _TOTAL_SHARE = 1 / 8  # of all memory, that `logits` may take: there may be several processes
+_WINDOWS = 8  # seen at once on a GPU; on a CPU one at a time is fastest
 
 
 class Predictor:
@@ -189,30 +190,22 @@ class Predictor:
     ) -> list[Prediction]:
         """Return predictions of these (height, width) for images scaled to one size already.
 
-        Out of memory, the batch is halved, and a single image is seen in windows.
+        Images of which not even one fits into the memory are seen in windows.
         """
-        scores = self._scores_if_they_fit(images)
-        if scores is not None:
-            return [
-                self._prediction([(0, each)], (each.shape[1], each.shape[2]), size)
-                for each, size in zip(scores, sizes, strict=True)
-            ]
-        if len(images) == 1:
-            source = SourceImage(ArrayReader(images[0]), sizes[0])
-            self._too_large.add(source.input_size)
-            return [self._predict_tiled(source)]
-        half = len(images) // 2
-        first = self.predict_batch(images[:half], sizes[:half])
-        return first + self.predict_batch(images[half:], sizes[half:])
-
-    def _scores_if_they_fit(self, images: Sequence[Pixels]) -> Scores | None:
         try:
-            return self.scores(images)
+            return [
+                self._prediction([(0, scores)], (scores.shape[1], scores.shape[2]), size)
+                for scores, size in zip(self.scores(images), sizes, strict=True)
+            ]
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        torch.cuda.empty_cache()  # not in the handler: the error's frames hold the tensors
-        return None
+        height, width, _ = images[0].shape
+        self._too_large.add((height, width))
+        return [
+            self._predict_tiled(SourceImage(ArrayReader(pixels), size))
+            for pixels, size in zip(images, sizes, strict=True)
+        ]
 
     def _prediction(
         self, scores: Iterable[Band], input_size: tuple[int, int], size: tuple[int, int]
@@ -222,10 +215,20 @@ class Predictor:
         )
 
     def scores(self, images: Sequence[Pixels]) -> Scores:
-        """Return the scores (N, C, H, W) of N images (H, W, C) at the network's scale."""
-        logits = self._mean_logits(torch.from_numpy(np.stack(images)))  # (N, num_classes, H, W)
-        scores: Scores = reduce_logits(logits).cpu().contiguous().numpy()
-        return scores
+        """Return the scores (N, C, H, W) of N images (H, W, C) at the network's scale.
+
+        Out of memory, the batch is halved.
+        """
+        try:
+            logits = self._mean_logits(torch.from_numpy(np.stack(images)))  # (N, classes, H, W)
+            scores: Scores = reduce_logits(logits).cpu().contiguous().numpy()
+            return scores
+        except RuntimeError as error:
+            if len(images) == 1 or not is_out_of_memory(error):
+                raise
+        torch.cuda.empty_cache()  # not in the handler: the error's frames hold tensors
+        half = len(images) // 2
+        return np.concatenate([self.scores(images[:half]), self.scores(images[half:])])
 
     @torch.inference_mode()
     def logits(self, images: Tensor) -> Tensor:
@@ -244,7 +247,7 @@ class Predictor:
         """Return the logits (num_classes, H, W) of an image (H, W, C), seen in windows."""
         bands = blend(
             lambda top, bottom: image[top:bottom],
-            lambda window: self._mean_logits(torch.from_numpy(np.stack([window])))[0].cpu().numpy(),
+            lambda windows: self._mean_logits(torch.from_numpy(np.stack(windows))).cpu().numpy(),
             (image.shape[0], image.shape[1]),
             Tiling(TILE, OVERLAP, self.stride),
         )
@@ -269,14 +272,10 @@ class _TiledScores:
             self._source = None
             source = source or self.predictor.open(self.path)
         assert source is not None
-        predictor = self.predictor
+        tiling, scores = self.predictor.tiling, self.predictor.scores
+        at_once = 1 if self.predictor.device.type == "cpu" else _WINDOWS
         with closing(source.reader) as reader:
-            yield from blend(
-                reader.read,
-                lambda window: predictor.scores([window])[0],
-                source.input_size,
-                predictor.tiling,
-            )
+            yield from blend(reader.read, scores, source.input_size, tiling, at_once=at_once)
 
 
 def _check_match(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:
