@@ -143,15 +143,12 @@ def build_image(samples: Samples, folder: Path, dice: Dice, *, kind: str) -> Cas
     path = _write(folder / valid.name, lambda: mutate_image(valid.read_bytes(), dice), dice)
     if dice.random() < 0.4:
         return _check_pairs(samples, folder, [(path, samples.mask(0))], kind=kind)
-    size = valid.stat().st_size // 2
+    whole = valid.read_bytes()
 
     def find_invalid() -> str:
-        return (
-            "half of the image is missing"
-            if valid.read_bytes().startswith(path.read_bytes()[:size])
-            and path.stat().st_size < size
-            else ""
-        )
+        data = path.read_bytes()
+        is_cut = len(data) < len(whole) / 2 and whole.startswith(data)
+        return "most of the image is missing" if is_cut else ""
 
     argv = [str(path), "--model", str(samples.model(kind)), "-o", "a.png", "--device", "cpu"]
     return Case(predict.main, argv, find_invalid)
@@ -246,7 +243,7 @@ def build_cache(samples: Samples, folder: Path, dice: Dice) -> Case:
     """Mutate a file of the cache, and train with it or let doctor use it."""
     shutil.copytree(samples.cache, folder / "cache")
     scans = sorted((folder / "cache").rglob("scan-*.json"))
-    pixels = sorted(path for path in (folder / "cache").rglob("samples/*"))
+    pixels = sorted((folder / "cache").rglob("samples/*"), key=Path.read_bytes)
     path = dice.choice(scans if dice.random() < 0.6 else pixels)
     valid = path.read_bytes()
     path.unlink()
