@@ -18,7 +18,7 @@ import torch
 from tests.tiny import make_data, make_state
 from unet_ddp.config import LaunchConfig, OptimizationConfig, RunConfig, TrainConfig
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError
+from unet_ddp.errors import RunError, UserError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
 from unet_ddp.runs.tracking import Tracker, console
@@ -168,8 +168,9 @@ def test_the_line_says_what_validation_found(
 
 
 def test_other_ranks_are_silent_and_judge_their_steps_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(World, "on_main", lambda *_: None)  # as on all ranks but the main one
     state = make_state()
     state.step = 4
     with open_tracker(tmp_path, world=World(1, 2), max_bad_steps=2, profile=True) as tracker:
@@ -340,3 +341,20 @@ def test_tensorboard_has_the_floats(tmp_path: Path) -> None:
     found = EventAccumulator(str(tmp_path)).Reload()
     assert found.Tags()["scalars"] == ["loss"]
     assert [(event.step, event.value) for event in found.Scalars("loss")] == [(4, 0.5), (8, 0.75)]
+
+
+@pytest.mark.parametrize("step", ["", "²", "9" * 5000, "4.5", "11", "x"])
+def test_a_resumed_run_drops_rows_of_no_step_of_its_own(tmp_path: Path, step: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text(f"step,loss\n10,1.5\n{step},2.5\n", encoding="utf-8")
+    CsvWriter(path, after=10)
+    assert path.read_text(encoding="utf-8").split() == ["step,loss", "10,1.5"]
+
+
+@pytest.mark.parametrize("data", [b"step\n\xff", b"step\n1,2\n", b"step\n" + b"x" * 200_000])
+def test_a_corrupt_metrics_file_is_named_and_kept(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"metrics.csv: corrupt"):
+        CsvWriter(path, after=10)
+    assert path.read_bytes() == data

@@ -16,7 +16,7 @@ from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line
 from unet_ddp.metrics.scores import Validation
-from unet_ddp.runs.writers import open_writers, score_columns
+from unet_ddp.runs.writers import Writer, open_writers, score_columns
 from unet_ddp.training.guard import FiniteGuard
 from unet_ddp.training.profiling import Profile
 from unet_ddp.training.state import TrainState
@@ -62,7 +62,8 @@ class Tracker:
         self._images_per_step = loaders.sampler.per_step * world.size
         self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
         self._began = self._refreshed = self._last = time.perf_counter()
-        self._writers = open_writers(config, state, loaders) if world.is_main else []
+        self._writers: list[Writer] = []
+        world.on_main(lambda: self._writers.extend(open_writers(config, state, loaders)))
         profiles = world.is_main and config.launch.profile
         self._profile = Profile(config.folder, world.device) if profiles else None
         self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough

@@ -61,12 +61,43 @@ def score_columns(validation: Validation | None, names: list[str]) -> Row:
     return {key: "" if math.isnan(value) else value for key, value in row.items()}
 
 
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of metrics.csv; none if there is no such file.
+
+    Raises:
+        UserError: it is corrupt.
+    """
+    if not path.exists():
+        return []
+    try:
+        if not path.is_file():
+            raise ValueError("no regular file")
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        if any(None in row for row in rows):
+            raise ValueError("a row has more cells than there are columns")
+    except (OSError, ValueError, csv.Error) as error:  # ValueError: not UTF-8, too
+        raise UserError(f"{path}: corrupt ({error}); delete it, or move it away") from None
+    return rows
+
+
+def _is_until(step: str | None, last: int) -> bool:
+    """Return whether a cell holds a step up to `last`; a crash may have left it unfinished."""
+    try:
+        return int(step or "") <= last
+    except ValueError:
+        return False
+
+
 class CsvWriter:
     """Writes metrics.csv: one row per epoch, on the disk at once.
 
     Args:
         path: rows of an earlier start are kept.
         after: rows of later steps are dropped, as a resumed run writes them again.
+
+    Raises:
+        UserError: the earlier file is corrupt.
     """
 
     def __init__(self, path: Path, *, after: int = 0) -> None:
@@ -74,12 +105,7 @@ class CsvWriter:
         self.columns: list[str] | None = None
         if not path.exists():
             return
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [
-                row
-                for row in csv.DictReader(file)
-                if (row.get("step") or "").isdigit() and int(row["step"]) <= after
-            ]
+        rows = [row for row in read_rows(path) if _is_until(row.get("step"), after)]
         with (
             replacing(path) as temporary,
             temporary.open("w", newline="", encoding="utf-8") as file,
