@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from tqdm import tqdm
@@ -46,9 +47,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def predict(config: PredictConfig, world: World) -> int:
     """Predict the images of a job and return the exit status."""
     images = world.on_main(lambda: find_images(config.inputs))
-    predictor = load_predictor(config, world)
+    models = [find_model(name) for name in config.model or [None]]
+    predictor = load_predictor(config, models, world)
     lists = list_files(config, predictor.labels)
-    files = world.on_main(lambda: name_outputs(images, config, predictor.labels))
+    files = world.on_main(lambda: name_outputs(images, config, predictor.labels, models=models))
     with ExitStack() as stack:
         shards = [stack.enter_context(closing(ShardFile(each, world.rank))) for each in lists]
         job = Job(config, world, files, predictor, shards)
@@ -61,10 +63,8 @@ def predict(config: PredictConfig, world: World) -> int:
     return 1 if failed else 0
 
 
-def load_predictor(config: PredictConfig, world: World) -> Predictor:
+def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -> Predictor:
     """Load the networks and print what they are."""
-    names: Sequence[str | None] = config.model or [None]
-    paths = [find_model(name) for name in names]
     predictor = Predictor.from_checkpoint(
         *paths,
         device=world.device,

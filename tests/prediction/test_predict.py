@@ -94,6 +94,33 @@ def test_existing_masks_stay_without_overwrite(
     assert Path("a_mask.png").read_bytes() != b"by hand"
 
 
+@pytest.mark.parametrize(
+    ("argv", "kept"),
+    [
+        (["a.png", "--rle", "a.png"], "image a.png"),
+        (["a.png", "--rle", "checkpoints/best.pt"], "model checkpoints/best.pt"),
+        (["a.png", "--polygons", "m.pt", "-m", "checkpoints", "m.pt"], "model m.pt"),
+        (["a.png", "a_overlay.png", "--overlay"], "image a_overlay.png"),
+        (["l.txt", "--polygons", "l.txt"], "input l.txt"),
+        (["a.png", "-o", "m.png", "-m", "m.png"], "model m.png"),
+    ],
+)
+def test_a_job_does_not_replace_its_inputs(
+    here: Path, capsys: pytest.CaptureFixture[str], argv: list[str], kept: str
+) -> None:
+    for name in ("a.png", "a_overlay.png"):
+        write_photo(here / name)
+    (here / "l.txt").write_text("a.png\n")
+    for name in ("m.pt", "m.png"):
+        write_model(here / name, Labels((0, 255)))
+    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    status = run(*argv, "--overwrite")
+    assert before == {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    err = capsys.readouterr().err
+    assert (status, err.count("\n")) == (2, 1)
+    assert err.endswith(f": would replace the {kept}; name another file\n")
+
+
 def test_a_bad_image_among_many_is_counted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_photo(here / "p" / "a.png")
     (here / "p" / "b.png").write_bytes(b"no image")
@@ -193,7 +220,7 @@ def test_16_bit_images(here: Path) -> None:
         (["a.png", "-m", "nowhere.pt"], "nowhere.pt"),
         (["a.png", "-m", "a.png"], "a.png: no checkpoint"),
         (["a.png", "-o", "out.jpg"], "out.jpg"),
-        (["a.png", "-o", "a.png", "--overwrite"], "is one of the images"),
+        (["a.png", "-o", "a.png", "--overwrite"], "would replace the image a.png"),
         (["a.png", "--overlay"], "a_overlay.png: already exists"),
         (["a.png", "--scale", "0.3"], "--scale 0.3"),
         (["a.png", "sub/a.png", "-o", "out"], "a.png and sub/a.png would both write out/a_mask"),

@@ -29,7 +29,7 @@ from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import FILES, headline, result_files, terminal_table
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
-from unet_ddp.files import check_writable, replacing, write_errors
+from unet_ddp.files import check_no_input, check_writable, replacing, write_errors
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs import checkpoint
@@ -126,6 +126,7 @@ def find_job(config: EvaluateConfig) -> Job:
     existing = [output / name for name in FILES if (output / name).exists()]
     if existing and not config.overwrite:
         raise UserError(f"{existing[0]} already exists; use --overwrite, or another --output")
+    check_no_input([("--output", path) for path in existing], [("model", source)])
     check_writable(output, "--output")
     content = checkpoint.load(source)
     model = with_scale(read_model(source), config.scale)
