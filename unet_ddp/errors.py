@@ -35,6 +35,19 @@ def one_line(error: object) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def print_lines(*lines: object) -> None:
+    """Print lines, each by `one_line`: names in them can't move the cursor or break a line."""
+    for line in lines:
+        print(one_line(line))
+
+
+def escape_unencodable() -> None:
+    """Print escapes for characters that a strict terminal's encoding lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
 class _Lossy(io.FileIO):
     """A file that drops what can't be written."""
 
@@ -50,6 +63,7 @@ def survive_lost_output() -> None:
 
     A closed terminal, ``| head`` and a full disk of logs would otherwise end it, or fail at the exit.
     """
+    escape_unencodable()
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
         if stream is None:  # closed before the start
@@ -72,6 +86,7 @@ def survive_lost_output() -> None:
 @contextmanager
 def quiet_pipe() -> Iterator[None]:
     """End the process without a traceback if nobody reads its output any more (``| head``)."""
+    escape_unencodable()
     try:
         try:
             yield

@@ -15,7 +15,7 @@ from threading import RLock
 from types import FrameType
 from typing import IO
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, one_line
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
 _UMASK = os.umask(0)  # can only be read by setting it, which no thread may do later
@@ -56,6 +56,18 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         _flush_folder(path.parent)
 
 
+def reserve(handle: int) -> None:
+    """Take all room of an open file that is mapped into memory.
+
+    A page that found no room later would end the process by SIGBUS.
+
+    Raises:
+        OSError: there is too little.
+    """
+    if hasattr(os, "posix_fallocate"):  # macOS has none
+        os.posix_fallocate(handle, 0, os.fstat(handle).st_size)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace `path` with `text` in UTF-8; surrogates of undecodable file names are kept.
 
@@ -76,7 +88,9 @@ def open_own(path: Path, mode: str, newline: str | None = None) -> IO[str]:
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
-    return open(path, mode, newline=newline, encoding="utf-8", opener=opener)
+    return open(
+        path, mode, newline=newline, encoding="utf-8", errors="surrogateescape", opener=opener
+    )
 
 
 @contextmanager
@@ -116,11 +130,9 @@ def cache_folder(*, warns: bool = True) -> Path | None:
 
 @cache
 def _warn_of_cache(folder: Path) -> None:
-    print(
-        f"warning: {folder}: not used as cache, as other users own it or may write to it; remove it, or "
-        "name a folder of your own with XDG_CACHE_HOME",
-        file=sys.stderr,
-    )
+    reason = f"{folder}: not used as cache, as other users own it or may write to it"
+    advice = "remove it, or name a folder of your own with XDG_CACHE_HOME"
+    print(f"warning: {one_line(reason)}; {advice}", file=sys.stderr)
 
 
 def identify(path: Path) -> tuple[object, ...]:
@@ -132,9 +144,7 @@ def identify(path: Path) -> tuple[object, ...]:
         return (os.path.realpath(path.parent), path.name)
 
 
-def check_no_input(
-    outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[str, Path]]
-) -> None:
+def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[str, Path]]) -> None:
     """Check that no output (flag, path) is one of the inputs (kind, path), by any path or link.
 
     Raises:
@@ -163,16 +173,14 @@ def check_writable(folder: Path, flag: str) -> None:
     Raises:
         UserError: it can't be created or written to.
     """
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    reason = f"{existing} is a file"
-    if existing.is_dir():
-        try:
+    try:
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        reason = f"{existing} is a file"
+        if existing.is_dir():
             with tempfile.TemporaryFile(dir=existing):
                 return
-        except OSError as error:
-            reason = (
-                "no permission" if isinstance(error, PermissionError) else error.strerror or "?"
-            )
+    except OSError as error:
+        reason = "no permission" if isinstance(error, PermissionError) else error.strerror or "?"
     raise UserError(f"{folder}: can't be written: {reason}; choose another folder with {flag}")
 
 

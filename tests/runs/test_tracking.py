@@ -22,7 +22,7 @@ from unet_ddp.errors import RunError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
 from unet_ddp.runs.tracking import Tracker, console
-from unet_ddp.runs.writers import CsvWriter, TensorBoardWriter, score_columns
+from unet_ddp.runs.writers import CsvWriter, TensorBoardWriter, open_writers, score_columns
 from unet_ddp.training.step import StepReport
 
 NAN = math.nan
@@ -305,6 +305,36 @@ def test_a_resume_before_the_first_row_starts_with_the_new_columns(tmp_path: Pat
     assert rows(path) == [{"step": "5", "b": "2"}]
     assert CsvWriter(tmp_path / "new.csv").columns is None
     assert not (tmp_path / "new.csv").exists()
+
+
+def test_names_that_are_no_utf_8_are_written(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = tmp_path / "r\udcff"
+    folder.mkdir()
+    table = CsvWriter(folder / "metrics.csv")
+    table.write({"step": 1, "dice_\udcff": 0.5}, 1)
+    again = CsvWriter(folder / "metrics.csv", after=1)
+    assert again.columns == ["step", "dice_\udcff"]
+    assert (folder / "metrics.csv").read_bytes() == b"step,dice_\xff\r\n1,0.5\r\n"
+    folder.rename(tmp_path / "plain")
+    writer = TensorBoardWriter(tmp_path / "plain")
+    writer.write({"dice_\udcff": 0.5, "dice_\x1b": 0.5}, 1)
+    writer.close()
+    found = EventAccumulator(str(tmp_path / "plain")).Reload()
+    assert found.Tags()["scalars"] == [r"dice_\udcff", r"dice_\x1b"]
+
+
+def test_a_folder_whose_name_tensorboard_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config: Any = SimpleNamespace(folder=tmp_path / "r\udcff", run=SimpleNamespace(wandb=False))
+    state: Any = SimpleNamespace(done=0)
+    (writer,) = open_writers(config, state, None)  # type: ignore[arg-type]
+    assert isinstance(writer, CsvWriter)
+    out = capsys.readouterr().out
+    assert out.startswith("warning: ") and r"r\udcff: TensorBoard needs" in out
+    assert out.count("\n") == 1
 
 
 def test_tensorboard_has_the_floats(tmp_path: Path) -> None:

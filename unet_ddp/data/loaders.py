@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import cache_folder
 
 if TYPE_CHECKING:
@@ -189,10 +190,21 @@ def count_workers(world: World, requested: int | None) -> int:
     """Return the number of reading processes of one rank: its share of the cores, at most 8.
 
     On a CPU one less, for they compete with the network: a rank with a single core reads itself.
+
+    Raises:
+        RunError: the shared memory that they need is full or read-only.
     """
-    if requested is not None:
-        return requested
-    return min(8, world.cores if world.device.type == "cuda" else world.cores - 1)
+    count = requested
+    if count is None:
+        count = min(8, world.cores if world.device.type == "cuda" else world.cores - 1)
+    try:  # a DataLoader that fails half built ends in tracebacks; a run has two
+        _ = [multiprocessing.get_context(FORK).Lock() for _ in range(8 * count + 8 if count else 0)]
+    except OSError as error:
+        raise RunError(
+            f"{count} reading processes need shared memory (/dev/shm): {error.strerror}; use "
+            "--workers 0, and in a container a larger --shm-size"
+        ) from None
+    return count
 
 
 def start_worker(worker: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from unet_ddp.data.cells import unescape_cell
 from unet_ddp.data.formats.header import SUFFIXES
 from unet_ddp.errors import UserError
 
@@ -192,6 +193,8 @@ def _listed_pair(folder: Path, row: dict[str, str | None]) -> Pair:
     for path in (folder / image, folder / mask):
         if not path.is_file():
             raise UserError(f"{path}: not found")
-    group = row.get("group") or None  # unstripped: split.csv quotes it, blanks included
+    group = (
+        unescape_cell(row.get("group") or "") or None
+    )  # unstripped: split.csv quotes it, blanks included
     name = str(Path(image).with_suffix(""))
     return Pair(name, folder / image, folder / mask, group, _SIDES[side])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -25,11 +26,11 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
     images: dict[Path, None] = {}
     for name in inputs:
         path = Path(name)
-        if path.is_dir():
+        if os.path.isdir(path):  # unlike path.is_dir(), False for a name that is too long
             found = _in_folder(path)
-        elif path.suffix.lower() == ".txt" and path.is_file():
+        elif path.suffix.lower() == ".txt" and os.path.isfile(path):
             found = _in_list(path)
-        elif path.exists():
+        elif os.path.exists(path):
             found = [path]
         elif glob.has_magic(name):
             found = _matching(name)
@@ -69,7 +70,7 @@ def _in_list(path: Path) -> list[Path]:
     names = [line for line in lines if line and not line.startswith("#")]
     if not names:
         raise UserError(f"{path}: contains no images; a list has one path per line")
-    return [Path(name) if Path(name).exists() else path.parent / name for name in names]
+    return [Path(name) if os.path.exists(name) else path.parent / name for name in names]
 
 
 def _without_outputs(paths: Iterable[Path]) -> list[Path]:

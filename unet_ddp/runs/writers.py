@@ -7,9 +7,11 @@ import math
 from pathlib import Path
 from typing import Any, Protocol
 
+from tqdm import tqdm
+
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.loaders import Loaders
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import open_own, replacing
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.training.state import TrainState
@@ -29,10 +31,14 @@ class Writer(Protocol):
 
 def open_writers(config: TrainConfig, state: TrainState, loaders: Loaders) -> list[Writer]:
     """Return the writers of a run; they continue after the steps that it has done."""
-    writers: list[Writer] = [
-        CsvWriter(config.folder / "metrics.csv", after=state.done),
-        TensorBoardWriter(config.folder, after=state.done),
-    ]
+    writers: list[Writer] = [CsvWriter(config.folder / "metrics.csv", after=state.done)]
+    if str(config.folder).encode(errors="ignore").decode() == str(config.folder):
+        writers.append(TensorBoardWriter(config.folder, after=state.done))
+    else:
+        tqdm.write(
+            f"warning: {one_line(config.folder)}: TensorBoard needs a plain name; nothing is "
+            "written for it, metrics.csv has the figures"
+        )
     if config.run.wandb:
         from unet_ddp.runs.wandb_writer import WandbWriter
 
@@ -74,16 +80,14 @@ class CsvWriter:
         self.columns: list[str] | None = None
         if not path.exists():
             return
-        with path.open(newline="", encoding="utf-8") as file:
+        text: Any = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}
+        with path.open(**text) as file:
             rows = [
                 row
                 for row in csv.DictReader(file)
                 if (row.get("step") or "").isdigit() and int(row["step"]) <= after
             ]
-        with (
-            replacing(path) as temporary,
-            temporary.open("w", newline="", encoding="utf-8") as file,
-        ):
+        with replacing(path) as temporary, temporary.open("w", **text) as file:
             if rows:
                 self.columns = list(rows[0])
                 writer = csv.DictWriter(file, self.columns)
@@ -114,7 +118,7 @@ class TensorBoardWriter:
         """Write a scalar for each float of the row."""
         for name, value in row.items():
             if isinstance(value, float):
-                self.writer.add_scalar(name, value, step)
+                self.writer.add_scalar(one_line(name), value, step)
         self.writer.flush()
 
     def close(self) -> None:

@@ -27,7 +27,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def outputs(*images: str, **options: object) -> list[ImageFiles]:
-    paths, config = [Path(image) for image in images], PredictConfig(**{"inputs": images, **options})  # type: ignore[arg-type]
+    paths, config = (
+        [Path(image) for image in images],
+        PredictConfig(**{"inputs": images, **options}),
+    )  # type: ignore[arg-type]
     return name_outputs(paths, config, LABELS, models=[Path("best.pt")])
 
 

@@ -101,7 +101,7 @@ def _facts(
 def _read_rows(path: Path) -> list[dict[str, str]]:
     if not path.is_file():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         return list(csv.DictReader(file))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.masks import probability_paths
 from unet_ddp.prediction.outputs.shards import remove_stale_shards
 
+_LONGEST_NAME = 255 - len("." + f".{2**22}.RANDOM78.tmp")  # bytes
 _MASK_SUFFIXES = (".png", ".tif", ".tiff")
 
 
@@ -62,7 +64,7 @@ def name_outputs(
     for folder in {mask.parent for mask in masks}:
         check_writable(folder, "--output")
     for flag, path in lists:
-        if path.is_dir():
+        if os.path.isdir(path):
             raise UserError(f"{flag} {path}: is a folder; give a file")
         _check_new([path], flag, config)
         check_writable(path.parent, flag)
@@ -75,12 +77,20 @@ def name_outputs(
 
 def is_done(files: ImageFiles) -> bool:
     """Return whether all files of an image exist."""
-    return all(path.exists() for path in files.outputs())
+    return all(os.path.exists(path) for path in files.outputs())  # a name may be too long
+
+
+def check_length(files: ImageFiles) -> UserError | None:
+    """Return an error if a file of an image, or its temporary file, has too long a name."""
+    for path in files.outputs():
+        if len(os.fsencode(path.name)) > _LONGEST_NAME:
+            return UserError(f"{files.image}: the name of {path} is too long; rename the image")
+    return None
 
 
 def _name_masks(images: Sequence[Path], config: PredictConfig) -> list[Path]:
     output = Path(config.output) if config.output else None
-    if output is not None and len(images) == 1 and output.suffix and not output.is_dir():
+    if output is not None and len(images) == 1 and output.suffix and not os.path.isdir(output):
         if output.suffix.lower() not in _MASK_SUFFIXES:
             raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
         return [output]
@@ -90,7 +100,7 @@ def _name_masks(images: Sequence[Path], config: PredictConfig) -> list[Path]:
 
 def _check_new(paths: Iterable[Path], flag: str, config: PredictConfig) -> None:
     for path in paths:
-        if not config.overwrite and path.exists():
+        if not config.overwrite and os.path.exists(path):
             raise UserError(f"{path}: already exists; use --overwrite, or another {flag}")
 
 

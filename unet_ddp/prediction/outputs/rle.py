@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from unet_ddp.data.cells import format_row
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs.shards import ListFile
 from unet_ddp.prediction.prediction import Ids
@@ -21,14 +20,12 @@ def rle_file(path: Path, order: str, num_classes: int) -> ListFile:
             f"--rle: its format has two classes, this network has {num_classes}; use --polygons, "
             "or the masks themselves"
         )
-    return ListFile(path, partial(format_row, order=order), header=b"img,rle_mask")
+    return ListFile(path, partial(format_image, order=order), header=b"img,rle_mask")
 
 
-def format_row(name: str, ids: Ids, order: str) -> str:
+def format_image(name: str, ids: Ids, order: str) -> str:
     """Return an image's row of the CSV file."""
-    row = io.StringIO()
-    csv.writer(row, lineterminator="").writerow((name, encode_rle(ids, order)))
-    return row.getvalue()
+    return format_row((name, encode_rle(ids, order)))
 
 
 def encode_rle(ids: Ids, order: str) -> str:
