@@ -136,30 +136,27 @@ def _warn_of_cache(folder: Path) -> None:
 
 
 def identify(path: Path) -> tuple[object, ...]:
-    """Return a key that paths to one file share, however they are spelled; it need not exist."""
+    """Return a key that all spellings of a path share; it need not exist."""
     try:
         folder = path.parent.stat()
         return folder.st_dev, folder.st_ino, path.name
     except OSError:
-        return (os.path.realpath(path.parent), path.name)
+        return os.path.realpath(path.parent), path.name
+
+
+def _keys(path: Path) -> Iterator[tuple[object, ...]]:
+    """Yield what paths and links to one file have in common."""
+    yield identify(path)
+    with suppress(OSError):
+        status = path.stat()
+        yield status.st_dev, status.st_ino
 
 
 def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[str, Path]]) -> None:
-    """Check that no output (flag, path) is one of the inputs (kind, path), by any path or link.
-
-    Raises:
-        UserError: it would replace it.
-    """
-
-    def keys(path: Path) -> Iterator[tuple[object, ...]]:
-        yield identify(path)
-        with suppress(OSError):
-            status = path.stat()
-            yield status.st_dev, status.st_ino
-
-    known = {key: each for each in inputs for key in keys(each[1])}
+    """Raise a UserError if an output (flag, path) would replace an input (kind, path)."""
+    known = {key: each for each in inputs for key in _keys(each[1])}
     for flag, path in outputs:
-        for kind, source in (known[key] for key in keys(path) if key in known):
+        for kind, source in (known[key] for key in _keys(path) if key in known):
             raise UserError(f"{flag} {path}: would replace the {kind} {source}; name another file")
 
 
