@@ -24,6 +24,7 @@ from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import build_state, choose_model, describe_model
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.tracking import Tracker
+from unet_ddp.training.determinism import allow_tf32, autotuning
 from unet_ddp.training.state import TrainState
 
 
@@ -40,7 +41,8 @@ class Session(NamedTuple):
 
     def train_one_epoch(self, stop: Any = None) -> None:
         """Train one epoch as train.py does, without validation and the save after it."""
-        with StopSignal(self.world) if stop is None else nullcontext(stop) as stop:
+        signals = StopSignal(self.world) if stop is None else nullcontext(stop)
+        with autotuning(), signals as stop:
             train.train_one_epoch(
                 self.config, self.state, self.loaders, self.folder, self.tracker, stop
             )
@@ -60,23 +62,31 @@ class Session(NamedTuple):
 
 
 @contextmanager
-def new_session(images: int, flags: Sequence[str], *, grouped: bool = False) -> Iterator[Session]:
+def new_session(
+    images: int,
+    flags: Sequence[str],
+    *,
+    grouped: bool = False,
+    size: tuple[int, int] = (240, 160),
+) -> Iterator[Session]:
     """Yield a new run on `images` drawn images, in a new folder and with an empty cache.
 
     Args:
-        images: number of pairs of 240x160 pixels.
+        images: number of pairs.
         flags: settings of train.py.
         grouped: in a process group of one, so that agreeing on signals is a collective.
+        size: (width, height) of the images.
     """
     if grouped:
         os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     with tempfile.TemporaryDirectory() as home:
         os.environ["XDG_CACHE_HOME"] = home
-        data_flags = make_images(Path(home) / "data", images)
+        data_flags = make_images(Path(home) / "data", images, size)
         config = parse_train(
             [*data_flags, "--epochs", "9999", "--checkpoints", f"{home}/run", *flags]
         )
         world = join("auto", 60)
+        allow_tf32()
         with RunFolder(config, world, print) as folder:
             resumed = folder.open(config)
             data = resumed.prepare_data(config)

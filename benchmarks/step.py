@@ -1,6 +1,6 @@
 """Images per second of the real training loop, over the bare step on one fixed batch.
 
-    python -m benchmarks.step [--width 16] [--batch-size 4] [--compile]
+    python -m benchmarks.step [--size 240 160] [--width 16] [--batch-size 4] [--compile]
 
 Bare: the same network, loss and optimizer; forward, backward, step, and nothing else. Real: an
 epoch of train.py, with its loader, augmentation, clipping, guard, agreement on signals and
@@ -16,6 +16,7 @@ import torch
 from benchmarks.session import Session, new_session
 from benchmarks.timing import machine, new_parser, print_table, take_turns
 from unet_ddp.data.dataset import Sample
+from unet_ddp.training.determinism import autotuning
 from unet_ddp.training.prefetch import copy_to_device
 
 
@@ -25,18 +26,20 @@ def train_bare(session: Session, batch: Sample) -> None:
     images = state.preprocess(batch.image)
     optimizer = torch.optim.AdamW(state.network.parameters(), fused=True)
     state.replica.train()
-    for _ in range(state.steps_per_epoch):
-        with state.precision.autocast():
-            logits = state.forward(images)
-        state.loss(logits, batch.mask).total.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+    with autotuning():
+        for _ in range(state.steps_per_epoch):
+            with state.precision.autocast():
+                logits = state.forward(images)
+            state.loss(logits, batch.mask).total.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
     session.synchronise()
 
 
 def main(argv: list[str] | None = None) -> int:
     """Print the table."""
     parser = new_parser(__doc__)
+    parser.add_argument("--size", type=int, nargs=2, default=(240, 160))
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--steps", type=int, default=30, help="steps in a turn")
     parser.add_argument("--turns", type=int, default=7)
@@ -46,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         "--validation", "0", "--batch-size", str(options.batch_size), "--width", "16", "--cache",
         *flags,
     ]  # fmt: skip
-    with new_session(images, flags, grouped=True) as session:
+    with new_session(images, flags, grouped=True, size=options.size) as session:
         session.loaders.sampler.start_at(0, 0)
         batch = copy_to_device(next(iter(session.loaders.training)), session.world.device)
         took = take_turns(

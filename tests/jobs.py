@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.training.losses import DiceCrossEntropy
 from unet_ddp.training.optimizer import AdamW
+from unet_ddp.training.prefetch import copy_to_device
 from unet_ddp.training.state import Schedule, TrainState
 from unet_ddp.training.step import train_steps
 from unet_ddp.training.validation import count_pixels
@@ -50,28 +52,37 @@ def new_state(
     steps: int = 1,
     loss: DiceCrossEntropy | None = None,
     rate: float = 1e-3,
+    checkpointing: bool = False,
 ) -> TrainState:
     """A run of one epoch of `steps` steps, at its start."""
     torch.manual_seed(5)
     architecture = choose_architecture(model, encoder, channels=3, num_classes=3, width=4)
-    network = synchronise_batchnorm(build_network(architecture).to(dtype), world)
+    network = build_network(architecture, checkpointing=checkpointing)
+    network = synchronise_batchnorm(network.to(world.device, dtype), world)
+    example = torch.zeros(2, 3, side, side, dtype=dtype, device=world.device)
     return TrainState(
         network=network,
-        replica=world.replicate(network, torch.zeros(2, 3, side, side, dtype=dtype)),
+        replica=world.replicate(network, example),
         optimizer=AdamW(network.parameters(), lr=rate, fused=True),
-        precision=Precision(world.device),
-        loss=loss or DiceCrossEntropy(),
+        precision=Precision(world.device, amp=False),
+        loss=(loss or DiceCrossEntropy()).to(world.device),
         preprocess=PIXELS,
         schedule=Schedule(rate, steps),
         steps_per_epoch=steps,
+        sums=torch.zeros(3, dtype=torch.float64, device=world.device),
     )
 
 
 def weights_after(
-    model: str, encoder: str | None, accumulate: int = 1, steps: int = 20
+    model: str,
+    encoder: str | None,
+    accumulate: int = 1,
+    steps: int = 20,
+    device: str = "cpu",
+    checkpointing: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Weights after `steps` steps in float64, on a world of any size."""
-    world = join("cpu", 60)
+    """Weights after `steps` steps in float64, on a world of any size, joined by gloo."""
+    world = replace(join("cpu", 60), device=torch.device(device))
     state = new_state(
         world,
         model,
@@ -79,15 +90,19 @@ def weights_after(
         dtype=torch.float64,
         steps=steps,
         loss=DiceCrossEntropy(class_weights=(0.5, 1.0, 2.0)),
+        checkpointing=checkpointing,
     )
     mine = GLOBAL_BATCH // world.size // accumulate
     batches = (
-        stack([fixed_sample(first + world.rank + n * world.size) for n in range(mine)])
+        copy_to_device(
+            stack([fixed_sample(first + world.rank + n * world.size) for n in range(mine)]),
+            world.device,
+        )
         for first in range(0, steps * GLOBAL_BATCH, GLOBAL_BATCH // accumulate)
     )
     reports = train_steps(state, batches, accumulate=accumulate, clip=1.0)
     losses = [report.losses[0].item() for report in reports]
-    weights = {k: v.double().numpy().copy() for k, v in state.network.state_dict().items()}
+    weights = {k: v.double().cpu().numpy().copy() for k, v in state.network.state_dict().items()}
     weights["losses"] = np.array(losses)
     del state, reports
     gc.collect()

@@ -16,8 +16,8 @@ import torch
 import yaml
 
 from unet_ddp.cli import config_from_saved, parse_train, read_recipe, save_config, with_saved
-from unet_ddp.config import LaunchConfig, Limit, RunConfig, TrainConfig
-from unet_ddp.errors import UserError
+from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
+from unet_ddp.errors import Limit, UserError
 
 GROUPS = [field.name for field in fields(TrainConfig) if field.name != "given"]
 
@@ -456,9 +456,7 @@ def test_no_file_switches_tracking_on_or_says_where_to_write(tmp_path: Path) -> 
     assert config.run == RunConfig() and config.optimization.epochs == 3
     recipe = tmp_path / "r.yaml"
     recipe.write_text("wandb: true")
-    assert refusal("--config", str(recipe)) == (
-        f"{recipe}: wandb: only --wandb switches it on, no file"
-    )
+    assert refusal("--config", str(recipe)) == (f"{recipe}: wandb: use --wandb, or delete the line")
     recipe.write_text("wandb: false")
     assert not parse_train(["--config", str(recipe)]).run.wandb
 

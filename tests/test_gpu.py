@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.conftest import data_flags, make_set
-from tests.jobs import PIXELS, fixed_sample, stack
-from tests.ranks import TORCHRUN, TRAIN, python
+from tests.jobs import PIXELS, fixed_sample, stack, weights_after
+from tests.ranks import TORCHRUN, TRAIN, Ranks, python
 from tests.test_programs import FLAGS
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.labels import IGNORE_ID
@@ -97,6 +98,17 @@ def test_nccl_world_of_one_trains_and_resumes(tmp_path: Path) -> None:
     assert "cuda, bfloat16" in done.stdout
     assert python(tmp_path, *one, "--resume").returncode == 0
     assert checkpoint.load(tmp_path / "checkpoints" / "last.pt")["position"]["epoch"] == 2
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_two_ranks_on_one_gpu_train_what_one_does(ranks: Ranks, checkpointing: bool) -> None:
+    """By gloo, as NCCL shares no GPU: torch's batch norm over ranks, the loss, DDP's gradients."""
+    how = ("unet", None, 1, 5, "cuda", checkpointing)
+    (one,) = ranks.run(1, weights_after, *how)
+    for found in ranks.run(2, weights_after, *how):
+        assert found.keys() == one.keys()
+        for name, value in one.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
 def test_counting_waits_for_nothing() -> None:

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import data_flags, make_set
-from tests.ranks import ROOT
+from tests.prediction.models import write_model
+from tests.ranks import ROOT, call_main
+from unet_ddp.data.labels import Labels
+from unet_ddp.runs import checkpoint
 
 COMMANDS = """
 import contextlib, sys, time
@@ -72,6 +75,33 @@ def test_no_command_opens_a_socket_to_another_machine(tmp_path: Path) -> None:
     calls = (tmp_path / "calls").read_text().splitlines()
     outside = [call for call in calls if re.search(r"AF_INET", call) and "127.0.0.1" not in call]
     assert outside == []
+
+
+@pytest.mark.parametrize("encoder", ["tu-hf-hub:somebody/payload", "tu-local-dir:payload"])
+@pytest.mark.parametrize(
+    ("program", "argv"),
+    [
+        ("predict", "imgs -m m.pt -o out"),
+        ("unet_ddp.__main__", "evaluate --model m.pt --images imgs --masks masks"),
+        ("unet_ddp.__main__", "export m.pt m.onnx"),
+        ("train", "--images imgs --masks masks --load m.pt --workers 0"),
+        ("train", "--images imgs --masks masks --encoder ENCODER --workers 0"),
+    ],
+)
+def test_a_checkpoint_names_nobody_to_ask(
+    tmp_path: Path, program: str, argv: str, encoder: str
+) -> None:
+    """Its encoder may be an address, of which timm would load code and weights."""
+    make_set(tmp_path, 5)
+    write_model(tmp_path / "m.pt", Labels((0, 255)))
+    content = checkpoint.load(tmp_path / "m.pt")
+    content["architecture"] |= {"model": "unet", "encoder": encoder}
+    checkpoint.save(tmp_path / "m.pt", content)
+    words = argv.replace("ENCODER", encoder).split()
+    status, _, err = call_main(program, words, str(tmp_path))
+    assert status == 2
+    assert err.startswith(f"error: --model unet --encoder {encoder}: can't be built (neither")
+    assert err.count("\n") == 1
 
 
 def test_a_test_that_speaks_to_another_machine_fails() -> None:

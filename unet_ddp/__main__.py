@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from unet_ddp.errors import RunError, UserError, one_line, quiet_pipe
+from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
 
 COMMANDS = {  # each is the main() of a module of its name
     "doctor": ("--images DIR --masks DIR", "check a data set before training on it"),
@@ -19,21 +19,21 @@ COMMANDS = {  # each is the main() of a module of its name
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names and return its exit status."""
+    survive_lost_output()
     name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
-    with quiet_pipe():
-        try:
-            if name in ("-h", "--help"):
-                for command, (arguments, about) in COMMANDS.items():
-                    print(f"python -m unet_ddp {f'{command} {arguments}':<33}  {about}")
-                return 0
-            if name not in COMMANDS:
-                raise UserError(f"{name}: unknown command; use one of {', '.join(COMMANDS)}")
-            module = import_module(f"unet_ddp.commands.{name.replace('-', '_')}")
-            status: int = module.main(rest)
-            return status
-        except (UserError, RunError) as error:
-            print(f"error: {one_line(error)}", file=sys.stderr)
-            return 2 if isinstance(error, UserError) else 1
+    if name in ("-h", "--help"):
+        for command, (arguments, about) in COMMANDS.items():
+            print(f"python -m unet_ddp {f'{command} {arguments}':<33}  {about}")
+        return 0
+    try:
+        if name not in COMMANDS:
+            raise UserError(f"{name}: unknown command; use one of {', '.join(COMMANDS)}")
+        module = import_module(f"unet_ddp.commands.{name.replace('-', '_')}")
+        status: int = module.main(rest)
+        return status
+    except (UserError, RunError) as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
 
 
 if __name__ == "__main__":

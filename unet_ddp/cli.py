@@ -19,8 +19,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 
 import tyro
 
-from unet_ddp.config import MASK_VALUE, SAVED_NAMES, Limit, TrainConfig
-from unet_ddp.errors import UserError, quiet_pipe
+from unet_ddp.config import MASK_VALUE, SAVED_NAMES, TrainConfig
+from unet_ddp.errors import Limit, UserError
 from unet_ddp.files import write_text
 
 Config = TypeVar("Config")
@@ -58,7 +58,7 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
         recipe = read_recipe(Path(config.launch.config))
         values = {name: value for name, value in recipe.items() if name not in given}
         if values.get("wandb"):
-            raise UserError(f"{config.launch.config}: wandb: only --wandb switches it on, no file")
+            raise UserError(f"{config.launch.config}: wandb: use --wandb, or delete the line")
         config, given = _with_values(config, values), given | recipe.keys()
     config = replace(_in_folder_of_resumed(config), given=given)
     _validate(config)
@@ -75,7 +75,7 @@ def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
     anything: Any = kind
     box = io.StringIO()
     try:
-        with contextlib.redirect_stderr(box), quiet_pipe():
+        with contextlib.redirect_stderr(box):
             config: Config = tyro.cli(
                 anything, args=argv, prog=prog, config=(tyro.conf.OmitArgPrefixes,)
             )

@@ -88,9 +88,7 @@ def open_own(path: Path, mode: str, newline: str | None = None) -> IO[str]:
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
-    return open(
-        path, mode, newline=newline, encoding="utf-8", errors="surrogateescape", opener=opener
-    )
+    return open(path, mode, newline=newline, encoding="utf-8", opener=opener)
 
 
 @contextmanager

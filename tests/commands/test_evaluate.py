@@ -317,6 +317,7 @@ def threshold_of_three_classes(folder: Path) -> list[str]:
         model=build_network(architecture).state_dict(),
         architecture=architecture.to_dict(),
         labels=Labels((0, 1, 255)).to_dict(),
+        threshold=None,
     )
     return [*GIVEN, "--threshold", "0.5"]
 

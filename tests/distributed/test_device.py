@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from unet_ddp.distributed import device as device_module
-from unet_ddp.distributed.device import free_memory, pick_device, total_memory, usable_cores
+from unet_ddp.distributed.device import (
+    describe_untried,
+    free_memory,
+    pick_device,
+    total_memory,
+    usable_cores,
+)
 from unet_ddp.errors import UserError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -54,6 +60,53 @@ def test_a_missing_gpu_is_said_with_what_to_type(monkeypatch: pytest.MonkeyPatch
             match=r"^4 processes, but this machine has 2 GPU\(s\): use --nproc_per_node=2, or --dev",
         ):
             pick_device("auto", rank, 4)
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_taken"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "3"}, True),  # srun and mpirun show each process its own
+        ({"CUDA_VISIBLE_DEVICES": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}, False),
+        ({}, False),
+    ],
+)
+def test_a_process_that_sees_its_own_gpu_alone_takes_it(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], is_taken: bool
+) -> None:
+    """torchrun's processes all see the same one, which NCCL does not share."""
+    see(monkeypatch, 1)
+    for name in ("CUDA_VISIBLE_DEVICES", "TORCHELASTIC_USE_AGENT_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if is_taken:
+        assert pick_device("auto", 2, 4) == torch.device("cuda", 0)
+        see(monkeypatch, 2)
+    with pytest.raises(UserError, match="4 processes, but this machine has"):
+        pick_device("auto", 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("device", "hip", "others", "expected"),
+    [
+        (CPU, None, (), []),
+        (CUDA, None, (), []),
+        (CUDA, "6.2", (), ["device: an AMD GPU through ROCm, which was never tried"]),
+        (CPU, None, ("mps",), ["device: the CPU; this machine's MPS is not used, it was never tried"]),
+        (CPU, None, ("xpu",), ["device: the CPU; this machine's XPU is not used, it was never tried"]),
+    ],
+)  # fmt: skip
+def test_devices_that_were_never_tried_are_said(
+    monkeypatch: pytest.MonkeyPatch,
+    device: torch.device,
+    hip: str | None,
+    others: tuple[str, ...],
+    expected: list[str],
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", hip)
+    for name, module in (("mps", torch.backends.mps), ("xpu", torch.xpu)):
+        monkeypatch.setattr(module, "is_available", lambda name=name: name in others)
+    assert describe_untried(device) == expected
 
 
 def test_only_usable_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:

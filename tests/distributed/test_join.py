@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from datetime import timedelta
 from typing import Any
 
@@ -43,10 +44,23 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     )
     monkeypatch.setattr(dist, "PrefixStore", lambda prefix, store: (prefix, store))
     monkeypatch.setattr(
+        dist, "new_group", lambda **how: calls.append(("new group", how)) or "hosts"
+    )
+    monkeypatch.setattr(
         dist, "init_process_group", lambda backend, **how: calls.append(("group", backend, how))
     )
     monkeypatch.setattr(join_module, "_find_peers", lambda: (77,))
     return calls
+
+
+class Keys(dict[str, bytes]):
+    """A store in which all ranks were found but those that say otherwise."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value.encode()
+
+    def get(self, key: str) -> bytes:  # type: ignore[override]
+        return super().get(key, b"1")
 
 
 def set_environment(monkeypatch: pytest.MonkeyPatch, **values: object) -> None:
@@ -201,13 +215,50 @@ def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> Non
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     set_environment(monkeypatch, RANK=1, WORLD_SIZE=2, LOCAL_RANK=1, LOCAL_WORLD_SIZE=2)
     gpu = torch.device("cuda", 1)
-    assert join("auto", 5).device == gpu
+    world = join("auto", 5)
+    assert world.device == gpu
     assert calls[0] == ("gpu", gpu)
-    _, backend, how = calls[-1]
+    _, backend, how = calls[-2]
     assert backend == "nccl" and how["device_id"] == gpu
+    # The hosts' group gives up first: what NCCL's watchdog does is no line of ours.
+    assert calls[-1] == ("new group", {"backend": "gloo", "timeout": timedelta(seconds=5)})
+    assert how["timeout"] == timedelta(seconds=10)
+    assert world.hosts == "hosts"
     set_environment(monkeypatch, WORLD_SIZE=3, LOCAL_WORLD_SIZE=3)
     with pytest.raises(UserError, match="3 processes, but this machine has 2"):
         join("auto", 5)
+
+
+@pytest.mark.parametrize(
+    ("address", "others", "interface", "is_found"),
+    [
+        ("10.0.0.7", b"1", None, True),
+        ("127.0.1.1", b"1", None, False),
+        (None, b"1", None, False),
+        (None, b"1", "eth0", True),
+        ("10.0.0.7", b"0", None, False),  # what one rank finds holds for all
+    ],
+)
+def test_without_addresses_ranks_agree_through_nccl_and_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    address: str | None,
+    others: bytes,
+    interface: str | None,
+    is_found: bool,
+) -> None:
+    def gethostbyname(name: str) -> str:
+        if address is None:
+            raise OSError("Name or service not known")
+        return address
+
+    monkeypatch.setattr(socket, "gethostbyname", gethostbyname)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    if interface:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
+    keys: Any = Keys({"found 1": others})
+    assert join_module._all_reachable(keys, 0, 2) is is_found
+    assert ("ranks agree through NCCL" in capsys.readouterr().err) is not is_found
 
 
 def test_processes_of_this_machine_are_peers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.ranks import Ranks
 from unet_ddp.distributed import stop_signal
@@ -44,6 +49,37 @@ def wait_until(is_true: Callable[[], object]) -> None:
 )
 def test_the_exit_status_is_the_shell_s(reason: StopReason, status: int) -> None:
     assert reason.exit_status == status
+
+
+@pytest.mark.parametrize("hosts", ["gloo", None])
+def test_hosts_of_gpus_agree_without_them_or_at_the_end_of_a_step(
+    monkeypatch: pytest.MonkeyPatch, hosts: Any
+) -> None:
+    """The GPUs are waited for where there is no group of the hosts, and then a step late."""
+    calls: list[str] = []
+    work: Any = SimpleNamespace(wait=lambda: calls.append("wait"))
+    event = SimpleNamespace(
+        record=lambda: calls.append("record"), synchronize=lambda: calls.append("synchronize")
+    )
+
+    def all_reduce(flag: torch.Tensor, *how: Any, group: Any, async_op: bool) -> Any:
+        assert group is hosts and async_op
+        calls.append(f"sum on {flag.device.type}")
+        return work
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    world = World(size=2, device=torch.device("cuda"), store=object(), hosts=hosts)  # type: ignore[arg-type]
+    with FakeTensorMode(allow_non_fake_inputs=True):  # a GPU's tensors without a GPU
+        monkeypatch.setattr(fake_tensor, "init_gpu_context", lambda device: None)
+        wait, flag = StopSignal(world)._ask()
+    assert flag.device.type == "cpu"
+    wait()
+    expected = {
+        "gloo": ["sum on cpu", "wait"],
+        None: ["sum on cuda", "wait", "record", "synchronize"],
+    }
+    assert calls == expected[hosts]
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -191,7 +227,7 @@ def stop_after_one_rank(kind: str) -> tuple[list[bool], Any, bool, str]:
         if world.rank == 1:
             fresh.request_stop(UserError("x"))
         is_known_now = fresh.poll_now() is not None
-        fresh._pending[0].wait()  # type: ignore[index]
+        fresh._pending[0]()  # type: ignore[index]
     leave(world)
     return polls, reason, is_known_now, error
 

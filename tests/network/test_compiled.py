@@ -62,3 +62,17 @@ def test_the_variable_that_names_a_compiler_is_read(
     installed.update(("/opt/mine", "triton"))
     monkeypatch.setenv(variable, "/opt/mine")
     compile_network(torch.nn.Identity(), device)
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "goes_on"), [(CUDA, 2, True), (CUDA, 1, False), (CPU, 2, False)]
+)
+def test_on_several_gpus_what_cannot_be_compiled_runs_as_it_is(
+    installed: set[str], device: torch.device, processes: int, goes_on: bool
+) -> None:
+    from torch._dynamo import config
+
+    installed.update(("gcc", "g++", "triton"))
+    with config.patch(suppress_errors=False):  # and puts it back
+        compile_network(torch.nn.Identity(), device, processes=processes)
+        assert config.suppress_errors is goes_on

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._subclasses import fake_tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
@@ -263,6 +265,33 @@ def test_a_copy_is_in_host_memory_and_made_once() -> None:
     assert copied["b"][0] is copied["a"] and copied["b"][1][0] is copied["a"]
     assert isinstance(copied["b"][1], tuple) and copied["b"][1][1] == 3
     assert copied["c"] == {"name": "x"} and copied["c"] is not content["c"]
+
+
+class Copies(TorchDispatchMode):
+    """Notes which copies to the host wait for the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._to_copy.default:
+            self.waits.append(not kwargs["non_blocking"])
+        return func(*args, **kwargs or {})
+
+
+def test_copies_from_a_gpu_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together: an optimizer has hundreds of small tensors."""
+    waited: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(None))
+    monkeypatch.setattr(fake_tensor, "init_gpu_context", lambda device: None)
+    with fake_tensor.FakeTensorMode(), Copies() as copies:
+        content = {name: torch.empty(3, device="cuda") for name in "abc"}
+        copied = copy_to_host(content)
+        copy_to_host({"a": torch.empty(3)})
+    assert [tensor.device.type for tensor in copied.values()] == ["cpu"] * 3
+    assert copies.waits == [False] * 4
+    assert len(waited) == 1
 
 
 def test_a_storage_that_claims_to_be_huge_is_refused(tmp_path: Path) -> None:

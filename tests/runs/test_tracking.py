@@ -18,7 +18,7 @@ import torch
 from tests.tiny import make_data, make_state
 from unet_ddp.config import LaunchConfig, OptimizationConfig, RunConfig, TrainConfig
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError
+from unet_ddp.errors import RunError, UserError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
 from unet_ddp.runs.tracking import Tracker, console
@@ -168,8 +168,9 @@ def test_the_line_says_what_validation_found(
 
 
 def test_other_ranks_are_silent_and_judge_their_steps_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(World, "on_main", lambda *_: None)  # as on all ranks but the main one
     state = make_state()
     state.step = 4
     with open_tracker(tmp_path, world=World(1, 2), max_bad_steps=2, profile=True) as tracker:
@@ -205,13 +206,31 @@ def test_a_bar_shows_loss_and_rate_now_and_then(
         assert (tracker._bar.total, tracker._bar.n) == (8, 4)
         clock.now += 0.4
         tracker.step(report(), 5, waited=0.1)
-        assert not tracker._bar.postfix  # reading a loss waits for a GPU: twice a second at most
+        assert not tracker._bar.postfix  # twice a second at most
         clock.now += 0.1
         tracker.step(report(), 6, waited=0.25)
         assert tracker._bar.n == 6
         assert tracker._bar.desc == "epoch 2/2: "
         assert tracker._bar.postfix == "loss 1.5000, rate 1.00e-02, 12.0 images/s, data 50%"
     assert capsys.readouterr().out == ""
+
+
+def test_a_bar_on_a_gpu_is_of_the_steps_that_it_has_done(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two steps ago: the loss of the last one would have to be waited for."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with open_tracker(tmp_path) as tracker:
+        tracker._guard._delay = 2
+        tracker.begin_epoch(make_state())
+        for step in range(1, 5):
+            clock.now += 1.0
+            losses = torch.tensor([float(step), 0.0, 0.0])
+            tracker.step(replace(report(), losses=losses), step, waited=0.0)
+            assert bool(tracker._bar.postfix) == (step > 2)
+        assert tracker._bar.postfix == "loss 2.0000, rate 1.00e-02, 1.5 images/s, data 0%"
+        tracker.end_training()
+        assert tracker.images_per_second == 3.0
 
 
 def test_a_profile_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,22 +326,14 @@ def test_a_resume_before_the_first_row_starts_with_the_new_columns(tmp_path: Pat
     assert not (tmp_path / "new.csv").exists()
 
 
-def test_names_that_are_no_utf_8_are_written(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    folder = tmp_path / "r\udcff"
-    folder.mkdir()
-    table = CsvWriter(folder / "metrics.csv")
-    table.write({"step": 1, "dice_\udcff": 0.5}, 1)
-    again = CsvWriter(folder / "metrics.csv", after=1)
-    assert again.columns == ["step", "dice_\udcff"]
-    assert (folder / "metrics.csv").read_bytes() == b"step,dice_\xff\r\n1,0.5\r\n"
-    folder.rename(tmp_path / "plain")
-    writer = TensorBoardWriter(tmp_path / "plain")
-    writer.write({"dice_\udcff": 0.5, "dice_\x1b": 0.5}, 1)
-    writer.close()
-    found = EventAccumulator(str(tmp_path / "plain")).Reload()
-    assert found.Tags()["scalars"] == [r"dice_\udcff", r"dice_\x1b"]
+def test_class_names_that_are_no_text_become_escapes(tmp_path: Path) -> None:
+    row = score_columns(validation(), ["\udcff", "a\x1bb"])
+    assert [name for name in row if name.startswith("dice_")] == [
+        "dice_at_threshold", r"dice_\udcff", r"dice_a\x1bb",
+    ]  # fmt: skip
+    (tmp_path / "r\udcff").mkdir()
+    CsvWriter(tmp_path / "r\udcff" / "metrics.csv").write(row, 1)
+    assert r",iou_\udcff,iou_a\x1bb" in (tmp_path / "r\udcff" / "metrics.csv").read_text()
 
 
 def test_a_folder_whose_name_tensorboard_refuses(
@@ -352,3 +363,20 @@ def test_tensorboard_has_the_floats(tmp_path: Path) -> None:
     found = EventAccumulator(str(tmp_path)).Reload()
     assert found.Tags()["scalars"] == ["loss"]
     assert [(event.step, event.value) for event in found.Scalars("loss")] == [(4, 0.5), (8, 0.75)]
+
+
+@pytest.mark.parametrize("step", ["", "²", "9" * 5000, "4.5", "11", "x"])
+def test_a_resumed_run_drops_rows_of_no_step_of_its_own(tmp_path: Path, step: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text(f"step,loss\n10,1.5\n{step},2.5\n", encoding="utf-8")
+    CsvWriter(path, after=10)
+    assert path.read_text(encoding="utf-8").split() == ["step,loss", "10,1.5"]
+
+
+@pytest.mark.parametrize("data", [b"step\n\xff", b"step\n1,2\n", b"step\n" + b"x" * 200_000])
+def test_a_corrupt_metrics_file_is_named_and_kept(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"metrics.csv: corrupt"):
+        CsvWriter(path, after=10)
+    assert path.read_bytes() == data

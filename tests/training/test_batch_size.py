@@ -95,6 +95,7 @@ def test_it_tries_a_whole_step_with_the_optimizer_s_memory(monkeypatch: pytest.M
 
     def watched(network: Any, preprocess: Any, images: torch.Tensor) -> torch.Tensor:
         assert network.training
+        assert torch.backends.cudnn.benchmark  # as in training: its trials take memory
         shapes.append((tuple(images.shape), images.dtype))
         return forward(network, preprocess, images)
 
@@ -110,6 +111,15 @@ def test_it_tries_a_whole_step_with_the_optimizer_s_memory(monkeypatch: pytest.M
         new_probe(has_average=has_average)._compute_gradients(3)
         assert shapes == [((3, 32, 48, 3), torch.uint8)] * 2
         assert len(held) == copies * len({id(tensor) for tensor in held})
+
+
+@pytest.mark.parametrize(("total", "spare"), [(8 << 30, 1 << 30), (80 << 30, 4 << 30)])
+def test_a_gpu_keeps_a_twentieth_and_at_least_a_gib(
+    monkeypatch: pytest.MonkeyPatch, total: int, spare: int
+) -> None:
+    gpu = SimpleNamespace(total_memory=total)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    assert batch_size._spare_memory(torch.device("cuda")) == spare
 
 
 def test_a_cpu_is_not_asked_for_more_than_it_has(monkeypatch: pytest.MonkeyPatch) -> None:

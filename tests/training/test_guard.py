@@ -19,9 +19,12 @@ def report(*, finite: bool, loss: float = 1.0, pairs: tuple[int, ...] = (0,)) ->
     return StepReport(torch.tensor([loss, 0.0, 0.0]), 1e-3, torch.tensor(finite), list(pairs))
 
 
-def new_guard(most: int = 3, world: World | None = None) -> tuple[FiniteGuard, list[str]]:
+def new_guard(
+    most: int = 3, world: World | None = None, **how: bool
+) -> tuple[FiniteGuard, list[str]]:
     lines: list[str] = []
-    return FiniteGuard(world or World(), make_pairs("abc"), most=most, log=lines.append), lines
+    pairs = make_pairs("abc")
+    return FiniteGuard(world or World(), pairs, most=most, log=lines.append, **how), lines
 
 
 def test_good_steps_are_silent() -> None:
@@ -40,6 +43,24 @@ def test_a_skipped_step_is_reported_with_its_images(loss: float, what: str) -> N
     assert lines == [
         f"warning: step 7 skipped: non-finite {what}; images: c.png, a.png (1 in a row, 1 in all)"
     ]
+
+
+def test_the_search_for_a_scale_is_silent_and_gathers_nothing() -> None:
+    """float16: GradScaler halves its scale of 2¹⁶ until gradients fit, which is no fault."""
+
+    class Alone(World):
+        def gather(self, item: Any) -> Any:
+            raise AssertionError(item)
+
+    guard, lines = new_guard(most=20, world=Alone(size=2), has_scaler=True)
+    for step in range(1, 17):
+        guard.check(report(finite=False), step)
+    assert lines == [] and guard.skipped == 16
+    guard.world = World()
+    guard.check(report(finite=False), 17)  # no scale helps
+    guard.check(report(finite=True), 18)
+    guard.check(report(finite=False, loss=math.nan), 19)  # nor here
+    assert [line.split()[2] for line in lines] == ["17", "19"]
 
 
 def test_the_images_of_all_ranks_are_named() -> None:

@@ -39,6 +39,15 @@ GPU_WORLD = World(device=torch.device("cuda"))
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
         (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("GET was unable to find an engine to execute this computation"), True),
+        (
+            RuntimeError(
+                "NCCL error in: a.cpp:77, unhandled cuda error\nLast error:\n"
+                "Cuda failure 2 'out of memory'"
+            ),
+            True,
+        ),
+        (RuntimeError("NCCL error in: a.cpp:77, unhandled system error"), False),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
     ],

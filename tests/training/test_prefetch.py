@@ -96,6 +96,36 @@ def test_only_the_time_of_reading_is_waiting(
     assert batches.waited == 10.0
 
 
+class Event:
+    """A GPU that is busy until 105 s: what it is given before waits until then."""
+
+    now = 100.0
+
+    def __init__(self) -> None:
+        self.at = max(Event.now, 105.0)
+
+    def query(self) -> bool:
+        return Event.now >= 105.0
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1000 * (end.at - self.at)
+
+
+def test_on_a_gpu_only_what_it_has_waited_is_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow() -> Iterator[Sample]:
+        for batch in Source():
+            Event.now += 2.0
+            yield batch
+
+    batches = Prefetcher(slow(), ahead=2, device=CPU, on_error=[].append)
+    batches._mark = Event
+    batches.fill()
+    assert batches.waited == 0.0  # read by 104 s
+    next(batches), next(batches)
+    batches.fill()  # by 108 s; the GPU was done at 105 s
+    assert batches.waited == 3.0
+
+
 def test_a_batch_keeps_its_pairs_on_the_device() -> None:
     batch = make_batch(3)
     copied = copy_to_device(batch, CPU)

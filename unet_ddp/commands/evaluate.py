@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal, NoReturn
 import torch
 
 from unet_ddp.cli import parse
-from unet_ddp.config import Limit, flag
+from unet_ddp.config import flag
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, print_lines
+from unet_ddp.errors import Limit, UserError, print_lines
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.report.gallery import make_gallery
 from unet_ddp.evaluation.report.page import Page, render
@@ -146,7 +146,7 @@ def find_job(config: EvaluateConfig) -> Job:
         pairs=pairs,
         images=config.images,
         resize_masks=resizes_masks(content),
-        threshold=config.threshold or (model.threshold if labels.num_classes == 2 else None),
+        threshold=config.threshold or model.threshold,
         output=output,
     )
 

@@ -29,12 +29,27 @@ def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.
     if not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no GPU on this machine; use --device cpu")
     count = torch.cuda.device_count()
+    is_torchrun = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # its processes see all the same
+    if count == 1 and os.environ.get("CUDA_VISIBLE_DEVICES") and not is_torchrun:
+        return torch.device("cuda", 0)  # srun and mpirun can show each process its own alone
     if local_size > count:  # every process finds this, so that the main one can say it
         raise UserError(
             f"{local_size} processes, but this machine has {count} GPU(s): use "
             f"--nproc_per_node={count}, or --device cpu"
         )
     return torch.device("cuda", local_rank)
+
+
+def describe_untried(device: torch.device) -> list[str]:
+    """Return a line if `device`, or a GPU that is left unused, was never tried with this program."""
+    if device.type == "cuda":
+        hip = getattr(torch.version, "hip", None)
+        return ["device: an AMD GPU through ROCm, which was never tried"] if hip else []
+    return [
+        f"device: the CPU; this machine's {name} is not used, it was never tried"
+        for name, module in (("MPS", torch.backends.mps), ("XPU", torch.xpu))
+        if module.is_available()
+    ]
 
 
 def usable_cores() -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
 import socket
+import sys
 from datetime import timedelta
 
 import torch
@@ -43,15 +45,39 @@ def join(device: str, timeout: float) -> World:
     die_with_parent(signal.SIGTERM)  # an orphan would train on and keep the folder locked
     patience = timedelta(seconds=timeout)
     store = _connect_store(rank, size, local_size, patience)
+    is_gpu = chosen.type == "cuda"
     dist.init_process_group(
-        "nccl" if chosen.type == "cuda" else "gloo",
+        "nccl" if is_gpu else "gloo",
         store=store,
         rank=rank,
         world_size=size,
-        timeout=patience,
-        device_id=chosen if chosen.type == "cuda" else None,
+        # NCCL's watchdog ends the process: gloo is to be first, whose error becomes one line.
+        timeout=2 * patience if is_gpu else patience,
+        device_id=chosen if is_gpu else None,
     )
-    return World(rank, size, local_rank, local_size, chosen, store, _find_peers())
+    has_hosts = is_gpu and (local_size == size or _all_reachable(store, rank, size))
+    hosts = dist.new_group(backend="gloo", timeout=patience) if has_hosts else None
+    return World(rank, size, local_rank, local_size, chosen, store, _find_peers(), hosts)
+
+
+def _all_reachable(store: dist.Store, rank: int, size: int) -> bool:
+    """Return whether gloo finds every rank by its machine's name, the same on every rank.
+
+    Where a name does not resolve, or to the machine itself as 127.0.1.1 in Debian's /etc/hosts, gloo
+    tells other machines an address that they can't reach.
+    """
+    is_found = "GLOO_SOCKET_IFNAME" in os.environ
+    with contextlib.suppress(OSError):
+        is_found = is_found or not socket.gethostbyname(socket.gethostname()).startswith("127.")
+    store.set(f"found {rank}", str(int(is_found)))
+    lost = [other for other in range(size) if store.get(f"found {other}") == b"0"]
+    if lost and rank == 0:
+        print(
+            f"warning: rank {lost[0]}: its machine's name has no address for the others, so ranks "
+            "agree through NCCL, which waits for the GPU; set GLOO_SOCKET_IFNAME, e.g. to eth0",
+            file=sys.stderr,
+        )
+    return not lost
 
 
 def read_place() -> tuple[int, int, int, int]:

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
@@ -63,10 +63,7 @@ class StopSignal:
         self._error: str | None = None  # no exception: its traceback would keep loaders alive
         self._world = world
         self._heard = 0.0
-        self._pending: tuple[Any, torch.Tensor] | None = None
-        # The hosts agree, not the GPUs: a gloo group next to NCCL, for which no kernel waits.
-        needs_group = world.store is not None and world.device.type == "cuda"
-        self._group: Any = dist.new_group(backend="gloo") if needs_group else None
+        self._pending: tuple[Callable[[], Any], torch.Tensor] | None = None
 
     def __enter__(self) -> StopSignal:
         self._inlet, self._outlet = os.pipe()
@@ -95,7 +92,7 @@ class StopSignal:
         os.close(self._inlet)
         os.close(self._outlet)
         if error is None and self._pending is not None:
-            self._pending[0].wait()
+            self._pending[0]()
 
     def _listen(self) -> None:
         while number := os.read(self._inlet, 1)[0]:
@@ -119,16 +116,32 @@ class StopSignal:
         if self._world.store is not None:
             code = 0
             if self._pending is not None:
-                work, flag = self._pending
-                work.wait()
+                wait, flag = self._pending
+                wait()
                 code = int(flag)
-            flag = torch.tensor(self._code)
-            work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
-            self._pending = (work, flag)
+            self._pending = self._ask()
         if code and self.reason is None:
             is_error = code == _ERROR
             self.reason = StopReason(None if is_error else signal.Signals(code), is_error)
         return self.reason
+
+    def _ask(self) -> tuple[Callable[[], Any], torch.Tensor]:
+        """Return the maximum of all ranks' codes, and what to call before it is read.
+
+        The hosts agree, not the GPUs, where there is a group for it: no kernel waits then.
+        """
+        group = self._world.hosts
+        is_gpu = group is None and self._world.device.type == "cuda"
+        # Filled on the device: to copy a value there would wait for it.
+        flag = torch.full((), self._code, device=self._world.device if is_gpu else None)
+        work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=group, async_op=True)
+        if not is_gpu:
+            return work.wait, flag
+        work.wait()  # on the GPU's stream
+        flag = flag.to("cpu", non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event.synchronize, flag
 
     def poll_now(self) -> StopReason | None:
         """Return the reason known at this moment, as `poll` does a step later; it waits for it."""

@@ -49,6 +49,8 @@ class World:
     """Key-value store of the group; None without a group."""
     peers: tuple[int, ...] = ()
     """Process ids of the other ranks on this machine."""
+    hosts: Any = None
+    """A gloo group beside NCCL, by which hosts agree without their GPUs; None if there is none."""
     _calls: Iterator[int] = field(default_factory=itertools.count, repr=False)
     """Numbers the calls of `on_main`, the same on every rank."""
 
@@ -77,12 +79,12 @@ class World:
                 outcome[0] = work()
             except Exception as error:
                 self.store.set(done, "")
-                dist.broadcast_object_list([None, _sendable(error)], src=0)
+                dist.broadcast_object_list([None, _sendable(error)], src=0, group=self.hosts)
                 raise
             self.store.set(done, "")
         else:  # by the store: the scan of many files may take longer than a collective's timeout
             self.store.wait([done], _PATIENCE)
-        dist.broadcast_object_list(outcome, src=0)
+        dist.broadcast_object_list(outcome, src=0, group=self.hosts)
         if outcome[1] is not None:
             raise outcome[1]
         result: Result = outcome[0]
@@ -93,7 +95,7 @@ class World:
         if self.store is None:
             return [item]
         items = [item] * self.size
-        dist.all_gather_object(items, item)
+        dist.all_gather_object(items, item, group=self.hosts)
         return items
 
     def replicate(self, network: nn.Module, example: Tensor) -> nn.Module:

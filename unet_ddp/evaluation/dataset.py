@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,11 +81,11 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         return sample
 
 
-def _share(sample: EvaluationSample | UserError) -> EvaluationSample | UserError:
+def _share(sample: Any) -> Any:
     """Move a sample to shared memory: an error here is raised, one in the queue's thread lost."""
     if get_worker_info() is not None and isinstance(sample, EvaluationSample):
         for tensor in (sample.image, sample.truth, sample.scaled_truth):
-            tensor.share_memory_()
+            tensor.share_memory_()  # type: ignore[no-untyped-call]
     return sample
 
 

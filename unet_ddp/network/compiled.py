@@ -20,7 +20,7 @@ _COMPILERS = {
 }
 
 
-def compile_network(network: nn.Module, device: torch.device) -> nn.Module:
+def compile_network(network: nn.Module, device: torch.device, *, processes: int = 1) -> nn.Module:
     """Return `network` wrapped, to be compiled at its first call for the image size there.
 
     The wrapper shares the weights: `network` and its state dict stay as they are. `network` may be
@@ -39,4 +39,8 @@ def compile_network(network: nn.Module, device: torch.device) -> nn.Module:
         )
     # Its warnings about a missing GPU appear wherever CUDA's compiler is installed.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+    if device.type == "cuda" and processes > 1:  # torch's SyncBatchNorm is not made for it
+        from torch import _dynamo
+
+        _dynamo.config.suppress_errors = True  # what does not compile runs as it is
     return cast(nn.Module, torch.compile(network, dynamic=False))

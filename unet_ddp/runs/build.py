@@ -13,6 +13,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.device import describe_untried
 from unet_ddp.distributed.join import launch_name
 from unet_ddp.distributed.world import World
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
@@ -21,7 +22,7 @@ from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.resume import Resumed, split_fingerprint
-from unet_ddp.runs.weights import load_weights
+from unet_ddp.runs.weights import build_loaded
 from unet_ddp.training.batch_size import BatchSizeProbe
 from unet_ddp.training.losses import DiceCrossEntropy
 from unet_ddp.training.optimizer import AdamW
@@ -128,13 +129,10 @@ def build_state(
         steps,
         options.seed * world.size + world.rank,
         WeightAverage(network, options.ema) if options.ema else None,
-        compile_network(replica, world.device) if options.compile else None,
+        compile_network(replica, world.device, processes=world.size) if options.compile else None,
         sums=torch.zeros(3, dtype=torch.float64, device=world.device),
     )
-    if resumed.content is not None:
-        state.load_state_dict(resumed.content)
-        for group in state.optimizer.param_groups:  # the learning rate is set at each step
-            group["weight_decay"] = options.weight_decay
+    resumed.restore(state)
     return state
 
 
@@ -147,13 +145,18 @@ def _build_weights(config: TrainConfig, model: Model, resumed: Resumed, world: W
         world.on_main(
             lambda: build_network(model.architecture, encoder_weights=pretrained) and None
         )
-    network = build_network(
-        model.architecture,
-        encoder_weights=pretrained,
-        checkpointing=config.network.checkpointing,
-    )
+    checkpointing = config.network.checkpointing
     if resumed.weights is not None:
-        load_weights(network, resumed.weights.state, Path(str(config.run.load)))
+        network = build_loaded(
+            model.architecture,
+            resumed.weights.state,
+            Path(str(config.run.load)),
+            checkpointing=checkpointing,
+        )
+    else:
+        network = build_network(
+            model.architecture, encoder_weights=pretrained, checkpointing=checkpointing
+        )
     return synchronise_batchnorm(network.to(world.device), world)
 
 
@@ -178,15 +181,22 @@ def describe_model(
 def describe_run(
     config: TrainConfig, model: Model, state: TrainState, loaders: Loaders, world: World
 ) -> list[str]:
-    """Return two lines for the user: the network and the run."""
+    """Return lines for the user: the network, the run, and a device that was never tried."""
     options = config.optimization
     count = sum(parameter.numel() for parameter in state.network.parameters())
     images = loaders.sampler.per_step * world.size
     each = f", {options.accumulate} times" if options.accumulate > 1 else ""
+    notes = describe_untried(world.device)
+    if options.compile and world.size > 1 and world.device.type == "cuda":
+        notes.append(
+            "warning: --compile on several GPUs: torch's batch norm over GPUs interrupts the compiled "
+            "code at each layer, which was never tried; what does not compile runs as it is"
+        )
     return [
         f"network: {model.architecture}; {count / 1e6:.1f} million parameters",
         f"run: {config.folder}; {options.epochs} epochs of {state.steps_per_epoch} steps of {images} images "
         f"({options.batch_size} on each of {world.size} process(es){each}), {world.device.type}, "
         f"{str(model.precision.dtype).removeprefix('torch.')}, "
         f"{count_workers(world, config.launch.workers)} reading process(es) each",
+        *notes,
     ]

@@ -16,13 +16,13 @@ from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line
 from unet_ddp.metrics.scores import Validation
-from unet_ddp.runs.writers import open_writers, score_columns
+from unet_ddp.runs.writers import Writer, open_writers, score_columns
 from unet_ddp.training.guard import FiniteGuard
 from unet_ddp.training.profiling import Profile
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport
 
-_REFRESH = 0.5  # seconds between readings of the loss, each a host sync
+_REFRESH = 0.5  # seconds between the bar's figures
 
 
 def console(world: World) -> Callable[[str], None]:
@@ -51,14 +51,19 @@ class Tracker:
     ) -> None:
         self._log = console(world)
         self._guard = FiniteGuard(
-            world, data.split.training, most=config.launch.max_bad_steps, log=self._log
+            world,
+            data.split.training,
+            most=config.launch.max_bad_steps,
+            log=self._log,
+            has_scaler=state.precision.scaler.is_enabled(),
         )
         self._epochs, self._device = config.optimization.epochs, world.device
         self._class_names = data.labels.class_names
         self._images_per_step = loaders.sampler.per_step * world.size
         self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
         self._began = self._refreshed = self._last = time.perf_counter()
-        self._writers = open_writers(config, state, loaders) if world.is_main else []
+        self._writers: list[Writer] = []
+        world.on_main(lambda: self._writers.extend(open_writers(config, state, loaders)))
         profiles = world.is_main and config.launch.profile
         self._profile = Profile(config.folder, world.device) if profiles else None
         self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
@@ -115,12 +120,11 @@ class Tracker:
         self._guard.check(report, done)
         self.log(self._profile.step() if self._profile else [])
         self._last = time.perf_counter()
-        if self._bar.disable or self._last - self._refreshed < _REFRESH:
+        if self._bar.disable or self._last - self._refreshed < _REFRESH or not self._done:
             return
-        loss = report.losses[0].item()  # host sync: a GPU has done its steps after it
-        self._refreshed = self._last = time.perf_counter()
+        self._refreshed = self._last
         self._bar.set_postfix_str(
-            f"loss {loss:.4f}, rate {report.learning_rate:.2e}, "
+            f"loss {self._guard.loss:.4f}, rate {report.learning_rate:.2e}, "
             f"{self.images_per_second:.1f} images/s, data {self.data_wait:.0%}"
         )
 
@@ -141,9 +145,14 @@ class Tracker:
         return max(self._last - self._began, 1e-9)
 
     @property
+    def _done(self) -> int:
+        """Steps of this epoch that the device has done: of a GPU, those that are judged."""
+        return self._steps - self._guard.pending
+
+    @property
     def images_per_second(self) -> float:
         """Training images per second of this epoch, over all ranks."""
-        return self._steps * self._images_per_step / self._training
+        return self._done * self._images_per_step / self._training
 
     @property
     def data_wait(self) -> float:

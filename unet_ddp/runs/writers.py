@@ -53,10 +53,13 @@ def open_writers(config: TrainConfig, state: TrainState, loaders: Loaders) -> li
 
 
 def score_columns(validation: Validation | None, names: list[str]) -> Row:
-    """Return the columns of scores; a class that never occurs has empty cells."""
+    """Return the columns of scores; a class that never occurs has empty cells.
+
+    What is no text in a class's name becomes escapes, for all readers of these columns.
+    """
     if validation is None:
         return {}
-    scores = validation.scores
+    scores, names = validation.scores, [one_line(name) for name in names]
     row: Row = {"validation_dice": scores.dice, "validation_iou": scores.iou}
     if validation.threshold is not None:
         row["threshold"] = validation.threshold
@@ -67,12 +70,43 @@ def score_columns(validation: Validation | None, names: list[str]) -> Row:
     return {key: "" if math.isnan(value) else value for key, value in row.items()}
 
 
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of metrics.csv; none if there is no such file.
+
+    Raises:
+        UserError: it is corrupt.
+    """
+    if not path.exists():
+        return []
+    try:
+        if not path.is_file():
+            raise ValueError("no regular file")
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        if any(None in row for row in rows):
+            raise ValueError("a row has more cells than there are columns")
+    except (OSError, ValueError, csv.Error) as error:  # ValueError: not UTF-8, too
+        raise UserError(f"{path}: corrupt ({error}); delete it, or move it away") from None
+    return rows
+
+
+def _is_until(step: str | None, last: int) -> bool:
+    """Return whether a cell holds a step up to `last`; a crash may have left it unfinished."""
+    try:
+        return int(step or "") <= last
+    except ValueError:
+        return False
+
+
 class CsvWriter:
     """Writes metrics.csv: one row per epoch, on the disk at once.
 
     Args:
         path: rows of an earlier start are kept.
         after: rows of later steps are dropped, as a resumed run writes them again.
+
+    Raises:
+        UserError: the earlier file is corrupt.
     """
 
     def __init__(self, path: Path, *, after: int = 0) -> None:
@@ -80,14 +114,11 @@ class CsvWriter:
         self.columns: list[str] | None = None
         if not path.exists():
             return
-        text: Any = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}
-        with path.open(**text) as file:
-            rows = [
-                row
-                for row in csv.DictReader(file)
-                if (row.get("step") or "").isdigit() and int(row["step"]) <= after
-            ]
-        with replacing(path) as temporary, temporary.open("w", **text) as file:
+        rows = [row for row in read_rows(path) if _is_until(row.get("step"), after)]
+        with (
+            replacing(path) as temporary,
+            temporary.open("w", newline="", encoding="utf-8") as file,
+        ):
             if rows:
                 self.columns = list(rows[0])
                 writer = csv.DictWriter(file, self.columns)
@@ -118,7 +149,7 @@ class TensorBoardWriter:
         """Write a scalar for each float of the row."""
         for name, value in row.items():
             if isinstance(value, float):
-                self.writer.add_scalar(one_line(name), value, step)
+                self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
     def close(self) -> None:

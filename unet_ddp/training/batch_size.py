@@ -19,11 +19,13 @@ from unet_ddp.distributed.world import World, local_only
 from unet_ddp.errors import RunError
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.network.precision import Precision
+from unet_ddp.training.determinism import autotuning
 from unet_ddp.training.losses import DiceCrossEntropy
 from unet_ddp.training.out_of_memory import describe_shortage, is_out_of_memory
 from unet_ddp.training.step import forward
 
-_MARGIN = 0.05  # of a GPU: DDP's buckets, synchronised batch norm, fragmentation
+# Of a GPU: DDP's buckets, synchronised batch norm, fragmentation.
+_MARGIN, _SMALLEST_MARGIN = 0.05, 1 << 30
 # Peak of a CPU step over what its backward pass keeps of the images: at most 1.2 when tried, 3.7
 # with --checkpointing.
 _PEAK, _PEAK_CHECKPOINTING = 1.5, 4.0
@@ -82,13 +84,13 @@ class BatchSizeProbe:
         copies = 3 if self.has_average else 2  # the optimizer's two moments, and the average
         held = [torch.zeros_like(p) for p in network.parameters() for _ in range(copies)]
         if device.type == "cuda":
-            spare = int(_MARGIN * torch.cuda.get_device_properties(device).total_memory)
-            held.append(torch.empty(spare, dtype=torch.uint8, device=device))
+            held.append(torch.empty(_spare_memory(device), dtype=torch.uint8, device=device))
         images, masks, _ = self._make_batch(batch)
-        for _ in range(batches):
-            with self.precision.autocast():
-                logits = forward(network, self.preprocessing, images.to(device))
-            self.precision.scaler.scale(self.loss(logits, masks.to(device)).total).backward()
+        with autotuning():  # as in training: what it tries takes memory
+            for _ in range(batches):
+                with self.precision.autocast():
+                    logits = forward(network, self.preprocessing, images.to(device))
+                self.precision.scaler.scale(self.loss(logits, masks.to(device)).total).backward()
 
     def _make_batch(self, batch: int) -> Sample:
         height, width = self.size
@@ -109,6 +111,12 @@ class BatchSizeProbe:
         with counting_saved_bytes() as saved:
             self._compute_gradients(1, batches=1)
         return sum(saved.values())
+
+
+def _spare_memory(device: torch.device) -> int:
+    """Return the bytes of a GPU that a probe leaves free."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    return max(int(_MARGIN * total), _SMALLEST_MARGIN)
 
 
 def find_batch_size(probe: BatchSizeProbe, world: World, share: int, *, start: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -12,6 +13,8 @@ from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
 from unet_ddp.training.step import StepReport
+
+_SEARCH = 16  # halvings of GradScaler's first scale, 2¹⁶, down to 1
 
 
 class FiniteGuard:
@@ -25,10 +28,17 @@ class FiniteGuard:
         pairs: the training pairs.
         most: skipped steps in a row that end the run.
         log: prints a line on the main process.
+        has_scaler: GradScaler looks for a scale, by steps whose gradients overflow.
     """
 
     def __init__(
-        self, world: World, pairs: list[Pair], *, most: int, log: Callable[[str], None]
+        self,
+        world: World,
+        pairs: list[Pair],
+        *,
+        most: int,
+        log: Callable[[str], None],
+        has_scaler: bool = False,
     ) -> None:
         self.world = world
         self.pairs = pairs
@@ -36,9 +46,17 @@ class FiniteGuard:
         self.log = log
         self.skipped = 0
         """Skipped steps so far."""
+        self.loss = 0.0
+        """Of the last step that was judged."""
+        self._search = _SEARCH if has_scaler else 0
         self._in_a_row = 0
         self._delay = 2 if world.device.type == "cuda" else 0
-        self._pending: deque[tuple[int, StepReport, Tensor, torch.cuda.Event | None]] = deque()
+        self._pending: deque[tuple[int, list[int], Tensor, torch.cuda.Event | None]] = deque()
+
+    @property
+    def pending(self) -> int:
+        """Number of steps that are not judged yet; the others are done."""
+        return len(self._pending)
 
     def check(self, report: StepReport, step: int) -> None:
         """Judge a step of the run, counted from 1, or an earlier one on a GPU.
@@ -46,13 +64,13 @@ class FiniteGuard:
         Raises:
             RunError: too many skipped steps in a row.
         """
-        answer, event = report.is_finite, None
+        loss, event = report.losses[0], None
+        answer = torch.stack([loss, report.is_finite.to(loss.dtype)])  # (2,)
+        answer = answer.to("cpu", non_blocking=True)  # to pinned memory
         if self.world.device.type == "cuda":
-            answer = torch.empty((), dtype=torch.bool, pin_memory=True)
-            answer.copy_(report.is_finite, non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        self._pending.append((step, report, answer, event))
+        self._pending.append((step, report.pairs, answer, event))
         while len(self._pending) > self._delay:
             self._judge(*self._pending.popleft())
 
@@ -66,18 +84,22 @@ class FiniteGuard:
             self._judge(*self._pending.popleft())
 
     def _judge(
-        self, step: int, report: StepReport, is_finite: Tensor, event: torch.cuda.Event | None
+        self, step: int, pairs: list[int], answer: Tensor, event: torch.cuda.Event | None
     ) -> None:
         if event is not None:
             event.synchronize()
-        if bool(is_finite):
+        self.loss, is_finite = answer.tolist()
+        if is_finite:
             self._in_a_row = 0
             return
         self._in_a_row += 1
         self.skipped += 1
-        names = self.world.gather([str(self.pairs[index].image) for index in report.pairs])
+        is_search = math.isfinite(self.loss) and self._in_a_row <= self._search
+        if is_search and self._in_a_row < self.most:
+            return
+        names = self.world.gather([str(self.pairs[index].image) for index in pairs])
         images = ", ".join(name for rank in names for name in rank)
-        what = "gradients" if bool(report.losses[0].isfinite()) else "loss"
+        what = "gradients" if math.isfinite(self.loss) else "loss"
         message = f"step {step} skipped: non-finite {what}; images: {images}"
         if self._in_a_row >= self.most:
             raise RunError(

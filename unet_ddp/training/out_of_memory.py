@@ -17,6 +17,8 @@ _MESSAGES = (
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
+    "unable to find an engine",  # cuDNN's, where none fits into what is left
+    "'out of memory'",  # NCCL's
 )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import record_function
@@ -43,8 +44,9 @@ class Prefetcher(Iterator[Sample]):
         device: torch.device,
         on_error: Callable[[UserError], None],
     ) -> None:
-        self.waited = 0.0
-        """Seconds spent waiting for data."""
+        self._waited = 0.0
+        self._waits: deque[tuple[Any, Any]] = deque()  # moments before and after reading
+        self._mark = partial(_record_event, device) if device.type == "cuda" else _HostEvent
         self._source = iter(batches)
         self._ahead = ahead
         self._device = device
@@ -54,10 +56,18 @@ class Prefetcher(Iterator[Sample]):
         # One stream for all batches: memory that a stream has used is not given to another.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
+    @property
+    def waited(self) -> float:
+        """Seconds of waiting for data: a GPU's own, which the host runs ahead of, as far as it is."""
+        while self._waits and self._waits[0][1].query():
+            before, after = self._waits.popleft()
+            self._waited += before.elapsed_time(after) / 1000
+        return self._waited
+
     def fill(self) -> None:
         """Read batches until `ahead` of them are ready."""
         while len(self._ready) < self._ahead and not self._ended:
-            began = time.perf_counter()
+            before = self._mark()
             try:
                 with record_function("data wait"):
                     batch = next(self._source)
@@ -68,7 +78,7 @@ class Prefetcher(Iterator[Sample]):
                 self._ended = True
                 self._on_error(error)
             finally:
-                self.waited += time.perf_counter() - began
+                self._waits.append((before, self._mark()))
 
     def __next__(self) -> Sample:
         if not self._ready:
@@ -85,6 +95,28 @@ class Prefetcher(Iterator[Sample]):
             return _Copy(copy_to_device(batch, self._device), None)
         with torch.cuda.stream(self._stream):
             return _Copy(copy_to_device(batch, self._device), self._stream.record_event())
+
+
+class _HostEvent:
+    """A moment by the host's clock, with the methods of torch.cuda.Event."""
+
+    def __init__(self) -> None:
+        self.seconds = time.perf_counter()
+
+    def query(self) -> bool:
+        """Return whether it has passed."""
+        return True
+
+    def elapsed_time(self, end: _HostEvent) -> float:
+        """Return the milliseconds until `end`."""
+        return 1000 * (end.seconds - self.seconds)
+
+
+def _record_event(device: torch.device) -> torch.cuda.Event:
+    """Return the moment at which the GPU has done what it was given so far."""
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event
 
 
 def copy_to_device(batch: Sample, device: torch.device) -> Sample:

@@ -1,8 +1,8 @@
 """The training step: forward, loss, backward, unscale, clip, update, on one screen.
 
 A step with a loss or a gradient that is not finite changes nothing. That is decided on the device,
-without waiting for it: fused optimizers skip the update where `found_inf` is set, as GradScaler has
-them do. Loss and gradients, and so the decision, are the same on every rank.
+without waiting for it: fused optimizers skip the update where `found_inf` is set. Loss and
+gradients, and so the decision, are the same on every rank.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def train_step(
         scaler.unscale_(optimizer)  # the limit is for true gradients, not for scaled ones
         norm = nn.utils.clip_grad_norm_(network.parameters(), clip or math.inf)
         is_finite = norm.isfinite() & losses[0].isfinite()  # () bool
-        if not scaler.is_enabled():
-            optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
-            optimizer.grad_scale = None  # type: ignore[attr-defined]
-        scaler.step(optimizer)
+        # Not scaler.step: it knows of the gradients only, and would apply those of a bad loss.
+        optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
+        optimizer.grad_scale = None  # type: ignore[attr-defined]
+        optimizer.step()
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
         restore_unless(is_finite, buffers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import numpy as np
@@ -128,3 +129,35 @@ def test_a_file_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(
     write_reports(folder, pairs[1:], World(), 0, log.append)
     assert log[-1].startswith("warning: ") and name in log[-1]
     assert log[-1].endswith(f"write it later with python -m unet_ddp report {folder}")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "why"),
+    [
+        ("metrics.csv", b"epoch,loss\n1,\xff\n", "can't decode byte 0xff"),
+        ("metrics.csv", b"epoch,loss\n1,2,3\n", "a row has more cells than there are columns"),
+        ("metrics.csv", b"epoch\n" + b"x" * 200_000, "field larger than field limit"),
+        ("config.yaml", b"epochs: %", "found character '%'"),
+        ("config.yaml", b"\xff", "can't decode byte 0xff"),
+        ("config.yaml", b"[" * 9000, "recursion"),
+        ("config.yaml", b"seed: " + b"9" * 5000, "Exceeds the limit"),
+        ("config.yaml", b"day: 2026-99-99", "month must be in"),
+        ("config.yaml", b"- 1", "contains no settings"),
+    ],
+)
+def test_corrupt_files_of_a_run_are_one_line(
+    folder: Path, name: str, data: bytes, why: str
+) -> None:
+    (folder / name).write_bytes(data)
+    with pytest.raises(UserError) as caught:
+        write_report(folder, [], World())
+    assert name in str(caught.value) and why in str(caught.value)
+    assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "config.yaml"])
+def test_a_pipe_among_the_files_of_a_run_is_not_opened(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(UserError, match=name):
+        write_report(folder, [], World())

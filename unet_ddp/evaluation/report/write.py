@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from unet_ddp.prediction.backends import build_model
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.checkpoint import load
 from unet_ddp.runs.weights import SavedModel, read_model
+from unet_ddp.runs.writers import read_rows
 
 _SAMPLES = 4
 
@@ -54,7 +54,7 @@ def write_report(
         evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
 
     def write() -> Path:
-        history, path = _read_rows(folder / "metrics.csv"), folder / "report.html"
+        history, path = read_rows(folder / "metrics.csv"), folder / "report.html"
         page = Page(
             title=folder.absolute().name,
             facts=_facts(model, best, evaluation, len(history)),
@@ -98,15 +98,21 @@ def _facts(
     return facts
 
 
-def _read_rows(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        return []
-    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        return list(csv.DictReader(file))
-
-
 def _read_settings(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text(encoding="utf-8")) or {} if path.is_file() else {}
+    """Return a run's settings; none without the file.
+
+    Raises:
+        UserError: it is corrupt.
+    """
+    if not path.exists():
+        return {}
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: corrupt ({error}); delete it, or move it away") from None
+    if not isinstance(settings, dict):
+        raise UserError(f"{path}: contains no settings; delete it, or move it away")
+    return settings
 
 
 def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path | None:

@@ -1,0 +1,115 @@
+"""A step, a validation and the prediction of a batch never wait for the device.
+
+Fake tensors have sizes and types and no values: whatever would make the host wait for a GPU's
+values (`item`, `bool`, indexing by a mask, `nonzero`) raises. Copies between devices are not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses import fake_tensor
+from torch.amp.grad_scaler import GradScaler
+
+from tests.tiny import CPU, PIXELS, make_state
+from unet_ddp.data import preprocessing
+from unet_ddp.data.dataset import Sample
+from unet_ddp.network.precision import Precision
+from unet_ddp.network.unet import UNet
+from unet_ddp.prediction.prediction import reduce_logits
+from unet_ddp.prediction.tta import mean_logits
+from unet_ddp.training.losses import DiceCrossEntropy, Losses
+from unet_ddp.training.state import TrainState, WeightAverage
+from unet_ddp.training.step import train_step
+from unet_ddp.training.validation import count_pixels
+
+WAITS = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+PAIRS = torch.arange(2)
+
+
+@pytest.fixture
+def _fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # Its cache must not give these tensors to other tests.
+    monkeypatch.setattr(preprocessing, "_constants", preprocessing._constants.__wrapped__)
+    with fake_tensor.FakeTensorMode():
+        yield
+
+
+def fake_batch() -> Sample:
+    pixels = torch.zeros(2, 40, 48, 3, dtype=torch.uint8)
+    return Sample(pixels, pixels[..., 0], PAIRS)
+
+
+def fake_state(dtype: str, *, classes: int = 2, checkpointing: bool = False) -> TrainState:
+    """A run with everything that a step can have: average, scaler, class weights."""
+    average = WeightAverage(nn.Identity(), 0.9)
+    network, average.network = (
+        UNet(3, classes, width=2, checkpointing=checkpointing) for _ in "ab"
+    )
+    state = make_state(network, average=average, sums=torch.zeros(3, dtype=torch.float64))
+    state.loss = DiceCrossEntropy(class_weights=(1.0,) * classes)
+    state.precision = Precision(CPU, dtype="bfloat16" if dtype == "bfloat16" else "auto")
+    if dtype == "float16":
+        state.precision.scaler = GradScaler("cpu", init_scale=1024.0)
+    return state
+
+
+@pytest.mark.usefixtures("_fake")
+@pytest.mark.parametrize(
+    ("dtype", "checkpointing", "classes"),
+    [("float32", False, 2), ("bfloat16", True, 5), ("float16", False, 2)],
+)
+def test_a_step_never_waits_for_the_device(dtype: str, checkpointing: bool, classes: int) -> None:
+    state = fake_state(dtype, classes=classes, checkpointing=checkpointing)
+    for _ in range(2):
+        report = train_step(state, iter([fake_batch()] * 2), accumulate=2, clip=1.0)
+    assert isinstance(report.losses, fake_tensor.FakeTensor)
+    assert isinstance(state.sums, fake_tensor.FakeTensor)
+    assert report.pairs == [0, 1, 0, 1]
+
+
+def wait_for_item(logits: Tensor, masks: Tensor) -> Losses:
+    logits.sum().item()
+    return DiceCrossEntropy()(logits, masks)
+
+
+def wait_for_choice(logits: Tensor, masks: Tensor) -> Losses:
+    return DiceCrossEntropy()(logits if logits.sum() > 0 else -logits, masks)
+
+
+def wait_for_mask(logits: Tensor, masks: Tensor) -> Losses:
+    masks[masks > 0].sum()
+    return DiceCrossEntropy()(logits, masks)
+
+
+@pytest.mark.usefixtures("_fake")
+@pytest.mark.parametrize("waiting", [wait_for_item, wait_for_choice, wait_for_mask])
+def test_a_step_that_waited_would_be_noticed(waiting: Callable[[Tensor, Tensor], Losses]) -> None:
+    state = fake_state("float32")
+    state.loss = waiting  # type: ignore[assignment]
+    with pytest.raises(WAITS):
+        train_step(state, iter([fake_batch()]))
+
+
+@pytest.mark.usefixtures("_fake")
+@pytest.mark.parametrize(("dtype", "classes"), [("float32", 2), ("bfloat16", 5)])
+def test_a_validation_never_waits_for_the_device(dtype: str, classes: int) -> None:
+    state = fake_state(dtype, classes=classes)
+    counts = count_pixels(
+        state.network, [fake_batch()] * 2, PIXELS, state.precision, num_classes=classes
+    )
+    assert isinstance(counts.confusion, fake_tensor.FakeTensor)
+
+
+@pytest.mark.usefixtures("_fake")
+@pytest.mark.parametrize(("tta", "classes"), [("none", 2), ("d4", 5)])
+def test_the_scores_of_a_batch_never_wait_for_the_device(tta: str, classes: int) -> None:
+    networks = [UNet(3, classes, width=2).eval() for _ in range(2)]
+    with torch.inference_mode():
+        scores = reduce_logits(
+            mean_logits([lambda x, n=n: n(PIXELS(x)) for n in networks], fake_batch().image, tta)
+        )
+    assert isinstance(scores, fake_tensor.FakeTensor)
