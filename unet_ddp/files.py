@@ -58,13 +58,7 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 
 def reserve(handle: int) -> None:
-    """Take all room of an open file that is mapped into memory.
-
-    A page that found no room later would end the process by SIGBUS.
-
-    Raises:
-        OSError: there is too little.
-    """
+    """Take all room of an open file to map: a page without room would end the process by SIGBUS."""
     if hasattr(os, "posix_fallocate"):  # macOS has none
         os.posix_fallocate(handle, 0, os.fstat(handle).st_size)
 
@@ -143,26 +137,22 @@ def _warn_of_cache(folder: Path) -> None:
 
 def identify(path: Path) -> tuple[object, ...]:
     """Return a key that all spellings of a path share; it need not exist."""
-    try:
-        folder = path.parent.stat()
-        return folder.st_dev, folder.st_ino, path.name
-    except OSError:
-        return os.path.realpath(path.parent), path.name
-
-
-def _keys(path: Path) -> Iterator[tuple[object, ...]]:
-    """Yield what paths and links to one file have in common."""
-    yield identify(path)
     with suppress(OSError):
-        status = path.stat()
-        yield status.st_dev, status.st_ino
+        return (*path.parent.stat()[1:3], path.name)  # inode and device
+    return os.path.realpath(path.parent), path.name
 
 
 def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[str, Path]]) -> None:
     """Raise a UserError if an output (flag, path) would replace an input (kind, path)."""
-    known = {key: each for each in inputs for key in _keys(each[1])}
+
+    def keys(path: Path) -> list[tuple[object, ...]]:
+        with suppress(OSError):
+            return [identify(path), path.stat()[1:3]]
+        return [identify(path)]
+
+    known = {key: each for each in inputs for key in keys(each[1])}
     for flag, path in outputs:
-        for kind, source in (known[key] for key in _keys(path) if key in known):
+        for kind, source in (known[key] for key in keys(path) if key in known):
             raise UserError(f"{flag} {path}: would replace the {kind} {source}; name another file")
 
 

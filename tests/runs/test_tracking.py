@@ -344,7 +344,7 @@ def test_a_folder_whose_name_tensorboard_refuses(
     (writer,) = open_writers(config, state, None)  # type: ignore[arg-type]
     assert isinstance(writer, CsvWriter)
     out = capsys.readouterr().out
-    assert out.startswith("warning: ") and r"r\udcff: TensorBoard needs" in out
+    assert out.startswith("warning: ") and r"r\udcff: TensorBoard can't" in out
     assert out.count("\n") == 1
 
 

@@ -190,20 +190,15 @@ def count_workers(world: World, requested: int | None) -> int:
     """Return the number of reading processes of one rank: its share of the cores, at most 8.
 
     On a CPU one less, for they compete with the network: a rank with a single core reads itself.
-
-    Raises:
-        RunError: the shared memory that they need is full or read-only.
     """
-    count = requested
-    if count is None:
-        count = min(8, world.cores if world.device.type == "cuda" else world.cores - 1)
+    share = min(8, world.cores if world.device.type == "cuda" else world.cores - 1)
+    count = share if requested is None else requested
     try:  # a DataLoader that fails half built ends in tracebacks; a run has two
-        _ = [multiprocessing.get_context(FORK).Lock() for _ in range(8 * count + 8 if count else 0)]
+        _ = [multiprocessing.get_context(FORK).Lock() for _ in range(8 * count + 8 * bool(count))]
     except OSError as error:
-        raise RunError(
-            f"{count} reading processes need shared memory (/dev/shm): {error.strerror}; use "
-            "--workers 0, and in a container a larger --shm-size"
-        ) from None
+        reason = f"reading processes need shared memory (/dev/shm): {error.strerror}"
+        advice = "use --workers 0, and in a container a larger --shm-size"
+        raise RunError(f"{count} {reason}; {advice}") from None
     return count
 
 

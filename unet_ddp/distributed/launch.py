@@ -24,7 +24,7 @@ Config = TypeVar("Config")
 Entrypoint = Callable[[Config, World], int]
 """A program of one process in the world; it returns its exit status, 0 for success."""
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # a disk full or read-only
+NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)  # for a file
 FAULT, MISTAKE = 1, 2  # exit statuses: a fault of ours, a mistake of the user's
 
 
@@ -140,10 +140,8 @@ def explain_error(error: BaseException, world: World) -> str | None:
             "smaller --batch-size with --accumulate to make up for it, or a smaller --scale; continue "
             "a run that had started with --resume"
         )
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return str(error)
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return f"{rank}: {error}; make room, or name another folder; continue with --resume"
+    if isinstance(error, OSError) and error.errno in NO_PLACE:
+        return f"{rank}: {error}; make room, or use another name; continue with --resume"
     if not isinstance(error, RuntimeError):
         return None
     dead = [str(process) for process in world.peers if not is_alive(process)]

@@ -152,9 +152,8 @@ def allocate(shape: tuple[int, ...], dtype: type[Value]) -> NDArray[Value]:
     """Return an uninitialised array; a large one is in a temporary file that ends with it."""
     if math.prod(shape) * np.dtype(dtype).itemsize <= _IN_MEMORY:
         return np.empty(shape, dtype)
-    folder = Path(tempfile.gettempdir())
     advice = "make room, or set TMPDIR to another folder"
-    with write_errors(folder, advice), tempfile.TemporaryFile(dir=folder) as file:
+    with write_errors(Path(tempfile.gettempdir()), advice), tempfile.TemporaryFile() as file:
         array = np.memmap(file, dtype, mode="w+", shape=shape)
         reserve(file.fileno())
         return array

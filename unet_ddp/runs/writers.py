@@ -32,13 +32,11 @@ class Writer(Protocol):
 def open_writers(config: TrainConfig, state: TrainState, loaders: Loaders) -> list[Writer]:
     """Return the writers of a run; they continue after the steps that it has done."""
     writers: list[Writer] = [CsvWriter(config.folder / "metrics.csv", after=state.done)]
-    if str(config.folder).encode(errors="ignore").decode() == str(config.folder):
+    try:
         writers.append(TensorBoardWriter(config.folder, after=state.done))
-    else:
-        tqdm.write(
-            f"warning: {one_line(config.folder)}: TensorBoard needs a plain name; nothing is "
-            "written for it, metrics.csv has the figures"
-        )
+    except UnicodeEncodeError:
+        reason = "TensorBoard can't write to a folder of this name; metrics.csv has the figures"
+        tqdm.write(f"warning: {one_line(config.folder)}: {reason}")
     if config.run.wandb:
         from unet_ddp.runs.wandb_writer import WandbWriter
 
@@ -53,10 +51,7 @@ def open_writers(config: TrainConfig, state: TrainState, loaders: Loaders) -> li
 
 
 def score_columns(validation: Validation | None, names: list[str]) -> Row:
-    """Return the columns of scores; a class that never occurs has empty cells.
-
-    What is no text in a class's name becomes escapes, for all readers of these columns.
-    """
+    """Return the columns of scores; a class that never occurs has empty cells."""
     if validation is None:
         return {}
     scores, names = validation.scores, [one_line(name) for name in names]

@@ -5,11 +5,11 @@ Its layout is page.html.jinja, its looks style.css and viewer.js, its charts cha
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import logging
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,6 @@ class Page:
     notes: Sequence[str] = ()
 
 
-def _sha256(text: str) -> str:
-    """Return the hash by which a Content-Security-Policy admits a script or a style."""
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
 def render(page: Page) -> str:
     """Return the HTML, with style, script and pictures in it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -56,7 +51,10 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"show": show, "sha256": _sha256}
+    environment.filters |= {
+        "show": show,
+        "sha256": lambda text: b64encode(sha256(text.encode()).digest()).decode(),
+    }
     evaluation = page.evaluation
     return environment.get_template("page.html.jinja").render(
         page=page,

@@ -25,6 +25,7 @@ _ADVICE = "make room, or use another --output"
 _PNG_LEVEL = 3  # of zlib: half the time of Pillow's 6, files hardly larger
 _TILE = 256
 _PIXELS = 1 << 18  # of a band: they fit into a core's cache
+_REFUSED = str.maketrans(dict.fromkeys('/\\:*?"<>|', "_"))  # by file systems
 _LONGEST_NAME = 60  # bytes of a class's name in a file's
 _LARGEST_OVERLAY = 4096  # pixels; the longer side of a reduced overlay
 
@@ -111,10 +112,8 @@ def probability_paths(base: Path, kind: str, labels: Labels) -> list[Path]:
 
 def _clean(class_names: list[str]) -> list[str]:
     """Return the names as parts of file names, with the class ids before them if two were equal."""
-    names = [
-        "".join("_" if c in '/\\:*?"<>|' or not c.isprintable() else c for c in name.strip("#"))
-        for name in class_names
-    ]
+    kept = (name.strip("#").translate(_REFUSED) for name in class_names)
+    names = ["".join(c if c.isprintable() else "_" for c in name) for name in kept]
     names = [name.encode()[:_LONGEST_NAME].decode(errors="ignore") for name in names]
     if len({name.casefold() for name in names}) < len(names):
         return [f"{k}_{name}" for k, name in enumerate(names)]
