@@ -69,9 +69,8 @@ def name_outputs(
         _check_new([path], flag, config)
         check_writable(path.parent, flag)
     for _, path in lists:
-        remove_stale([path])
         remove_stale_shards(path)
-    remove_stale(written)
+    remove_stale([*written, *(path for _, path in lists)])
     return files
 
 
@@ -112,7 +111,6 @@ def _check_distinct(files: Iterable[ImageFiles], lists: Sequence[tuple[str, Path
         other = owners.get(key := identify(path))
         owners[key] = owner
         if other is not None:
-            advice = "predict them separately and use --output"
-            if owner.startswith("--"):
-                advice = "name another file"
+            is_list = owner.startswith("--")
+            advice = "name another file" if is_list else "predict them separately and use --output"
             raise UserError(f"{other} and {owner} would both write {path}; {advice}")
