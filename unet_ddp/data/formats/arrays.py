@@ -148,10 +148,7 @@ def _inflate(new: Callable[[], Any], data: bytes, *, out: int) -> bytes:
 
 
 def only_page(tiff: Any, path: Path, *, is_whole: bool) -> Any:
-    """Return the file's one image, if it is safe to decode as a whole, or else by strips or tiles.
-
-    Smaller copies of it (overviews) are ignored.
-    """
+    """Return the file's one image, overviews aside; it or its tiles must be safe to decode."""
     pages = [page for page in tiff.pages if not getattr(page, "subfiletype", 0) & 1]
     if len(pages) > 1:
         raise UserError(f"{path}: holds several frames or pages; save one image per file")

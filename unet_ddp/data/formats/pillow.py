@@ -25,10 +25,7 @@ _TAIL = 4096  # bytes at the end of a PNG; some programs append to it
 
 
 def identify(path: Path) -> Image.Image:
-    """Open an image, its pixels not decoded yet.
-
-    By our formats' readers alone: Pillow has others, under any name, that start programs.
-    """
+    """Open an image by our formats' readers: Pillow has others, which may start programs."""
     Image.preinit()  # the first five; a format that is not loaded has Pillow load all: 40 ms
     return Image.open(path, formats=_FORMATS)
 
