@@ -16,8 +16,8 @@ import torch
 import yaml
 
 from unet_ddp.cli import config_from_saved, parse_train, read_recipe, save_config, with_saved
-from unet_ddp.config import LaunchConfig, Limit, RunConfig, TrainConfig
-from unet_ddp.errors import UserError
+from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
+from unet_ddp.errors import Limit, UserError
 
 GROUPS = [field.name for field in fields(TrainConfig) if field.name != "given"]
 

@@ -19,8 +19,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 
 import tyro
 
-from unet_ddp.config import MASK_VALUE, SAVED_NAMES, Limit, TrainConfig
-from unet_ddp.errors import UserError
+from unet_ddp.config import MASK_VALUE, SAVED_NAMES, TrainConfig
+from unet_ddp.errors import Limit, UserError
 from unet_ddp.files import write_text
 
 Config = TypeVar("Config")

@@ -6,48 +6,20 @@ unique over the groups of a configuration, so that flags, recipes and saved sett
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
+from unet_ddp.errors import Limit
+
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
 
 _NO_DEFAULT = ("None", "()", "")  # said in the field's own line
 
 Plain = bool | int | float | str | list[Any] | None
-
-
-@dataclass(frozen=True)
-class Limit:
-    """Range of a number, or of each number in a tuple; nan is in none."""
-
-    at_least: float | None = None
-    at_most: float | None = None
-    above: float | None = None
-    below: float | None = None
-    note: str = ""  # further words for the error message
-
-    def __contains__(self, value: float) -> bool:
-        """Return whether `value` is within all bounds."""
-        return all(is_within(value, bound) for bound, is_within, _ in self._bounds())
-
-    def __str__(self) -> str:
-        """Return the bounds in words, to follow "must be"."""
-        return " and ".join(text.format(bound) for bound, _, text in self._bounds()) + self.note
-
-    def _bounds(self) -> list[tuple[float, Callable[[float, float], bool], str]]:
-        bounds = [
-            (self.at_least, operator.ge, "{} or more"),
-            (self.above, operator.gt, "above {}"),
-            (self.at_most, operator.le, "at most {}"),
-            (self.below, operator.lt, "below {}"),
-        ]
-        return [(bound, compare, text) for bound, compare, text in bounds if bound is not None]
 
 
 def flag(metavar: str, *aliases: str, name: str | None = None) -> Any:

@@ -1,12 +1,29 @@
-"""Errors that a program reports in one line, without a traceback."""
+"""Errors that a program reports in one line, and the checks of values that files contain."""
 
 from __future__ import annotations
 
 import io
+import operator
 import os
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+_SHOWN = 60  # characters of a value in a message
+_LONGEST = 4096  # text or list in a file
+_LARGEST = 2**53  # whole number in a file; floats count exactly up to here
+_PLAIN = (str, int, float)
+_KINDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: f"text of at most {_LONGEST} characters",
+    bool: "true or false",
+}
+Checked = TypeVar("Checked")
 
 
 class UserError(ValueError):
@@ -33,6 +50,12 @@ def one_line(error: object) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def print_lines(*lines: object) -> None:
+    """Print lines, each by `one_line`: names in them can't move the cursor or break a line."""
+    for line in lines:
+        print(one_line(line))
+
+
 class _Lossy(io.FileIO):
     """A file that drops what can't be written."""
 
@@ -53,6 +76,8 @@ def survive_lost_output() -> None:
         if stream is None:  # closed before the start
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
             continue
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # for what its encoding lacks
         with suppress(OSError):
             stream.flush()
         with suppress(OSError):  # a stream in memory has no number
@@ -65,3 +90,122 @@ def survive_lost_output() -> None:
                 write_through=stream.write_through,
             )
             setattr(sys, name, lossy)
+
+
+# -- values of files -----------------------------------------------------------------------
+
+
+def shorten(value: object) -> str:
+    """Return a value of a file for a message, in a few words whatever it contains."""
+    if isinstance(value, str):
+        return repr(value) if len(value) < _SHOWN else f"{value[:_SHOWN]!r}…"
+    if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+        return f"a number of {round(value.bit_length() * 0.30103) + 1} digits"
+    if value is None or isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)) and len(value) < 8:
+        items = [shorten(item) for item in value if item is None or isinstance(item, _PLAIN)]
+        if len(items) == len(value):
+            return f"[{', '.join(items)}]"
+    size = f" of {len(value)}" if isinstance(value, (list, tuple, dict)) else ""
+    return f"a {type(value).__name__}{size}"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Range of a number, or of each number in a tuple; nan is in none."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    note: str = ""  # further words for the error message
+
+    def __contains__(self, value: float) -> bool:
+        """Return whether `value` is within all bounds."""
+        return all(is_within(value, bound) for bound, is_within, _ in self._bounds())
+
+    def __str__(self) -> str:
+        """Return the bounds in words, to follow "must be"."""
+        return " and ".join(text.format(bound) for bound, _, text in self._bounds()) + self.note
+
+    def _bounds(self) -> list[tuple[float, Callable[[float, float], bool], str]]:
+        bounds = [
+            (self.at_least, operator.ge, "{} or more"),
+            (self.above, operator.gt, "above {}"),
+            (self.at_most, operator.le, "at most {}"),
+            (self.below, operator.lt, "below {}"),
+        ]
+        return [(bound, compare, text) for bound, compare, text in bounds if bound is not None]
+
+
+def typed(value: Any, kind: Any) -> Any:
+    """Return a value of a file as the type `kind`, if it is of that type and within its limits.
+
+    A type is int, float, str, bool, a dict, a tuple (a list in the file), a dataclass
+    (see `from_plain`), one of these or None, or Annotated with a `Limit` or all values that it may have.
+
+    Raises:
+        UserError: it is not: what it is, and what is expected.
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        checked = typed(value, parts[0])
+        if checked not in parts[1]:
+            raise UserError(f"{shorten(value)}; expected {parts[1]}")
+        return checked
+    if origin in (Union, UnionType):
+        return None if value is None else typed(value, parts[0])
+    if hasattr(kind, "from_dict"):
+        return kind.from_dict(value)
+    if is_dataclass(kind):
+        a_class: Any = kind
+        return from_plain(a_class, value)
+    if origin is tuple:
+        fewest, most = (0, _LONGEST) if parts[-1] is ... else (len(parts), len(parts))
+        if isinstance(value, (list, tuple)) and fewest <= len(value) <= most:
+            return tuple(typed(item, parts[0]) for item in value)
+        expected = f"a list of {most if fewest else f'at most {most}'}"
+    elif origin is dict:
+        if isinstance(value, dict) and all(
+            type(name) is parts[0] and isinstance(item, parts[1]) for name, item in value.items()
+        ):
+            return value
+        expected = f"{'value' if parts[1] is object else parts[1].__name__.lower()}s by name"
+    else:
+        is_large = isinstance(value, str) and len(value) > _LONGEST
+        is_large |= isinstance(value, int) and not -_LARGEST <= value <= _LARGEST
+        if not is_large and (type(value) is kind or (kind, type(value)) == (float, int)):
+            return kind(value)
+        expected = _KINDS[kind]
+    raise UserError(f"{shorten(value)}; expected {expected}")
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[tuple[Field[Any], ...], dict[str, Any]]:
+    return fields(kind), get_type_hints(kind, include_extras=True)
+
+
+def from_plain(kind: type[Checked], plain: Any, *, is_open: bool = False) -> Checked:
+    """Return a dataclass from the values of a file by its fields' names, each checked.
+
+    Raises:
+        UserError: a field is missing, has a value that it can't have, or is unknown and the class is
+            not open for those of other readers.
+    """
+    if not isinstance(plain, Mapping):
+        raise UserError(f"{shorten(plain)}; expected fields by name")
+    known, types = _fields_of(kind)  # type: ignore[arg-type]  # a class can be hashed
+    unknown = [] if is_open else [name for name in plain if name not in {f.name for f in known}]
+    if unknown:
+        raise UserError(f"{shorten(unknown[0])}: unknown")
+    values = {}
+    for field in known:
+        try:
+            if field.name in plain:
+                values[field.name] = typed(plain[field.name], types[field.name])
+            elif field.default is MISSING:
+                raise UserError("missing")
+        except UserError as error:
+            raise UserError(f"{field.name}: {error}") from None
+    return kind(**values)

@@ -35,7 +35,7 @@ def test_a_written_mask_reads_back_as_the_same_classes(
 
 
 def test_labels_of_older_checkpoints_are_read() -> None:
-    plain = {"values": [0.0, 255.0], "rgb": 0, "ignore": None}
+    plain = {"values": [0, 255], "rgb": False, "ignore": None}
     assert Labels.from_dict(plain) == Labels((0, 255))
 
 

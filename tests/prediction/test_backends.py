@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +14,10 @@ from tests.prediction.models import CPU, lively_network, noise, write_model
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
+from unet_ddp.network.unet import UNet
+from unet_ddp.prediction import backends
 from unet_ddp.prediction.backends import (
+    OnnxBackend,
     TorchBackend,
     build_model,
     check_described,
@@ -20,6 +25,7 @@ from unet_ddp.prediction.backends import (
     import_extra,
     open_model,
 )
+from unet_ddp.prediction.tta import mean_logits
 from unet_ddp.runs.weights import read_model
 
 PIXELS = Preprocessing.for_images(3, scale=1.0)
@@ -99,3 +105,38 @@ def test_a_missing_extra_is_named_with_the_command_to_type() -> None:
     assert import_extra("json", Path("a")).loads("1") == 1
     with pytest.raises(UserError, match=r"a\.onnx: needs no_such_package.* pip install 'unet-ddp"):
         import_extra("no_such_package", Path("a.onnx"))
+
+
+def test_networks_on_the_device_and_on_the_host_are_an_ensemble() -> None:
+    """A checkpoint on a GPU and an ONNX file; torch's device without values stands for the GPU."""
+    device = torch.device("meta")
+    onnx = object.__new__(OnnxBackend)
+    logits = np.zeros((1, 2, 40, 56), np.float32)
+    onnx.session, onnx.device = SimpleNamespace(run=lambda *args: [logits]), device
+    with torch.device("meta"):
+        network = UNet(3, 2, width=2)
+    networks = [TorchBackend(network, PIXELS, device), onnx]
+    mean = mean_logits(networks, torch.from_numpy(noise(40, 56))[None], "flips")
+    assert mean.device == device and mean.shape == (1, 2, 40, 56)
+
+
+def test_onnxruntime_is_asked_for_providers_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def session(path: str, options: object, providers: list[str]) -> object:
+        asked.append(providers)
+        raise ValueError("enough")
+
+    for available in (["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]):
+        runtime = SimpleNamespace(
+            SessionOptions=SimpleNamespace,
+            InferenceSession=session,
+            get_available_providers=lambda available=available: available,
+            disable_telemetry_events=lambda: None,
+        )
+        monkeypatch.setattr(backends, "import_extra", lambda name, path, found=runtime: found)
+        for name in ("cuda", "cpu"):
+            with pytest.raises(UserError, match="no ONNX file"):
+                OnnxBackend(Path("a.onnx"), torch.device(name))
+    cpu, gpu = ["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    assert asked == [cpu, cpu, gpu, cpu]

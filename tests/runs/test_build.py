@@ -17,6 +17,7 @@ from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.data.preprocessing import PixelRange, Preprocessing
 from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.runs import build
 from unet_ddp.runs.build import (
@@ -217,7 +218,7 @@ def test_given_weights_are_loaded_and_pretrained_ones_are_not_fetched(
     asked.clear()
     weights = SavedModel(given, PLAIN, None, None, [])
     _, _, state = build_run(config, resumed=Resumed(weights=weights))
-    assert asked == [{"encoder_weights": None, "checkpointing": False}]
+    assert asked == []  # but one with these weights
     assert all(torch.equal(state.network.state_dict()[name], given[name]) for name in given)
 
 
@@ -231,6 +232,31 @@ def test_a_resumed_state_is_restored_with_the_new_weight_decay() -> None:
     assert (restored.epoch, restored.best) == (2, 0.5)
     assert torch.equal(restored.network.outc.conv.weight, state.network.outc.conv.weight)
     assert [group["weight_decay"] for group in restored.optimizer.param_groups] == [0.7]
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "message"),
+    [
+        ("model", {}, "missing in the file"),
+        ("model.outc.conv.bias", torch.zeros(3), r"outc.conv.bias is \(3\)"),
+        ("model.outc.conv.bias", torch.full((2,), torch.nan), "outc.conv.bias contains nan"),
+        ("ema", {"x": torch.zeros(1)}, "missing in the file"),
+        ("optimizer", {}, "optimizer: None"),
+        ("optimizer", {"state": {7000: {}}}, "optimizer: 7000; the network has"),
+        ("optimizer", {"state": {0: {"step": 3}}}, "optimizer: a dict of 1; expected tensors by"),
+        ("optimizer", {"state": {0: {"step": torch.zeros(())}}}, "optimizer.0.exp_avg is missing"),
+        ("optimizer", {"state": {0: {"exp_avg": torch.zeros(1)}}}, r"exp_avg is \(1\) in the file"),
+        ("position.step", 3, "position: step 3 of an epoch of 3"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_not_resumed(where: str, value: Any, message: str) -> None:
+    model, loaders, state = build_run()
+    about = describe_model(CONFIG, model, make_data(), loaders, WORLD)
+    content: dict[str, Any] = {**about, **state.state_dict()}
+    group, _, name = where.partition(".")
+    content[group] = {**content[group], name: value} if name else value
+    with pytest.raises(UserError, match=rf"^last.pt: .*{message}"):
+        build_run(resumed=Resumed(content))
 
 
 # -- what is saved and said -----------------------------------------------------------------------

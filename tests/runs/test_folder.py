@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import signal
@@ -17,13 +18,15 @@ import pytest
 import torch
 import yaml
 
-from tests.tiny import make_data, make_network, make_state
+from tests.tiny import PIXELS, make_data, make_network, make_state
 from unet_ddp import files
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
+from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.evaluation.tables import FILES as EVALUATION_FILES
+from unet_ddp.network.architecture import Architecture
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs import folder as folder_module
 from unet_ddp.runs.folder import RunFolder
@@ -53,10 +56,19 @@ def open_folder(
         yield folder
 
 
+SAVED = {
+    **ABOUT,
+    "architecture": Architecture("unet", 3, 2, None, 4).to_dict(),
+    "labels": Labels((0, 255)).to_dict(),
+    "preprocessing": PIXELS.to_dict(),
+    "model": {}, "optimizer": {}, "position": {"epoch": 1, "step": 2, "sums": [0.1, 0.2, 0.3]},
+    "best": {"score": 0.5, "epoch": 0}, "scaler": {},
+}  # fmt: skip
+
+
 def write(path: Path, **content: Any) -> Path:
     path.parent.mkdir(exist_ok=True)
-    position = {"epoch": 1, "step": 2}
-    checkpoint.save(path, {"optimizer": {}, "position": position, **content})
+    checkpoint.save(path, {**SAVED, **content})
     return path
 
 
@@ -70,6 +82,28 @@ def refused(path: Path, **launch: Any) -> str:
     with pytest.raises(UserError) as error:
         opened(path, **launch)
     return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("position", 7), ("position.epoch", -1), ("position.step", "2"), ("position.step", None),
+        ("position.sums", [0.0]), ("position.sums", "abc"), ("best", None), ("best.epoch", 0.5),
+        ("best.score", float("nan")), ("best.score", 2.0), ("images_per_step", 0),
+        ("images_per_step", True), ("images_per_step", 2**40), ("names", None), ("config", [1]),
+        ("config", {3: 4}), ("optimizer", []), ("model", 1), ("model", {"x": 1}),
+        ("ema_steps", -1), ("scaler", {"scale": 1.0}), ("scaler", 5), ("threshold", "0.5"),
+        ("labels.values", [0, 0]), ("preprocessing.scale", 0.0), ("architecture.width", 0),
+    ],
+)  # fmt: skip
+def test_a_value_that_no_run_writes_is_not_resumed_from(
+    tmp_path: Path, where: str, value: Any
+) -> None:
+    content = copy.deepcopy(SAVED)
+    group, _, name = where.rpartition(".")
+    (content[group] if group else content)[name] = value
+    line = refused(write(tmp_path / "last.pt", **content).parent, resume="auto")
+    assert line.startswith(f"{tmp_path / 'last.pt'}: {where.replace('.', ': ')}: "), line
 
 
 # -- opening ------------------------------------------------------------------------------------

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +21,13 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.unet import UNet
-from unet_ddp.prediction.backends import LoadedModel, TorchBackend
+from unet_ddp.prediction.backends import LoadedModel, TorchBackend, open_model
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.weights import (
+    build_loaded,
+    check_weights,
     find_model,
     infer_unet,
-    load_weights,
     read_model,
     strip_prefixes,
     with_scale,
@@ -124,26 +128,26 @@ def test_mismatches_are_named(network: UNet) -> None:
     other = UNet(3, 5, width=4).state_dict()
     other["extra"] = torch.zeros(1)
     with pytest.raises(UserError) as caught:
-        load_weights(network, other, Path("x.pt"))
+        check_weights(network.state_dict(), other, Path("x.pt"))
     assert "outc.conv.weight is (5, 4, 1, 1) in the file, (2, 4, 1, 1)" in str(caught.value)
     assert "extra" in str(caught.value)
 
 
 def test_only_the_first_problems_are_named(network: UNet) -> None:
     with pytest.raises(UserError) as caught:
-        load_weights(network, {"x": torch.zeros(1)}, Path("x.pt"))
+        check_weights(network.state_dict(), {"x": torch.zeros(1)}, Path("x.pt"))
     count = len(network.state_dict()) + 1
     line = str(caught.value)
     assert line.count("missing in the file") == 3
     assert f"; and {count - 3} more; use the flags" in line
     three = {**network.state_dict(), **{f"extra{k}": torch.zeros(1) for k in range(3)}}
     with pytest.raises(UserError, match=r"^x.pt: .*extra2 is not in the network; use the flags"):
-        load_weights(network, three, Path("x.pt"))
+        check_weights(network.state_dict(), three, Path("x.pt"))
 
 
 def test_weights_that_fit_are_loaded(network: UNet) -> None:
-    other = UNet(3, 2, width=4)
-    load_weights(other, network.state_dict(), Path("x.pt"))
+    plain = Architecture("unet", 3, 2, None, 4)
+    other = build_loaded(plain, network.state_dict(), Path("x.pt"))
     for name, value in network.state_dict().items():
         assert torch.equal(other.state_dict()[name], value), name
 
@@ -168,14 +172,181 @@ def test_of_our_checkpoints_the_average_is_read(network: UNet, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "changed", [{"architecture": {"layers": 9}}, {"labels": {}}, {"preprocessing": {"mean": "x"}}]
+    "changed", [{"architecture": {"layers": 9}}, {"labels": {}}, {"preprocessing": {"mean": 1}}]
 )
 def test_a_checkpoint_of_another_version_is_named(
     network: UNet, tmp_path: Path, changed: dict[str, Any]
 ) -> None:
     path = write_ours(tmp_path / "x.pt", network, unet_ddp="9.9", **changed)
-    with pytest.raises(UserError, match=r"x.pt: written by another version of unet_ddp \(9.9\)"):
+    with pytest.raises(
+        UserError, match=r"x.pt: .* written by another version of unet_ddp \('9.9'\)"
+    ):
         read_model(path)
+
+
+def nested(levels: int) -> list[Any]:
+    """Return lists that print as 8**levels items, in a few hundred bytes of a file."""
+    value: list[Any] = [0] * 8
+    for _ in range(levels):
+        value = [value] * 8
+    return value
+
+
+HOSTILE: list[tuple[str, Any, str]] = [
+    ("architecture", [], "expected fields by name"),
+    ("architecture.model", 5, "expected text"),
+    ("architecture.model", "yolo", "expected unet"),
+    ("architecture.model", nested(12), "a list of 8"),
+    ("architecture.encoder", nested(12), "a list of 8"),
+    ("architecture.encoder", "x" * 10**6, "xxx"),
+    ("architecture.channels", 0, "1 or more"),
+    ("architecture.channels", "3", "a whole number"),
+    ("architecture.channels", True, "a whole number"),
+    ("architecture.channels", 10**9, "at most"),
+    ("architecture.channels", 4, "4"),
+    ("architecture.num_classes", 1, "2 or more"),
+    ("architecture.num_classes", 256, "at most 255"),
+    ("architecture.num_classes", 3, "3"),
+    ("architecture.width", -4, "1 or more"),
+    ("architecture.width", 4.0, "a whole number"),
+    ("architecture.width", 10**500, "a number of 501 digits"),
+    ("architecture.bilinear", "no", "true or false"),
+    ("architecture.bilinear", None, "true or false"),
+    ("architecture.depth", 5, "unknown"),
+    ("labels", None, "expected fields by name"),
+    ("labels.values", [0, 300000], "at most 65535"),
+    ("labels.values", [0, -1], "0 or more"),
+    ("labels.values", [5, 5], "different"),
+    ("labels.values", [0, 1.5], "a whole number"),
+    ("labels.values", "01", "a list"),
+    ("labels.values", [0], "labels and preprocessing have 1"),
+    ("labels.values", list(range(300)), "255"),
+    ("labels.values", [0] * 10**6, "1000000"),
+    ("labels.values", nested(12), "a list of 8"),
+    ("labels.rgb", 1, "true or false"),
+    ("labels.ignore", "255", "a whole number"),
+    ("labels.ignore", 0, "ignored"),
+    ("labels.ignore", 2**40, "at most"),
+    ("labels.palette", [[0, 0]], "a list of 3"),
+    ("labels.palette", [[0, 0, 256]] * 2, "at most 255"),
+    ("labels.names", ["a"], "1 names for 2 classes"),
+    ("labels.names", ["a", "a"], "different"),
+    ("labels.names", ["a", 7], "expected text"),
+    ("labels.names", "ab", "a list"),
+    ("labels.names", ["a", "b" * 10**6], "characters"),
+    ("labels.threshold", 0.5, "a whole number"),
+    ("labels.threshold", -1, "0 or more"),
+    ("preprocessing", 3, "expected fields by name"),
+    ("preprocessing.scale", 50.0, "at most 1"),
+    ("preprocessing.scale", 0.0, "above 0"),
+    ("preprocessing.scale", -1.0, "above 0"),
+    ("preprocessing.scale", float("nan"), "above 0"),
+    ("preprocessing.scale", "0.5", "a number"),
+    ("preprocessing.channels", 1, "channels"),
+    ("preprocessing.mean", [0.0] * 2, "mean"),
+    ("preprocessing.mean", [0.0, 0.0, float("inf")], "inf"),
+    ("preprocessing.mean", "000", "a list"),
+    ("preprocessing.std", [1.0, 1.0, 0.0], "above 0"),
+    ("preprocessing.std", [1.0, 1.0, float("nan")], "nan"),
+    ("preprocessing.std", None, "a list"),
+    ("preprocessing.dtype", "float16", "uint8"),
+    ("preprocessing.dtype", ["uint8"], "expected text"),
+    ("preprocessing.low", float("nan"), "nan"),
+    ("preprocessing.low", 256.0, "high"),
+    ("preprocessing.high", float("inf"), "inf"),
+    ("preprocessing.nodata", "-9999", "a number"),
+    ("threshold", float("nan"), "above 0"),
+    ("threshold", 0.0, "above 0"),
+    ("threshold", 1, "below 1"),
+    ("threshold", "0.5", "a number"),
+    ("model", 7, "expected tensors by name"),
+    ("model", {}, "missing"),
+    ("model", {"x": 3}, "expected"),
+    ("model", {5: torch.zeros(1)}, "expected"),
+    ("ema", [1], "expected tensors by name"),
+    ("best", 0.9, "expected fields by name"),
+    ("best", {"score": "high", "epoch": 0}, "a number"),
+    ("best", {"score": 0.5, "epoch": -1}, "0 or more"),
+    ("best", {"score": 0.5}, "missing"),
+    ("config", [], "expected values by name"),
+    ("names", nested(12), "expected text"),
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "message"),
+    HOSTILE,
+    ids=[f"{k}-{where}" for k, (where, _, _) in enumerate(HOSTILE)],
+)
+def test_a_value_that_no_run_writes_is_refused_in_one_line(
+    network: UNet, tmp_path: Path, where: str, value: Any, message: str
+) -> None:
+    content = FORMS["ours"](network.state_dict())
+    *groups, name = where.split(".")
+    target = content
+    for group in groups:
+        target = target[group]
+    target[name] = value
+    path = tmp_path / "x.pt"
+    torch.save(content, path)
+    started = time.monotonic()
+    with pytest.raises(UserError) as caught:
+        open_model(path, torch.device("cpu"))
+    line = str(caught.value)
+    assert line.startswith(f"{path}: ") and message in line and len(line) < 500, line
+    assert time.monotonic() - started < 5
+
+
+def test_weights_that_are_not_finite_are_refused_with_their_name(
+    network: UNet, tmp_path: Path
+) -> None:
+    for name, bad in (
+        ("down1.maxpool_conv.1.double_conv.0.weight", float("nan")),
+        ("outc.conv.bias", float("inf")),
+        ("inc.double_conv.1.running_var", -1.0),
+    ):
+        state = {key: value.clone() for key, value in network.state_dict().items()}
+        state[name].view(-1)[-1] = bad
+        path = write_ours(tmp_path / "x.pt", network, model=state)
+        with pytest.raises(UserError, match=rf"x.pt: .*{re.escape(name)} (contains|is)"):
+            open_model(path, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("kind", ["stride 0", "sparse", "complex", "text", "width", "meta"])
+def test_small_files_allocate_no_large_network(network: UNet, tmp_path: Path, kind: str) -> None:
+    state: dict[str, Any] = dict(network.state_dict())
+    name, changed = "outc.conv.weight", {}
+    if kind == "stride 0":
+        state[name] = torch.zeros(1).expand(2, 4, 1, 1)
+    elif kind == "sparse":
+        state[name] = torch.sparse_coo_tensor(size=(2, 4, 1, 1), check_invariants=False)
+    elif kind == "complex":
+        state[name] = state[name].to(torch.complex64)
+    elif kind == "text":
+        state[name] = "weights"
+    elif kind == "meta":
+        state[name] = torch.empty(2, 4, 1, 1, device="meta")
+    else:
+        wide = Architecture("unet", 3, 2, None, 1024, False)  # 2 billion weights
+        changed["architecture"] = wide.to_dict()
+    path = write_ours(tmp_path / "x.pt", network, model=state, **changed)
+    started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match=r"x.pt: "):
+        open_model(path, torch.device("cpu"))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - started < 200_000  # kB
+
+
+def test_labels_and_sizes_of_other_programs_are_checked_too(network: UNet, tmp_path: Path) -> None:
+    for values in ([0, float("nan")], [0, 1e30], [0, 0], [[0, 0], [1, 1]], ["a", "b"], [0, [1]]):
+        torch.save({**network.state_dict(), "mask_values": values}, tmp_path / "x.pt")
+        with pytest.raises(UserError, match=r"x.pt: mask_values: "):
+            read_model(tmp_path / "x.pt")
+    for shape in ((2, 0, 1, 1), (300, 4, 1, 1), (0, 4, 1, 1)):
+        torch.save(
+            {**network.state_dict(), "outc.conv.weight": torch.zeros(shape)}, tmp_path / "x.pt"
+        )
+        with pytest.raises(UserError, match=r"x.pt: "):
+            open_model(tmp_path / "x.pt", torch.device("cpu"))
 
 
 def test_a_file_without_weights_is_named_with_its_keys(tmp_path: Path) -> None:

@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from unet_ddp.data.formats.header import Codes
-from unet_ddp.errors import UserError
+from unet_ddp.errors import Limit, UserError, from_plain, shorten
 
 IGNORE_ID = 255
 """Class id of pixels that are left out of the loss and the scores."""
 
-Colour = tuple[int, int, int]
+_Byte = Annotated[int, Limit(0, 255)]
+_Code = Annotated[int, Limit(0, 0xFFFFFF)]
+Colour = tuple[_Byte, _Byte, _Byte]
 
 
 @dataclass(frozen=True)
 class Labels:
     """Classes of a data set: class id k is the mask value ``values[k]``."""
 
-    values: tuple[int, ...]  # grey values, palette indices, or colours as 0xRRGGBB if `rgb`
+    values: tuple[_Code, ...]  # grey values, palette indices, or colours as 0xRRGGBB if `rgb`
     rgb: bool = False  # masks are colour images
-    ignore: int | None = None  # mask value of pixels to ignore
+    ignore: Annotated[int, Limit(-(2**31), 2**31 - 1)] | None = (
+        None  # mask value of pixels to ignore
+    )
     palette: tuple[Colour, ...] | None = None  # colours of the indices in palette masks
     names: tuple[str, ...] | None = None  # of the classes, if the user gave them
-    threshold: int | None = None  # values above it are the larger of two `values`, the rest not
+    threshold: _Code | None = None  # values above it are the larger of two `values`, the rest not
+
+    def __post_init__(self) -> None:
+        """Refuse classes that no mask can have, or that can't be told from each other."""
+        values, largest = self.values, 0xFFFFFF if self.rgb else 65535
+        if values and not 0 <= min(values) <= max(values) <= largest:
+            bad = next(value for value in values if not 0 <= value <= largest)
+            raise UserError(
+                f"values: {bad}; expected mask values from 0 or more to at most {largest}"
+            )
+        distinct = {*values} - ({self.ignore} if self.threshold is None else set())
+        if len(values) > IGNORE_ID or len(distinct) < len(values):
+            raise UserError(
+                f"values: {shorten(values)}; expected at most {IGNORE_ID}, all different and none "
+                f"that is ignored ({self.ignore})"
+            )
+        if self.names is not None and not len(values) == len(self.names) == len(set(self.names)):
+            raise UserError(
+                f"names: {len(self.names)} names for {len(values)} classes; expected one each, all different"
+            )
+        if self.threshold is not None and len(values) != 2:
+            raise UserError(f"threshold: {self.threshold}; expected for two classes only")
 
     @property
     def num_classes(self) -> int:
@@ -133,17 +157,9 @@ class Labels:
         }
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Labels:
-        """Return the labels that `to_dict` gave."""
-        palette, names = plain.get("palette"), plain.get("names")
-        return cls(
-            tuple(plain["values"]),
-            plain["rgb"],
-            plain["ignore"],
-            tuple((red, green, blue) for red, green, blue in palette) if palette else None,
-            tuple(names) if names else None,
-            plain.get("threshold"),
-        )
+    def from_dict(cls, plain: Any) -> Labels:
+        """Return the labels that `to_dict` gave, checked."""
+        return from_plain(cls, plain)
 
 
 def unpack_colour(code: Any) -> tuple[Any, Any, Any]:

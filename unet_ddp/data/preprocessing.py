@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.formats.header import DTYPES, ImageFormat
+from unet_ddp.errors import Limit, UserError, from_plain, shorten
 
 # Mean and standard deviation of ImageNet's colours (torchvision's reference), which its weights
 # expect and which suit photographs; other channels are centred.
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
+_Finite = Annotated[float, Limit(-1e38, 1e38)]
+_Positive = Annotated[float, Limit(above=0, at_most=1e38)]
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,27 @@ class Preprocessing:
     """
 
     channels: int
-    mean: tuple[float, ...]  # of each channel, as a share of the range
-    std: tuple[float, ...]
-    scale: float  # images are reduced to this fraction of their size
-    dtype: str = "uint8"  # uint8, uint16, int16 or float32
-    low: float = 0.0  # the range: of the type for 8 bit, else of the training images
-    high: float = 255.0
+    mean: tuple[_Finite, ...]  # of each channel, as a share of the range
+    std: tuple[_Positive, ...]
+    scale: Annotated[float, Limit(above=0, at_most=1)]  # images are reduced to this fraction
+    dtype: Annotated[str, DTYPES] = "uint8"
+    low: _Finite = 0.0  # the range: of the type for 8 bit, else of the training images
+    high: _Finite = 255.0
     nodata: float | None = None  # the value of pixels without data
+
+    def __post_init__(self) -> None:
+        """Refuse numbers by which no pixel can be normalised."""
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != self.channels:
+                raise UserError(
+                    f"{name}: {shorten(values)} for {self.channels} channels; expected one number each"
+                )
+        extent = (self.high - self.low) or 1.0
+        if extent < 0 or any(not 1e-38 < std * extent < 1e38 for std in self.std):
+            raise UserError(
+                f"low: {self.low}, high: {self.high}, std: {shorten(self.std)}; expected a range with high "
+                "above low, whose numbers 32 bits can hold"
+            )
 
     @classmethod
     def for_images(cls, channels: int, max_value: float = 255, *, scale: float) -> Preprocessing:
@@ -92,14 +109,12 @@ class Preprocessing:
         return asdict(self) | {"mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Preprocessing:
-        """Return the preprocessing that a checkpoint of any version holds."""
-        known = {item.name: plain[item.name] for item in fields(cls) if item.name in plain}
-        if "max_value" in plain:  # version 0.1
-            deep = plain["max_value"] > 255
-            known |= {"high": float(plain["max_value"]), "dtype": "uint16" if deep else "uint8"}
-        known |= {name: tuple(map(float, plain[name])) for name in ("mean", "std")}
-        return cls(**known)
+    def from_dict(cls, plain: Any) -> Preprocessing:
+        """Return the preprocessing that a checkpoint of any version holds, checked."""
+        if isinstance(plain, Mapping) and "max_value" in plain:  # version 0.1
+            high = plain["max_value"]
+            plain = {**plain, "high": high, "dtype": "uint8" if high == 255 else "uint16"}
+        return from_plain(cls, plain, is_open=True)
 
 
 @lru_cache(maxsize=8)

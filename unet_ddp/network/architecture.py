@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import Limit, UserError, from_plain, shorten
 from unet_ddp.network import smp
 from unet_ddp.network.unet import UNet
 
@@ -19,21 +18,26 @@ class Architecture:
     """Everything needed to build the network again, as saved in the checkpoint."""
 
     model: str
-    channels: int
-    num_classes: int
+    channels: Annotated[int, Limit(1, 4096)]
+    num_classes: Annotated[int, Limit(2, 255)]
     encoder: str | None = None
     """None for the classic U-Net."""
-    width: int = 32
+    width: Annotated[int, Limit(1, 4096)] = 32
     bilinear: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse another model without encoder: smp's all have one."""
+        if self.encoder is None and self.model != "unet":
+            raise UserError(f"model: {shorten(self.model)}; expected unet, or an encoder too")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Architecture:
-        """Return the architecture that `to_dict` described."""
-        return cls(**plain)
+    def from_dict(cls, plain: Any) -> Architecture:
+        """Return the architecture that `to_dict` described, checked."""
+        return from_plain(cls, plain)
 
     def __str__(self) -> str:
         """Return the run's line about its network."""

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
-from unet_ddp.network.architecture import Architecture, build_network
+from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.unet import SMALLEST_SIDE
-from unet_ddp.runs.weights import SavedModel, load_weights, read_model, with_scale
+from unet_ddp.runs.weights import SavedModel, build_loaded, read_model, with_scale
 
 METADATA = "unet_ddp"  # key of our metadata in an exported file
 
@@ -78,7 +78,8 @@ class OnnxBackend:
 
     def __init__(self, path: Path, device: torch.device) -> None:
         onnxruntime = import_extra("onnxruntime", path)
-        providers = ["CUDAExecutionProvider"] if device.type == "cuda" else []
+        has_gpu = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+        providers = ["CUDAExecutionProvider"] if has_gpu and device.type == "cuda" else []
         providers.append("CPUExecutionProvider")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
@@ -135,8 +136,7 @@ def build_model(
         UserError: its network or classes are not known, or its weights are another network's.
     """
     architecture, labels, preprocessing = check_described(model, source)
-    network = build_network(architecture)
-    load_weights(network, model.state, source)
+    network = build_loaded(architecture, model.state, source)
     backend = TorchBackend(network, preprocessing, device, fold=fold)
     return LoadedModel(backend, labels, preprocessing, model.threshold, model.notes)
 

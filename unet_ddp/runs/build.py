@@ -22,7 +22,7 @@ from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.resume import Resumed, split_fingerprint
-from unet_ddp.runs.weights import load_weights
+from unet_ddp.runs.weights import build_loaded
 from unet_ddp.training.batch_size import BatchSizeProbe
 from unet_ddp.training.losses import DiceCrossEntropy
 from unet_ddp.training.optimizer import AdamW
@@ -132,10 +132,7 @@ def build_state(
         compile_network(replica, world.device, processes=world.size) if options.compile else None,
         sums=torch.zeros(3, dtype=torch.float64, device=world.device),
     )
-    if resumed.content is not None:
-        state.load_state_dict(resumed.content)
-        for group in state.optimizer.param_groups:  # the learning rate is set at each step
-            group["weight_decay"] = options.weight_decay
+    resumed.restore(state)
     return state
 
 
@@ -148,13 +145,18 @@ def _build_weights(config: TrainConfig, model: Model, resumed: Resumed, world: W
         world.on_main(
             lambda: build_network(model.architecture, encoder_weights=pretrained) and None
         )
-    network = build_network(
-        model.architecture,
-        encoder_weights=pretrained,
-        checkpointing=config.network.checkpointing,
-    )
+    checkpointing = config.network.checkpointing
     if resumed.weights is not None:
-        load_weights(network, resumed.weights.state, Path(str(config.run.load)))
+        network = build_loaded(
+            model.architecture,
+            resumed.weights.state,
+            Path(str(config.run.load)),
+            checkpointing=checkpointing,
+        )
+    else:
+        network = build_network(
+            model.architecture, encoder_weights=pretrained, checkpointing=checkpointing
+        )
     return synchronise_batchnorm(network.to(world.device), world)
 
 

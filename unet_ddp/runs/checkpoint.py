@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import replacing
 
 FORMAT = 1
@@ -96,9 +96,12 @@ def load(path: Path) -> Content:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # about pickle protocols
             content = torch.load(path, map_location="cpu", weights_only=True)
+        _check_tensors(path, content)
     except UserError:
         raise
     except Exception as error:  # the reader may raise anything for a corrupt file
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            raise UserError(f"{path}: the memory does not suffice to read it; free some") from None
         if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():
             raise UserError(
                 f"{path}: refused: it contains more than tensors and plain values, and loading that "
@@ -128,6 +131,33 @@ def _check_archive(path: Path) -> None:
         corrupt = archive.testzip() or next(iter(flagged), None)
     if corrupt is not None:
         raise UserError(f"{path}: corrupt at {corrupt}; use another checkpoint of the run")
+
+
+def _check_tensors(path: Path, content: object) -> None:
+    """Check that each tensor is as large in the file as in memory: expanded ones could be of any size."""
+    pending, seen = [content], set[int]()
+    while pending:
+        item: Any = pending.pop()
+        if id(item) in seen:  # lists may contain each other, and again
+            continue
+        seen.add(id(item))
+        if isinstance(item, dict):
+            pending += item.values()
+        elif isinstance(item, (list, tuple)):
+            pending += item
+        elif isinstance(item, Tensor):
+            is_plain = item.device.type == "cpu" and item.layout == torch.strided
+            if (
+                not is_plain
+                or item.is_quantized
+                or item.is_complex()
+                or item.nbytes > item.untyped_storage().nbytes()
+            ):
+                shape = shorten(list(item.shape))
+                raise UserError(
+                    f"{path}: refused: a tensor {shape} whose numbers are not all in the file; save it "
+                    "again with tensor.contiguous()"
+                )
 
 
 def find_not_finite(content: Any, name: str = "") -> str | None:

@@ -31,6 +31,7 @@ from unet_ddp.runs.checkpoint import (
     previous,
     save,
 )
+from unet_ddp.runs.description import Description, SavedRun, describe
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.weights import read_model
 from unet_ddp.training.state import TrainState
@@ -145,9 +146,12 @@ class RunFolder:
             raise UserError(
                 f"{path}: contains weights only; resume from a last.pt, or start from it with --load"
             )
-        position = content["position"]
-        done = f"resuming {path}: {position['epoch']} epochs and {position['step']} steps are done"
-        return Resumed(content, notes=[note for note in (warning, done) if note])
+        describe(Description, path, content)
+        position = describe(
+            SavedRun, path, {**content, "scaler": content.get("scaler") or None}
+        ).position
+        done = f"resuming {path}: {position.epoch} epochs and {position.step} steps are done"
+        return Resumed(content, path, notes=[note for note in (warning, done) if note])
 
     def claim(
         self, config: TrainConfig, data: PreparedData, resumed: Resumed, about: Content

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
+
+from torch import Tensor
 
 from unet_ddp.cli import with_saved
 from unet_ddp.config import TrainConfig
@@ -13,10 +17,11 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, shorten, typed
 from unet_ddp.runs.checkpoint import Content
-from unet_ddp.runs.weights import SavedModel
+from unet_ddp.runs.weights import SavedModel, check_weights
 from unet_ddp.training.batch_size import BatchSizeProbe, find_batch_size
+from unet_ddp.training.state import TrainState
 
 USUAL_STEP = 16  # images per optimizer step with --batch-size auto
 # Settings on which the weights depend, and settings that only say where things are.
@@ -36,6 +41,8 @@ class Resumed:
 
     content: Content | None = None
     """Checkpoint of the run to continue; None for a new run."""
+    source: Path = Path("last.pt")
+    """Its file."""
     weights: SavedModel | None = None
     """Weights for a new run to start from."""
     notes: list[str] = field(default_factory=list)
@@ -63,7 +70,7 @@ class Resumed:
         assert self.content is not None
         before = self.content["config"]
         changed = {
-            name: f"{name} {before[name]} -> {value}"
+            name: f"{name} {shorten(before[name]).strip(chr(39))} -> {value}"
             for name, value in config.to_dict().items()
             if before.get(name, value) != value
             and name not in _PLACES
@@ -103,7 +110,7 @@ class Resumed:
                 f"batch size {batch_size} on each of {world.size} process(es) keeps the run's "
                 f"{images} images per step"
             )
-        if accumulate != self.content["config"]["accumulate"]:
+        if accumulate != self.content["config"].get("accumulate", accumulate):
             self.notes.append(
                 f"--accumulate {accumulate}: batch statistics and Dice are now those of "
                 f"{batch_size * world.size} images"
@@ -138,6 +145,28 @@ class Resumed:
             )
         return data
 
+    def restore(self, state: TrainState) -> None:
+        """Restore the state of the run, each tensor of which must fit.
+
+        Raises:
+            UserError: one does not, or contains numbers that no training gives.
+        """
+        if self.content is None:
+            return
+        saved, source = self.content, self.source
+        network = state.network.state_dict()
+        for weights in (saved["model"], saved.get("ema") or saved["model"]):
+            check_weights(network, weights, source)
+        moments, wanted = _name_moments(saved["optimizer"], state, source)
+        check_weights(wanted, moments, source)
+        position = saved["position"]
+        if position["step"] >= state.steps_per_epoch:
+            raise UserError(
+                f"{source}: position: step {position['step']} of an epoch of {state.steps_per_epoch}; use "
+                "another checkpoint"
+            )
+        state.load_state_dict(saved)
+
     def settle_batch_size(
         self, config: TrainConfig, probe: BatchSizeProbe, world: World, *, count: int
     ) -> TrainConfig:
@@ -166,6 +195,27 @@ class Resumed:
             )
         self.notes.append(note)
         return _with_batch(config, batch_size, accumulate)
+
+
+def _name_moments(
+    optimizer: Mapping[str, object], state: TrainState, source: Path
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return AdamW's saved tensors by name, and tensors of the shapes that they must have."""
+    found: dict[str, Tensor] = {}
+    wanted: dict[str, Tensor] = {}
+    parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
+    try:
+        for k, saved in typed(optimizer.get("state"), dict[int, object]).items():
+            if not 0 <= k < len(parameters):
+                raise UserError(f"{k}; the network has {len(parameters)} parameters")
+            tensors = typed(saved, dict[str, Tensor])
+            found |= {f"optimizer.{k}.{name}": tensor for name, tensor in tensors.items()}
+            for name in ("exp_avg", "exp_avg_sq", "step"):
+                like = parameters[k] if name != "step" else parameters[k].new_zeros(())
+                wanted[f"optimizer.{k}.{name}"] = like
+    except UserError as error:
+        raise UserError(f"{source}: optimizer: {error}") from None
+    return found, wanted
 
 
 def _accumulate(config: TrainConfig, world: World) -> TrainConfig:

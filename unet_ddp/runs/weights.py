@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.labels import Colour, Labels
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import UserError
-from unet_ddp.network.architecture import Architecture
-from unet_ddp.runs.checkpoint import FORMAT, load
+from unet_ddp.errors import Limit, UserError, typed
+from unet_ddp.network.architecture import Architecture, build_network
+from unet_ddp.runs.checkpoint import FORMAT, Content, find_not_finite, load
+from unet_ddp.runs.description import Description, describe
 
 _PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile
 _LEVELS = ("model", "state_dict", "model_state_dict", "ema")  # where programs keep the weights
@@ -50,7 +51,8 @@ def read_model(path: Path) -> SavedModel:
         UserError: no checkpoint, or one without weights.
     """
     content = load(path)
-    if content.get("format") == FORMAT and "architecture" in content:
+    version = content.get("format")
+    if isinstance(version, int) and version == FORMAT and "architecture" in content:
         return _ours(path, content)
     level, mask_values, notes = content, content.get("mask_values"), []
     for name in _LEVELS:
@@ -59,36 +61,29 @@ def read_model(path: Path) -> SavedModel:
             mask_values = level.get("mask_values", mask_values)
             notes.append(f"weights found under {name!r}")
             break
-    tensors = {k: v for k, v in level.items() if isinstance(v, Tensor) and k != "n_averaged"}
+    names = [name for name in level if isinstance(name, str) and name != "n_averaged"]
+    tensors = {name: level[name] for name in names if isinstance(level[name], Tensor)}
     if not tensors:
-        raise UserError(
-            f"{path}: contains no weights; its keys are {', '.join(map(str, level))[:200]}"
-        )
+        raise UserError(f"{path}: contains no weights; its keys are {', '.join(names)[:200]}")
     state, prefixes = strip_prefixes(tensors)
     if prefixes:
         notes.append(f"prefix {''.join(prefixes)} stripped")
-    return _foreign(state, mask_values, notes)
-
-
-def _ours(path: Path, content: Mapping[str, Any]) -> SavedModel:
     try:
-        return SavedModel(
-            strip_prefixes(content.get("ema") or content["model"])[0],
-            Architecture.from_dict(content["architecture"]),
-            Labels.from_dict(content["labels"]),
-            Preprocessing.from_dict(content["preprocessing"]),
-            [],
-            content.get("threshold"),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{path}: written by another version of unet_ddp ({content.get('unet_ddp', '?')}), whose "
-            f"checkpoints differ ({error}); use that version"
-        ) from None
+        return _foreign(state, mask_values, notes)
+    except UserError as error:
+        raise UserError(f"{path}: {error}; fix it in the program that wrote the file") from None
+
+
+def _ours(path: Path, content: Content) -> SavedModel:
+    about = describe(Description, path, content)
+    state = strip_prefixes(about.ema or about.model)[0]
+    return SavedModel(
+        state, about.architecture, about.labels, about.preprocessing, [], about.threshold
+    )
 
 
 def _foreign(state: State, mask_values: Any, notes: list[str]) -> SavedModel:
-    if state.get("outc.conv.weight") is not None and len(state["outc.conv.weight"]) == 1:
+    if "outc.conv.weight" in state and state["outc.conv.weight"].shape[:1] == (1,):
         state = _two_classes(state)
         notes.append(
             "one sigmoid output turned into two softmax outputs, which is the same function"
@@ -121,12 +116,14 @@ def infer_unet(state: Mapping[str, Tensor]) -> Architecture | None:
     first, last = state.get("inc.double_conv.0.weight"), state.get("outc.conv.weight")
     if first is None or last is None or first.ndim != 4 or last.ndim != 4:
         return None
-    return Architecture(
-        "unet",
-        channels=first.shape[1],
-        num_classes=last.shape[0],
-        width=first.shape[0],
-        bilinear="up1.up.weight" not in state,
+    return Architecture.from_dict(
+        {
+            "model": "unet",
+            "channels": first.shape[1],
+            "num_classes": last.shape[0],
+            "width": first.shape[0],
+            "bilinear": "up1.up.weight" not in state,
+        }
     )
 
 
@@ -144,23 +141,53 @@ def _foreign_labels(mask_values: Any, num_classes: int) -> Labels:
     """Return labels from a list of values or of colours; {0, 255} or 0..C-1 without a list."""
     if not isinstance(mask_values, (list, tuple)) or len(mask_values) != num_classes:
         return Labels((0, 255) if num_classes == 2 else tuple(range(num_classes)))
-    if isinstance(mask_values[0], (list, tuple)):
-        codes = [int(v[0]) << 16 | int(v[1]) << 8 | int(v[2]) for v in mask_values]
-        return Labels(tuple(codes), rgb=True)
-    values = [float(value) for value in mask_values]
-    if max(values) <= 1 and not all(value.is_integer() for value in values):
-        values = [value * 255 for value in values]
-    return Labels(tuple(int(value) for value in values))
+    try:
+        if isinstance(mask_values[0], (list, tuple)):
+            colours = typed([list(value)[:3] for value in mask_values], tuple[Colour, ...])
+            codes = [red << 16 | green << 8 | blue for red, green, blue in colours]
+            return Labels(tuple(codes), rgb=True)
+        plain = [int(value) if isinstance(value, bool) else value for value in mask_values]
+        values = typed(plain, tuple[Annotated[float, Limit(0, 65535)], ...])
+        if max(values) <= 1 and not all(value.is_integer() for value in values):
+            values = [value * 255 for value in values]
+        return Labels(tuple(int(value) for value in values))
+    except (UserError, TypeError) as error:  # TypeError: a number among the colours
+        raise UserError(f"mask_values: {error}") from None
 
 
-def load_weights(network: nn.Module, state: State, source: Path) -> None:
-    """Load `state` into `network`.
+def build_loaded(
+    architecture: Architecture, state: State, source: Path, *, checkpointing: bool = False
+) -> nn.Module:
+    """Return the network with these weights; memory is allocated once they are known to fit.
 
     Raises:
-        UserError: names or shapes differ; the first few are named.
+        UserError: see `check_weights` and `build_network`.
     """
-    wanted = network.state_dict()
+    try:
+        with torch.device("meta"):
+            blank = build_network(architecture)
+    except UserError as error:
+        if "meta tensors" not in str(error):
+            raise UserError(f"{source}: {error}") from None
+        blank = build_network(architecture)  # an encoder that can't be built there; none is large
+    check_weights(blank.state_dict(), state, source)
+    network = build_network(architecture, checkpointing=checkpointing)
+    network.load_state_dict(state)
+    return network
+
+
+def check_weights(wanted: Mapping[str, Tensor], state: State, source: Path) -> None:
+    """Check that `state` has the names and shapes of `wanted`, and numbers that training may give.
+
+    Raises:
+        UserError: they differ; the first few are named.
+    """
     problems = [
+        f"{name} is {str(tensor.dtype).removeprefix('torch.')}"
+        for name, tensor in state.items()
+        if name in wanted and tensor.is_floating_point() < wanted[name].is_floating_point()
+    ]
+    problems += [
         f"{name} is {_shape(state[name])} in the file, {_shape(wanted[name])} in the network"
         for name in wanted
         if name in state and state[name].shape != wanted[name].shape
@@ -173,7 +200,12 @@ def load_weights(network: nn.Module, state: State, source: Path) -> None:
             f"{source}: these weights belong to another network: {'; '.join(problems[:3])}{more}; "
             "use the flags it was trained with"
         )
-    network.load_state_dict(state)
+    bad = find_not_finite(state)
+    if bad is not None:
+        raise UserError(f"{source}: {bad} contains nan or infinity; use another checkpoint")
+    for name, tensor in state.items():
+        if name.endswith(("running_var", "exp_avg_sq")) and bool((tensor < 0).any()):
+            raise UserError(f"{source}: {name} is negative in places; use another checkpoint")
 
 
 def _shape(tensor: Tensor) -> str:

@@ -148,11 +148,12 @@ class TrainState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.network.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        groups = self.optimizer.state_dict()["param_groups"]  # by the settings, not the file
+        self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         if self.average is not None:  # the run may have had none
-            self.average.network.load_state_dict(state["ema"] or state["model"])
-            self.average.steps = state["ema_steps"]
-        if state["scaler"]:  # empty where scaling was off
+            self.average.network.load_state_dict(state.get("ema") or state["model"])
+            self.average.steps = state.get("ema_steps", 0)
+        if state.get("scaler"):  # empty where scaling was off
             self.precision.scaler.load_state_dict(state["scaler"])
         position, best = state["position"], state["best"]
         self.epoch, self.step = position["epoch"], position["step"]

@@ -1,0 +1,108 @@
+"""What a checkpoint of ours says beside its tensors, each value checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from torch import Tensor
+
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.errors import Limit, UserError, from_plain, shorten
+from unet_ddp.network.architecture import Architecture
+from unet_ddp.runs.checkpoint import Content
+
+_Count = Annotated[int, Limit(at_least=0)]
+_Positive = Annotated[float, Limit(above=0, at_most=1e38)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best epoch of a run, from 0, and its validation Dice."""
+
+    score: Annotated[float, Limit(at_most=1)]
+    epoch: _Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a checkpoint of ours says about its network."""
+
+    architecture: Architecture
+    labels: Labels
+    preprocessing: Preprocessing
+    model: dict[str, Tensor]
+    ema: dict[str, Tensor] | None = None
+    threshold: Annotated[float, Limit(above=0, below=1)] | None = None
+    best: Best | None = None
+    config: dict[str, object] | None = None
+    names: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse parts of different networks."""
+        for name, own, other in (
+            ("classes", self.architecture.num_classes, self.labels.num_classes),
+            ("channels", self.architecture.channels, self.preprocessing.channels),
+        ):
+            if own != other:
+                raise UserError(
+                    f"architecture: {own} {name}; labels and preprocessing have {other}"
+                )
+        if self.threshold is not None and self.labels.num_classes != 2:
+            raise UserError(f"threshold: {self.threshold}; expected for two classes only")
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run is; see `TrainState`."""
+
+    epoch: _Count
+    step: _Count
+    sums: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """The state of torch's GradScaler."""
+
+    scale: _Positive
+    growth_factor: _Positive
+    backoff_factor: _Positive
+    growth_interval: _Count
+    _growth_tracker: _Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedRun:
+    """What a checkpoint says about its run, beside its network."""
+
+    position: Position
+    best: Best
+    config: dict[str, object]
+    names: str
+    images_per_step: Annotated[int, Limit(1, 2**20)]
+    optimizer: dict[str, object]
+    model: dict[str, Tensor]
+    ema_steps: _Count = 0
+    scaler: Scaler | None = None
+
+
+Described = TypeVar("Described", Description, SavedRun)
+
+
+def describe(kind: type[Described], path: Path, content: Content) -> Described:
+    """Return what `content` says, each value checked.
+
+    Raises:
+        UserError: a value that no run writes, by its name in the file.
+    """
+    try:
+        return from_plain(kind, content, is_open=True)
+    except UserError as error:
+        version = shorten(content.get("unet_ddp"))
+        raise UserError(
+            f"{path}: {error}; the file is damaged, or written by another version of unet_ddp "
+            f"({version}): use that one"
+        ) from None
