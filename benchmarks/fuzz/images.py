@@ -80,6 +80,8 @@ def mutate_image(data: bytes, dice: Dice) -> bytes:
     for magic, make in odd.items():
         if data.startswith(magic) and dice.random() < 0.1:
             return make(dice)
+    if data.startswith(_PNG) and dice.random() < 0.25:
+        return _with_odd_chunk(data, dice)
     changed = mutate_bytes(data, dice)
     return _with_checksums(changed) if data.startswith(_PNG) and dice.random() < 0.6 else changed
 
@@ -94,6 +96,20 @@ def _with_checksums(data: bytes) -> bytes:
         changed[end : end + 4] = zlib.crc32(changed[at + 4 : end]).to_bytes(4, "big")
         at = end + 4
     return bytes(changed)
+
+
+def _with_odd_chunk(data: bytes, dice: Dice) -> bytes:
+    """Return a PNG with one chunk more after its head."""
+    name = dice.choice(
+        (b"tRNS", b"PLTE", b"gAMA", b"iCCP", b"zTXt", b"eXIf", b"acTL", b"bKGD", b"IHDR")
+    )
+    packed = b"name\0\0" + _zeros(dice.choice((10, 3 * 10**9)))
+    exif = (
+        b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0" + bytes([dice.randrange(12)]) + bytes(6)
+    )
+    body = dice.choice((b"", bytes(2), bytes(13), b"\xff" * 700, packed, exif))
+    chunk = struct.pack(">I", len(body)) + name + body + bytes(4)
+    return _with_checksums(data[:33] + chunk + data[33:])
 
 
 def _zeros(size: int) -> bytes:
