@@ -209,7 +209,7 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("architecture.num_classes", 3, "3"),
     ("architecture.width", -4, "1 or more"),
     ("architecture.width", 4.0, "a whole number"),
-    ("architecture.width", 10**500, "a number of 501 digits"),
+    ("architecture.width", 10**500, "a number of about 500 digits"),
     ("architecture.bilinear", "no", "true or false"),
     ("architecture.bilinear", None, "true or false"),
     ("architecture.depth", 5, "unknown"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -63,13 +64,16 @@ def _in_list(path: Path) -> list[Path]:
     Empty lines and comments (#) are skipped; a missing file is reported when its turn comes.
     """
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+    except OSError as error:
         raise UserError(f"{path}: can't be read as a list of images: {error}") from None
+    if "\0" in text:
+        raise UserError(f"{path}: can't be read as a list of images: it is no text, or not UTF-8")
+    lines = [line.strip() for line in text.splitlines()]
     names = [line for line in lines if line and not line.startswith("#")]
     if not names:
         raise UserError(f"{path}: contains no images; a list has one path per line")
-    return [Path(name) if Path(name).exists() else path.parent / name for name in names]
+    return [Path(name) if os.path.exists(name) else path.parent / name for name in names]  # noqa: PTH110  (long names)
 
 
 def _without_outputs(paths: Iterable[Path]) -> list[Path]:

@@ -34,7 +34,7 @@ _MOST_PIXELS = 100_000_000  # a file of a few KB can ask for gigabytes
 _MOST_VALUES = 1024  # kept of a mask: more are no classes in any case
 _CHUNK = 32  # files per thread that are read at once
 _SAVE_EVERY = 10  # seconds
-_VERSION = 3  # of the cache's entries
+_VERSION = 4  # of the cache's entries
 _share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
 
 _File = tuple[Path, bool]  # path, is it a mask
@@ -122,7 +122,7 @@ def scan(
 
 
 class _Scanner:
-    """Reads metadata, or takes it from the cache: a JSON file for each folder of masks.
+    """Reads metadata, or takes it from the cache: a digest and JSON in a file for each folder of masks.
 
     Headers are stored once each: few differ, and one may have a palette of 256 colours.
     """
@@ -130,16 +130,18 @@ class _Scanner:
     def __init__(self, folder: Path, nodata: float | None, channels: int | None) -> None:
         self.options = (nodata, channels)
         key = f"{_VERSION} {folder.resolve()} {nodata} {channels}"
-        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
         caches = cache_folder()
-        self.path = caches and caches / f"scan-{digest[:16]}.json"
+        self.path = caches and caches / f"scan-{_digest(key)[:16]}.json"
         self.entries: dict[str, Metadata] = {}
         self.is_changed = False
         self.saved = time.monotonic()
         if self.path is None:
             return
         with suppress(OSError, ValueError, AttributeError, LookupError, TypeError):  # no cache yet
-            stored = json.loads(self.path.read_text(encoding="utf-8"))
+            digest, text = self.path.read_text(encoding="utf-8").split("\n", 1)
+            if digest != _digest(text):
+                return
+            stored = json.loads(text)
             headers = [Header(*_as_tuples(values)) for values in stored["headers"]]
             for key, (place, *values) in stored["entries"].items():
                 kind: Any = MaskMetadata if key.startswith("mask") else ImageMetadata
@@ -187,9 +189,14 @@ class _Scanner:
                 for key, metadata in self.entries.copy().items()
             }
             stored = {"headers": [astuple(header) for header in places], "entries": entries}
+            text = json.dumps(stored)
             with suppress(OSError):
-                write_text(self.path, json.dumps(stored))
+                write_text(self.path, f"{_digest(text)}\n{text}")
         self.saved = time.monotonic()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _key(file: _File) -> str:
