@@ -150,6 +150,9 @@ def test_weights_that_fit_are_loaded(network: UNet) -> None:
     other = build_loaded(plain, network.state_dict(), Path("x.pt"))
     for name, value in network.state_dict().items():
         assert torch.equal(other.state_dict()[name], value), name
+    assert other(torch.zeros(1, 3, 32, 32)).shape == (1, 2, 32, 32)
+    weight = other.get_parameter("down1.maxpool_conv.1.double_conv.0.weight")
+    assert weight.is_contiguous(memory_format=torch.channels_last) and weight.requires_grad
 
 
 def write_ours(path: Path, network: UNet, **changed: Any) -> Path:
