@@ -23,6 +23,7 @@ from unet_ddp.files import (
     lock_folder,
     make_writable,
     open_own,
+    refuse_special,
     register_temporary,
     remove_stale,
     remove_temporary,
@@ -365,3 +366,21 @@ def test_a_signal_ends_the_process_without_its_temporary_files(
         remove_temporary(tmp_path / "gone already")
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_only_files_and_folders_may_be_opened(tmp_path: Path) -> None:
+    """A folder's own error says more."""
+    for path in (tmp_path, tmp_path / "file", tmp_path / "link"):
+        if path.name == "link":
+            path.symlink_to("file")
+        elif path.name == "file":
+            path.touch()
+        refuse_special(path)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "linked").symlink_to("pipe")
+    for path in (tmp_path / "pipe", tmp_path / "linked", Path("/dev/zero")):
+        with pytest.raises(UserError) as caught:
+            refuse_special(path)
+        assert str(caught.value) == f"{path}: is a pipe, socket or device, not a file; remove it"
+    with pytest.raises(FileNotFoundError):
+        refuse_special(tmp_path / "gone")

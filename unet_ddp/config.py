@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from unet_ddp.errors import Limit, UserError
+from unet_ddp.files import refuse_special
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
 
@@ -34,8 +35,7 @@ def read_settings(path: Path) -> dict[str, Plain]:
 
     depth = 0
     try:
-        if path.exists() and not path.is_file():
-            raise OSError("no regular file")
+        refuse_special(path)
         if path.stat().st_size > _LARGEST_FILE:
             raise UserError(
                 f"{path}: more than {_LARGEST_FILE // 1000} kB; no settings are that long"

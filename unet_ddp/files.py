@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -64,6 +65,13 @@ def write_text(path: Path, text: str) -> None:
     """
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+def refuse_special(path: Path) -> None:
+    """Raise a UserError if `path` is a pipe, socket or device, which may wait or go on for ever."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UserError(f"{path}: is a pipe, socket or device, not a file; remove it")
 
 
 def open_own(path: Path, mode: str, newline: str | None = None) -> IO[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,9 @@ def test_a_palette_file_that_can_not_be_read(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_bytes(b"a,\xff\xfe")
     with pytest.raises(UserError, match="not UTF-8; use a CSV file"):
         read_palette(tmp_path / "p.csv")
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(UserError, match=r"pipe\.csv: is a pipe, socket or device, not a file"):
+        read_palette(tmp_path / "pipe.csv")
 
 
 INDICES = ((0, 0, 0), (255, 3, 7), (0, 0, 0), (0, 255, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -210,6 +211,27 @@ def test_a_file_that_is_no_list(tmp_path: Path, text: str, said: str) -> None:
         read_list(listed(tmp_path, text))
     with pytest.raises(UserError, match=r"gone\.csv: No such file or directory; give a CSV"):
         read_list(tmp_path / "gone.csv")
+
+
+def test_rows_of_a_list_that_name_no_file(tmp_path: Path) -> None:
+    """Folders, pipes, NUL, names that none can have; a list that is a pipe is not opened."""
+    long = "x" * 300
+    names = ("i", "pipe.png", "a\0.png", f"{long}.png")
+    path = listed(tmp_path, "image,mask\n\n" + "".join(f"{name},m/a.png\n" for name in names))
+    os.mkfifo(tmp_path / "pipe.png")
+    assert read_list(path).problems == [
+        f"{path}, line 3: {tmp_path}/i: is not a file",
+        f"{path}, line 4: {tmp_path}/pipe.png: is not a file",
+        f"{path}, line 5: {tmp_path}/a\0.png: not found",
+        f"{path}, line 6: {tmp_path}/{long}.png: not found",
+    ]
+    with pytest.raises(UserError, match="must name the columns"):
+        read_list(listed(tmp_path, "image,mask\ni/a.png,m/a.png\n", "utf-16"))
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(UserError, match=r"pipe\.csv: is a pipe, socket or device, not a file"):
+        read_list(tmp_path / "pipe.csv")
+    with pytest.raises(UserError, match="xx: not found"):
+        find_pairs(tmp_path / long, tmp_path / "m")
 
 
 def test_two_columns_are_enough(tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from tests.prediction.models import CPU, lively_network, noise, write_model
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
+from unet_ddp.network.unet import UNet
 from unet_ddp.prediction import backends
 from unet_ddp.prediction.backends import (
     METADATA,
+    OnnxBackend,
     TorchBackend,
     build_model,
     check_described,
@@ -26,6 +28,7 @@ from unet_ddp.prediction.backends import (
     import_extra,
     open_model,
 )
+from unet_ddp.prediction.tta import mean_logits
 from unet_ddp.runs.weights import read_model
 
 PIXELS = Preprocessing.for_images(3, scale=1.0)
@@ -150,7 +153,9 @@ class Session:
 
 def open_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, session: Session) -> Any:
     runtime = SimpleNamespace(
-        SessionOptions=SimpleNamespace, InferenceSession=lambda *_, **__: session
+        SessionOptions=SimpleNamespace,
+        InferenceSession=lambda *_, **__: session,
+        get_available_providers=list,
     )
     monkeypatch.setattr(backends, "import_extra", lambda *_: runtime)
     path = tmp_path / "a.onnx"
@@ -212,3 +217,39 @@ def test_an_export_that_can_t_be_run_is_named(
     backend = open_session(monkeypatch, tmp_path, session).backend
     with pytest.raises(UserError, match=r"a\.onnx: can't be run on 32x32 pixels"):
         backend(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
+
+
+def test_networks_on_the_device_and_on_the_host_are_an_ensemble() -> None:
+    """A checkpoint on a GPU and an ONNX file; torch's device without values stands for the GPU."""
+    device = torch.device("meta")
+    onnx = object.__new__(OnnxBackend)
+    logits = np.zeros((1, 2, 40, 56), np.float32)
+    onnx.session, onnx.device = SimpleNamespace(run=lambda *args: [logits]), device
+    onnx.facts = SimpleNamespace(labels=Labels((0, 255)))  # type: ignore[assignment]
+    with torch.device("meta"):
+        network = UNet(3, 2, width=2)
+    networks = [TorchBackend(network, PIXELS, device), onnx]
+    mean = mean_logits(networks, torch.from_numpy(noise(40, 56))[None], "flips")
+    assert mean.device == device and mean.shape == (1, 2, 40, 56)
+
+
+def test_onnxruntime_is_asked_for_providers_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def session(path: str, options: object, providers: list[str]) -> object:
+        asked.append(providers)
+        raise ValueError("enough")
+
+    for available in (["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]):
+        runtime = SimpleNamespace(
+            SessionOptions=SimpleNamespace,
+            InferenceSession=session,
+            get_available_providers=lambda available=available: available,
+            disable_telemetry_events=lambda: None,
+        )
+        monkeypatch.setattr(backends, "import_extra", lambda name, path, found=runtime: found)
+        for name in ("cuda", "cpu"):
+            with pytest.raises(UserError, match="no ONNX file"):
+                OnnxBackend(Path("a.onnx"), torch.device(name))
+    cpu, gpu = ["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    assert asked == [cpu, cpu, gpu, cpu]

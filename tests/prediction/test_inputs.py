@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from unet_ddp.data.formats.read import read_header
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.inputs import find_images
 
@@ -80,3 +82,54 @@ def test_mistakes_are_named(here: Path, given: list[str], message: str) -> None:
     Path("binary.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match=message):
         find_images(given)
+
+
+def test_a_list_may_come_from_any_editor_and_name_any_file(here: Path) -> None:
+    """A byte-order mark, Windows' line ends, and names that are no UTF-8, as `ls > list.txt` writes."""
+    latin = "b\udce4r.png"
+    touch("a.png", latin)
+    Path("list.txt").write_bytes(b"\xef\xbb\xbfa.png\r\n\r\n   \r\nb\xe4r.png\r\n")
+    assert names("list.txt") == ["a.png", latin]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a.png\nb\0.png\n", "list.txt: can't be read as a list of images: it is not UTF-8 text"),
+        ("a.png\n".encode("utf-16"), "list.txt: can't be read as a list of images: it is not UTF-8 text"),
+        (b"\xef\xbb\xbf\n\n", "list.txt: contains no images"),
+    ],
+)  # fmt: skip
+def test_what_is_no_text_is_no_list(here: Path, content: bytes, message: str) -> None:
+    touch("a.png")
+    Path("list.txt").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        names("list.txt")
+
+
+def test_what_is_no_image_in_a_list_is_left_for_its_turn(here: Path) -> None:
+    """As one line each, and the other images are predicted: folders, pipes, names that none can have."""
+    touch("a.png")
+    Path("folder").mkdir()
+    os.mkfifo("pipe.png")
+    long = "x" * 300 + ".png"
+    Path("list.txt").write_text(f"a.png\nfolder\npipe.png\n{long}\n")
+    assert names("list.txt") == ["a.png", "folder", "pipe.png", long]
+    with pytest.raises(UserError, match="folder: is a folder, not an image"):
+        read_header(Path("folder"))
+    with pytest.raises(UserError, match=r"x\.png: can't be read \(File name too long\)"):
+        read_header(Path(long))
+    with pytest.raises(UserError, match=r"xx\.png: not found"):
+        names(long)
+
+
+def test_pipes_and_links_to_nowhere_in_a_folder_are_not_passed_over(here: Path) -> None:
+    """Each is an error when its turn comes; a folder that is named as an image is none."""
+    touch("p/a.png")
+    os.mkfifo("p/pipe.png")
+    Path("p/gone.png").symlink_to("nowhere.png")
+    Path("p/folder.png").mkdir()
+    assert names("p") == ["p/a.png", "p/gone.png", "p/pipe.png"]
+    os.mkfifo("list.txt")
+    with pytest.raises(UserError, match=r"list\.txt: is a pipe, socket or device, not a file"):
+        names("list.txt")

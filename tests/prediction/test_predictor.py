@@ -142,6 +142,80 @@ def test_images_fit_by_tile_or_by_free_memory(monkeypatch: pytest.MonkeyPatch) -
     assert not whole.fits((2000, 10)) and whole.fits((1025, 9))
 
 
+def test_on_a_gpu_an_image_s_size_alone_decides_and_its_batch_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By all memory, not by what earlier images left: 48 bytes per pixel, half of the memory."""
+    predictor = make_predictor()
+    predictor.device = torch.device("cuda")
+    monkeypatch.setattr(module, "free_memory", lambda device: 0)
+    monkeypatch.setattr(module, "total_memory", lambda device: 2 * 48 * 2000 * 10)
+    assert predictor.fits((2000, 10)) and not predictor.fits((2001, 10))
+    predictor.concurrency = 4  # threads that read, on a GPU
+    assert predictor.fits((2000, 10))
+    assert predictor.most_at_once((2000, 10)) == 1
+    assert predictor.most_at_once((500, 10)) == 4
+    assert predictor.most_at_once((1024, 1024)) == 1  # whole, as it is no larger than a window
+    predictor.device = CPU
+    assert predictor.most_at_once((1024, 1024)) > 1000
+
+
+def limited(predictor: Predictor, most: int) -> list[tuple[int, ...]]:
+    """Let more than `most` pixels run out of memory; return the batches that are tried."""
+    tried: list[tuple[int, ...]] = []
+    network = predictor._mean_logits
+
+    def run(images: torch.Tensor) -> torch.Tensor:
+        tried.append(tuple(images.shape[:3]))
+        if images.shape[:3].numel() > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return network(images)
+
+    predictor._mean_logits = run  # type: ignore[method-assign]
+    return tried
+
+
+def test_out_of_memory_halves_the_batch_and_then_sees_windows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images = [noise(50, 60, n) for n in range(5)]
+    expected = make_predictor().predict_batch(images, [(50, 60)] * 5)
+    halved = make_predictor()
+    tried = limited(halved, 2 * 50 * 60)
+    found = halved.predict_batch(images, [(50, 60)] * 5)
+    assert [shape[0] for shape in tried] == [5, 2, 3, 1, 2]
+    for one, other in zip(found, expected, strict=True):
+        assert (one.ids != other.ids).mean() < 0.01
+    monkeypatch.setattr(module, "TILE", 32)
+    tiled, windows = make_predictor(), make_predictor(tile=32)
+    tried = limited(tiled, 32 * 32)
+    found = tiled.predict_batch(images[:2], [(50, 60)] * 2)
+    assert tried[:4] == [(2, 50, 60), (1, 50, 60), (1, 32, 32), (1, 32, 32)]
+    for one, image in zip(found, images, strict=False):
+        assert np.array_equal(one.ids, windows(image).ids)
+    tried.clear()
+    assert np.array_equal(tiled(images[0]).ids, found[0].ids)  # decided for this size
+    assert (1, 50, 60) not in tried
+
+
+def test_out_of_memory_in_windows_is_a_line_and_other_errors_are_not_hidden() -> None:
+    small = make_predictor(tile=32)
+    limited(small, 16 * 16)
+    with pytest.raises(UserError, match=r"out of memory .* windows of 32 pixels.*--tile"):
+        small(noise(50, 60))
+    small._mean_logits = lambda images: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    with pytest.raises(ZeroDivisionError):
+        small(noise(50, 60))
+    whole = make_predictor()
+
+    def fail(images: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("broken")
+
+    whole._mean_logits = fail  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="broken"):
+        whole(noise(50, 60))
+
+
 def test_logits_are_the_networks_bit_for_bit(tmp_path: Path) -> None:
     write_model(tmp_path / "a.pt", Labels((0, 1)), threshold=0.4)
     saved = read_model(tmp_path / "a.pt")
@@ -177,7 +251,9 @@ def test_logits_of_what_exceeds_a_share_of_all_memory_are_blended(
     for image, logits in zip(images, found, strict=True):
         bands = blend(
             lambda top, bottom, image=image: image.numpy()[top:bottom],
-            lambda window: predictor.models[0].backend(torch.from_numpy(window)[None])[0].numpy(),
+            lambda windows: (
+                predictor.models[0].backend(torch.from_numpy(np.stack(windows))).numpy()
+            ),
             (50, 90),
             Tiling(48, 0.5, 16),
         )

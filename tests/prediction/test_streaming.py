@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import tifffile
 
 from tests.prediction.models import noise
+from unet_ddp.data.formats import header
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.read import read_image
 from unet_ddp.data.formats.resize import resize_area, scaled_size
@@ -181,3 +183,49 @@ def test_a_damaged_strip_is_an_error_when_it_is_read(tmp_path: Path) -> None:
     reader.close()
     (tmp_path / "b.tif").write_bytes(b"II*\0no image")
     assert TiffReader.open(tmp_path / "b.tif", ImageFormat(3)) is None
+
+
+def test_a_file_that_an_ome_tiff_names_is_not_opened(tmp_path: Path) -> None:
+    """A pipe, here: to open it would wait for ever."""
+    os.mkfifo(tmp_path / "pipe.tif")
+    xml = """<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:1"><Image
+    ID="Image:0"><Pixels ID="Pixels:0" DimensionOrder="XYCZT" Type="uint8" SizeX="9" SizeY="8"
+    SizeC="1" SizeZ="2" SizeT="1"><Channel ID="C:0" SamplesPerPixel="1"/><TiffData IFD="0"
+    PlaneCount="1"/><TiffData IFD="0" FirstZ="1" PlaneCount="1"><UUID FileName="pipe.tif"
+    >urn:uuid:2</UUID></TiffData></Pixels></Image></OME>"""
+    image = noise(8, 9)[..., 0]
+    tifffile.imwrite(tmp_path / "a.tif", image, description=xml, metadata=None)
+    reader = TiffReader.open(tmp_path / "a.tif", ImageFormat(1))
+    assert reader is not None and np.array_equal(reader.read(0, 8)[..., 0], image)
+    reader.close()
+
+
+def test_smaller_copies_are_passed_over_and_several_images_are_left_to_others(
+    tmp_path: Path,
+) -> None:
+    image = noise(64, 48)
+    for kind, is_read in ((1, True), (0, False)):
+        with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
+            tiff.write(image, photometric="rgb", metadata=None)
+            tiff.write(image[::2, ::2], photometric="rgb", subfiletype=kind, metadata=None)
+        reader = TiffReader.open(tmp_path / "a.tif", ImageFormat(3))
+        assert (reader is not None) == is_read
+        if reader is not None:
+            assert np.array_equal(reader.read(0, 64), image)
+            reader.close()
+
+
+def test_scenes_of_any_size_are_read_by_rows_but_not_tiles_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in memory at one time counts: a tile, not the image."""
+    monkeypatch.setattr(header, "MOST_BYTES", 64 * 64 * 3)
+    monkeypatch.setattr(header, "_MOST_RATIO", 1)
+    image, path = np.zeros((640, 640, 3), np.uint8), tmp_path / "a.tif"
+    for tile, is_read in ((64, True), (80, False)):
+        tifffile.imwrite(path, image, photometric="rgb", tile=(tile, tile), compression="zlib")
+        reader = TiffReader.open(path, ImageFormat(3))
+        assert (reader is not None) == is_read
+        if reader is not None:
+            assert reader.read(0, 640).shape == (640, 640, 3)
+            reader.close()

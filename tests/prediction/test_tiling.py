@@ -68,8 +68,8 @@ def test_blending_puts_windows_where_they_belong_and_holds_one_row_of_them() -> 
         read.append((top, bottom))
         return image[top:bottom]
 
-    def first_channel(window: Any) -> Any:
-        return window[None, ..., 0].astype(np.float32)
+    def first_channel(windows: Any) -> Any:
+        return [window[None, ..., 0].astype(np.float32) for window in windows]
 
     bands = []
     for top, band in blend(rows, first_channel, (20, 36), Tiling(16, 0, 16)):
@@ -85,8 +85,8 @@ def test_blending_puts_windows_where_they_belong_and_holds_one_row_of_them() -> 
 def test_windows_that_disagree_meet_in_a_ramp() -> None:
     numbers = iter(range(100))
 
-    def constant(window: Any) -> Any:
-        return np.full((1, *window.shape[:2]), next(numbers), np.float32)
+    def constant(windows: Any) -> Any:
+        return [np.full((1, *window.shape[:2]), next(numbers), np.float32) for window in windows]
 
     image = noise(64, 400)
     ((_, band),) = blend(lambda a, b: image[a:b], constant, (64, 400), Tiling(128, 0.5, 16))
@@ -95,11 +95,22 @@ def test_windows_that_disagree_meet_in_a_ramp() -> None:
     assert (np.diff(row) >= 0).all() and np.diff(row).max() < 0.25
 
 
-def blended(predictor: Predictor, image: np.ndarray, tiling: Tiling) -> np.ndarray:
-    def scores(window: Any) -> Any:
-        return predictor.scores([window])[0]
+def test_windows_of_one_size_are_seen_at_once() -> None:
+    seen: list[list[int]] = []
 
-    bands = blend(lambda a, b: image[a:b], scores, image.shape[:2], tiling)
+    def first_channel(windows: Any) -> Any:
+        seen.append([window.shape[1] for window in windows])
+        return np.stack(windows)[:, None, ..., 0].astype(np.float32)
+
+    image, tiling = noise(16, 75), Tiling(16, 0, 16)
+    bands = blend(lambda a, b: image[a:b], first_channel, (16, 75), tiling, at_once=3)
+    ((_, band),) = bands
+    assert np.array_equal(band[0], image[..., 0])
+    assert seen == [[16, 16, 16], [16], [11]]
+
+
+def blended(predictor: Predictor, image: np.ndarray, tiling: Tiling) -> np.ndarray:
+    bands = blend(lambda a, b: image[a:b], predictor.scores, image.shape[:2], tiling)
     return np.concatenate([band for _, band in bands], axis=1)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from unet_ddp.config import DataConfig
 from unet_ddp.data.labels import IGNORE_ID, Colour, Labels, unpack_colour
 from unet_ddp.errors import UserError, shorten
+from unet_ddp.files import refuse_special
 
 _MOST_GREYS = 64  # more grey values than this are no classes
 _CLUSTERS = 0.9  # share of the pixels near black or near white in soft masks of two classes
@@ -186,6 +187,7 @@ def read_palette(path: Path) -> tuple[dict[str, int], bool]:
     Its lines are name,value or name,#rrggbb or name,red,green,blue; the first may be a header.
     """
     try:
+        refuse_special(path)
         text = path.read_text(encoding="utf-8-sig")
         rows = [
             (line, [cell.strip() for cell in row])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from unet_ddp.data.formats.header import SUFFIXES
 from unet_ddp.errors import UserError
+from unet_ddp.files import refuse_special
 
 _SIDES = {
     "train": "training", "training": "training",
@@ -105,10 +106,9 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
 
 def _files_by_name(folder: Path) -> dict[str, list[str]]:
     """Return the image files below `folder`, by relative path without suffix."""
-    if not folder.is_dir():
-        raise UserError(
-            f"{folder}: {'is a file, not a folder' if folder.exists() else 'not found'}"
-        )
+    if not os.path.isdir(folder):  # pathlib's raises for names that none can have
+        is_file = os.path.exists(folder)
+        raise UserError(f"{folder}: {'is a file, not a folder' if is_file else 'not found'}")
     files: dict[str, list[str]] = defaultdict(list)
     seen = {os.path.realpath(folder)}  # links may form a circle
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=_cannot_list):
@@ -153,19 +153,21 @@ def read_list(path: Path) -> Matches:
     or test, which is left out.
     """
     try:
+        refuse_special(path)
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            rows = list(csv.DictReader(file, skipinitialspace=True))
+            reader = csv.DictReader(file, skipinitialspace=True)
+            rows = [(reader.line_num, row) for row in reader]
     except (OSError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"--list {path}: {reason}; give a CSV file") from None
-    if not rows or not {"image", "mask"} <= rows[0].keys():
+    if not rows or not {"image", "mask"} <= rows[0][1].keys():
         raise UserError(
             f"--list {path}: the first line must name the columns image,mask and optionally "
             "group,split, and rows must follow"
         )
     pairs: dict[str, Pair] = {}
     problems = []
-    for line, row in enumerate(rows, start=2):
+    for line, row in rows:
         try:
             pair = _listed_pair(path.parent, row)
             if pair.name in pairs:
@@ -190,8 +192,9 @@ def _listed_pair(folder: Path, row: dict[str, str | None]) -> Pair:
     if side not in _SIDES:
         raise UserError(f"split {side!r}; it is training, validation or test")
     for path in (folder / image, folder / mask):
-        if not path.is_file():
-            raise UserError(f"{path}: not found")
+        if not os.path.isfile(path):  # pathlib's raises for names that none can have
+            reason = "is not a file" if os.path.exists(path) else "not found"
+            raise UserError(f"{path}: {reason}")
     group = row.get("group") or None  # unstripped: split.csv quotes it, blanks included
     name = str(Path(image).with_suffix(""))
     return Pair(name, folder / image, folder / mask, group, _SIDES[side])

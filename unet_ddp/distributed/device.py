@@ -11,6 +11,14 @@ from unet_ddp.errors import UserError
 
 _UNKNOWN = 4 << 30  # bytes, where the system does not say
 _CGROUP = Path("/sys/fs/cgroup")
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "unable to find an engine",  # cuDNN's, where none fits into what is left
+    "'out of memory'",  # NCCL's
+)
 
 
 def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.device:
@@ -76,6 +84,11 @@ def total_memory(device: torch.device) -> int:
         return int(torch.cuda.mem_get_info(device)[1])
     limit, installed = _read_cgroup("memory.max"), _read_meminfo("MemTotal")
     return installed if limit is None else min(limit, installed)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether torch, or a library it calls, could not allocate memory."""
+    return isinstance(error, torch.OutOfMemoryError) or any(m in str(error) for m in _OUT_OF_MEMORY)
 
 
 def _read_meminfo(name: str) -> int:

@@ -105,7 +105,8 @@ class OnnxBackend:
 
     def __init__(self, path: Path, device: torch.device) -> None:
         onnxruntime = import_extra("onnxruntime", path)
-        providers = ["CUDAExecutionProvider"] if device.type == "cuda" else []
+        has_gpu = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+        providers = ["CUDAExecutionProvider"] if has_gpu and device.type == "cuda" else []
         providers.append("CPUExecutionProvider")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from unet_ddp.data.formats.header import SUFFIXES
 from unet_ddp.errors import UserError
+from unet_ddp.files import refuse_special
 
 _OUTPUT_ENDINGS = ("_mask", "_overlay", "_probabilities")
 
@@ -26,11 +27,11 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
     images: dict[Path, None] = {}
     for name in inputs:
         path = Path(name)
-        if path.is_dir():
+        if os.path.isdir(path):
             found = _in_folder(path)
-        elif path.suffix.lower() == ".txt" and path.is_file():
+        elif path.suffix.lower() == ".txt" and os.path.exists(path):
             found = _in_list(path)
-        elif path.exists():
+        elif os.path.exists(path):
             found = [path]
         elif glob.has_magic(name):
             found = _matching(name)
@@ -51,7 +52,7 @@ def _in_folder(folder: Path) -> list[Path]:
 
 
 def _matching(pattern: str) -> list[Path]:
-    names = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
+    names = sorted(glob.glob(pattern, recursive=True))
     found = _without_outputs(map(Path, names))
     if not found:
         raise UserError(f"{pattern}: matches no image")
@@ -61,19 +62,22 @@ def _matching(pattern: str) -> list[Path]:
 def _in_list(path: Path) -> list[Path]:
     """Return the paths in a list: from the current folder, or else from the list's.
 
-    Empty lines and comments (#) are skipped; a missing file is reported when its turn comes.
+    Empty lines and comments (#) are skipped; what is no image is reported when its turn comes.
+    Names need not be UTF-8.
     """
     try:
+        refuse_special(path)
         text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        if "\0" in text:
+            raise OSError("it is not UTF-8 text")
     except OSError as error:
         raise UserError(f"{path}: can't be read as a list of images: {error}") from None
-    if "\0" in text:
-        raise UserError(f"{path}: can't be read as a list of images: it is no text, or not UTF-8")
-    lines = [line.strip() for line in text.splitlines()]
+    lines = map(str.strip, text.splitlines())
     names = [line for line in lines if line and not line.startswith("#")]
     if not names:
         raise UserError(f"{path}: contains no images; a list has one path per line")
-    return [Path(name) if os.path.exists(name) else path.parent / name for name in names]  # noqa: PTH110  (long names)
+    here = os.path.exists
+    return [Path(name) if here(name) else path.parent / name for name in names]
 
 
 def _without_outputs(paths: Iterable[Path]) -> list[Path]:
@@ -81,7 +85,7 @@ def _without_outputs(paths: Iterable[Path]) -> list[Path]:
     images = [
         path
         for path in paths
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and not path.is_dir()
     ]
     known = {path.with_suffix("") for path in images}
     return [path for path in images if not any(origin in known for origin in _origins(path))]

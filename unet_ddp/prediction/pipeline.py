@@ -191,7 +191,8 @@ def predict_in_batches(
         else:
             batch = waiting.setdefault(pixels.shape, [])
             batch.append((image, pixels, source.size))
-            if len(batch) == batch_size or sum(map(len, waiting.values())) > 4 * batch_size:
+            most = min(batch_size, predictor.most_at_once(source.input_size))
+            if len(batch) >= most or sum(map(len, waiting.values())) > 4 * batch_size:
                 fullest = max(waiting, key=lambda shape: len(waiting[shape]))
                 yield from _predict_batch(predictor, waiting.pop(fullest))
     for batch in waiting.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,17 +15,24 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.formats.header import Pixels
-from unet_ddp.distributed.device import free_memory, pick_device, total_memory
+from unet_ddp.distributed.device import (
+    free_memory,
+    is_out_of_memory,
+    pick_device,
+    total_memory,
+)
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.backends import LoadedModel, open_model
 from unet_ddp.prediction.prediction import Band, Prediction, Scores, reduce_logits
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
+from unet_ddp.prediction.streaming import ArrayReader
 from unet_ddp.prediction.tiling import Tiling, blend
 from unet_ddp.prediction.tta import KINDS, mean_logits
 
 TILE, OVERLAP = 1024, 0.25
-_FREE_SHARE = 0.5  # of the free memory, that predicting an image whole may take
+_FREE_SHARE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take
 _TOTAL_SHARE = 1 / 8  # of all memory, that `logits` may take: there may be several processes
+_WINDOWS = 8  # seen at once on a GPU; on a CPU one at a time is fastest
 
 
 class Predictor:
@@ -68,6 +76,7 @@ class Predictor:
         self.threshold = self._pick_threshold(threshold)
         self.concurrency = 1
         """Number of threads that predict images at the same time and share the memory."""
+        self._too_large: set[tuple[int, int]] = set()  # sizes of images that ran out of memory
         self.stride = max(model.backend.stride for model in models)
         self.tiling = Tiling(tile or TILE, overlap, self.stride)
 
@@ -132,10 +141,21 @@ class Predictor:
         """Return whether a scaled image (height, width) is predicted whole."""
         if self.tile is not None:
             return max(input_size) <= self.tiling.window
+        if input_size in self._too_large:
+            return False
         if max(input_size) <= TILE:
             return True
+        if self.device.type == "cuda":
+            return self._bytes_for(input_size) <= _FREE_SHARE * total_memory(self.device)
         needed = self._bytes_for(input_size) * self.concurrency
         return needed < _FREE_SHARE * free_memory(self.device)
+
+    def most_at_once(self, input_size: tuple[int, int]) -> int:
+        """Return how many images of a size a GPU takes at once: by all memory, as the free varies."""
+        if self.device.type != "cuda":
+            return sys.maxsize
+        most = _FREE_SHARE * total_memory(self.device) / self._bytes_for(input_size)
+        return max(1, int(most))
 
     def _bytes_for(self, input_size: tuple[int, int]) -> int:
         """Return the bytes at the networks' widest point for an image seen whole."""
@@ -145,17 +165,46 @@ class Predictor:
         """Return the prediction for an opened image, with its class ids if it is in windows."""
         if self.fits(source.input_size):
             return self.predict_batch([source.read()], [source.size])[0]
+        return self._predict_tiled(source)
+
+    def _predict_tiled(self, source: SourceImage) -> Prediction:
+        """Return the prediction for an image in windows, with its class ids.
+
+        Raises:
+            UserError: a window does not fit into the memory.
+        """
         prediction = self._prediction(_TiledScores(self, source), source.input_size, source.size)
-        _ = prediction.ids
+        try:
+            _ = prediction.ids
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise UserError(
+                f"out of memory even in windows of {self.tiling.window} pixels; use a smaller "
+                "--tile, or --device cpu"
+            ) from None
         return prediction
 
     def predict_batch(
         self, images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]
     ) -> list[Prediction]:
-        """Return predictions of these (height, width) for images scaled to one size already."""
+        """Return predictions of these (height, width) for images scaled to one size already.
+
+        Images of which not even one fits into the memory are seen in windows.
+        """
+        try:
+            return [
+                self._prediction([(0, scores)], (scores.shape[1], scores.shape[2]), size)
+                for scores, size in zip(self.scores(images), sizes, strict=True)
+            ]
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        height, width, _ = images[0].shape
+        self._too_large.add((height, width))
         return [
-            self._prediction([(0, scores)], (scores.shape[1], scores.shape[2]), size)
-            for scores, size in zip(self.scores(images), sizes, strict=True)
+            self._predict_tiled(SourceImage(ArrayReader(pixels), size))
+            for pixels, size in zip(images, sizes, strict=True)
         ]
 
     def _prediction(
@@ -166,10 +215,20 @@ class Predictor:
         )
 
     def scores(self, images: Sequence[Pixels]) -> Scores:
-        """Return the scores (N, C, H, W) of N images (H, W, C) at the network's scale."""
-        logits = self._mean_logits(torch.from_numpy(np.stack(images)))  # (N, num_classes, H, W)
-        scores: Scores = reduce_logits(logits).cpu().contiguous().numpy()
-        return scores
+        """Return the scores (N, C, H, W) of N images (H, W, C) at the network's scale.
+
+        Out of memory, the batch is halved.
+        """
+        try:
+            logits = self._mean_logits(torch.from_numpy(np.stack(images)))  # (N, classes, H, W)
+            scores: Scores = reduce_logits(logits).cpu().contiguous().numpy()
+            return scores
+        except RuntimeError as error:
+            if len(images) == 1 or not is_out_of_memory(error):
+                raise
+        torch.cuda.empty_cache()  # not in the handler: the error's frames hold tensors
+        half = len(images) // 2
+        return np.concatenate([self.scores(images[:half]), self.scores(images[half:])])
 
     @torch.inference_mode()
     def logits(self, images: Tensor) -> Tensor:
@@ -188,7 +247,7 @@ class Predictor:
         """Return the logits (num_classes, H, W) of an image (H, W, C), seen in windows."""
         bands = blend(
             lambda top, bottom: image[top:bottom],
-            lambda window: self._mean_logits(torch.from_numpy(np.stack([window])))[0].cpu().numpy(),
+            lambda windows: self._mean_logits(torch.from_numpy(np.stack(windows))).cpu().numpy(),
             (image.shape[0], image.shape[1]),
             Tiling(TILE, OVERLAP, self.stride),
         )
@@ -213,14 +272,10 @@ class _TiledScores:
             self._source = None
             source = source or self.predictor.open(self.path)
         assert source is not None
-        predictor = self.predictor
+        tiling, scores = self.predictor.tiling, self.predictor.scores
+        at_once = 1 if self.predictor.device.type == "cpu" else _WINDOWS
         with closing(source.reader) as reader:
-            yield from blend(
-                reader.read,
-                lambda window: predictor.scores([window])[0],
-                source.input_size,
-                predictor.tiling,
-            )
+            yield from blend(reader.read, scores, source.input_size, tiling, at_once=at_once)
 
 
 def _check_match(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.data.formats.arrays import only_page, open_tiff
 from unet_ddp.data.formats.header import ImageFormat, Pixels, as_user_error
 from unet_ddp.data.formats.read import find_nodata, refuse_not_finite
 from unet_ddp.data.formats.resize import resize_area
@@ -125,15 +126,9 @@ class TiffReader:
     @classmethod
     def open(cls, path: Path, wanted: ImageFormat) -> TiffReader | None:
         """Open the one image in the file; return None if only the whole of it can be read."""
-        import tifffile
-
         with ExitStack() as stack:
             try:
-                file = stack.enter_context(tifffile.TiffFile(path))
-                levels = file.series[0].levels
-                if len(file.series) > 1 or len(levels[0].pages) > 1:
-                    return None
-                page: Any = levels[0].pages[0]
+                page = only_page(stack.enter_context(open_tiff(path)), path, is_whole=False)
                 convert = _conversion(page, wanted)
                 if convert is None:
                     return None

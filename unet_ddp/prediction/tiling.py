@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,16 +91,22 @@ class Window:
 
 def blend(
     read: Callable[[int, int], Pixels],
-    predict: Callable[[Pixels], Scores],
+    predict: Callable[[list[Pixels]], Iterable[Scores]],
     size: tuple[int, int],
     tiling: Tiling,
+    *,
+    at_once: int = 1,
 ) -> Iterator[Band]:
     """Yield the scores of an image in bands from the top, with one row of windows in memory.
 
     `read` gives the image's rows (rows, W, C) between two, and `predict` the scores (classes, rows,
-    columns) of a window (rows, columns, C); `size` is (height, width).
+    columns) of each of at most `at_once` windows (rows, columns, C) of one size; `size` is (height,
+    width).
     """
     across = tiling.along(size[1])
+    # The last window may be narrower.
+    groups = [list(group) for _, group in groupby(across, lambda window: len(window.weight))]
+    batches = [group[n : n + at_once] for group in groups for n in range(0, len(group), at_once)]
     pending: Scores | None = None  # rows that windows further down reach too
     top = 0
     for row in tiling.along(size[0]):
@@ -108,7 +115,7 @@ def blend(
             yield top, pending[:, : row.start - top]
             pending = pending[:, row.start - top :]
         top = row.start
-        scores = _blend_row(pixels, predict, across)  # (classes, rows, width)
+        scores = _blend_row(pixels, predict, batches)  # (classes, rows, width)
         scores *= row.weight[:, None]
         if pending is not None:
             scores[:, : pending.shape[1]] += pending
@@ -117,13 +124,19 @@ def blend(
     yield top, pending
 
 
-def _blend_row(pixels: Pixels, predict: Callable[[Pixels], Scores], across: list[Window]) -> Scores:
+def _blend_row(
+    pixels: Pixels,
+    predict: Callable[[list[Pixels]], Iterable[Scores]],
+    batches: list[list[Window]],
+) -> Scores:
     """Return the scores (classes, rows, width) of one row of windows."""
     blended: Scores | None = None
-    for window in across:
-        scores = predict(pixels[:, window.start : window.end])
-        if blended is None:
-            blended = np.zeros((len(scores), len(pixels), across[-1].end), np.float32)
-        blended[:, :, window.start : window.end] += scores * window.weight
+    for batch in batches:
+        found = predict([pixels[:, window.start : window.end] for window in batch])
+        for window, scores in zip(batch, found, strict=True):
+            if blended is None:
+                width = batches[-1][-1].end
+                blended = np.zeros((len(scores), len(pixels), width), np.float32)
+            blended[:, :, window.start : window.end] += scores * window.weight
     assert blended is not None
     return blended

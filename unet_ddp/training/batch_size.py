@@ -14,14 +14,14 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.distributed.device import free_memory
+from unet_ddp.distributed.device import free_memory, is_out_of_memory
 from unet_ddp.distributed.world import World, local_only
 from unet_ddp.errors import RunError
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.determinism import autotuning
 from unet_ddp.training.losses import DiceCrossEntropy
-from unet_ddp.training.out_of_memory import describe_shortage, is_out_of_memory
+from unet_ddp.training.out_of_memory import describe_shortage
 from unet_ddp.training.step import forward
 
 # Of a GPU: DDP's buckets, synchronised batch norm, fragmentation.

@@ -6,20 +6,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from unet_ddp.config import TrainConfig
+from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
-
-_MESSAGES = (
-    "can't allocate memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "unable to find an engine",  # cuDNN's, where none fits into what is left
-    "'out of memory'",  # NCCL's
-)
 
 
 @contextmanager
@@ -46,11 +36,6 @@ def explain_out_of_memory(config: TrainConfig, world: World, phase: str) -> Iter
     raise RunError(
         f"{rank}the {device} is out of memory in {phase}: {shortage}; {_advise(config, world, phase)}"
     )
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether torch, or a library it calls, could not allocate memory."""
-    return isinstance(error, torch.OutOfMemoryError) or any(m in str(error) for m in _MESSAGES)
 
 
 def describe_shortage(error: RuntimeError) -> str:

@@ -275,6 +275,7 @@ CASES = [
     Case("an animated GIF as image", lambda f: replaced(image(f), film, ".gif"), 2, ("cx.gif", "several frames")),
     Case("an animated GIF as mask", lambda f: replaced(mask(f), film, ".gif"), 2, ("cx.gif", "several frames")),
     Case("a link to nowhere", lambda f: (image(f).unlink(), image(f).symlink_to(f / "gone.png")), 2, ("cx.png", "not found")),
+    Case("a pipe named as a mask", lambda f: (mask(f).unlink(), os.mkfifo(mask(f))), 2, ("cx.png", "is a pipe")),
     Case("an image of 169 million pixels in 20 KB", lambda f: huge(image(f)), 2, ("cx.png", "13000x13000", "cut it into tiles")),
     Case("several bad files at once", lambda f: (cut(image(f)), image(f, "dx").write_bytes(b""), mask(f, "ex").write_text("?")), 2, ("cx.png", "dx.png", "ex.png")),
     Case("a bad file, skipped", lambda f: cut(image(f)), 0, ("skipped", "imgs/cx.png", "(1 of at most 1)", "4 images to train on, 1 to validate"), ["--skip-bad-files", "1"]),

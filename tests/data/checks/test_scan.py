@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -343,3 +344,19 @@ def test_a_long_scan_is_saved_now_and_then(
     )
     scan(found_pairs(make_set(tmp_path, 3)))
     assert written == [2, 4, 6][-saves:]
+
+
+def test_statistics_take_no_copy_of_eight_bytes_for_each_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = np.arange(500 * 400 * 3, dtype=np.uint16).reshape(500, 400, 3)
+    np.save(tmp_path / "x.npy", pixels)
+    whole = read_image_metadata(tmp_path / "x.npy")
+    assert whole.sums == tuple(pixels.reshape(-1, 3).sum(axis=0, dtype=np.float64))
+    assert whole.squares == tuple((pixels.reshape(-1, 3).astype(float) ** 2).sum(axis=0))
+    monkeypatch.setattr(module, "_AT_ONCE", 10_000)
+    tracemalloc.start()
+    assert read_image_metadata(tmp_path / "x.npy") == whole
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * pixels.nbytes  # in one piece 9 times

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import lzma
+import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from unet_ddp.data.formats import arrays
+from unet_ddp.data.formats import arrays, header
 from unet_ddp.data.formats.header import Header, ImageFormat
 from unet_ddp.data.formats.read import read_header, read_image, read_mask
 from unet_ddp.errors import UserError
@@ -233,3 +236,74 @@ def test_nothing_is_printed(
         except UserError as error:
             assert "odd.tif: " in str(error)
     assert capfd.readouterr() == ("", "")
+
+
+# -- small files that would take much memory ------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", ["zlib", "lzma"])
+def test_a_strip_that_inflates_beyond_its_header_is_refused(
+    tmp_path: Path, compression: str
+) -> None:
+    """A kilobyte may inflate to a megabyte. Some rows too many, as some programs write, do no harm."""
+    ones = np.ones((4, 4), np.int16)
+    path = write(tmp_path / "x.tif", ones, compression=compression)
+    pack = {"zlib": zlib.compress, "lzma": lzma.compress}[compression]
+    grow(path, pack(ones.tobytes() + bytes(1000)))
+    assert (read_image(path, ImageFormat(1, "int16"))[..., 0] == ones).all()
+    grow(path, pack(bytes(64 << 20)))
+    assert path.stat().st_size < 100_000
+    tracemalloc.start()
+    with pytest.raises(UserError, match="a strip or tile is not as long as the header says"):
+        read_image(path, ImageFormat(1, "int16"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 32 << 20
+
+
+def grow(path: Path, data: bytes) -> None:
+    """Replace the one strip of a TIFF by `data`, at the file's end."""
+    with tifffile.TiffFile(path, mode="r+") as tiff:
+        tags = tiff.pages[0].tags
+        end = path.stat().st_size
+        tags["StripOffsets"].overwrite(end)
+        tags["StripByteCounts"].overwrite(len(data))
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def test_a_damaged_or_truncated_strip_is_still_found(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.tif", np.arange(99, dtype=np.int16)[None], compression="zlib")
+    good = path.read_bytes()
+    with tifffile.TiffFile(path) as tiff:
+        begin, length = tiff.pages[0].dataoffsets[0], tiff.pages[0].databytecounts[0]
+    end = begin + length
+    changed = good[: end - 1] + bytes([good[end - 1] ^ 1]) + good[end:]  # its checksum
+    cut = good[: end - 9] + bytes(9) + good[end:]
+    for content in (changed, cut):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"x\.tif: corrupt or truncated"):
+            read_image(path, ImageFormat(1, "int16"))
+
+
+def test_bands_and_their_bytes_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 bands of 90x90: 3.2 MB in a file of 4 KB."""
+    path = write(tmp_path / "x.tif", np.zeros((90, 90, 200), np.uint16), compression="zlib")
+    monkeypatch.setattr(header, "MOST_BYTES", 90 * 90 * 200 * 2)
+    assert read_header(path).channels == 200
+    monkeypatch.setattr(header, "MOST_BYTES", 90 * 90 * 200 * 2 - 1)
+    for read in (read_header, read_mask, lambda path: read_image(path, ImageFormat(200, "uint16"))):
+        with pytest.raises(UserError, match=r"x\.tif: 90x90 pixels of 400 bytes"):
+            read(path)
+    write(path, np.zeros((90, 90, 200), np.uint16))  # plain: the file is as large as its pixels
+    assert read_image(path, ImageFormat(200, "uint16")).shape == (90, 90, 200)
+
+
+def test_a_tile_larger_than_its_image_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = np.zeros((16, 16), np.int16)
+    path = write(tmp_path / "x.tif", pixels, compression="zlib", tile=(512, 512))
+    monkeypatch.setattr(header, "MOST_BYTES", 512 * 512 * 2 - 1)
+    with pytest.raises(UserError, match=r"x\.tif: .*too large to open safely"):
+        read_image(path, ImageFormat(1, "int16"))

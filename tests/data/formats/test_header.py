@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import tempfile
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +24,9 @@ from unet_ddp.data.formats.header import (
     bits_of,
     upright,
 )
-from unet_ddp.data.formats.read import read_header, read_image
+from unet_ddp.data.formats.read import read_header, read_image, read_mask, read_thumbnail
 from unet_ddp.errors import UserError
+from unet_ddp.prediction.source import open_image
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,9 @@ from unet_ddp.errors import UserError
         (OSError(), "x.png: corrupt or truncated (OSError); replace it"),
         (ValueError("<LZW> requires the 'imagecodecs' package"),
          "x.png: its compression needs 'pip install imagecodecs'; or save it uncompressed"),
+        (MemoryError(), "x.png: not enough memory to read it; use fewer --workers, or cut it into tiles"),
+        (OSError("out of memory error when reading image file"),
+         "x.png: not enough memory to read it; use fewer --workers, or cut it into tiles"),
     ],
 )  # fmt: skip
 def test_an_error_of_reading_is_one_line(
@@ -75,6 +80,24 @@ def test_no_file_and_no_image_but_a_folder(tmp_path: Path) -> None:
         read_header(tmp_path / "x.png")
     with pytest.raises(UserError, match=r"y\.png: not found"):
         read_header(tmp_path / "y.png")
+
+
+@pytest.mark.parametrize("suffix", sorted(SUFFIXES | {".jpx", ""}))
+def test_what_is_no_file_is_not_opened(tmp_path: Path, suffix: str) -> None:
+    """To open a pipe waits for somebody who writes to it; a device may have no end."""
+    os.mkfifo(tmp_path / f"pipe{suffix}")
+    (tmp_path / f"zero{suffix}").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / f"socket{suffix}"))
+    for name in ("pipe", "zero", "socket"):
+        path = tmp_path / f"{name}{suffix}"
+        for read in (read_header, read_mask, lambda p: read_image(p, ImageFormat(3)),
+                     lambda p: read_thumbnail(p, 8), lambda p: open_image(p, ImageFormat(3), 1)):  # fmt: skip
+            with pytest.raises(UserError) as caught:
+                read(path)
+            assert (
+                str(caught.value) == f"{path}: is a pipe, socket or device, not a file; remove it"
+            )
 
 
 def test_no_permission_is_said() -> None:

@@ -11,7 +11,7 @@ import pytest
 import tifffile
 from PIL import Image, ImageOps
 
-from unet_ddp.data.formats import pillow
+from unet_ddp.data.formats import header, pillow
 from unet_ddp.data.formats.header import Header, ImageFormat
 from unet_ddp.data.formats.read import read_header, read_image, read_mask, read_thumbnail
 from unet_ddp.data.formats.resize import resize_area, scaled_size
@@ -227,7 +227,7 @@ def test_a_jpeg_s_pixels_are_pillow_s(
         patch.setattr(pillow, "_decode", None)
         found = read_image(tmp_path / "x.jpg", COLOUR, scale=scale)
     assert np.array_equal(found, resize_area(plain, size))
-    monkeypatch.setattr(pillow, "_read_jpeg", lambda *args: None)
+    monkeypatch.setattr(pillow, "_read_by_opencv", lambda *args: None)
     assert np.array_equal(read_image(tmp_path / "x.jpg", COLOUR, scale=scale), found)
 
 
@@ -295,3 +295,84 @@ def test_a_camera_s_second_picture_is_ignored(tmp_path: Path, picture: np.ndarra
     header = read_header(tmp_path / "x.jpg")
     assert (header.width, header.height, header.is_lossy) == (60, 40, True)
     assert read_image(tmp_path / "x.jpg", COLOUR).shape == (40, 60, 3)
+
+
+# -- what may not be opened -----------------------------------------------------------------
+
+
+def test_a_file_named_as_an_image_starts_no_other_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pillow hands PostScript to Ghostscript, whatever its name."""
+    Image.init()  # all of Pillow's readers, as some other library may load them
+    monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("Ghostscript"))
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("Ghostscript"))
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    for name in ("x.png", "x.tif"):
+        (tmp_path / name).write_bytes(script)
+        for read in (read_header, read_mask, lambda path: read_image(path, COLOUR)):
+            with pytest.raises(UserError, match=r"not a (readable image|TIFF)"):
+                read(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", ["PPM", "TGA", "PCX", "ICO", "SGI", "JPEG2000"])
+def test_formats_that_are_not_documented_are_not_read(tmp_path: Path, kind: str) -> None:
+    Image.init()
+    Image.new("RGB", (16, 16)).save(tmp_path / "x.png", format=kind)
+    with pytest.raises(UserError, match=r"x\.png: not a readable image"):
+        read_image(tmp_path / "x.png", COLOUR)
+
+
+def test_every_format_that_is_documented_is_read_under_any_name(tmp_path: Path) -> None:
+    photo = Image.new("RGB", (16, 16), (200, 10, 10))
+    for kind in ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF"):
+        photo.save(tmp_path / "x.png", format=kind)
+        assert read_image(tmp_path / "x.png", COLOUR).shape == (16, 16, 3)
+    photo.save(tmp_path / "x.jpg", format="MPO", save_all=True, append_images=[photo])
+    assert read_header(tmp_path / "x.jpg").is_lossy
+    assert read_image(tmp_path / "x.jpg", COLOUR).shape == (16, 16, 3)
+
+
+def test_one_function_opens_images() -> None:
+    """In the program; it names the formats."""
+    root = Path(__file__).parents[3]
+    files = [*(root / "unet_ddp").rglob("*.py"), root / "train.py", root / "predict.py"]
+    calls = {f.name: f.read_text(encoding="utf-8").count("Image.open(") for f in files}
+    assert {name for name, count in calls.items() if count} == {"pillow.py"}
+    assert calls["pillow.py"] == 1
+
+
+def test_small_files_of_many_deep_pixels_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted with bands and bytes: 6 for each of 16-bit colour, where Pillow counts pixels."""
+    path = tmp_path / "x.png"
+    cv2.imwrite(str(path), np.zeros((100, 90, 3), np.uint16))
+    monkeypatch.setattr(header, "MOST_BYTES", 100 * 90 * 6)
+    assert read_image(path, DEEP).shape == (100, 90, 3)
+    monkeypatch.setattr(header, "MOST_BYTES", 100 * 90 * 6 - 1)
+    for read in (read_header, read_mask, lambda path: read_image(path, DEEP)):
+        with pytest.raises(UserError, match=r"x\.png: 90x100 pixels .* too large to open safely"):
+            read(path)
+    noise = np.random.default_rng(0).integers(0, 65536, (100, 90, 3), np.uint16)
+    cv2.imwrite(str(path), noise)  # a file of about that size: nobody is cheated
+    assert (read_image(path, DEEP) == noise[..., ::-1]).all()
+
+
+def test_webp_is_read_without_pillows_canvases(
+    tmp_path: Path, picture: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take three times the memory of the pixels, which are the same."""
+    for lossless in (True, False):
+        Image.fromarray(picture).save(tmp_path / "x.webp", lossless=lossless)
+        with Image.open(tmp_path / "x.webp") as image:
+            expected = np.asarray(image)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "PIL.WebPImagePlugin.WebPImageFile.load", lambda *_: pytest.fail("Pillow")
+            )
+            assert (read_image(tmp_path / "x.webp", COLOUR) == expected).all()
+    content = (tmp_path / "x.webp").read_bytes()
+    (tmp_path / "x.webp").write_bytes(content[:-9])
+    with pytest.raises(UserError, match=r"x\.webp: corrupt or truncated"):
+        read_image(tmp_path / "x.webp", COLOUR)

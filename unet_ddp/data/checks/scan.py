@@ -32,6 +32,7 @@ from unet_ddp.files import cache_folder, write_text
 THUMBNAIL = 8  # pixels on a side
 _MOST_PIXELS = 100_000_000  # a file of a few KB can ask for gigabytes
 _MOST_VALUES = 1024  # kept of a mask: more are no classes in any case
+_AT_ONCE = 1 << 24  # samples whose squares are summed at a time
 _CHUNK = 32  # files per thread that are read at once
 _SAVE_EVERY = 10  # seconds
 _VERSION = 4  # of the cache's entries
@@ -227,14 +228,15 @@ def read_image_metadata(
     grey = pixels.mean(axis=2, dtype=np.float32)[..., None]
     thumbnail = _pack(resize_area(grey, (THUMBNAIL, THUMBNAIL))[..., 0])
     kept = pixels[~nodata_mask] if nodata_mask is not None else pixels.reshape(-1, pixels.shape[2])
-    values = kept.astype(np.float64)  # (pixels, C)
-    if not len(values):
+    if not len(kept):  # (pixels, C)
         return ImageMetadata(header, stamp, thumbnail)
-    low, high = float(values.min()), float(values.max())
-    sums, squares = values.sum(axis=0).tolist(), np.square(values).sum(axis=0).tolist()
-    return ImageMetadata(
-        header, stamp, thumbnail, len(values), low, high, tuple(sums), tuple(squares)
-    )
+    sums = squares = np.zeros(kept.shape[1])
+    for part in np.array_split(kept, 1 + kept.size // _AT_ONCE):
+        values = part.astype(np.float64)
+        sums, squares = sums + values.sum(axis=0), squares + np.square(values).sum(axis=0)
+    low, high = float(kept.min()), float(kept.max())
+    moments = tuple(sums.tolist()), tuple(squares.tolist())
+    return ImageMetadata(header, stamp, thumbnail, len(kept), low, high, *moments)
 
 
 def read_mask_metadata(path: Path) -> MaskMetadata:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import lzma
+import zlib
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 
-from unet_ddp.data.formats.header import DTYPES, TIFFS, Header, Pixels, upright
+from unet_ddp.data.formats.header import DTYPES, TIFFS, Header, Pixels, refuse_bomb, upright
+from unet_ddp.data.formats.pillow import identify
 from unet_ddp.errors import UserError
+from unet_ddp.files import refuse_special
 
 _STORED_AS = {"float64": "float32", "float16": "float32", "int8": "int16", "bool": "uint8"}
 _SAMPLES, _BITS, _EXTRA, _PHOTOMETRIC, _RGB = 277, 258, 338, 262, 2  # of TIFF
 _SAMPLE_FORMAT, _UNSIGNED, _GDAL_NODATA, _ORIENTATION = 339, 1, 42113, 274
 _ALPHA = (1, 2)  # kinds of extra samples
+_INFLATERS: dict[int, Callable[[], Any]] = {  # by TIFF's number of the compression
+    **dict.fromkeys((8, 32946, 50013), zlib.decompressobj),
+    **dict.fromkeys((50000, 34926), lambda: import_module("compression.zstd").ZstdDecompressor()),
+    34925: lzma.LZMADecompressor,
+}
+_MOST_APPENDED = 1 << 22  # bytes that a strip may hold beyond its size
 _READ_BY_PILLOW = frozenset(
     {"1", "L", "LA", "RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "I;16", "I;16B"}
 )
@@ -27,7 +40,7 @@ def is_array(path: Path) -> bool:
     if suffix not in TIFFS:
         return suffix == ".npy"
     try:
-        with Image.open(path) as image:
+        with identify(path) as image:
             tags = getattr(image, "tag_v2", {})
             samples, bits = tags.get(_SAMPLES, 1), max(tags.get(_BITS, (1,)))
             has_extra = samples == 2 or (samples == 4 and tags.get(_PHOTOMETRIC) == _RGB)
@@ -51,10 +64,8 @@ def read_header(path: Path) -> Header:
         stored = _open_npy(path)
         height, width, channels = stored.shape
         return Header(width, height, channels, _storage_dtype(stored.dtype))
-    import tifffile
-
-    with tifffile.TiffFile(path) as tiff:
-        page = _only_page(tiff, path)
+    with open_tiff(path) as tiff:
+        page = only_page(tiff, path, is_whole=True)
         sizes = dict(zip(page.axes, page.shape, strict=True))
         if _orientation(page) >= 5:
             sizes["X"], sizes["Y"] = sizes["Y"], sizes["X"]
@@ -92,10 +103,8 @@ def _read_bands(path: Path) -> NDArray[Any]:
     """Return the pixels (H, W, C) in the file's own type, upright."""
     if path.suffix.lower() == ".npy":
         return np.array(_open_npy(path))
-    import tifffile
-
-    with tifffile.TiffFile(path) as tiff:
-        page = _only_page(tiff, path)
+    with open_tiff(path) as tiff:
+        page = only_page(tiff, path, is_whole=True)
         stored: NDArray[Any] = np.asarray(page.asarray())
         if stored.ndim == 3 and page.planarconfig == 2:  # (C, H, W)
             stored = np.moveaxis(stored, 0, -1)
@@ -113,12 +122,49 @@ def _open_npy(path: Path) -> NDArray[Any]:
     return np.moveaxis(stored, 0, -1) if stored.shape[0] < min(stored.shape[1:]) else stored
 
 
-def _only_page(tiff: Any, path: Path) -> Any:
-    """Return the file's one image; smaller copies of it (overviews) are ignored."""
+def open_tiff(path: Path) -> Any:
+    """Open a TIFF by tifffile, inflating no more of it than its strips or tiles need.
+
+    tifffile's own decoders ignore the size that they are given; those of imagecodecs keep to it.
+    Use pages, not series: the XML in a TIFF may name other files, which series would open.
+    """
+    import tifffile
+
+    refuse_special(path)
+    decoders: Any = tifffile.TIFF.DECOMPRESSORS
+    for kind, new in _INFLATERS.items():
+        if kind in decoders and decoders[kind].__module__ == "tifffile._imagecodecs":
+            decoders._codecs[kind] = partial(_inflate, new)
+    return tifffile.TiffFile(path)
+
+
+def _inflate(new: Callable[[], Any], data: bytes, *, out: int) -> bytes:
+    """Return the `out` bytes that compressed data hold; some programs append rows that nobody needs."""
+    decoder = new()
+    inflated: bytes = decoder.decompress(data, out + _MOST_APPENDED)
+    if not decoder.eof:
+        raise ValueError("a strip or tile is not as long as the header says")
+    return inflated[:out]
+
+
+def only_page(tiff: Any, path: Path, *, is_whole: bool) -> Any:
+    """Return the file's one image, if it is safe to decode as a whole, or else by strips or tiles.
+
+    Smaller copies of it (overviews) are ignored.
+    """
     pages = [page for page in tiff.pages if not getattr(page, "subfiletype", 0) & 1]
     if len(pages) > 1:
         raise UserError(f"{path}: holds several frames or pages; save one image per file")
-    return pages[0]
+    page = pages[0]
+    height, width = page.imagelength, page.imagewidth
+    if page.is_tiled:
+        height = max(height * is_whole, page.tilelength)
+        width = max(width * is_whole, page.tilewidth)
+    elif not is_whole:
+        height = min(height, page.rowsperstrip)
+    pixel_bytes = page.imagedepth * page.samplesperpixel * page.dtype.itemsize
+    refuse_bomb(path, width, height, pixel_bytes=pixel_bytes)
+    return page
 
 
 def _orientation(page: Any) -> int:

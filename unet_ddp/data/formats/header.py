@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from unet_ddp.errors import UserError
+from unet_ddp.files import refuse_special
 
 Pixels = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.int16] | NDArray[np.float32]
 """(H, W, C)"""
@@ -25,11 +26,16 @@ Codes = NDArray[np.uint8] | NDArray[np.int32]
 TIFFS = frozenset({".tif", ".tiff"})
 SUFFIXES = TIFFS | {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".npy"}
 DTYPES = ("uint8", "uint16", "int16", "float32")
+MOST_BYTES = 1 << 28
+"""Of the pixels of a small file. Of 8-bit colour that is 89 million: what Pillow warns of."""
+_MOST_RATIO = 32  # of pixels to file, in larger ones: real images have up to about 20
 
+_NO_MEMORY = "not enough memory to read it; use fewer --workers, or cut it into tiles"
 _REASONS = {
     FileNotFoundError: "not found",
     PermissionError: "no permission to read it",
     IsADirectoryError: "is a folder, not an image; rename or remove it",
+    MemoryError: _NO_MEMORY,
     Image.DecompressionBombError: "too large to open safely; cut it into tiles",
 }
 
@@ -88,10 +94,21 @@ def bits_of(dtype: str) -> str:
     return {"uint8": "8 bit", "uint16": "16 bit"}.get(dtype, dtype)
 
 
+def refuse_bomb(path: Path, width: int, height: int, *, pixel_bytes: int) -> None:
+    """Raise a UserError if so many pixels in a file as small as `path` are no real image."""
+    size = width * height * pixel_bytes
+    if size > MOST_BYTES and size > _MOST_RATIO * path.stat().st_size:
+        raise UserError(
+            f"{path}: {width}x{height} pixels of {pixel_bytes} bytes in a small file: too large to "
+            "open safely; cut it into tiles, or save it uncompressed"
+        )
+
+
 @contextmanager
 def as_user_error(path: Path) -> Iterator[None]:
-    """Turn any error of reading `path` into a UserError of one line that names it."""
+    """Turn any error of reading `path` into a UserError of one line; refuse pipes and devices."""
     try:
+        refuse_special(path)
         yield
     except UserError:
         raise
@@ -106,6 +123,10 @@ def _explain(error: Exception, path: Path) -> str:
             return reason
     if not isinstance(error, UnidentifiedImageError):
         reason = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError) and error.strerror:  # the system's, not a decoder's
+            return f"can't be read ({error.strerror})"
+        if "out of memory" in reason or "Insufficient memory" in reason:  # Pillow, OpenCV
+            return _NO_MEMORY
         if "imagecodecs" in reason:
             return "its compression needs 'pip install imagecodecs'; or save it uncompressed"
         return f"corrupt or truncated ({reason}); replace it"

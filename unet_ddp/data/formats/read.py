@@ -85,8 +85,11 @@ def read_mask(path: Path, *, scale: float = 1.0) -> Codes:
         return values if values.dtype == np.uint8 else values.astype(np.int32, copy=False)
     if values.shape[2] < 3:
         raise UserError(f"{path}: {values.shape[2]} bands; a mask has one, or three of colour")
-    red, green, blue = (values[..., band].astype(np.int32) for band in range(3))
-    return red << 16 | green << 8 | blue
+    packed = values[..., 0].astype(np.int32)
+    for band in (1, 2):  # in place: such a mask may be large
+        packed <<= 8
+        packed |= values[..., band]
+    return packed
 
 
 def find_nodata(pixels: Pixels, nodata: float) -> NDArray[np.bool_]:
