@@ -79,6 +79,7 @@ def infer_labels(
             f"{masks.show(values)}"
         )
     kept = [value for value in values if value != ignore]
+    _refuse_outside(kept, masks)
     if classes is None and len(kept) < 2:
         raise UserError(
             f"all masks contain only the value {masks.show(values)}: there is nothing to segment; "
@@ -91,12 +92,6 @@ def infer_labels(
                 f"--classes {classes - 1}, or leave it out"
             )
         kept = list(range(classes))
-    outside = [value for value in kept if not 0 <= value <= (0xFFFFFF if masks.rgb else 65535)]
-    if outside:
-        raise UserError(
-            f"mask value {outside[0]}, e.g. in {masks.examples[outside[0]]}: classes are values from 0 to "
-            "65535; fix the masks, name the value with --ignore-index, or use --binary"
-        )
     if len(kept) > IGNORE_ID:
         raise UserError(
             f"the masks contain {len(kept)} different values ({masks.show(values)}); classes need "
@@ -111,6 +106,16 @@ def infer_labels(
             "or name one of them with --ignore-index"
         )
     return Labels(tuple(kept), masks.rgb, ignore, masks.palette)
+
+
+def _refuse_outside(values: list[int], masks: MaskValues) -> None:
+    """Raise a UserError for a value that no mask of a prediction could hold."""
+    outside = [value for value in values if not 0 <= value <= (0xFFFFFF if masks.rgb else 65535)]
+    if outside:
+        raise UserError(
+            f"mask value {outside[0]}, e.g. in {masks.examples[outside[0]]}: classes are values from 0 to "
+            "65535; fix the masks, name the value with --ignore-index, or use --binary"
+        )
 
 
 def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:
