@@ -13,13 +13,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from tqdm import tqdm
 
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, one_line, survive_lost_output
+from unet_ddp.errors import UserError, one_line, print_lines, survive_lost_output
 from unet_ddp.files import exit_on_signals
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.inputs import find_images
@@ -46,9 +47,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def predict(config: PredictConfig, world: World) -> int:
     """Predict the images of a job and return the exit status."""
     images = world.on_main(lambda: find_images(config.inputs))
-    predictor = load_predictor(config, world)
+    models = [find_model(name) for name in config.model or [None]]
+    predictor = load_predictor(config, models, world)
     lists = list_files(config, predictor.labels)
-    files = world.on_main(lambda: name_outputs(images, config, predictor.labels))
+    files = world.on_main(lambda: name_outputs(images, config, predictor.labels, models=models))
     with ExitStack() as stack:
         shards = [stack.enter_context(closing(ShardFile(each, world.rank))) for each in lists]
         job = Job(config, world, files, predictor, shards)
@@ -61,10 +63,8 @@ def predict(config: PredictConfig, world: World) -> int:
     return 1 if failed else 0
 
 
-def load_predictor(config: PredictConfig, world: World) -> Predictor:
+def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -> Predictor:
     """Load the networks and print what they are."""
-    names: Sequence[str | None] = config.model or [None]
-    paths = [find_model(name) for name in names]
     predictor = Predictor.from_checkpoint(
         *paths,
         device=world.device,
@@ -75,12 +75,14 @@ def load_predictor(config: PredictConfig, world: World) -> Predictor:
         threshold=config.threshold,
     )
     if world.is_main:
-        print(f"model: {', '.join(map(str, paths))}")
-        for note in predictor.notes:
-            print(f"  {note}")
+        print_lines(
+            f"model: {', '.join(map(str, paths))}", *(f"  {note}" for note in predictor.notes)
+        )
         if predictor.threshold is not None:
             name = predictor.labels.class_names[1]
-            print(f"  threshold: {name} where its probability is {predictor.threshold:g} or more")
+            print_lines(
+                f"  threshold: {name} where its probability is {predictor.threshold:g} or more"
+            )
     return predictor
 
 
@@ -105,7 +107,8 @@ def print_outcomes(job: Job, outcomes: Iterator[Outcome]) -> tuple[int, int, int
             tqdm.write(f"error: {one_line(outcome.error)}", file=sys.stderr)
         elif outcome.line and len(job.files) <= FEW:
             only = outcome.single_class
-            tqdm.write(outcome.line + (f"; warning: all of it is {only}" if only else ""))
+            warning = f"; warning: all of it is {only}" if only else ""
+            tqdm.write(one_line(outcome.line + warning))
     return failed, single_class, skipped
 
 
@@ -113,13 +116,13 @@ def print_summary(job: Job, failed: int, single_class: int, skipped: int) -> Non
     """Print how the job went."""
     total = len(job.files)
     if total > FEW:
-        print(f"{total - failed - skipped} masks written, e.g. {job.files[0].mask}")
+        print_lines(f"{total - failed - skipped} masks written, e.g. {job.files[0].mask}")
         if single_class:
             print(f"warning: {single_class} of them have one class only")
     if skipped:
         print(f"{skipped} images skipped: their files already exist")
     for shard in job.shards:
-        print(f"{shard.list_file.path}: {total - failed} images")
+        print_lines(f"{shard.list_file.path}: {total - failed} images")
     if failed:
         print(f"{failed} of {total} images could not be predicted", file=sys.stderr)
 

@@ -13,7 +13,9 @@ import pytest
 from tests import faults
 from tests.conftest import data_flags, make_set
 from tests.faults import train_with
+from tests.prediction.models import write_model, write_photo
 from tests.ranks import ROOT, TORCHRUN, Ranks, warm_python
+from unet_ddp.data.labels import Labels
 from unet_ddp.runs import checkpoint
 
 pytestmark = pytest.mark.processes
@@ -191,6 +193,29 @@ def test_shared_memory_that_is_too_small_is_named(tmp_path: Path) -> None:
     assert "shared memory is full" in said
     assert "--workers 0" in said and "--shm-size" in said
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not small_shared_memory(), reason="only root can mount a small disk")
+def test_a_full_disk_is_one_line_of_predict(tmp_path: Path) -> None:
+    """Where a mapped file finds no room, the process would end by SIGBUS."""
+    write_model(tmp_path / "m.pt", Labels((0, 255)))
+    write_photo(tmp_path / "a.png")
+    (tmp_path / "full").mkdir()
+    words = [str(ROOT / "predict.py"), "a.png", "-m", "m.pt", "-o", "full/b.png"]
+    script = shlex.join([sys.executable, *words, "--probabilities", "npy"])
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f"mount -t tmpfs -o size=16k tmpfs full && exec {script}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    (said,) = errors(done)
+    assert "full/b_probabilities.npy: can't be written: No space left" in said
+    assert said.endswith("make room, or use another --output")
 
 
 def test_reading_processes_survive_a_signal_to_the_whole_group(

@@ -50,6 +50,12 @@ def one_line(error: object) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def print_lines(*lines: object) -> None:
+    """Print lines, each by `one_line`: names in them can't move the cursor or break a line."""
+    for line in lines:
+        print(one_line(line))
+
+
 class _Lossy(io.FileIO):
     """A file that drops what can't be written."""
 
@@ -70,6 +76,8 @@ def survive_lost_output() -> None:
         if stream is None:  # closed before the start
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
             continue
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # for what its encoding lacks
         with suppress(OSError):
             stream.flush()
         with suppress(OSError):  # a stream in memory has no number

@@ -16,7 +16,7 @@ from threading import RLock
 from types import FrameType
 from typing import IO
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, one_line
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
 _UMASK = os.umask(0)  # can only be read by setting it, which no thread may do later
@@ -55,6 +55,12 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         remove_temporary(temporary)
     if durable:
         _flush_folder(path.parent)
+
+
+def reserve(handle: int) -> None:
+    """Take all room of an open file to map: a page without room would end the process by SIGBUS."""
+    if hasattr(os, "posix_fallocate"):  # macOS has none
+        os.posix_fallocate(handle, 0, os.fstat(handle).st_size)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -124,11 +130,30 @@ def cache_folder(*, warns: bool = True) -> Path | None:
 
 @cache
 def _warn_of_cache(folder: Path) -> None:
-    print(
-        f"warning: {folder}: not used as cache, as other users own it or may write to it; remove it, or "
-        "name a folder of your own with XDG_CACHE_HOME",
-        file=sys.stderr,
-    )
+    reason = f"{folder}: not used as cache, as other users own it or may write to it"
+    advice = "remove it, or name a folder of your own with XDG_CACHE_HOME"
+    print(f"warning: {one_line(reason)}; {advice}", file=sys.stderr)
+
+
+def identify(path: Path) -> tuple[object, ...]:
+    """Return a key that all spellings of a path share; it need not exist."""
+    with suppress(OSError):
+        return (*path.parent.stat()[1:3], path.name)  # inode and device
+    return os.path.realpath(path.parent), path.name
+
+
+def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[str, Path]]) -> None:
+    """Raise a UserError if an output (flag, path) would replace an input (kind, path)."""
+
+    def keys(path: Path) -> list[tuple[object, ...]]:
+        with suppress(OSError):
+            return [identify(path), path.stat()[1:3]]
+        return [identify(path)]
+
+    known = {key: each for each in inputs for key in keys(each[1])}
+    for flag, path in outputs:
+        for kind, source in (known[key] for key in keys(path) if key in known):
+            raise UserError(f"{flag} {path}: would replace the {kind} {source}; name another file")
 
 
 def check_writable(folder: Path, flag: str) -> None:
@@ -141,16 +166,14 @@ def check_writable(folder: Path, flag: str) -> None:
     Raises:
         UserError: it can't be created or written to.
     """
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    reason = f"{existing} is a file"
-    if existing.is_dir():
-        try:
+    try:
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        reason = f"{existing} is a file"
+        if existing.is_dir():
             with tempfile.TemporaryFile(dir=existing):
                 return
-        except OSError as error:
-            reason = (
-                "no permission" if isinstance(error, PermissionError) else error.strerror or "?"
-            )
+    except OSError as error:
+        reason = "no permission" if isinstance(error, PermissionError) else error.strerror or "?"
     raise UserError(f"{folder}: can't be written: {reason}; choose another folder with {flag}")
 
 

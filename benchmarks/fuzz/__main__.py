@@ -105,11 +105,12 @@ def main(argv: list[str] | None = None) -> int:
     gc.collect()
     gc.freeze()
     home = Path(tempfile.mkdtemp(prefix="fuzz-"))
-    samples = make_samples(home)
-    head = ("kind", SAME, LINE, *FAULTS, "slowest, s", "seconds")
-    print_table(head, run_all(samples, options))
-    if options.case is None:
-        shutil.rmtree(home)
+    try:
+        head = ("kind", SAME, LINE, *FAULTS, "slowest, s", "seconds")
+        print_table(head, run_all(make_samples(home), options))
+    finally:
+        if options.case is None:
+            shutil.rmtree(home)
     gc.unfreeze()
     print(f"{options.faults} fault(s); limits: {SECONDS:g} s and 1 GB for each case")
     return 1 if options.faults else 0

@@ -28,6 +28,7 @@ _OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|[Uu]nable to allocate|can't allocate|out of mem"
 )
 _PLACE = re.compile(r'File ".*?((?:unet_ddp/|train|predict)[^"]*)", line (\d+)')
+_THREAD = re.compile(r"(Thread|Current thread) 0x")
 _NOT_BUILT = 98  # exit status
 _LISTS_ALL = re.compile(r"^unfit to train: |^\d+ of \d+ images could not be predicted$")
 _SILENT, _LOG = "silent: ", "log.txt"
@@ -177,9 +178,10 @@ def _describe(verdict: str, lines: list[str]) -> str:
     """Return the line that says most, and the place in the program's code."""
     errors = [line for line in lines if line.startswith("error:")]
     line = (errors if verdict == LINE else lines or [""])[-1]
-    places = [found for line in lines if (found := _PLACE.search(line))]
-    if verdict == HANG:  # the most recent call comes first
-        places, line = places[:1], ""
+    if verdict == HANG:  # the main thread is last, and its most recent call first
+        threads = [n for n, text in enumerate(lines) if _THREAD.match(text)]
+        lines, line = lines[: threads[-1] : -1] if threads else [], ""
+    places = [found for text in lines if (found := _PLACE.search(text))]
     return " ".join([line[-200:], *(f"({place[1]}:{place[2]})" for place in places[-1:])]).strip()
 
 

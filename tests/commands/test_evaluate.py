@@ -226,6 +226,16 @@ def test_results_are_replaced_only_with_overwrite(here: Path) -> None:
     assert (output / "notes.txt").read_text() == "by hand"
 
 
+def test_results_do_not_replace_the_model(here: Path) -> None:
+    """A checkpoint in the results' folder that has the name of one of them."""
+    for name in ("report.html", "link.pt"):
+        shutil.copy("checkpoints/best.pt", name)
+    Path("checkpoints/scores.json").hardlink_to("link.pt")
+    for model, output in (("report.html", "."), ("link.pt", "checkpoints")):
+        with pytest.raises(UserError, match=f"--output .*: would replace the model {model}; name"):
+            run("-m", model, "-o", output, "--overwrite", *GIVEN)
+
+
 def test_all_files_are_written_or_none(tmp_path: Path) -> None:
     (tmp_path / "scores.json").write_text("before")
     with pytest.raises(UserError, match="make room, or use another --output"):

@@ -135,6 +135,20 @@ def test_mistakes(
     assert {path.name for path in here.iterdir()} == {"a.pt", "there.ONNX"}
 
 
+def test_an_export_does_not_replace_its_checkpoint(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "import_extra", lambda name, path: None)
+    monkeypatch.setattr(module, "_write", lambda network, model, path: path.write_text("x"))
+    monkeypatch.setattr(module, "OnnxBackend", lambda path, device: path)
+    monkeypatch.setattr(module, "largest_difference", lambda *args: 0.0)
+    (here / "a.onnx").hardlink_to(here / "a.pt")
+    before = (here / "a.onnx").read_bytes()
+    assert run("a.pt", "a.onnx", "--overwrite") == 2
+    message = "error: export a.onnx: would replace the checkpoint a.pt; name another file\n"
+    assert capsys.readouterr().err == message and (here / "a.onnx").read_bytes() == before
+
+
 def test_without_the_extra(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

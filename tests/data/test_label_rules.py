@@ -142,6 +142,7 @@ def test_flags_decide_the_classes(flags: dict[str, Any], expected: Labels | None
         ({"class_names": ("a", "a")}, "2 names for 2 classes"),
         ({"mask_threshold": 7}, "all mask values (0 to 7) are at or below it"),
         ({"mask_threshold": 5, "ignore_index": 0}, "all mask values (7 to 7) are above it"),
+        ({"mask_threshold": 7, "ignore_index": 0}, "all mask values (7 to 7) are at or below it"),
         ({"classes": 8, "invert": True}, "--invert: for two classes, and there are 8"),
     ],
 )
@@ -157,6 +158,16 @@ def test_a_threshold_of_colours_is_of_their_brightest_channel() -> None:
     assert choose_labels(colours, DataConfig(mask_threshold=0x7F)) == expected
     with pytest.raises(UserError, match=r"\(32 to 240\) are at or below"):
         choose_labels(colours, DataConfig(mask_threshold=0xF0))
+
+
+def test_a_threshold_of_deep_grey_values_is_of_the_whole_value() -> None:
+    expected = Labels((0, 255), threshold=200)
+    assert choose_labels(masks([0, 0x12C]), DataConfig(mask_threshold=200)) == expected
+
+
+def test_a_dozen_values_are_shown() -> None:
+    assert masks([0]).show(list(range(12))) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
+    assert masks([0]).show(list(range(13))) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …"
 
 
 # -- soft masks ----------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import multiprocessing.synchronize
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,7 +36,7 @@ from unet_ddp.data.pairs import find_pairs
 from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import RunError, UserError
 
 COLOUR, LABELS = ImageFormat(3), Labels((0, 255))
 many_workers = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -152,6 +155,22 @@ def test_reading_processes_are_the_rank_s_share_of_the_cores(
 ) -> None:
     world: Any = SimpleNamespace(cores=cores, device=torch.device(device))
     assert count_workers(world, requested) == expected
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EROFS])
+def test_shared_memory_without_room_for_reading_processes_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, reason: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr(multiprocessing.synchronize, "Lock", fail)
+    assert count_workers(World(), 0) == 0  # needs none
+    with pytest.raises(RunError) as caught:
+        count_workers(World(), 2)
+    said = str(caught.value)
+    assert said.startswith("2 reading processes need shared memory") and "\n" not in said
+    assert os.strerror(reason) in said and "--workers 0" in said and "--shm-size" in said
 
 
 # -- the loaders of a run -------------------------------------------------------------------

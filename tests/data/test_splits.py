@@ -140,8 +140,9 @@ def test_split_is_a_function_of_names_and_seed() -> None:
         first = split_pairs(pairs, validation=30, seed=3, folds=folds)
         again = split_pairs(shuffled, validation=30, seed=3, folds=folds)
         assert (first.training, first.validation) == (again.training, again.validation)
-    others = {tuple(split_pairs(pairs, validation=30, seed=s).validation) for s in range(8)}
-    assert len(others) > 1
+    for folds in (None, (3, 2)):
+        others = [split_pairs(pairs, validation=30, seed=s, folds=folds) for s in range(8)]
+        assert len({tuple(split.validation) for split in others}) > 1
 
 
 def test_a_new_image_moves_no_other() -> None:
@@ -277,5 +278,6 @@ def test_names_that_are_no_utf_8_are_written(tmp_path: Path) -> None:
     path = tmp_path / "c\udcff.png"
     path.touch()
     write_split(Split([Pair("c", path, path)], [], ""), {}, tmp_path / "split.csv")
+    assert b',"","training"' in (tmp_path / "split.csv").read_bytes()
     (pair,) = read_list(tmp_path / "split.csv").pairs
     assert (pair.image, pair.group, pair.side) == (path, None, "training")

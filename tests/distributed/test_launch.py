@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -39,6 +40,9 @@ TWO = World(1, 2, peers=(os.getppid(),))
         (RuntimeError("x\nunable to allocate shared memory(shm) for file </torch_1>"), "rank 1 of 2: the machine's shared memory is full (unable to allocate shared", "--shm-size"),
         (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.\nmore"), "rank 1 of 2: a reading process died (DataLoader worker (pid 7) is killed by signal: Killed.)", "fewer --workers"),
         (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), "rank 1 of 2: a reading process died (DataLoader worker (pid(s) 7) exited", "--shm-size"),
+        (OSError(errno.ENOSPC, "No space left on device", "/a/b"), "rank 1 of 2: [Errno 28] No space left on device: '/a/b'", "make room, or use another name"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "nn"), "rank 1 of 2: [Errno 36] File name too long: 'nn'", "use another name"),
+        (OSError(errno.EROFS, "Read-only file system"), "rank 1 of 2: [Errno 30] Read-only file system; ", "--resume"),
         (RuntimeError("[gloo] Timed out waiting 5000ms for recv"), "rank 1 of 2 waited too long for the others, in ", "see --timeout"),
         (RuntimeError("NCCL watchdog timeout"), "rank 1 of 2 waited too long for the others, in ", "--resume"),
     ],

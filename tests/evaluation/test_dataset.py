@@ -125,3 +125,20 @@ def read_where_processes_are_spawned() -> int:
         return len(list(fetch(Indices(), World(), workers=1)))  # type: ignore[arg-type]
     finally:
         multiprocessing.set_start_method(None, force=True)
+
+
+@pytest.mark.processes
+def test_a_sample_that_shared_memory_has_no_room_for_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was lost in the thread of a queue, and the evaluation waited for ever."""
+
+    def fail(tensor: torch.Tensor) -> None:
+        raise RuntimeError("unable to allocate shared memory(shm)")
+
+    pairs = write_pairs(tmp_path, a=(IMAGE, MASK))
+    dataset = EvaluationDataset(pairs, grey_predictor(TWO), full_size=True)
+    monkeypatch.setattr(torch.Tensor, "share_memory_", fail)
+    with pytest.raises(RuntimeError, match="unable to allocate shared memory"):
+        list(fetch(dataset, World(), workers=1))
+    assert len(list(fetch(dataset, World(), workers=0))) == 1  # nothing is shared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import signal
@@ -94,6 +95,33 @@ def test_existing_masks_stay_without_overwrite(
     assert Path("a_mask.png").read_bytes() != b"by hand"
 
 
+@pytest.mark.parametrize(
+    ("argv", "kept"),
+    [
+        (["a.png", "--rle", "a.png"], "image a.png"),
+        (["a.png", "--rle", "checkpoints/best.pt"], "model checkpoints/best.pt"),
+        (["a.png", "--polygons", "m.pt", "-m", "checkpoints", "m.pt"], "model m.pt"),
+        (["a.png", "a_overlay.png", "--overlay"], "image a_overlay.png"),
+        (["l.txt", "--polygons", "l.txt"], "input l.txt"),
+        (["a.png", "-o", "m.png", "-m", "m.png"], "model m.png"),
+    ],
+)
+def test_a_job_does_not_replace_its_inputs(
+    here: Path, capsys: pytest.CaptureFixture[str], argv: list[str], kept: str
+) -> None:
+    for name in ("a.png", "a_overlay.png"):
+        write_photo(here / name)
+    (here / "l.txt").write_text("a.png\n")
+    for name in ("m.pt", "m.png"):
+        write_model(here / name, Labels((0, 255)))
+    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    status = run(*argv, "--overwrite")
+    assert before == {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    err = capsys.readouterr().err
+    assert (status, err.count("\n")) == (2, 1)
+    assert err.endswith(f": would replace the {kept}; name another file\n")
+
+
 def test_a_bad_image_among_many_is_counted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_photo(here / "p" / "a.png")
     (here / "p" / "b.png").write_bytes(b"no image")
@@ -102,6 +130,57 @@ def test_a_bad_image_among_many_is_counted(here: Path, capsys: pytest.CaptureFix
     err = capsys.readouterr().err
     assert "error: p/b.png: " in err and "1 of 3 images could not be predicted\n" in err
     assert Path("p/c_mask.png").exists() and not Path("p/b_mask.png").exists()
+
+
+STRANGE = ["gr\xf6.png", "bad\udcff.png", "esc\x1b[31m.png", "line\nbreak.png", 'q".png', "=1.png"]
+
+
+def test_names_of_any_bytes_on_a_strict_terminal(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Escapes take the place of what a terminal would obey or can't show; lists have all names."""
+    for name in STRANGE:
+        write_photo(here / "p" / name)
+    write_model(here / "m\x1b.pt", Labels((0, 255), names=("a\x1bb", "c\nd")))
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, "ascii", write_through=True))
+    argv = ["p", "-o", "o\x1bt", "--rle", "l\x1b.csv", "--polygons", "p.json", "--overlay"]
+    assert run(*argv, "--probabilities", "png", "-m", "m\x1b.pt", "-t", "0.5") == 0
+    out = shown.getvalue().decode("ascii")
+    assert "\x1b" not in out and r"p/esc\x1b[31m.png -> o\x1bt/esc\x1b[31m_mask.png: a\x1bb " in out
+    assert r"p/bad\udcff.png" in out and r"p/gr\xf6.png" in out and r"line\nbreak.png" in out
+    assert out.count("\n") == 2 + len(STRANGE) + 2  # model, threshold, images, lists
+    with Path("l\x1b.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["img"] for row in rows} == set(STRANGE)
+    features = json.loads(Path("p.json").read_text())["features"]
+    assert {each["properties"]["image"] for each in features} == set(STRANGE)
+    assert len(list(Path("o\x1bt").iterdir())) == 4 * len(STRANGE)
+
+
+@pytest.mark.parametrize("length", [251, 240, 232])
+def test_a_name_too_long_is_an_error_of_its_image(
+    here: Path, capsys: pytest.CaptureFixture[str], length: int
+) -> None:
+    long = "x" * (length - 4) + ".png"
+    for name in (long, "a.png", "z.png"):
+        write_photo(here / "p" / name)
+    assert run("p", "-o", "out", "--rle", "l.csv") == 1
+    err = capsys.readouterr().err
+    assert {path.name for path in Path("out").iterdir()} == {"a_mask.png", "z_mask.png"}
+    assert Path("l.csv").read_text().count("png") == 2
+    error, count = err.splitlines()
+    assert error.startswith(f"error: p/{long}: ") and error.endswith("too long; rename the image")
+    assert count == "1 of 3 images could not be predicted"
+    assert run(f"p/{long}") == 2
+    assert run("p/" + "y" * 300) == 2
+    assert run("p", "-o", "n" * 300) == 2
+    assert run("p", "--rle", "n" * 300) == 2
+    assert run("p", "-m", "n" * 300) == 1
+    Path("l.txt").write_text("z" * 300 + "\np/a.png\n")
+    assert run("l.txt", "-o", "again") == 1
+    err = capsys.readouterr().err
+    assert err.count("error: ") == 6 and err.count("\n") == 7
 
 
 def test_one_class_only_is_a_warning(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +272,7 @@ def test_16_bit_images(here: Path) -> None:
         (["a.png", "-m", "nowhere.pt"], "nowhere.pt"),
         (["a.png", "-m", "a.png"], "a.png: no checkpoint"),
         (["a.png", "-o", "out.jpg"], "out.jpg"),
-        (["a.png", "-o", "a.png", "--overwrite"], "is one of the images"),
+        (["a.png", "-o", "a.png", "--overwrite"], "would replace the image a.png"),
         (["a.png", "--overlay"], "a_overlay.png: already exists"),
         (["a.png", "--scale", "0.3"], "--scale 0.3"),
         (["a.png", "sub/a.png", "-o", "out"], "a.png and sub/a.png would both write out/a_mask"),

@@ -160,6 +160,21 @@ def test_on_a_gpu_an_image_s_size_alone_decides_and_its_batch_with_it(
     assert predictor.most_at_once((1024, 1024)) > 1000
 
 
+@pytest.mark.parametrize(
+    ("fitting", "expected"), [(3, [3, 3, 3] * 2), (100, [8, 1] * 2), (0, [1] * 18)]
+)
+def test_on_a_gpu_windows_are_seen_as_many_at_once_as_fit_and_at_most_eight(
+    monkeypatch: pytest.MonkeyPatch, fitting: int, expected: list[int]
+) -> None:
+    monkeypatch.setattr(module, "total_memory", lambda device: 2 * 48 * 32 * 32 * fitting)
+    predictor, image = make_predictor(tile=32, overlap=0), noise(64, 288)
+    one_by_one = predictor(image).ids
+    predictor.device = torch.device("cuda")
+    tried = limited(predictor, 1 << 30)
+    assert (predictor(image).ids != one_by_one).mean() < 0.01
+    assert [shape[0] for shape in tried] == expected
+
+
 def limited(predictor: Predictor, most: int) -> list[tuple[int, ...]]:
     """Let more than `most` pixels run out of memory; return the batches that are tried."""
     tried: list[tuple[int, ...]] = []

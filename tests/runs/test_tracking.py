@@ -326,6 +326,16 @@ def test_a_resume_before_the_first_row_starts_with_the_new_columns(tmp_path: Pat
     assert not (tmp_path / "new.csv").exists()
 
 
+def test_class_names_that_are_no_text_become_escapes(tmp_path: Path) -> None:
+    row = score_columns(validation(), ["\udcff", "a\x1bb"])
+    assert [name for name in row if name.startswith("dice_")] == [
+        "dice_at_threshold", r"dice_\udcff", r"dice_a\x1bb",
+    ]  # fmt: skip
+    (tmp_path / "r\udcff").mkdir()
+    CsvWriter(tmp_path / "r\udcff" / "metrics.csv").write(row, 1)
+    assert r",iou_\udcff,iou_a\x1bb" in (tmp_path / "r\udcff" / "metrics.csv").read_text()
+
+
 def test_tensorboard_has_the_floats(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

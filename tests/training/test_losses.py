@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.training.losses import DiceCrossEntropy
@@ -135,3 +138,26 @@ def test_autocast_does_not_reach_the_loss() -> None:
         losses = DiceCrossEntropy()(logits, masks)
     assert all(part.dtype == torch.float32 for part in losses)
     assert torch.equal(losses.total, DiceCrossEntropy()(logits, masks).total)
+
+
+class Kernels(TorchDispatchMode):
+    """Notes the operations that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **kwargs or {})
+
+
+def test_one_softmax_serves_both_parts_and_no_sum_is_in_random_order() -> None:
+    """NLLLoss adds up in random order on a GPU, as scattering and gathering's gradient do."""
+    logits = torch.randn(2, 3, 4, 4, requires_grad=True)
+    with Kernels() as kernels:
+        losses = DiceCrossEntropy()(logits, torch.zeros(2, 4, 4, dtype=torch.uint8))
+        losses.total.backward()
+    softmaxes = [name for name in kernels.names if "softmax" in name]
+    assert softmaxes == ["_log_softmax", "_log_softmax_backward_data"]
+    assert not any(name.startswith(("nll", "scatter", "gather", "index")) for name in kernels.names)

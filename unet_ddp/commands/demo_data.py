@@ -10,6 +10,7 @@ from typing import Annotated
 from unet_ddp.cli import parse
 from unet_ddp.config import flag
 from unet_ddp.data.demo import write_demo
+from unet_ddp.errors import print_lines
 
 
 @dataclass(frozen=True)
@@ -24,5 +25,5 @@ def main(argv: Sequence[str]) -> int:
     """Write the demo set and return the exit status."""
     config = parse(DemoConfig, argv, prog="python -m unet_ddp demo-data")
     folder = write_demo(Path(config.folder))
-    print(f"{folder}: imgs and masks to train on, unseen to predict")
+    print_lines(f"{folder}: imgs and masks to train on, unseen to predict")
     return 0

@@ -17,7 +17,7 @@ from unet_ddp.data.checks.check import CheckedData, check_classes, check_dataset
 from unet_ddp.data.checks.summary import Report, class_pixels
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.samplers import TrainingSampler
-from unet_ddp.errors import one_line
+from unet_ddp.errors import print_lines
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
             weights = config.optimization.class_weights
             report.attempt(partial(check_classes, data.labels, weights))
         report.attempt(lambda: _check_batch(data, config))
-    print("\n".join(map(one_line, format_findings(report, data))))
+    print_lines(*format_findings(report, data))
     if report.problems:
         return 2
     return 1 if report.warnings and config.doctor.strict else 0

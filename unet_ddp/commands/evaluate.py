@@ -21,7 +21,7 @@ from unet_ddp.config import flag
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import Limit, UserError
+from unet_ddp.errors import Limit, UserError, print_lines
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.report.gallery import make_gallery
 from unet_ddp.evaluation.report.page import Page, render
@@ -29,7 +29,7 @@ from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import FILES, headline, result_files, terminal_table
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
-from unet_ddp.files import check_writable, replacing, write_errors
+from unet_ddp.files import check_no_input, check_writable, replacing, write_errors
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs import checkpoint
@@ -126,6 +126,7 @@ def find_job(config: EvaluateConfig) -> Job:
     existing = [output / name for name in FILES if (output / name).exists()]
     if existing and not config.overwrite:
         raise UserError(f"{existing[0]} already exists; use --overwrite, or another --output")
+    check_no_input([("--output", path) for path in existing], [("model", source)])
     check_writable(output, "--output")
     content = checkpoint.load(source)
     model = with_scale(read_model(source), config.scale)
@@ -172,16 +173,15 @@ def finish(
     how = "the most probable class"
     if evaluation.threshold is not None:
         how = f"foreground from probability {evaluation.threshold:g} on"
-    print(f"model: {job.source}", *predictor.notes, sep="\n  ")
-    print(f"scored: {scored}, at their own size; {how}")
-    print(*terminal_table(evaluation), sep="\n")
+    print_lines(f"model: {job.source}", *(f"  {note}" for note in predictor.notes))
+    print_lines(f"scored: {scored}, at their own size; {how}", *terminal_table(evaluation))
     if job.images is None and job.best is not None:
-        print(
+        print_lines(
             f"as training's validation scores it (scale {predictor.preprocessing.scale:g}, the most "
             f"probable class): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
             f"{job.best['score']:.6f}"
         )
-    print(f"wrote {job.output}/: {', '.join(sorted(files))}")
+    print_lines(f"wrote {job.output}/: {', '.join(sorted(files))}")
 
 
 def write_results(folder: Path, files: Mapping[str, str]) -> None:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from unet_ddp.cli import parse
 from unet_ddp.config import flag
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import RunError, UserError
-from unet_ddp.files import replacing, write_errors
+from unet_ddp.errors import RunError, UserError, print_lines
+from unet_ddp.files import check_no_input, replacing, write_errors
 from unet_ddp.prediction.backends import (
     METADATA,
     LoadedModel,
@@ -54,8 +54,7 @@ class ExportConfig:
 
 def main(argv: Sequence[str]) -> int:
     """Export a checkpoint, print what was written, and return the exit status."""
-    for line in export(parse(ExportConfig, argv, prog="python -m unet_ddp export")):
-        print(line)
+    print_lines(*export(parse(ExportConfig, argv, prog="python -m unet_ddp export")))
     return 0
 
 
@@ -87,6 +86,7 @@ def export(config: ExportConfig) -> list[str]:
         raise UserError(f"{path}: the name must end in .onnx")
     if path.exists() and not config.overwrite:
         raise UserError(f"{path}: already exists; use --overwrite, or another name")
+    check_no_input([("export", path)], [("checkpoint", source)])
     for name in ("onnx", "onnxscript", "onnxruntime"):
         import_extra(name, path)
     saved = with_scale(read_model(source), config.scale)

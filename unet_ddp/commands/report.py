@@ -14,7 +14,7 @@ from unet_ddp.config import flag
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, print_lines
 from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.prediction.backends import check_described
@@ -43,9 +43,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"{folder}: best.pt and metrics.csv not found; name the folder of a run")
     world = World(device=pick_device(config.device))
     pairs, notes = find_validation(folder / "best.pt")
-    for note in notes:
-        print(f"warning: {note}")
-    print(f"wrote {write_report(folder, pairs, world, notes=notes)}")
+    print_lines(*(f"warning: {note}" for note in notes))
+    print_lines(f"wrote {write_report(folder, pairs, world, notes=notes)}")
     return 0
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
 from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.errors import one_line
 from unet_ddp.files import replacing
 
 Arrays = tuple[Pixels, NDArray[np.uint8]]
@@ -143,7 +144,7 @@ class SampleCache:
                 self._is_silent.fill_(True)
                 reason = f"{self.folder}: {error.strerror or error}"
                 advice = "samples that it does not hold yet are decoded each time"
-                print(f"warning: --cache: {reason}; {advice}", file=sys.stderr)
+                print(f"warning: --cache: {one_line(reason)}; {advice}", file=sys.stderr)
 
 
 def _open_now(name: str, flags: int) -> int:

@@ -78,8 +78,7 @@ def infer_labels(
             f"--ignore-index {masks.show([ignore])}: occurs in no mask; the values are "
             f"{masks.show(values)}"
         )
-    kept = [value for value in values if value != ignore]
-    _refuse_outside(kept, masks)
+    kept = _within_a_mask([value for value in values if value != ignore], masks)
     if classes is None and len(kept) < 2:
         raise UserError(
             f"all masks contain only the value {masks.show(values)}: there is nothing to segment; "
@@ -108,14 +107,15 @@ def infer_labels(
     return Labels(tuple(kept), masks.rgb, ignore, masks.palette)
 
 
-def _refuse_outside(values: list[int], masks: MaskValues) -> None:
-    """Raise a UserError for a value that no mask of a prediction could hold."""
+def _within_a_mask(values: list[int], masks: MaskValues) -> list[int]:
+    """Return `values`, or raise a UserError for one that no mask of a prediction could hold."""
     outside = [value for value in values if not 0 <= value <= (0xFFFFFF if masks.rgb else 65535)]
     if outside:
         raise UserError(
             f"mask value {outside[0]}, e.g. in {masks.examples[outside[0]]}: classes are values from 0 to "
             "65535; fix the masks, name the value with --ignore-index, or use --binary"
         )
+    return values
 
 
 def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:

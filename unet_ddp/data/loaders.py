@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import cache_folder
 
 if TYPE_CHECKING:
@@ -190,9 +191,15 @@ def count_workers(world: World, requested: int | None) -> int:
 
     On a CPU one less, for they compete with the network: a rank with a single core reads itself.
     """
-    if requested is not None:
-        return requested
-    return min(8, world.cores if world.device.type == "cuda" else world.cores - 1)
+    share = min(8, world.cores if world.device.type == "cuda" else world.cores - 1)
+    count = share if requested is None else requested
+    try:  # a DataLoader that fails half built ends in tracebacks; a run has two
+        _ = [multiprocessing.get_context(FORK).Lock() for _ in range(8 * count + 8 * bool(count))]
+    except OSError as error:
+        reason = f"reading processes need shared memory (/dev/shm): {error.strerror}"
+        advice = "use --workers 0, and in a container a larger --shm-size"
+        raise RunError(f"{count} {reason}; {advice}") from None
+    return count
 
 
 def start_worker(worker: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ Config = TypeVar("Config")
 Entrypoint = Callable[[Config, World], int]
 """A program of one process in the world; it returns its exit status, 0 for success."""
 
+NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)  # for a file
 FAULT, MISTAKE = 1, 2  # exit statuses: a fault of ours, a mistake of the user's
 
 
@@ -138,6 +140,8 @@ def explain_error(error: BaseException, world: World) -> str | None:
             "smaller --batch-size with --accumulate to make up for it, or a smaller --scale; continue "
             "a run that had started with --resume"
         )
+    if isinstance(error, OSError) and error.errno in NO_PLACE:
+        return f"{rank}: {error}; make room, or use another name; continue with --resume"
     if not isinstance(error, RuntimeError):
         return None
     dead = [str(process) for process in world.peers if not is_alive(process)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 from tqdm import tqdm
 
 from unet_ddp.data.dataset import Key, SegmentationDataset
@@ -81,6 +81,14 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         return sample
 
 
+def _share(sample: Any) -> Any:
+    """Move a sample to shared memory: an error here is raised, one in the queue's thread lost."""
+    if get_worker_info() is not None and isinstance(sample, EvaluationSample):
+        for tensor in (sample.image, sample.truth, sample.scaled_truth):
+            tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return sample
+
+
 def fetch(
     dataset: EvaluationDataset, world: World, *, workers: int | None
 ) -> Iterator[EvaluationSample]:
@@ -94,6 +102,7 @@ def fetch(
         batch_size=None,
         sampler=ScoringSampler(len(dataset), rank=world.rank, size=world.size),
         num_workers=count,
+        collate_fn=_share,
         multiprocessing_context=FORK if count > 0 else None,
         pin_memory=world.device.type == "cuda",
         worker_init_fn=start_worker,

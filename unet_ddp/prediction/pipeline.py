@@ -25,7 +25,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
-from unet_ddp.prediction.outputs.names import ImageFiles, is_done
+from unet_ddp.prediction.outputs.names import ImageFiles, check_length, is_done
 from unet_ddp.prediction.outputs.polygons import geojson_file
 from unet_ddp.prediction.outputs.rle import rle_file
 from unet_ddp.prediction.outputs.shards import ListFile, ShardFile
@@ -80,12 +80,14 @@ def process_images(job: Job) -> Iterator[Outcome]:
     config, world, predictor = job.config, job.world, job.predictor
     share = job.files[world.rank :: world.size]
     existing = [files for files in share if config.skip_existing and is_done(files)]
-    done = {files.index for files in existing}
+    errors = [(files, error) for files in share if (error := check_length(files))]
+    done = {files.index for files in (*existing, *(files for files, _ in errors))}
     remaining = [files for files in share if files.index not in done]
     threads = config.workers or min(len(share) or 1, world.cores)
     run = partial(in_threads, threads=threads)
     with one_core_each(threads) if len(share) > 1 else nullcontext():
         yield from run(partial(_list_existing, job), existing)
+        yield from run(lambda pair: _write(job, *pair), errors)
         if world.device.type == "cuda" or config.batch_size is not None:
             batch_size = config.batch_size or _BATCH_SIZE
             predictions = predict_in_batches(

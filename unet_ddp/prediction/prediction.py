@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TypeVar, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.labels import Labels
+from unet_ddp.files import reserve, write_errors
 
 Ids = NDArray[np.uint8]
 """Class ids (H, W)."""
@@ -150,5 +152,8 @@ def allocate(shape: tuple[int, ...], dtype: type[Value]) -> NDArray[Value]:
     """Return an uninitialised array; a large one is in a temporary file that ends with it."""
     if math.prod(shape) * np.dtype(dtype).itemsize <= _IN_MEMORY:
         return np.empty(shape, dtype)
-    with tempfile.TemporaryFile() as file:
-        return np.memmap(file, dtype, mode="w+", shape=shape)
+    advice = "make room, or set TMPDIR to another folder"
+    with write_errors(Path(tempfile.gettempdir()), advice), tempfile.TemporaryFile() as file:
+        array = np.memmap(file, dtype, mode="w+", shape=shape)
+        reserve(file.fileno())
+        return array

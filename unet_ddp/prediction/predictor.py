@@ -272,10 +272,13 @@ class _TiledScores:
             self._source = None
             source = source or self.predictor.open(self.path)
         assert source is not None
-        tiling, scores = self.predictor.tiling, self.predictor.scores
-        at_once = 1 if self.predictor.device.type == "cpu" else _WINDOWS
+        predictor, side = self.predictor, self.predictor.tiling.window
+        is_gpu = predictor.device.type == "cuda"
+        at_once = min(_WINDOWS, predictor.most_at_once((side, side))) if is_gpu else 1
         with closing(source.reader) as reader:
-            yield from blend(reader.read, scores, source.input_size, tiling, at_once=at_once)
+            yield from blend(
+                reader.read, predictor.scores, source.input_size, predictor.tiling, at_once=at_once
+            )
 
 
 def _check_match(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.loaders import Loaders
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import open_own, replacing
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.training.state import TrainState
@@ -29,10 +29,8 @@ class Writer(Protocol):
 
 def open_writers(config: TrainConfig, state: TrainState, loaders: Loaders) -> list[Writer]:
     """Return the writers of a run; they continue after the steps that it has done."""
-    writers: list[Writer] = [
-        CsvWriter(config.folder / "metrics.csv", after=state.done),
-        TensorBoardWriter(config.folder, after=state.done),
-    ]
+    writers: list[Writer] = [CsvWriter(config.folder / "metrics.csv", after=state.done)]
+    writers.append(TensorBoardWriter(config.folder, after=state.done))
     if config.run.wandb:
         from unet_ddp.runs.wandb_writer import WandbWriter
 
@@ -50,7 +48,7 @@ def score_columns(validation: Validation | None, names: list[str]) -> Row:
     """Return the columns of scores; a class that never occurs has empty cells."""
     if validation is None:
         return {}
-    scores = validation.scores
+    scores, names = validation.scores, [one_line(name) for name in names]
     row: Row = {"validation_dice": scores.dice, "validation_iou": scores.iou}
     if validation.threshold is not None:
         row["threshold"] = validation.threshold

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.distributed.world import sum_over_ranks
@@ -74,13 +73,13 @@ class DiceCrossEntropy(nn.Module):
             if self.class_weights is None
             else self.class_weights.to(logits)
         )
-        entropy = F.cross_entropy(
-            logits, masks, weight=weights, ignore_index=IGNORE_ID, reduction="sum"
-        )
         classes = torch.arange(num_classes, device=masks.device).view(1, -1, 1, 1)
         truth = masks.unsqueeze(1) == classes  # (N, C, H, W) bool; ignored pixels are in no class
         valid = (masks != IGNORE_ID).unsqueeze(1)  # (N, 1, H, W)
-        probabilities = logits.softmax(1) * valid  # (N, C, H, W)
+        # One softmax for both parts. Not F.cross_entropy, which a GPU adds up in random order.
+        log_probabilities = logits.log_softmax(1)  # (N, C, H, W)
+        probabilities = log_probabilities.exp() * valid
+        entropies = -(log_probabilities * truth).sum((0, 2, 3))  # (C,)
         occurring = truth.sum((0, 2, 3)).to(logits.dtype)  # (C,)
         sums = sum_over_ranks(  # (3 C + 1,): one collective for all of it
             torch.cat(
@@ -88,7 +87,7 @@ class DiceCrossEntropy(nn.Module):
                     (probabilities * truth).sum((0, 2, 3)),
                     probabilities.sum((0, 2, 3)),
                     occurring,
-                    entropy.view(1),
+                    (weights * entropies).sum().view(1),
                 ]
             )
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.formats.resize import resize_area, resize_nearest
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.prediction import prediction as prediction_module
 from unet_ddp.prediction.outputs import masks as module
 from unet_ddp.prediction.outputs.masks import (
     probability_paths,
@@ -84,6 +87,27 @@ def test_what_can_not_be_written_is_named(tmp_path: Path) -> None:
             write()
 
 
+def test_a_full_disk_is_one_line_and_not_a_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mapped file without room would end the process by SIGBUS."""
+
+    def fail(file: int, start: int, size: int) -> None:
+        assert size >= 2 * 30 * 40 * 4
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    prediction = make_predictor()(noise(30, 40))
+    with pytest.raises(
+        UserError, match=r"a\.npy: .* No space .*; make room, or use another --output"
+    ):
+        write_probabilities(prediction, [tmp_path / "a.npy"])
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(prediction_module, "_IN_MEMORY", 99)
+    with pytest.raises(UserError, match=r"tmp: .* No space left on device; .*TMPDIR"):
+        prediction_module.allocate((2, 30, 40), np.float32)
+
+
 def test_probabilities_are_named_after_image_and_class() -> None:
     labels, base = Labels((0xFF0000, 0x00FF00), rgb=True), Path("p/a.b")
     assert probability_paths(base, "none", labels) == []
@@ -92,6 +116,24 @@ def test_probabilities_are_named_after_image_and_class() -> None:
     assert probability_paths(base, "png", labels) == [
         Path(f"p/a.b_probability_{name}.png") for name in names
     ]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("car/truck", "..\\up"), ["car_truck", ".._up"]),
+        (("a\nb", "größe 1"), ["a_b", "größe 1"]),
+        (("\udcff", 'a:b"?*<>|'), ["_", "a_b______"]),
+        (("a#", "#a"), ["0_a", "1_a"]),  # the same after cleaning
+        (("a/b", "A?b"), ["0_a_b", "1_A_b"]),  # the same where case does not count
+        (("x" * 300, "x" * 299), ["0_" + "x" * 60, "1_" + "x" * 60]),
+        (("", "b"), ["", "b"]),
+    ],
+)
+def test_class_names_become_file_names(names: tuple[str, str], expected: list[str]) -> None:
+    labels = Labels((0, 1), names=names)
+    found = probability_paths(Path("p/a"), "png", labels)
+    assert found == [Path(f"p/a_probability_{name}.png") for name in expected]
 
 
 @pytest.mark.parametrize("options", [{}, {"tile": 32, "overlap": 0.5}])

@@ -22,11 +22,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("a.jpg").write_bytes(b"image")
     Path("q").mkdir()
     Path("q/b.png").write_bytes(b"image")
+    Path("best.pt").write_bytes(b"model")
     return tmp_path
 
 
 def outputs(*images: str, **options: object) -> list[ImageFiles]:
-    return name_outputs([Path(image) for image in images], PredictConfig(images, **options), LABELS)  # type: ignore[arg-type]
+    paths, config = (
+        [Path(image) for image in images],
+        PredictConfig(**{"inputs": images, **options}),
+    )  # type: ignore[arg-type]
+    return name_outputs(paths, config, LABELS, models=[Path("best.pt")])
 
 
 def test_masks_go_next_to_their_images_or_to_a_folder() -> None:
@@ -91,8 +96,6 @@ def test_nothing_is_replaced_without_overwrite(
         (["a.jpg"], {"output": "x.jpg"}, r"--output x\.jpg: .* \.png or \.tif"),
         (["a.jpg", "q/a.png"], {"output": "o"},
          r"^a\.jpg and q/a\.png would both write o/a_mask\.png; .* --output"),
-        (["q/b.png"], {"output": "q/b.png", "overwrite": True}, r"--output q/b\.png: is one of"),
-        (["q/b.png"], {"output": "link.png", "overwrite": True}, r"--output q/b\.png: is one of"),
         (["a.jpg"], {"output": "a.jpg/x"}, r"a\.jpg/x: can't be written: .*a\.jpg is a file.* with --output"),
         (["a.jpg"], {"rle": "a.jpg/x.csv"}, "a.jpg: can't be written: a.jpg is a file.* with --rle"),
         (["a.jpg"], {"polygons": "q"}, "--polygons q: is a folder"),
@@ -102,6 +105,47 @@ def test_mistakes_are_named(images: list[str], options: dict[str, object], messa
     Path("link.png").symlink_to("q/b.png")
     with pytest.raises(UserError, match=message):
         outputs(*images, **options)
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "message"),
+    [
+        ("q/b.png", {"output": "q/b.png"}, "--output q/b.png: would replace the image q/b.png"),
+        ("q/b.png", {"output": "q/../q/b.png"}, "--output q/../q/b.png: would replace the image"),
+        ("q/b.png", {"output": "link.png"}, "--output link.png: would replace the image q/b.png"),
+        ("q/b.png", {"output": "hard.png"}, "--output hard.png: would replace the image q/b.png"),
+        ("link.png", {"output": "q/b.png"}, "--output q/b.png: would replace the image link.png"),
+        ("a.jpg a_overlay.png", {"overlay": True},
+         "--output a_overlay.png: would replace the image a_overlay.png"),
+        ("a.jpg a_overlay.png", {"overlay": True, "overwrite": False, "skip_existing": True},
+         "--output a_overlay.png: would replace the image a_overlay.png"),
+        ("a.jpg a_probability_car.png", {"probabilities": "png"}, "--output a_probability_car.png: "),
+        ("a.jpg missing.png", {"output": None, "rle": "missing.png"}, "--rle missing.png: would repl"),
+        ("a.jpg", {"rle": "a.jpg"}, "--rle a.jpg: would replace the image a.jpg"),
+        ("a.jpg", {"rle": "folder/a.jpg"}, "--rle folder/a.jpg: would replace the image a.jpg"),
+        ("a.jpg", {"rle": "best.pt"}, "--rle best.pt: would replace the model best.pt"),
+        ("a.jpg", {"polygons": "./best.pt"}, "--polygons best.pt: would replace the model best.pt"),
+        ("a.jpg", {"inputs": ("l.txt",), "rle": "l.txt"}, "--rle l.txt: would replace the input l.txt"),
+        ("a.jpg", {"rle": "l.csv", "polygons": "folder/l.csv"},
+         "--rle and --polygons would both write folder/l.csv; name another file"),
+        ("a.jpg", {"rle": "a_mask.png"}, "a.jpg and --rle would both write a_mask.png"),
+        ("a.jpg", {"polygons": "a_overlay.png", "overlay": True},
+         "a.jpg and --polygons would both write a_overlay.png"),
+        ("a.jpg folder/a.png", {}, "a.jpg and folder/a.png would both write folder/a_mask.png"),
+    ],
+)  # fmt: skip
+def test_no_output_replaces_an_input_or_another_output(
+    here: Path, images: str, options: dict[str, object], message: str
+) -> None:
+    """Not even with --overwrite, and whatever path leads there."""
+    Path("link.png").symlink_to("q/b.png")
+    Path("hard.png").hardlink_to("q/b.png")
+    Path("folder").symlink_to(here)
+    for name in ("a_overlay.png", "a_probability_car.png", "l.txt", "a.png"):
+        Path(name).touch()
+    with pytest.raises(UserError) as caught:
+        outputs(*images.split(), **{"overwrite": True, **options})
+    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 
 def test_an_image_is_done_when_all_its_files_exist() -> None:

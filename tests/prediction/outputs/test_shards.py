@@ -38,6 +38,17 @@ def test_lines_of_several_processes_are_merged_in_the_images_order(tmp_path: Pat
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_name_with_line_breaks_stays_one_line_of_a_list(tmp_path: Path) -> None:
+    each = ListFile(tmp_path / "a", name_or_nothing, b"")
+    shards = [ShardFile(each, rank) for rank in range(2)]
+    for index, name in enumerate(("1\n0 3\n", "\n", "plain", "0\t\n")):
+        shards[index % 2].add(index, name, IDS)
+    lines = [line.decode() for line in read_shards(tmp_path / "a", 2)]
+    assert lines == ["«1\n0 3\n»", "«\n»", "«plain»", "«0\t\n»"]
+    for shard in shards:
+        shard.close()
+
+
 def test_a_list_of_nothing_has_header_and_footer(tmp_path: Path) -> None:
     each = ListFile(tmp_path / "a", name_or_nothing, b"img,rle_mask")
     shard = ShardFile(each, 0)
@@ -66,6 +77,16 @@ def test_a_link_in_a_shard_s_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / ".list.csv.0.part").symlink_to(victim)
     ShardFile(each, 0).close()
     assert victim.read_text() == "untouched"
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    shard = ShardFile(ListFile(tmp_path / "list.csv", name_or_nothing, b""), 0)
+    shard._file.close()
+    shard._file = Path("/dev/full").open("wb")  # noqa: SIM115
+    with pytest.raises(UserError, match=r"list\.csv: can't be written: No space .*; make room, or"):
+        shard.add(0, "a", IDS)
+    shard.close()  # which tries to write the rest
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:

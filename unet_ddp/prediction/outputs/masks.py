@@ -15,22 +15,25 @@ from PIL import Image
 
 from unet_ddp.data.formats.resize import resize_nearest, scaled_size
 from unet_ddp.data.labels import Labels
-from unet_ddp.files import replacing, write_errors
+from unet_ddp.files import replacing, reserve, write_errors
 from unet_ddp.prediction.outputs.png import Kind, write_png
 from unet_ddp.prediction.prediction import Ids, Prediction, allocate
 from unet_ddp.prediction.source import SourceImage
 from unet_ddp.prediction.streaming import ScaledReader
 
+_ADVICE = "make room, or use another --output"
 _PNG_LEVEL = 3  # of zlib: half the time of Pillow's 6, files hardly larger
 _TILE = 256
 _PIXELS = 1 << 18  # of a band: they fit into a core's cache
+_REFUSED = str.maketrans(dict.fromkeys('/\\:*?"<>|', "_"))  # by file systems
+_LONGEST_NAME = 60  # bytes of a class's name in a file's
 _LARGEST_OVERLAY = 4096  # pixels; the longer side of a reduced overlay
 
 
 def write_mask(ids: Ids, labels: Labels, path: Path) -> None:
     """Write class ids (H, W) in the training masks' own values, as PNG or TIFF."""
     write = _write_png if path.suffix.lower() == ".png" else _write_tiff
-    with write_errors(path), replacing(path) as temporary:
+    with write_errors(path, _ADVICE), replacing(path) as temporary:
         write(ids, labels, temporary)
 
 
@@ -103,16 +106,28 @@ def probability_paths(base: Path, kind: str, labels: Labels) -> list[Path]:
     """
     if kind == "npy":
         return [base.with_name(f"{base.name}_probabilities.npy")]
-    names = [name.strip("#") for name in labels.class_names] if kind == "png" else []
+    names = _clean(labels.class_names) if kind == "png" else []
     return [base.with_name(f"{base.name}_probability_{name}.png") for name in names]
+
+
+def _clean(class_names: list[str]) -> list[str]:
+    """Return the names as parts of file names, with the class ids before them if two were equal."""
+    kept = (name.strip("#").translate(_REFUSED) for name in class_names)
+    names = ["".join(c if c.isprintable() else "_" for c in name) for name in kept]
+    names = [name.encode()[:_LONGEST_NAME].decode(errors="ignore") for name in names]
+    if len({name.casefold() for name in names}) < len(names):
+        return [f"{k}_{name}" for k, name in enumerate(names)]
+    return names
 
 
 def write_probabilities(prediction: Prediction, paths: list[Path]) -> None:
     """Write one NPY file, (C, H, W) float32, or for each class a 16-bit PNG, 65535 for 1."""
     shape = (prediction.labels.num_classes, *prediction.size)
     if paths[0].suffix == ".npy":
-        with write_errors(paths[0]), replacing(paths[0]) as temporary:
+        with write_errors(paths[0], _ADVICE), replacing(paths[0]) as temporary:
             stored = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
+            with temporary.open("r+b") as file:
+                reserve(file.fileno())
             for top, band in prediction.probability_bands():
                 stored[:, top : top + band.shape[1]] = band
             stored.flush()
@@ -121,7 +136,7 @@ def write_probabilities(prediction: Prediction, paths: list[Path]) -> None:
     for top, band in prediction.probability_bands():
         planes[:, top : top + band.shape[1]] = np.rint(band * 65535).astype(np.uint16)
     for path, plane in zip(paths, planes, strict=True):
-        with write_errors(path), replacing(path) as temporary:
+        with write_errors(path, _ADVICE), replacing(path) as temporary:
             Image.fromarray(plane).save(temporary, format="PNG", compress_level=_PNG_LEVEL)
 
 
@@ -134,5 +149,5 @@ def write_overlay(ids: Ids, labels: Labels, image: SourceImage, path: Path) -> N
         size = scaled_size(*size, _LARGEST_OVERLAY / max(size))
         ids = resize_nearest(ids, size)
     pixels = ScaledReader(image.reader, size).read(0, size[0])
-    with write_errors(path), replacing(path) as temporary:
+    with write_errors(path, _ADVICE), replacing(path) as temporary:
         save_picture(draw_mask(pixels, ids, labels), temporary)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.files import check_writable, remove_stale
+from unet_ddp.files import check_no_input, check_writable, identify, remove_stale
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.masks import probability_paths
 from unet_ddp.prediction.outputs.shards import remove_stale_shards
 
+_LONGEST_NAME = 255 - len("." + f".{2**22}.RANDOM78.tmp")  # bytes
 _MASK_SUFFIXES = (".png", ".tif", ".tiff")
 
 
@@ -35,45 +37,59 @@ class ImageFiles:
         yield from self.probabilities
 
 
-def name_outputs(images: Sequence[Path], config: PredictConfig, labels: Labels) -> list[ImageFiles]:
+def name_outputs(
+    images: Sequence[Path], config: PredictConfig, labels: Labels, *, models: Sequence[Path]
+) -> list[ImageFiles]:
     """Return the files of each image, once they and the lists can be written.
 
     Raises:
-        UserError: two images would share a file, one already exists, or one can't be written.
+        UserError: two outputs would be one file or one is an input, exists, or can't be written.
     """
     masks = _name_masks(images, config)
-    _check_distinct(images, masks)
     files = []
     for index, (image, mask) in enumerate(zip(images, masks, strict=True)):
         base = mask.with_name(mask.stem.removesuffix("_mask"))
         overlay = base.with_name(f"{base.name}_overlay.png") if config.overlay else None
         probabilities = probability_paths(base, config.probabilities, labels)
         files.append(ImageFiles(index, image, mask, overlay, probabilities))
+    flags = (("--rle", config.rle), ("--polygons", config.polygons))
+    lists = [(flag, Path(name)) for flag, name in flags if name is not None]
+    written = [path for each in files for path in each.outputs()]
+    _check_distinct(files, lists)
+    inputs = [("input", Path(name)) for name in config.inputs]
+    inputs += [("model", path) for path in models] + [("image", path) for path in images]
+    check_no_input([*(("--output", path) for path in written), *lists], inputs)
     if not config.skip_existing:
-        _check_new((path for each in files for path in each.outputs()), "--output", config)
+        _check_new(written, "--output", config)
     for folder in {mask.parent for mask in masks}:
         check_writable(folder, "--output")
-    for flag, name in (("--rle", config.rle), ("--polygons", config.polygons)):
-        if name is not None:
-            path = Path(name)
-            if path.is_dir():
-                raise UserError(f"{flag} {name}: is a folder; give a file")
-            _check_new([path], flag, config)
-            check_writable(path.parent, flag)
-            remove_stale([path])
-            remove_stale_shards(path)
-    remove_stale(path for each in files for path in each.outputs())
+    for flag, path in lists:
+        if os.path.isdir(path):
+            raise UserError(f"{flag} {path}: is a folder; give a file")
+        _check_new([path], flag, config)
+        check_writable(path.parent, flag)
+    for _, path in lists:
+        remove_stale_shards(path)
+    remove_stale([*written, *(path for _, path in lists)])
     return files
 
 
 def is_done(files: ImageFiles) -> bool:
     """Return whether all files of an image exist."""
-    return all(path.exists() for path in files.outputs())
+    return all(os.path.exists(path) for path in files.outputs())  # a name may be too long
+
+
+def check_length(files: ImageFiles) -> UserError | None:
+    """Return an error if a file of an image, or its temporary file, has too long a name."""
+    for path in files.outputs():
+        if len(os.fsencode(path.name)) > _LONGEST_NAME:
+            return UserError(f"{files.image}: the name of {path} is too long; rename the image")
+    return None
 
 
 def _name_masks(images: Sequence[Path], config: PredictConfig) -> list[Path]:
     output = Path(config.output) if config.output else None
-    if output is not None and len(images) == 1 and output.suffix and not output.is_dir():
+    if output is not None and len(images) == 1 and output.suffix and not os.path.isdir(output):
         if output.suffix.lower() not in _MASK_SUFFIXES:
             raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
         return [output]
@@ -83,22 +99,18 @@ def _name_masks(images: Sequence[Path], config: PredictConfig) -> list[Path]:
 
 def _check_new(paths: Iterable[Path], flag: str, config: PredictConfig) -> None:
     for path in paths:
-        if not config.overwrite and path.exists():
+        if not config.overwrite and os.path.exists(path):
             raise UserError(f"{path}: already exists; use --overwrite, or another {flag}")
 
 
-def _check_distinct(images: Sequence[Path], masks: Sequence[Path]) -> None:
-    """Check that no two images have the same mask, and that no mask is an image."""
-    owners: dict[Path, Path] = {}
-    for image, mask in zip(images, masks, strict=True):
-        if mask in owners:
-            raise UserError(
-                f"{owners[mask]} and {image} would both write {mask}; predict them separately and "
-                "use --output"
-            )
-        owners[mask] = image
-    existing = {mask.resolve() for mask in masks if mask.exists()}
-    if existing:  # images are resolved only then
-        for image in images:
-            if image.resolve() in existing:
-                raise UserError(f"--output {image}: is one of the images; name another file")
+def _check_distinct(files: Iterable[ImageFiles], lists: Sequence[tuple[str, Path]]) -> None:
+    """Check that no two outputs are one file."""
+    owners: dict[tuple[object, ...], str] = {}
+    of_images = ((str(each.image), path) for each in files for path in each.outputs())
+    for owner, path in (*of_images, *lists):
+        other = owners.get(key := identify(path))
+        owners[key] = owner
+        if other is not None:
+            is_list = owner.startswith("--")
+            advice = "name another file" if is_list else "predict them separately and use --output"
+            raise UserError(f"{other} and {owner} would both write {path}; {advice}")

@@ -21,14 +21,14 @@ def rle_file(path: Path, order: str, num_classes: int) -> ListFile:
             f"--rle: its format has two classes, this network has {num_classes}; use --polygons, "
             "or the masks themselves"
         )
-    return ListFile(path, partial(format_row, order=order), header=b"img,rle_mask")
+    return ListFile(path, partial(format_image, order=order), header=b"img,rle_mask")
 
 
-def format_row(name: str, ids: Ids, order: str) -> str:
+def format_image(name: str, ids: Ids, order: str) -> str:
     """Return an image's row of the CSV file."""
-    row = io.StringIO()
-    csv.writer(row, lineterminator="").writerow((name, encode_rle(ids, order)))
-    return row.getvalue()
+    row = io.StringIO(newline="")
+    csv.writer(row).writerow((name, encode_rle(ids, order)))  # quotes \r and \n
+    return row.getvalue().removesuffix("\r\n")
 
 
 def encode_rle(ids: Ids, order: str) -> str:

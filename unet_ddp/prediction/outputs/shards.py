@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
 from unet_ddp.prediction.prediction import Ids
+
+_ADVICE = "make room, or name another file"
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class ListFile:
     def merge(self, size: int) -> None:
         """Write the file from the shards of all `size` processes."""
         with (
-            write_errors(self.path),
+            write_errors(self.path, _ADVICE),
             replacing(self.path) as temporary,
             temporary.open("wb") as file,
         ):
@@ -51,7 +54,7 @@ class ShardFile:
         self._path = _shard_path(list_file.path, rank)
         self._lock = Lock()
         register_temporary(self._path)
-        with write_errors(list_file.path):
+        with write_errors(list_file.path, _ADVICE):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.unlink(missing_ok=True)
             self._file = self._path.open("xb")  # new: no link that somebody planted is followed
@@ -59,14 +62,16 @@ class ShardFile:
     def add(self, index: int, name: str, ids: Ids) -> None:
         """Add the line of the image at `index`, from any thread."""
         line = self.list_file.format(name, ids).encode("utf-8", "surrogateescape")
-        assert b"\n" not in line
-        with self._lock:
-            self._file.write(b"%d\t%s\n" % (index, line))
+        with self._lock, write_errors(self.list_file.path, _ADVICE):
+            self._file.write(
+                b"%d %d\n%s" % (index, len(line), line)
+            )  # names may contain line breaks
             self._file.flush()  # another process will read it
 
     def close(self) -> None:
         """Remove the file."""
-        self._file.close()
+        with suppress(OSError):  # the disk is full, which `add` has said
+            self._file.close()
         remove_temporary(self._path)
 
 
@@ -74,15 +79,15 @@ def read_shards(path: Path, size: int) -> Iterator[bytes]:
     """Yield the lines of all `size` processes' shards, ordered by image."""
     with ExitStack() as stack:
         files = [stack.enter_context(_shard_path(path, rank).open("rb")) for rank in range(size)]
-        lines: list[tuple[int, int, int]] = []  # index of the image, rank, offset
+        lines: list[tuple[int, int, int, int]] = []  # index of the image, rank, offset, length
         for rank, file in enumerate(files):
-            offset = 0
-            for line in file:
-                lines.append((int(line[: line.index(b"\t")]), rank, offset))
-                offset += len(line)
-        for _, rank, offset in sorted(lines):
+            while header := file.readline():
+                index, length = map(int, header.split())
+                lines.append((index, rank, file.tell(), length))
+                file.seek(length, os.SEEK_CUR)
+        for _, rank, offset, length in sorted(lines):
             files[rank].seek(offset)
-            yield files[rank].readline().partition(b"\t")[2].rstrip(b"\n")
+            yield files[rank].read(length)
 
 
 def remove_stale_shards(path: Path) -> None:
