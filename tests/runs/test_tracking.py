@@ -22,7 +22,7 @@ from unet_ddp.errors import RunError, UserError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
 from unet_ddp.runs.tracking import Tracker, console
-from unet_ddp.runs.writers import CsvWriter, TensorBoardWriter, score_columns
+from unet_ddp.runs.writers import CsvWriter, TensorBoardWriter, open_writers, score_columns
 from unet_ddp.training.step import StepReport
 
 NAN = math.nan
@@ -334,6 +334,18 @@ def test_class_names_that_are_no_text_become_escapes(tmp_path: Path) -> None:
     (tmp_path / "r\udcff").mkdir()
     CsvWriter(tmp_path / "r\udcff" / "metrics.csv").write(row, 1)
     assert r",iou_\udcff,iou_a\x1bb" in (tmp_path / "r\udcff" / "metrics.csv").read_text()
+
+
+def test_a_folder_whose_name_tensorboard_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config: Any = SimpleNamespace(folder=tmp_path / "r\udcff", run=SimpleNamespace(wandb=False))
+    state: Any = SimpleNamespace(done=0)
+    (writer,) = open_writers(config, state, None)  # type: ignore[arg-type]
+    assert isinstance(writer, CsvWriter)
+    out = capsys.readouterr().out
+    assert out.startswith("warning: ") and r"r\udcff: TensorBoard can't" in out
+    assert out.count("\n") == 1
 
 
 def test_tensorboard_has_the_floats(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from unet_ddp.data.cells import unescape_cell
 from unet_ddp.data.formats.header import SUFFIXES
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
@@ -195,6 +196,6 @@ def _listed_pair(folder: Path, row: dict[str, str | None]) -> Pair:
         if not os.path.isfile(path):  # pathlib's raises for names that none can have
             reason = "is not a file" if os.path.exists(path) else "not found"
             raise UserError(f"{path}: {reason}")
-    group = row.get("group") or None  # unstripped: split.csv quotes it, blanks included
+    group = unescape_cell(row.get("group") or "") or None  # unstripped: its blanks count
     name = str(Path(image).with_suffix(""))
     return Pair(name, folder / image, folder / mask, group, _SIDES[side])

@@ -13,6 +13,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from unet_ddp.data.cells import escape_cell
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing
@@ -192,5 +193,6 @@ def write_split(split: Split, groups: Mapping[str, str], path: Path) -> None:
         writer.writerow(("image", "mask", "group", "split"))
         for side, pairs in (("training", split.training), ("validation", split.validation)):
             writer.writerows(
-                (p.image.absolute(), p.mask.absolute(), groups.get(p.name, ""), side) for p in pairs
+                (p.image.absolute(), p.mask.absolute(), escape_cell(groups.get(p.name, "")), side)
+                for p in pairs
             )

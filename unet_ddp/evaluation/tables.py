@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from unet_ddp.data.cells import format_row
 from unet_ddp.evaluation.results import COLUMNS, ClassScores, Evaluation
 from unet_ddp.metrics.scores import ratio
 
@@ -90,12 +89,12 @@ def _per_image_rows(evaluation: Evaluation) -> Iterable[Row]:
 
 
 def _csv(heading: Sequence[str], rows: Iterable[Row]) -> str:
-    """Return a table as CSV, numbers to the last digit, nan as an empty cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for row in (heading, *rows):
-        writer.writerow(["" if isinstance(c, float) and math.isnan(c) else c for c in row])
-    return text.getvalue()
+    """Return a table as CSV, numbers to the last digit, nan as an empty cell, no formulas."""
+    lines = (
+        format_row("" if isinstance(c, float) and math.isnan(c) else c for c in row)
+        for row in (heading, *rows)
+    )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _json(entries: Mapping[str, Any]) -> str:

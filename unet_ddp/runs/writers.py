@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any, Protocol
 
+from tqdm import tqdm
+
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError, one_line
@@ -30,7 +32,11 @@ class Writer(Protocol):
 def open_writers(config: TrainConfig, state: TrainState, loaders: Loaders) -> list[Writer]:
     """Return the writers of a run; they continue after the steps that it has done."""
     writers: list[Writer] = [CsvWriter(config.folder / "metrics.csv", after=state.done)]
-    writers.append(TensorBoardWriter(config.folder, after=state.done))
+    try:
+        writers.append(TensorBoardWriter(config.folder, after=state.done))
+    except UnicodeEncodeError:
+        reason = "TensorBoard can't write to a folder of this name; metrics.csv has the figures"
+        tqdm.write(f"warning: {one_line(config.folder)}: {reason}")
     if config.run.wandb:
         from unet_ddp.runs.wandb_writer import WandbWriter
 

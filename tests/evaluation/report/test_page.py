@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 import shutil
 import subprocess
@@ -112,6 +114,26 @@ def test_empty_parts_are_left_out() -> None:
     assert curves.texts_of("h3") == ["Loss", "Learning rate at the epoch's end"]
 
 
+def test_the_policy_admits_the_page_s_own_script_and_style_alone(page: Parsed) -> None:
+    (policy,) = [
+        str(attrs["content"])
+        for attrs in page.all("meta")
+        if attrs.get("http-equiv") == "Content-Security-Policy"
+    ]
+    allowed = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    assert (allowed["default-src"], allowed["img-src"]) == ("'none'", "data:")
+    assert allowed["base-uri"] == allowed["form-action"] == "'none'"
+    assert "unsafe-inline" not in allowed["script-src"] + allowed["style-src"]
+    for tag in ("script", "style"):
+        (text,) = re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", page.source, re.DOTALL)  # no chart's
+        assert allowed[f"{tag}-src"] == f"'{integrity(text)}'"
+    assert page.source.index("Content-Security-Policy") < page.source.index("<style")
+
+
+def integrity(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
 def test_it_needs_no_other_file(page: Parsed) -> None:
     for _, attrs in page.tags:
         for name in ("src", "href", "xlink:href"):
@@ -196,7 +218,10 @@ def test_the_keyboard_in_a_browser(tmp_path: Path) -> None:
     event = "new KeyboardEvent('keydown', {key: 'KEY', bubbles: true})"
     script = "".join(f"document.body.dispatchEvent({event.replace('KEY', k)});" for k in keys)
     file = tmp_path / "page.html"
-    file.write_text(source.replace("</body>", f"<script>{script}</script></body>"))
+    foreign = "document.body.dataset.foreign = 1"  # a script that the policy does not name
+    source = source.replace("script-src ", f"script-src '{integrity(script)}' ")
+    scripts = f"<script>{script}</script><script>{foreign}</script></body>"
+    file.write_text(source.replace("</body>", scripts))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000",
              "--no-first-run", "--disable-background-networking", "--disable-component-update",
              "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]  # fmt: skip
@@ -204,4 +229,4 @@ def test_the_keyboard_in_a_browser(tmp_path: Path) -> None:
     dom = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
     assert '<output id="position">2 of 3</output>' in dom
     assert re.findall(r'<li class="card current" id="([^"]*)"', dom) == ["image-2"]
-    assert re.search(r'<body class="bare"', dom)
+    assert re.search(r'<body class="bare">', dom)

@@ -178,6 +178,7 @@ def _to_svg(figure: Figure, lines: Sequence[Line]) -> str:
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r' xmlns\S*"', "", svg)  # HTML knows them
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)  # style.css has it
     svg = re.sub(r' id="\S+_\d+"', "", svg)  # figure_1 and the like, the same in every chart
     svg = re.sub(r"font-family: [^;]*; ", "", svg)
     for colour, variable in _COLOURS.items():

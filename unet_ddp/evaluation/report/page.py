@@ -6,8 +6,10 @@ Its layout is page.html.jinja, its looks style.css and viewer.js, its charts cha
 from __future__ import annotations
 
 import logging
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +43,23 @@ def render(page: Page) -> str:
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # or it reports on its font cache
     from unet_ddp.evaluation.report.charts import history_charts, probability_charts
 
+    folder = Path(__file__).parent
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(folder),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["show"] = show
+    environment.filters |= {
+        "show": show,
+        "sha256": lambda text: b64encode(sha256(text.encode()).digest()).decode(),
+    }
     evaluation = page.evaluation
     return environment.get_template("page.html.jinja").render(
         page=page,
+        style=(folder / "style.css").read_text(encoding="utf-8"),
+        script=(folder / "viewer.js").read_text(encoding="utf-8"),
         evaluation=evaluation,
         legend=legend(evaluation.labels) if evaluation else [],
         columns=list(COLUMNS),

@@ -69,8 +69,9 @@ def name_outputs(
         _check_new([path], flag, config)
         check_writable(path.parent, flag)
     for _, path in lists:
+        remove_stale([path])
         remove_stale_shards(path)
-    remove_stale([*written, *(path for _, path in lists)])
+    remove_stale(written)
     return files
 
 
@@ -111,6 +112,7 @@ def _check_distinct(files: Iterable[ImageFiles], lists: Sequence[tuple[str, Path
         other = owners.get(key := identify(path))
         owners[key] = owner
         if other is not None:
-            is_list = owner.startswith("--")
-            advice = "name another file" if is_list else "predict them separately and use --output"
+            advice = "predict them separately and use --output"
+            if owner.startswith("--"):
+                advice = "name another file"
             raise UserError(f"{other} and {owner} would both write {path}; {advice}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from unet_ddp.data.cells import format_row
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs.shards import ListFile
 from unet_ddp.prediction.prediction import Ids
@@ -26,9 +25,7 @@ def rle_file(path: Path, order: str, num_classes: int) -> ListFile:
 
 def format_image(name: str, ids: Ids, order: str) -> str:
     """Return an image's row of the CSV file."""
-    row = io.StringIO(newline="")
-    csv.writer(row).writerow((name, encode_rle(ids, order)))  # quotes \r and \n
-    return row.getvalue().removesuffix("\r\n")
+    return format_row((name, encode_rle(ids, order)))
 
 
 def encode_rle(ids: Ids, order: str) -> str:
