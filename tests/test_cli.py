@@ -346,27 +346,51 @@ def test_recipe_values_of_another_type(recipe: Any, line: str) -> None:
         ("config: other.yaml", "unknown key 'config'"),
         ("given: [epochs]", "unknown key 'given'"),
         ("3: 3", "unknown key 3"),
-        ("- a\n- b", "a recipe has lines of 'name: value'"),
-        ("", "a recipe has lines of 'name: value'"),
+        ("- a\n- b", "settings are lines of 'name: value'"),
+        ("", "settings are lines of 'name: value'"),
         ("a: [", "not a YAML file"),
         ("!!python/object/apply:os.getcwd []", "not a YAML file"),
+        ("a: &a [1]\nb: *a", "not a YAML file of plain values and lists"),
+        ("epochs: {a: 1}", "epochs: a dict of 1 can't be"),
+        ("epochs: " + "[" * 3000 + "]" * 3000, "not a YAML file of plain values and lists"),
+        ("{" * 3000, "not a YAML file of plain values and lists"),
+        ("epochs: " + "9" * 5000, "not a YAML file"),
+        ("epochs: 2026-13-45", "not a YAML file"),
+        ("class_names: [" + "aaaaaaaa, " * 20000 + "]", "more than 100 kB"),
+        ("epochs: \0", "not a YAML file"),
+        ("x" * 1000 + ": 3", "unknown key 'xxx"),
+        ("epochs: " + "x" * 5000, "epochs: 'xxx"),
+        ("learning_rate: " + "9" * 400, "learning_rate: a number of about 400 digits"),
     ],
 )
 def test_files_that_are_no_recipe(recipe: Any, line: str, said: str) -> None:
     path = recipe(line)
     with pytest.raises(UserError, match=re.escape(f"{path}: {said}")) as caught:
         read_recipe(path)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
 def test_a_recipe_that_is_missing_or_no_text(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"missing\.yaml: No such file or directory; --config takes a YAML file$"
+        UserError, match=r"missing\.yaml: No such file or directory; use a YAML file of settings$"
     ):
         read_recipe(tmp_path / "missing.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match=r"bytes\.yaml: not a YAML file"):
         read_recipe(tmp_path / "bytes.yaml")
+
+
+def test_numbers_that_nothing_can_count_to_are_refused(recipe: Any) -> None:
+    for text in ("1" + "0" * 23, "1e23", "1.0e+23"):
+        line = refusal("--config", str(recipe(f"seed: {text}")))
+        assert "seed" in line and len(line) < 300
+    assert "--seed a number of about 23 digits: must be" in refusal("--seed", "1" + "0" * 23)
+    assert "--epochs a number of about 400 digits: must be" in refusal("--epochs", "1" + "0" * 400)
+    assert "--timeout inf: must be" in refusal("--timeout", "inf")
+    assert "--ignore-index a number of about 30 digits: must" in refusal(
+        "--ignore-index", "1" + "0" * 30
+    )
+    assert "seed" in refusal("--seed", "9" * 5000)
 
 
 def test_recipe_values_have_the_same_limits(recipe: Any) -> None:

@@ -19,14 +19,15 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 
 import tyro
 
-from unet_ddp.config import MASK_VALUE, SAVED_NAMES, TrainConfig
-from unet_ddp.errors import Limit, UserError
+from unet_ddp.config import MASK_VALUE, SAVED_NAMES, TrainConfig, read_settings
+from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.files import write_text
 
 Config = TypeVar("Config")
 Training = TypeVar("Training", bound=TrainConfig)
 
 _annotations = cache(partial(get_type_hints, include_extras=True))
+_COUNTABLE = Limit(-(2**53), 2**53)  # whole numbers
 _NEED_EACH_OTHER = (("images", "masks"), ("val_images", "val_masks"), ("folds", "fold"))
 _EXCLUDE_EACH_OTHER = (
     ("list", "images"), ("list", "val_images"), ("list", "folds"), ("folds", "val_images"),
@@ -155,23 +156,13 @@ def read_recipe(path: Path) -> dict[str, Any]:
     Raises:
         UserError: no YAML file, an unknown key, or a value that its setting can't have.
     """
-    import yaml
-
-    try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}; --config takes a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
-    if not isinstance(recipe, dict):
-        raise UserError(f"{path}: a recipe has lines of 'name: value', named as the flags are")
     names, values = _all_names(TrainConfig()), {}
-    for key, value in recipe.items():
+    for key, value in read_settings(path).items():
         name = names.get(str(key).replace("-", "_").lstrip("_"), "config")
         if name == "config":
-            near = difflib.get_close_matches(str(key), names, n=1)
+            near = difflib.get_close_matches(str(key)[:80], names, n=1)
             hint = f"did you mean {near[0]}?" if near else "see train.py --help"
-            raise UserError(f"{path}: unknown key {key!r}; {hint}")
+            raise UserError(f"{path}: unknown key {shorten(key)}; {hint}")
         if value is not None:
             values[name] = value
     return _typed_values(values, str(path))
@@ -182,9 +173,10 @@ def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     for name, value in values.items():
         try:
             typed[name] = _typed(value, settings[name].type)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise UserError(
-                f"{source}: {name}: {value!r} can't be a value of {_as_flag(name)}; see train.py --help"
+                f"{source}: {name}: {shorten(value)} can't be a value of {_as_flag(name)}; see "
+                "train.py --help"
             ) from None
     return typed
 
@@ -250,9 +242,12 @@ def check_limits(config: object) -> None:
     for name, setting in _settings(config).items():
         values = setting.value if isinstance(setting.value, tuple) else (setting.value,)
         numbers = [value for value in values if isinstance(value, (int, float))]
-        for limit in get_args(setting.type):
-            if isinstance(limit, Limit) and not all(number in limit for number in numbers):
-                shown = " ".join(map(str, values))
+        limits = [limit for limit in get_args(setting.type) if isinstance(limit, Limit)]
+        if any(isinstance(number, int) for number in numbers):
+            limits.append(_COUNTABLE)
+        for limit in limits:
+            if not all(number in limit for number in numbers):
+                shown = " ".join(map(shorten, values))
                 raise UserError(f"{_as_flag(name)} {shown}: must be {limit}")
 
 

@@ -13,13 +13,50 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from unet_ddp.errors import Limit
+from unet_ddp.errors import Limit, UserError
+from unet_ddp.files import refuse_special
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
 
 _NO_DEFAULT = ("None", "()", "")  # said in the field's own line
 
+_LARGEST_FILE = 100_000  # bytes of settings
+
 Plain = bool | int | float | str | list[Any] | None
+
+
+def read_settings(path: Path) -> dict[str, Plain]:
+    """Return the settings in a YAML file: plain values, or lists of them, by their names.
+
+    Raises:
+        UserError: it is no such file.
+    """
+    import yaml
+
+    depth = 0
+    try:
+        refuse_special(path)
+        if path.stat().st_size > _LARGEST_FILE:
+            raise UserError(
+                f"{path}: more than {_LARGEST_FILE // 1000} kB; no settings are that long"
+            )
+        text = path.read_text(encoding="utf-8")
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > 4 or isinstance(event, yaml.AliasEvent):  # aliases repeat without bound
+                raise UserError(f"{path}: not a YAML file of plain values and lists")
+        settings = yaml.safe_load(text)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}; use a YAML file of settings") from None
+    except UserError:
+        raise
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or what no number is
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path}: not a YAML file: {reason}") from None
+    if not isinstance(settings, dict):
+        raise UserError(f"{path}: settings are lines of 'name: value', named as the flags are")
+    return settings
 
 
 def flag(metavar: str, *aliases: str, name: str | None = None) -> Any:
@@ -204,7 +241,7 @@ class LaunchConfig:
     """Decode and scale each pair once, and keep it in the user's cache folder (XDG_CACHE_HOME) for this and later runs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
-    timeout: Annotated[float, flag("SECONDS"), Limit(above=0)] = 600.0
+    timeout: Annotated[float, flag("SECONDS"), Limit(above=0, at_most=1e6)] = 600.0
     """How long a process waits for the others before it gives up."""
     max_bad_steps: Annotated[int, flag("N"), Limit(at_least=1)] = 20
     """Stop after N steps in a row with a non-finite loss or gradient; single ones are skipped."""

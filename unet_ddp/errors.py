@@ -100,7 +100,7 @@ def shorten(value: object) -> str:
     if isinstance(value, str):
         return repr(value) if len(value) < _SHOWN else f"{value[:_SHOWN]!r}…"
     if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
-        return f"a number of {round(value.bit_length() * 0.30103) + 1} digits"
+        return f"a number of about {round(value.bit_length() * 0.30103)} digits"
     if value is None or isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, (list, tuple)) and len(value) < 8:

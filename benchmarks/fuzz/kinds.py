@@ -253,7 +253,10 @@ def build_cache(samples: Samples, folder: Path, dice: Dice) -> Case:
             return mutate_bytes(valid, dice)
         if dice.random() < 0.3:
             return mutate_text(valid.decode(), dice)
-        return json.dumps(mutate_values(json.loads(valid), dice, odd_plain)).encode()
+        digest, text = valid.split(b"\n", 1)
+        return (
+            digest + b"\n" + json.dumps(mutate_values(json.loads(text), dice, odd_plain)).encode()
+        )
 
     _write(path, mutated, dice)
     if path in scans and dice.random() < 0.6:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import io
 import json
 import os
@@ -110,12 +111,13 @@ def _remove_chance(samples: Samples) -> None:
     row = ",".join("1.5" if name in measured else cell for name, cell in cells)
     path.write_text(f"{names}\n{row}\n")
     for path in samples.cache.rglob("scan-*.json"):
-        scan = json.loads(path.read_text())
+        scan = json.loads(path.read_text().split("\n", 1)[1])
         if scan["headers"][0][2] != 3:  # the masks' came first
             scan["headers"].reverse()
             scan["entries"] = {key: [1 - n, *rest] for key, (n, *rest) in scan["entries"].items()}
         scan["entries"] = dict(sorted(scan["entries"].items()))
-        path.write_text(json.dumps(scan))
+        text = json.dumps(scan)
+        path.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
 
 
 def _for_images(content: dict[str, Any], kind: str) -> dict[str, Any]:

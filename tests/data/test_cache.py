@@ -59,7 +59,7 @@ def arrays(image_format: ImageFormat = COLOUR, value: int = 0) -> Arrays:
     """A sample of 5x7 pixels."""
     shape = (5, 7, image_format.channels)
     image = np.arange(np.prod(shape)).reshape(shape).astype(image_format.dtype) + value
-    return image, np.arange(35, dtype=np.uint8).reshape(5, 7)
+    return image, np.arange(35, dtype=np.uint8).reshape(5, 7) % 2
 
 
 def never() -> Arrays:
@@ -160,6 +160,20 @@ def test_a_file_that_is_not_whole_is_decoded_and_written_again(pair: Pair, damag
     whole = path.read_bytes()
     assert len(whole) == 64 + 5 * 7 * 4
     path.write_bytes(damage(whole))  # type: ignore[operator]
+    assert is_same(cache.load(pair.image, pair.mask, arrays), arrays())
+    assert path.read_bytes() == whole
+
+
+def test_class_ids_that_no_mask_has_are_read_again(pair: Pair) -> None:
+    cache = make()
+    cache.load(pair.image, pair.mask, arrays)
+    path = cache.path(pair.image, pair.mask)
+    whole = path.read_bytes()
+    for ids, is_sound in ((b"\1\0\377", True), (b"\1\2\0", False), (b"\0\0\376", False)):
+        path.write_bytes(whole[:-3] + ids)
+        assert is_same(cache.load(pair.image, pair.mask, arrays), arrays()) is not is_sound
+    path.unlink()
+    os.mkfifo(path)
     assert is_same(cache.load(pair.image, pair.mask, arrays), arrays())
     assert path.read_bytes() == whole
 

@@ -60,6 +60,13 @@ def test_classes_from_values(
     ("values", "rgb", "how", "said"),
     [
         ([0], False, {}, "all masks contain only the value 0: there is nothing to segment"),
+        (
+            [-1, 0, 1],
+            False,
+            {},
+            "mask value -1, e.g. in m-1.png: classes are values from 0 to 65535",
+        ),
+        ([0, 70000], False, {"classes": 2}, "mask value 70000, e.g. in m70000.png: classes are"),
         ([0, 9], False, {"ignore": 9}, "only the value 0, 9: there is nothing to segment"),
         ([0, 255], False, {"classes": 3}, "--classes 3: the masks contain 2 values (0, 255)"),
         ([0, 1, 2, 300], False, {"classes": 3}, "--classes 3"),
@@ -282,6 +289,12 @@ def test_lines_of_a_palette_file(
         (("sky,0", "car,#000001"), "values and colours mixed"),
         (("sky,0",), "fewer than two classes"),
         ((), "fewer than two classes"),
+        (("sky,0", "car,²"), "line 2 is 'car,²'"),
+        (("sky,0", "car,0,²,1"), "line 2 is 'car,0,²,1'"),
+        (("sky,0", "car," + "9" * 5000), "line 2 is 'car,9999"),
+        (("sky,0", "car,70000"), "70000"),
+        (("sky,0", "x" * 10**5), "line 2 is 'xxx"),
+        (("sky,0", "x" * 200_000 + ",1"), "not a CSV file"),
     ],
 )
 def test_a_bad_palette_file_is_named(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
@@ -289,6 +302,7 @@ def test_a_bad_palette_file_is_named(tmp_path: Path, lines: tuple[str, ...], sai
     with pytest.raises(UserError) as caught:
         read_palette(Path(path))
     assert str(caught.value).startswith(f"--palette {path}: ") and said in str(caught.value)
+    assert len(str(caught.value)) < 400
 
 
 def test_a_palette_file_that_can_not_be_read(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.network.unet import UNet
 from unet_ddp.prediction import backends
 from unet_ddp.prediction.backends import (
+    METADATA,
     OnnxBackend,
     TorchBackend,
     build_model,
@@ -107,12 +110,122 @@ def test_a_missing_extra_is_named_with_the_command_to_type() -> None:
         import_extra("no_such_package", Path("a.onnx"))
 
 
+# -- exported files -------------------------------------------------------------------------------
+
+
+FACTS = {
+    "labels": Labels((0, 255)).to_dict(),
+    "preprocessing": PIXELS.to_dict(),
+    "threshold": None,
+    "stride": 16,
+    "bytes_per_pixel": 96,
+    "classes": ["0", "255"],
+    "colours": [[0, 0, 0], [255, 255, 255]],
+}
+
+
+class Session:
+    """An onnxruntime.InferenceSession of one file."""
+
+    def __init__(self, metadata: str, **changed: Any) -> None:
+        self.metadata = metadata
+        self.ends = {
+            "pixels": ["N", "H", "W", 3], "logits": ["N", 2, "H", "W"], "type": "tensor(uint8)",
+            "found": np.zeros((1, 2, 32, 32), np.float32), **changed,
+        }  # fmt: skip
+
+    def get_modelmeta(self) -> Any:
+        return SimpleNamespace(custom_metadata_map={METADATA: self.metadata})
+
+    def get_inputs(self) -> Any:
+        shape = self.ends["pixels"]
+        return [SimpleNamespace(name="pixels", type=self.ends["type"], shape=shape)][: shape != 0]
+
+    def get_outputs(self) -> Any:
+        shape = self.ends["logits"]
+        return [SimpleNamespace(name="logits", type="tensor(float)", shape=shape)][: shape != 0]
+
+    def run(self, *_: Any) -> list[Any]:
+        if isinstance(self.ends["found"], Exception):
+            raise self.ends["found"]
+        return [self.ends["found"]]
+
+
+def open_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, session: Session) -> Any:
+    runtime = SimpleNamespace(
+        SessionOptions=SimpleNamespace,
+        InferenceSession=lambda *_, **__: session,
+        get_available_providers=list,
+    )
+    monkeypatch.setattr(backends, "import_extra", lambda *_: runtime)
+    path = tmp_path / "a.onnx"
+    path.touch()
+    return open_model(path, CPU)
+
+
+EXPORTS: list[tuple[str, Any, str]] = [
+    ("labels", [], "labels: "), ("labels", {"values": [0, 70000]}, "labels: values: "),
+    ("labels", {"values": [0, 1, 2]}, "logits"), ("preprocessing", 5, "preprocessing: "),
+    ("preprocessing", {**PIXELS.to_dict(), "scale": -1}, "preprocessing: scale: -1"),
+    ("preprocessing", {**PIXELS.to_dict(), "dtype": "uint16"}, "pixels"),
+    ("preprocessing", Preprocessing.for_images(1, scale=1.0).to_dict(), "pixels"),
+    ("threshold", "0.5", "threshold: "), ("threshold", float("nan"), "threshold: "),
+    ("threshold", [], "threshold: "), ("stride", 0, "stride: 0"), ("stride", 33, "stride: 33"),
+    ("stride", 2**20, "stride: "), ("stride", None, "stride: None"),
+    ("bytes_per_pixel", -1, "bytes_per_pixel: "), ("bytes_per_pixel", 1e9, "bytes_per_pixel: "),
+    ("bytes_per_pixel", 10**30, "bytes_per_pixel: "), ("classes", ["a"] * 10**5, "classes: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "message"), EXPORTS)
+def test_an_export_s_facts_are_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: Any, message: str
+) -> None:
+    session = Session(json.dumps({**FACTS, name: value}))
+    with pytest.raises(UserError, match=rf"^{tmp_path / 'a.onnx'}: {message}"):
+        open_session(monkeypatch, tmp_path, session)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"stride": ' + "9" * 5000 + "}", "[" * 9999])
+def test_an_export_s_metadata_must_be_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
+    with pytest.raises(UserError, match=r"a\.onnx: "):
+        open_session(monkeypatch, tmp_path, Session(text))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"pixels": 0}, {"logits": 0}, {"pixels": ["N", 3, "H", "W"]}, {"pixels": ["N", "H", 3]},
+        {"logits": ["N", 3, "H", "W"]}, {"logits": [2]}, {"type": "tensor(float)"},
+    ],
+)  # fmt: skip
+def test_an_export_takes_and_gives_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    assert open_session(monkeypatch, tmp_path, Session(json.dumps(FACTS))).backend.stride == 16
+    with pytest.raises(UserError, match=r"a\.onnx: (pixels|logits): "):
+        open_session(monkeypatch, tmp_path, Session(json.dumps(FACTS), **changed))
+
+
+@pytest.mark.parametrize("found", [RuntimeError("Add node"), np.zeros((1, 2, 9, 9), np.float32)])
+def test_an_export_that_can_t_be_run_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: Any
+) -> None:
+    session = Session(json.dumps(FACTS), found=found)
+    backend = open_session(monkeypatch, tmp_path, session).backend
+    with pytest.raises(UserError, match=r"a\.onnx: can't be run on 32x32 pixels"):
+        backend(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
+
+
 def test_networks_on_the_device_and_on_the_host_are_an_ensemble() -> None:
     """A checkpoint on a GPU and an ONNX file; torch's device without values stands for the GPU."""
     device = torch.device("meta")
     onnx = object.__new__(OnnxBackend)
     logits = np.zeros((1, 2, 40, 56), np.float32)
     onnx.session, onnx.device = SimpleNamespace(run=lambda *args: [logits]), device
+    onnx.facts = SimpleNamespace(labels=Labels((0, 255)))  # type: ignore[assignment]
     with torch.device("meta"):
         network = UNet(3, 2, width=2)
     networks = [TorchBackend(network, PIXELS, device), onnx]

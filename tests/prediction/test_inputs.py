@@ -58,6 +58,12 @@ def test_a_list_has_paths_from_here_or_from_its_folder(here: Path) -> None:
     assert names("p/list.txt", "p/a.png") == ["q/b.png", "p/c.png", "p/missing.png", "p/a.png"]
 
 
+def test_a_list_may_have_a_byte_order_mark_and_names_of_any_bytes(here: Path) -> None:
+    touch("p/a.png", "p/b\udcff.png")
+    Path("p/list.txt").write_bytes(b"\xef\xbb\xbfa.png\r\nb\xff.png\n" + b"x" * 5000 + b"\n")
+    assert names("p/list.txt") == ["p/a.png", "p/b\udcff.png", "p/" + "x" * 5000]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

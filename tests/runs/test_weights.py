@@ -150,6 +150,9 @@ def test_weights_that_fit_are_loaded(network: UNet) -> None:
     other = build_loaded(plain, network.state_dict(), Path("x.pt"))
     for name, value in network.state_dict().items():
         assert torch.equal(other.state_dict()[name], value), name
+    assert other(torch.zeros(1, 3, 32, 32)).shape == (1, 2, 32, 32)
+    weight = other.get_parameter("down1.maxpool_conv.1.double_conv.0.weight")
+    assert weight.is_contiguous(memory_format=torch.channels_last) and weight.requires_grad
 
 
 def write_ours(path: Path, network: UNet, **changed: Any) -> Path:
@@ -209,7 +212,7 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("architecture.num_classes", 3, "3"),
     ("architecture.width", -4, "1 or more"),
     ("architecture.width", 4.0, "a whole number"),
-    ("architecture.width", 10**500, "a number of 501 digits"),
+    ("architecture.width", 10**500, "a number of about 500 digits"),
     ("architecture.bilinear", "no", "true or false"),
     ("architecture.bilinear", None, "true or false"),
     ("architecture.depth", 5, "unknown"),

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.errors import one_line
 from unet_ddp.files import replacing
 
@@ -62,6 +62,7 @@ class SampleCache:
     ) -> None:
         self.folder = folder / "samples"
         self._format = image_format
+        self._num_classes = labels.num_classes
         versions = []
         for name in _DECODERS:  # another version may decode to other pixels
             with contextlib.suppress(metadata.PackageNotFoundError):
@@ -104,12 +105,12 @@ class SampleCache:
         return _HEADER.pack(_MAGIC, dtype, height, width, self._format.channels)
 
     def _read(self, path: Path) -> Arrays | None:
-        """Map a sample into memory; None if the file is missing, truncated or not ours.
+        """Map a sample into memory; None if the file is missing, corrupt or not ours.
 
         The mapping is private and writable: changing a pixel copies its page.
         """
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=_open_now) as file:
                 stored = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
                 if time.time() - os.fstat(file.fileno()).st_mtime > _DAY:
                     with contextlib.suppress(OSError):  # a folder of another user
@@ -123,6 +124,8 @@ class SampleCache:
         count = height * width
         image = np.frombuffer(stored, self._format.dtype, count * channels, _HEADER.size)
         ids = np.frombuffer(stored, np.uint8, count, _HEADER.size + image.nbytes)
+        if (ids[ids >= self._num_classes] != IGNORE_ID).any():
+            return None
         return image.reshape(height, width, channels), ids.reshape(height, width)
 
     def _write(self, path: Path, image: Pixels, ids: NDArray[np.uint8]) -> None:
@@ -142,3 +145,8 @@ class SampleCache:
                 reason = f"{self.folder}: {error.strerror or error}"
                 advice = "samples that it does not hold yet are decoded each time"
                 print(f"warning: --cache: {one_line(reason)}; {advice}", file=sys.stderr)
+
+
+def _open_now(name: str, flags: int) -> int:
+    """Open a file; one that is no file, such as a pipe, is not waited for."""
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from unet_ddp.config import DataConfig
 from unet_ddp.data.labels import IGNORE_ID, Colour, Labels, unpack_colour
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import refuse_special
 
 _MOST_GREYS = 64  # more grey values than this are no classes
@@ -78,7 +78,7 @@ def infer_labels(
             f"--ignore-index {masks.show([ignore])}: occurs in no mask; the values are "
             f"{masks.show(values)}"
         )
-    kept = [value for value in values if value != ignore]
+    kept = _within_a_mask([value for value in values if value != ignore], masks)
     if classes is None and len(kept) < 2:
         raise UserError(
             f"all masks contain only the value {masks.show(values)}: there is nothing to segment; "
@@ -105,6 +105,17 @@ def infer_labels(
             "or name one of them with --ignore-index"
         )
     return Labels(tuple(kept), masks.rgb, ignore, masks.palette)
+
+
+def _within_a_mask(values: list[int], masks: MaskValues) -> list[int]:
+    """Return `values`, or raise a UserError for one that no mask of a prediction could hold."""
+    outside = [value for value in values if not 0 <= value <= (0xFFFFFF if masks.rgb else 65535)]
+    if outside:
+        raise UserError(
+            f"mask value {outside[0]}, e.g. in {masks.examples[outside[0]]}: classes are values from 0 to "
+            "65535; fix the masks, name the value with --ignore-index, or use --binary"
+        )
+    return values
 
 
 def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:
@@ -183,14 +194,15 @@ def read_palette(path: Path) -> tuple[dict[str, int], bool]:
     try:
         refuse_special(path)
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        rows = [
+            (line, [cell.strip() for cell in row])
+            for line, row in enumerate(csv.reader(text.splitlines()), start=1)
+            if any(row)
+        ]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
+        reason = f"not a CSV file ({error})" if isinstance(error, csv.Error) else reason
         raise UserError(f"--palette {path}: {reason}; use a CSV file") from None
-    rows = [
-        (line, [cell.strip() for cell in row])
-        for line, row in enumerate(csv.reader(text.splitlines()), start=1)
-        if any(row)
-    ]
     if rows and not any(re.search(r"[\d#]", cell) for cell in rows[0][1][1:]):
         del rows[0]
     values: dict[str, int] = {}
@@ -199,7 +211,7 @@ def read_palette(path: Path) -> tuple[dict[str, int], bool]:
         value, is_colour = _parse_value(cells) if name else (None, False)
         if value is None:
             raise UserError(
-                f"--palette {path}: line {line} is {','.join([name, *cells])!r}; a line is "
+                f"--palette {path}: line {line} is {shorten(','.join([name, *cells]))}; a line is "
                 "name,value or name,#rrggbb or name,red,green,blue"
             )
         if name in values or value in values.values():
@@ -213,12 +225,13 @@ def read_palette(path: Path) -> tuple[dict[str, int], bool]:
 
 def _parse_value(cells: list[str]) -> tuple[int | None, bool]:
     """Return value, red,green,blue or #rrggbb as a number, None for others, and if it is a colour."""
-    if len(cells) == 3 and all(cell.isdigit() and int(cell) < 256 for cell in cells):
-        red, green, blue = map(int, cells)
+    numbers = [int(cell) for cell in cells if re.fullmatch("[0-9]{1,5}", cell)]
+    if len(cells) == len(numbers) == 3 and max(numbers) < 256:
+        red, green, blue = numbers
         return red << 16 | green << 8 | blue, True
     if len(cells) == 1 and re.fullmatch(r"#[0-9a-fA-F]{6}", cells[0]):
         return int(cells[0][1:], 16), True
-    return int(cells[0]) if len(cells) == 1 and cells[0].isdigit() else None, False
+    return numbers[0] if len(cells) == len(numbers) == 1 and numbers[0] < 65536 else None, False
 
 
 def _match_palette(path: Path, masks: MaskValues, config: DataConfig) -> Labels:

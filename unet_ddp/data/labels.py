@@ -38,11 +38,9 @@ class Labels:
     def __post_init__(self) -> None:
         """Refuse classes that no mask can have, or that can't be told from each other."""
         values, largest = self.values, 0xFFFFFF if self.rgb else 65535
-        if values and not 0 <= min(values) <= max(values) <= largest:
-            bad = next(value for value in values if not 0 <= value <= largest)
-            raise UserError(
-                f"values: {bad}; expected mask values from 0 or more to at most {largest}"
-            )
+        outside = [value for value in values if not 0 <= value <= largest]
+        if outside:
+            raise UserError(f"values: {outside[0]}; expected 0 or more and at most {largest}")
         distinct = {*values} - ({self.ignore} if self.threshold is None else set())
         if len(values) > IGNORE_ID or len(distinct) < len(values):
             raise UserError(

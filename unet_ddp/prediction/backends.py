@@ -5,20 +5,19 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.labels import Colour, Labels
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import UserError
+from unet_ddp.errors import Limit, UserError, from_plain, shorten
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.runs.weights import SavedModel, build_loaded, read_model, with_scale
@@ -73,6 +72,34 @@ def fold_batchnorm(network: nn.Module) -> nn.Module:
     return network.to(memory_format=torch.channels_last)
 
 
+@dataclass(frozen=True)
+class OnnxFacts:
+    """What an exported file says about its network."""
+
+    labels: Labels
+    preprocessing: Preprocessing
+    threshold: Annotated[float, Limit(above=0, below=1)] | None
+    stride: Annotated[int, tuple(2**k for k in range(11))]
+    bytes_per_pixel: Annotated[int, Limit(1, 2**20)]
+    classes: tuple[str, ...] = ()
+    colours: tuple[Colour, ...] = ()
+
+    def check_ends(self, inputs: Any, outputs: Any) -> None:
+        """Refuse a file whose input or output is not of these pixels and classes."""
+        pixels, classes = self.preprocessing, self.labels.num_classes
+        kind = f"tensor({pixels.dtype.replace('float32', 'float')})"
+        for ends, name, place, size, expected in (
+            (inputs, "pixels", 3, pixels.channels, kind),
+            (outputs, "logits", 1, classes, "tensor(float)"),
+        ):
+            found = [(end.type, list(end.shape)) for end in ends if end.name == name]
+            if not any(t == expected and len(s) == 4 and s[place] == size for t, s in found):
+                given = f"{found[0][0]} {shorten(found[0][1])}" if found else "missing"
+                raise UserError(
+                    f"{name}: {given}; expected {expected} of 4 dimensions, {size} at place {place + 1}"
+                )
+
+
 class OnnxBackend:
     """A network that `python -m unet_ddp export` wrote, run by onnxruntime."""
 
@@ -87,24 +114,40 @@ class OnnxBackend:
             self.session: Any = onnxruntime.InferenceSession(
                 str(path), options, providers=providers
             )
+            metadata = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
         except Exception as error:  # onnxruntime raises classes of its own, some of them private
             reason = " ".join(str(error).split())[:160]
             raise UserError(f"{path}: no ONNX file, or a corrupt one ({reason})") from None
-        metadata = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
         if metadata is None:
             raise UserError(
                 f"{path}: not exported by unet_ddp: its classes and scale are unknown; write it "
                 "with python -m unet_ddp export"
             )
-        self.metadata: Mapping[str, Any] = json.loads(metadata)
+        try:
+            self.facts = from_plain(OnnxFacts, json.loads(metadata))
+            self.facts.check_ends(self.session.get_inputs(), self.session.get_outputs())
+        except (ValueError, RecursionError) as error:  # UserError and what json raises
+            reason = str(error) if isinstance(error, UserError) else "its metadata is not JSON"
+            raise UserError(f"{path}: {reason}; export it again") from None
+        self.path = path
         self.device = device
-        self.stride = int(self.metadata["stride"])
-        self.bytes_per_pixel = int(self.metadata["bytes_per_pixel"])
+        self.stride = self.facts.stride
+        self.bytes_per_pixel = self.facts.bytes_per_pixel
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return logits, see `TorchBackend`."""
-        (logits,) = self.session.run(["logits"], {"pixels": np.ascontiguousarray(pixels.numpy())})
-        return torch.from_numpy(logits).to(self.device)
+        count, height, width, _ = pixels.shape
+        reason = ""
+        try:
+            feed = {"pixels": np.ascontiguousarray(pixels.numpy())}
+            (logits,) = self.session.run(["logits"], feed)
+        except Exception as error:  # see above
+            reason = " ".join(str(error).split())[:160]
+        else:
+            if logits.shape == (count, self.facts.labels.num_classes, height, width):
+                return torch.from_numpy(logits).to(self.device)
+            reason = f"its logits are {logits.shape}"
+        raise UserError(f"{self.path}: can't be run on {width}x{height} pixels ({reason})")
 
 
 @dataclass(frozen=True)
@@ -159,13 +202,12 @@ def _open_onnx(path: Path, device: torch.device, scale: float | None) -> LoadedM
     if not path.is_file():
         raise UserError(f"{path}: not found")
     backend = OnnxBackend(path, device)
-    preprocessing = Preprocessing.from_dict(backend.metadata["preprocessing"])
+    facts, preprocessing = backend.facts, backend.facts.preprocessing
     if scale is not None:
         raise UserError(
             f"--scale {scale:g}: this file has its scale, {preprocessing.scale:g}; leave the flag out"
         )
-    labels = Labels.from_dict(backend.metadata["labels"])
-    return LoadedModel(backend, labels, preprocessing, backend.metadata["threshold"], [])
+    return LoadedModel(backend, facts.labels, preprocessing, facts.threshold, [])
 
 
 def import_extra(name: str, path: Path) -> Any:

@@ -165,13 +165,14 @@ def build_loaded(
     """
     try:
         with torch.device("meta"):
-            blank = build_network(architecture)
+            blank = build_network(architecture, checkpointing=checkpointing)
     except UserError as error:
         if "meta tensors" not in str(error):
             raise UserError(f"{source}: {error}") from None
         blank = build_network(architecture)  # an encoder that can't be built there; none is large
     check_weights(blank.state_dict(), state, source)
-    network = build_network(architecture, checkpointing=checkpointing)
+    is_classic = architecture.encoder is None  # all its tensors are in the file
+    network = blank.to_empty(device="cpu") if is_classic else build_network(architecture)
     network.load_state_dict(state)
     return network
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,15 @@ def test_without_images_or_a_network_it_has_the_curves(folder: Path, pairs: list
     assert page.texts_of("h2") == ["Epochs"] and not page.texts_of("dd")
 
 
+def test_a_configuration_that_no_run_wrote_is_refused(folder: Path) -> None:
+    path = folder / "config.yaml"
+    laughs = "".join(f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]\n" for k in range(1, 9))
+    for text in (f"a0: &a0 x\n{laughs}", "[" * 3000, "a: " + "9" * 5000, "\0"):
+        path.write_text(text)
+        with pytest.raises(UserError, match=rf"^{re.escape(str(path))}: .{{,200}}$"):
+            write_report(folder, [], World())
+
+
 def test_without_metrics_the_epochs_are_not_counted(folder: Path) -> None:
     (folder / "metrics.csv").unlink()
     page = Parsed(write_report(folder, [], World()).read_text(encoding="utf-8"))
@@ -139,10 +149,10 @@ def test_a_file_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(
         ("metrics.csv", b"epoch\n" + b"x" * 200_000, "field larger than field limit"),
         ("config.yaml", b"epochs: %", "found character '%'"),
         ("config.yaml", b"\xff", "can't decode byte 0xff"),
-        ("config.yaml", b"[" * 9000, "recursion"),
+        ("config.yaml", b"[" * 9000, "plain values and lists"),
         ("config.yaml", b"seed: " + b"9" * 5000, "Exceeds the limit"),
         ("config.yaml", b"day: 2026-99-99", "month must be in"),
-        ("config.yaml", b"- 1", "contains no settings"),
+        ("config.yaml", b"- 1", "settings are lines of 'name: value'"),
     ],
 )
 def test_corrupt_files_of_a_run_are_one_line(

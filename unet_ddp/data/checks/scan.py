@@ -35,7 +35,7 @@ _MOST_VALUES = 1024  # kept of a mask: more are no classes in any case
 _AT_ONCE = 1 << 24  # samples whose squares are summed at a time
 _CHUNK = 32  # files per thread that are read at once
 _SAVE_EVERY = 10  # seconds
-_VERSION = 3  # of the cache's entries
+_VERSION = 4  # of the cache's entries
 _share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
 
 _File = tuple[Path, bool]  # path, is it a mask
@@ -123,7 +123,7 @@ def scan(
 
 
 class _Scanner:
-    """Reads metadata, or takes it from the cache: a JSON file for each folder of masks.
+    """Reads metadata, or takes it from the cache: a digest and JSON in a file for each folder of masks.
 
     Headers are stored once each: few differ, and one may have a palette of 256 colours.
     """
@@ -131,9 +131,8 @@ class _Scanner:
     def __init__(self, folder: Path, nodata: float | None, channels: int | None) -> None:
         self.options = (nodata, channels)
         key = f"{_VERSION} {folder.resolve()} {nodata} {channels}"
-        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
         caches = cache_folder()
-        self.path = caches and caches / f"scan-{digest[:16]}.json"
+        self.path = caches and caches / f"scan-{_digest(key)[:16]}.json"
         self.entries: dict[str, Metadata] = {}
         self.is_changed = False
         self.saved = time.monotonic()
@@ -141,7 +140,10 @@ class _Scanner:
             return
         with suppress(OSError, ValueError, AttributeError, LookupError, TypeError):  # no cache yet
             refuse_special(self.path)
-            stored = json.loads(self.path.read_text(encoding="utf-8"))
+            digest, text = self.path.read_text(encoding="utf-8").split("\n", 1)
+            if digest != _digest(text):
+                return
+            stored = json.loads(text)
             headers = [Header(*_as_tuples(values)) for values in stored["headers"]]
             for key, (place, *values) in stored["entries"].items():
                 kind: Any = MaskMetadata if key.startswith("mask") else ImageMetadata
@@ -189,9 +191,14 @@ class _Scanner:
                 for key, metadata in self.entries.copy().items()
             }
             stored = {"headers": [astuple(header) for header in places], "entries": entries}
+            text = json.dumps(stored)
             with suppress(OSError):
-                write_text(self.path, json.dumps(stored))
+                write_text(self.path, f"{_digest(text)}\n{text}")
         self.saved = time.monotonic()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _key(file: _File) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
+from unet_ddp.config import read_settings
 from unet_ddp.data.drawing import draw_samples
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
@@ -55,13 +55,14 @@ def write_report(
 
     def write() -> Path:
         history, path = read_rows(folder / "metrics.csv"), folder / "report.html"
+        settings = folder / "config.yaml"
         page = Page(
             title=folder.absolute().name,
             facts=_facts(model, best, evaluation, len(history)),
             evaluation=evaluation,
             pictures=make_gallery(evaluation, predictor, dataset) if evaluation else [],
             history=history,
-            settings=_read_settings(folder / "config.yaml"),
+            settings=read_settings(settings) if settings.exists() else {},
             notes=notes,
         )
         with write_errors(path):
@@ -96,23 +97,6 @@ def _facts(
     if model is not None:
         facts.append(("network", str(model.architecture)))
     return facts
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    """Return a run's settings; none without the file.
-
-    Raises:
-        UserError: it is corrupt.
-    """
-    if not path.exists():
-        return {}
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: corrupt ({error}); delete it, or move it away") from None
-    if not isinstance(settings, dict):
-        raise UserError(f"{path}: contains no settings; delete it, or move it away")
-    return settings
 
 
 def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path | None:
