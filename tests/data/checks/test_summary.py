@@ -56,7 +56,7 @@ def test_a_line_about_the_images(
     ("labels", "expected"),
     [
         (Labels((0, 255)), "classes: 2, mask values 0, 255"),
-        (Labels((0, 255), ignore=0), "classes: 2, mask values 0, 255; 0 is ignored"),
+        (Labels((0, 255), ignore=7), "classes: 2, mask values 0, 255; 7 is ignored"),
         (Labels((0, 255), threshold=0, ignore=9), "classes: 2, mask values 0, 255, thresholded at 0; 9 is ignored"),
         (Labels((0, 7), names=("ground", "car")), "classes: 2, mask values ground (0), car (7)"),
         (Labels((0, 0xFF00), rgb=True, ignore=0xFF), "classes: 2, mask values #000000, #00ff00; #0000ff is ignored"),
