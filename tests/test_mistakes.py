@@ -13,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
+from unet_ddp.network.unet import UNet
 
 FLAGS = ["--width", "2", "--epochs", "1", "--batch-size", "1", "--workers", "0"]
 
@@ -53,6 +55,12 @@ def no_checkpoint(folder: Path) -> list[str]:
     return ["--load", str(folder / "notes.pt")]
 
 
+def weights_of_nan(folder: Path) -> list[str]:
+    state = UNet(3, 2, width=2).state_dict()
+    torch.save({**state, "outc.conv.bias": torch.full((2,), torch.nan)}, folder / "nan.pt")
+    return ["--load", str(folder / "nan.pt")]
+
+
 def nothing_to_resume(folder: Path) -> list[str]:
     return ["--resume"]
 
@@ -84,6 +92,7 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (unknown_value_in_a_worker, ["masks", "x.bmp", "77"]),
     (contains_a_run, ["checkpoints", "--resume", "--exp-name", "--overwrite"]),
     (no_checkpoint, ["notes.pt", "no checkpoint"]),
+    (weights_of_nan, ["nan.pt: outc.conv.bias contains nan"]),
     (nothing_to_resume, ["last.pt: no checkpoint to resume from"]),
     (broken_resume, ["last.pt", "no checkpoint"]),
     (unknown_flag, ["--epcohs", "--help"]),

@@ -177,7 +177,7 @@ def build_mask(samples: Samples, folder: Path, dice: Dice) -> Case:
 
             np.save(file, np.asarray(pixels))
         else:
-            pixels.save(file, {".tif": "TIFF"}.get(ending, ending[1:].upper()))
+            pixels.save(file, {".tif": "TIFF"}.get(ending, ending[1:].upper()), optimize=False)
         valid = file.getvalue()
     for name in ("imgs", "masks"):
         (folder / name).mkdir()

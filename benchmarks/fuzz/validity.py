@@ -25,7 +25,8 @@ def find_invalid_checkpoint(path: Path) -> str:
     content = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(content, dict):
         return f"a checkpoint that is a {type(content).__name__}"
-    if content.get("format") != 1 or "architecture" not in content:
+    version = content.get("format")
+    if type(version) is not int or version != 1 or "architecture" not in content:
         return _find_invalid_foreign(content)
     architecture = content["architecture"]
     if not isinstance(architecture, Mapping):

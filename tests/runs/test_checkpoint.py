@@ -326,3 +326,18 @@ def test_no_door_runs_code(ranks: Ranks, tmp_path: Path, door: str) -> None:
     assert status == 2 and err.startswith("error: ") and err.count("\n") == 1, (out, err)
     assert "x.pt: refused" in err
     assert not harm.exists()
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes")]
+)
+def test_a_file_that_memory_does_not_hold_is_not_called_corrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    checkpoint.save(tmp_path / "x.pt", {"a": 1})
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(UserError, match=r"x\.pt: the memory does not suffice to read it"):
+        checkpoint.load(tmp_path / "x.pt")

@@ -196,6 +196,8 @@ def nested(levels: int) -> list[Any]:
 
 
 HOSTILE: list[tuple[str, Any, str]] = [
+    ("format", "1", "format: '1'; expected a whole number"),
+    ("format", 2, "format: 2"),
     ("architecture", [], "expected fields by name"),
     ("architecture.model", 5, "expected text"),
     ("architecture.model", "yolo", "expected unet"),

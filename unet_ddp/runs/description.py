@@ -12,7 +12,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
 from unet_ddp.network.architecture import Architecture
-from unet_ddp.runs.checkpoint import Content
+from unet_ddp.runs.checkpoint import FORMAT, Content
 
 _Count = Annotated[int, Limit(at_least=0)]
 _Positive = Annotated[float, Limit(above=0, at_most=1e38)]
@@ -30,6 +30,7 @@ class Best:
 class Description:
     """What a checkpoint of ours says about its network."""
 
+    format: Annotated[int, Limit(FORMAT, FORMAT)]
     architecture: Architecture
     labels: Labels
     preprocessing: Preprocessing

@@ -14,7 +14,7 @@ from unet_ddp.data.labels import Colour, Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import Limit, UserError, typed
 from unet_ddp.network.architecture import Architecture, build_network
-from unet_ddp.runs.checkpoint import FORMAT, Content, find_not_finite, load
+from unet_ddp.runs.checkpoint import Content, find_not_finite, load
 from unet_ddp.runs.description import Description, describe
 
 _PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile
@@ -51,8 +51,7 @@ def read_model(path: Path) -> SavedModel:
         UserError: no checkpoint, or one without weights.
     """
     content = load(path)
-    version = content.get("format")
-    if isinstance(version, int) and version == FORMAT and "architecture" in content:
+    if {"architecture", "labels", "preprocessing"} <= content.keys():
         return _ours(path, content)
     level, mask_values, notes = content, content.get("mask_values"), []
     for name in _LEVELS:
