@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -229,6 +231,37 @@ def test_out_of_memory_in_windows_is_a_line_and_other_errors_are_not_hidden() ->
     whole._mean_logits = fail  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="broken"):
         whole(noise(50, 60))
+
+
+def test_on_a_gpu_one_thread_at_a_time_runs_the_network_and_on_a_cpu_all_do() -> None:
+    models, image = make_predictor().models, noise(32, 32)
+    gpu, cpu = (Predictor(models, device=torch.device(name)) for name in ("cuda", "cpu"))
+    network, together = cpu._mean_logits, Barrier(2, timeout=60)
+
+    def run_alone(images: torch.Tensor) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as other:
+            assert not other.submit(gpu._running.acquire, blocking=False).result()  # type: ignore[union-attr]
+        return network(images)
+
+    def run_together(images: torch.Tensor) -> torch.Tensor:
+        together.wait()
+        return network(images)
+
+    gpu._mean_logits = run_alone  # type: ignore[method-assign]
+    cpu._mean_logits = run_together  # type: ignore[method-assign]
+    expected = gpu.scores([image])
+    assert np.array_equal(gpu.scores([image]), expected)  # and lets go of it
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(cpu.scores, [[image]] * 2):
+            assert np.array_equal(found, expected)
+
+
+def test_out_of_memory_when_windows_are_predicted_again_is_a_line() -> None:
+    predictor = make_predictor(tile=32)
+    found = predictor(noise(50, 60))
+    limited(predictor, 16 * 16)
+    with pytest.raises(UserError, match=r"out of memory .* windows of 32 pixels.*--tile"):
+        _ = found.probabilities
 
 
 def test_logits_are_the_networks_bit_for_bit(tmp_path: Path) -> None:

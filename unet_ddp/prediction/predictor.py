@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import torch
@@ -76,6 +77,7 @@ class Predictor:
         self.threshold = self._pick_threshold(threshold)
         self.concurrency = 1
         """Number of threads that predict images at the same time and share the memory."""
+        self._running = Lock() if device.type == "cuda" else nullcontext()
         self._too_large: set[tuple[int, int]] = set()  # sizes of images that ran out of memory
         self.stride = max(model.backend.stride for model in models)
         self.tiling = Tiling(tile or TILE, overlap, self.stride)
@@ -168,21 +170,9 @@ class Predictor:
         return self._predict_tiled(source)
 
     def _predict_tiled(self, source: SourceImage) -> Prediction:
-        """Return the prediction for an image in windows, with its class ids.
-
-        Raises:
-            UserError: a window does not fit into the memory.
-        """
+        """Return the prediction for an image in windows, with its class ids."""
         prediction = self._prediction(_TiledScores(self, source), source.input_size, source.size)
-        try:
-            _ = prediction.ids
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise UserError(
-                f"out of memory even in windows of {self.tiling.window} pixels; use a smaller "
-                "--tile, or --device cpu"
-            ) from None
+        _ = prediction.ids
         return prediction
 
     def predict_batch(
@@ -220,8 +210,9 @@ class Predictor:
         Out of memory, the batch is halved.
         """
         try:
-            logits = self._mean_logits(torch.from_numpy(np.stack(images)))  # (N, classes, H, W)
-            scores: Scores = reduce_logits(logits).cpu().contiguous().numpy()
+            with self._running:  # writing threads predict windows again: one has a GPU's memory
+                logits = self._mean_logits(torch.from_numpy(np.stack(images)))  # (N, classes, H, W)
+                scores: Scores = reduce_logits(logits).cpu().contiguous().numpy()
             return scores
         except RuntimeError as error:
             if len(images) == 1 or not is_out_of_memory(error):
@@ -259,7 +250,11 @@ class Predictor:
 
 
 class _TiledScores:
-    """The blended scores of an image in windows, predicted each time they are iterated over."""
+    """The blended scores of an image in windows, predicted each time they are iterated over.
+
+    Raises:
+        UserError: when iterated over, a window does not fit into the memory.
+    """
 
     def __init__(self, predictor: Predictor, source: SourceImage) -> None:
         self.predictor = predictor
@@ -275,10 +270,17 @@ class _TiledScores:
         predictor, side = self.predictor, self.predictor.tiling.window
         is_gpu = predictor.device.type == "cuda"
         at_once = min(_WINDOWS, predictor.most_at_once((side, side))) if is_gpu else 1
-        with closing(source.reader) as reader:
-            yield from blend(
-                reader.read, predictor.scores, source.input_size, predictor.tiling, at_once=at_once
-            )
+        read, size = source.reader.read, source.input_size
+        try:
+            with closing(source.reader):
+                yield from blend(read, predictor.scores, size, predictor.tiling, at_once=at_once)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise UserError(
+                f"out of memory even in windows of {side} pixels; use a smaller --tile, or "
+                "--device cpu"
+            ) from None
 
 
 def _check_match(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:
