@@ -207,12 +207,33 @@ def test_out_of_memory_halves_the_batch_and_then_sees_windows(
     tiled, windows = make_predictor(), make_predictor(tile=32)
     tried = limited(tiled, 32 * 32)
     found = tiled.predict_batch(images[:2], [(50, 60)] * 2)
-    assert tried[:4] == [(2, 50, 60), (1, 50, 60), (1, 32, 32), (1, 32, 32)]
+    assert tried[:5] == [(2, 50, 60), *[(1, 50, 60)] * 2, (1, 32, 32), (1, 32, 32)]
     for one, image in zip(found, images, strict=False):
         assert np.array_equal(one.ids, windows(image).ids)
     tried.clear()
     assert np.array_equal(tiled(images[0]).ids, found[0].ids)  # decided for this size
     assert (1, 50, 60) not in tried
+
+
+def test_an_image_is_tried_again_once_torch_has_let_go_of_what_it_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """cuBLAS and cuDNN allocate beside torch's cache, and find no room while it holds all."""
+    predictor, image = make_predictor(), noise(50, 60)
+    expected = predictor.scores([image])
+    freed: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
+    network = predictor._mean_logits
+
+    def run(images: torch.Tensor) -> torch.Tensor:
+        if not freed:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")
+        return network(images)
+
+    predictor._mean_logits = run  # type: ignore[method-assign]
+    (found,) = predictor.predict_batch([image], [(50, 60)])
+    assert freed == [True] and predictor.fits((50, 60)) and not predictor._too_large
+    assert np.array_equal(found.ids, expected[0, 0] > 0)
 
 
 def test_out_of_memory_in_windows_is_a_line_and_other_errors_are_not_hidden() -> None:

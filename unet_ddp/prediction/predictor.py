@@ -204,10 +204,10 @@ class Predictor:
             scores, self.labels, input_size=input_size, size=size, threshold=self.threshold
         )
 
-    def scores(self, images: Sequence[Pixels]) -> Scores:
+    def scores(self, images: Sequence[Pixels], *, is_second: bool = False) -> Scores:
         """Return the scores (N, C, H, W) of N images (H, W, C) at the network's scale.
 
-        Out of memory, the batch is halved.
+        Out of memory, the batch is halved, and an image alone is tried a second time.
         """
         try:
             with self._running:  # writing threads predict windows again: one has a GPU's memory
@@ -215,9 +215,11 @@ class Predictor:
                 scores: Scores = reduce_logits(logits).cpu().contiguous().numpy()
             return scores
         except RuntimeError as error:
-            if len(images) == 1 or not is_out_of_memory(error):
+            if is_second or not is_out_of_memory(error):
                 raise
         torch.cuda.empty_cache()  # not in the handler: the error's frames hold tensors
+        if len(images) == 1:  # cuBLAS and cuDNN allocate beside the cache
+            return self.scores(images, is_second=True)
         half = len(images) // 2
         return np.concatenate([self.scores(images[:half]), self.scores(images[half:])])
 
