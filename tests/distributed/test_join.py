@@ -229,6 +229,22 @@ def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> Non
         join("auto", 5)
 
 
+@pytest.mark.parametrize(("local_size", "asked"), [(2, []), (None, [1]), (1, [1])])
+def test_only_one_machine_s_ranks_find_each_other_unasked(
+    monkeypatch: pytest.MonkeyPatch, local_size: int | None, asked: list[int]
+) -> None:
+    """Without LOCAL_WORLD_SIZE there may be several machines, each with one rank."""
+    found: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(join_module, "_all_reachable", lambda store, rank, size: found.append(rank))
+    set_environment(monkeypatch, RANK=1, WORLD_SIZE=2)
+    if local_size is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(local_size))
+    world = join("cuda", 5)
+    assert found == asked and world.hosts == (None if asked else "hosts")
+
+
 @pytest.mark.parametrize(
     ("address", "others", "interface", "is_found"),
     [

@@ -55,7 +55,8 @@ def join(device: str, timeout: float) -> World:
         timeout=2 * patience if is_gpu else patience,
         device_id=chosen if is_gpu else None,
     )
-    has_hosts = is_gpu and (local_size == size or _all_reachable(store, rank, size))
+    is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == str(size)  # not if it is only assumed
+    has_hosts = is_gpu and (is_one_machine or _all_reachable(store, rank, size))
     hosts = dist.new_group(backend="gloo", timeout=patience) if has_hosts else None
     return World(rank, size, local_rank, local_size, chosen, store, _find_peers(), hosts)
 
