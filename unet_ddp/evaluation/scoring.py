@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fetch
@@ -36,7 +37,7 @@ def score_pairs(
     `tolerance` are those of `Evaluation`, `workers` those of `fetch`.
 
     Raises:
-        UserError: a file that can't be read or scored, on every rank.
+        UserError: a file that can't be read or scored, or a memory too small, on every rank.
     """
     counts = Counts.zeros(predictor.labels.num_classes, predictor.device)
     records, mistake = [], None
@@ -46,6 +47,10 @@ def score_pairs(
             records.append(ImageRecord(dataset.pairs[sample.pair].name, sample.pair, *counted))
     except UserError as error:  # raised after the gathering, which no rank may miss
         mistake = error
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        mistake = UserError(f"rank {world.rank}: out of memory in scoring; use --device cpu")
     outcomes = world.gather((records, mistake))
     for _, reason in outcomes:
         if reason is not None:
