@@ -53,7 +53,8 @@ def join(device: str, timeout: float) -> World:
         store=store,
         rank=rank,
         world_size=size,
-        # NCCL's watchdog ends the process: gloo is to be first, whose error becomes one line.
+        # NCCL's watchdog ends the process: gloo is to be first, whose error becomes one line. But
+        # most wait inside torch's SyncBatchNorm, which is NCCL's: there it ends them.
         timeout=2 * patience if is_gpu else patience,
         device_id=chosen if is_gpu else None,
     )
