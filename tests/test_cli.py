@@ -408,6 +408,9 @@ def test_a_saved_recipe_starts_the_same_run(tmp_path: Path) -> None:
     assert repr(again.to_dict()) == repr(config.to_dict())  # nan is not equal to itself
     assert again.launch.max_steps is None
     assert list(yaml.safe_load(path.read_text())) == list(config.to_dict())
+    with path.open("a") as file:
+        file.write("skip_scan: false\n")  # as version 0.1 did
+    assert repr(parse_train(["--config", str(path)]).to_dict()) == repr(config.to_dict())
 
 
 # -- saved settings ------------------------------------------------------------------------

@@ -70,6 +70,18 @@ def test_output_that_is_read_stays_whole(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert (tmp_path / "log").read_text(encoding="utf-8") == "before\ngröße\n"
 
 
+def test_a_notebook_keeps_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a number, that of the kernel's terminal, and is no file."""
+
+    class Stream(io.StringIO):
+        def fileno(self) -> int:
+            return 1
+
+    monkeypatch.setattr(sys, "stdout", stream := Stream())
+    survive_lost_output()
+    assert sys.stdout is stream
+
+
 def test_streams_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     inside = io.StringIO()
     monkeypatch.setattr(sys, "stdout", inside)

@@ -69,10 +69,14 @@ def test_permissions_are_those_of_a_new_file(tmp_path: Path) -> None:
     with replacing(tmp_path / "x"):
         pass
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "x")]
-    assert modes[0] == modes[1] == 0o666 & ~files._UMASK
+    assert modes[0] == modes[1]
     before = os.umask(0o077)
-    assert os.umask(before) == 0o077
-    assert before == files._UMASK  # reading it has not changed it
+    try:
+        with replacing(tmp_path / "private"):
+            pass
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o600
 
 
 def test_no_link_is_followed(tmp_path: Path) -> None:
@@ -166,8 +170,11 @@ def test_a_cache_that_others_can_write_to_is_not_believed(
     folder = tmp_path / "unet_ddp"
     mine = cache_folder()
     assert mine == folder
-    if how.startswith("writable"):
-        folder.chmod(0o702 if how == "writable" else 0o720)
+    if how == "writable":
+        folder.chmod(0o702)
+    elif how == "writable by the group":
+        stranger = SimpleNamespace(st_uid=os.getuid(), st_gid=os.getuid() + 1, st_mode=0o40720)
+        monkeypatch.setattr(Path, "stat", lambda path, **_: stranger)
     elif how == "owned":
         monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
     else:
@@ -181,6 +188,21 @@ def test_a_cache_that_others_can_write_to_is_not_believed(
     assert cache_folder() is None and cache_folder() is None
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"warning: {folder}: not used as cache, as other users own it or may")
+
+
+def test_a_cache_of_the_user_s_own_group_is_made_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Earlier versions made it by the umask, which is 002 where each user has a group."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "unet_ddp").mkdir()
+    (tmp_path / "unet_ddp").chmod(0o775)
+    own = SimpleNamespace(st_uid=os.getuid(), st_gid=os.getuid(), st_mode=0o40775)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", lambda path, **_: own)
+        assert cache_folder() == tmp_path / "unet_ddp"
+    assert stat.S_IMODE((tmp_path / "unet_ddp").stat().st_mode) == 0o700
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("mode", ["a", "a+"])

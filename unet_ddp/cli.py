@@ -140,7 +140,7 @@ def config_from_saved(saved: Mapping[str, Any]) -> TrainConfig:
 
 
 def save_config(config: TrainConfig, path: Path) -> None:
-    """Write `config` as a recipe that starts the same run; whole or not at all.
+    """Write `config` as a recipe that starts the same run, --wandb aside; whole or not at all.
 
     Raises:
         OSError: the file can't be written.
@@ -157,7 +157,9 @@ def read_recipe(path: Path) -> dict[str, Any]:
         UserError: no YAML file, an unknown key, or a value that its setting can't have.
     """
     names, values = _all_names(TrainConfig()), {}
-    for key, value in read_settings(path).items():
+    settings = read_settings(path)
+    settings.pop("skip_scan", None)  # version 0.1 wrote it into every config.yaml
+    for key, value in settings.items():
         name = names.get(str(key).replace("-", "_").lstrip("_"), "config")
         if name == "config":
             near = difflib.get_close_matches(str(key)[:80], names, n=1)

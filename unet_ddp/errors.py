@@ -76,11 +76,13 @@ def survive_lost_output() -> None:
         if stream is None:  # closed before the start
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
             continue
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if not isinstance(stream, io.TextIOWrapper):  # a notebook's, or in memory
+            continue
+        if stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # for what its encoding lacks
         with suppress(OSError):
             stream.flush()
-        with suppress(OSError):  # a stream in memory has no number
+        with suppress(OSError):
             raw: Any = _Lossy(stream.fileno(), "w", closefd=False)
             lossy = io.TextIOWrapper(
                 raw if stream.write_through else io.BufferedWriter(raw),  # python -u

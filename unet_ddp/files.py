@@ -19,8 +19,6 @@ from typing import IO
 from unet_ddp.errors import UserError, one_line
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
-_UMASK = os.umask(0)  # can only be read by setting it, which no thread may do later
-os.umask(_UMASK)
 _unfinished: set[Path] = set()
 """Temporary files that this process is writing, on any thread."""
 _lock = RLock()  # reentrant: a signal may arrive while the main thread holds it
@@ -42,10 +40,10 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with _lock:  # a signal between the two lines would leave the file
-        handle, name = tempfile.mkstemp(".tmp", f".{path.name}.{os.getpid()}.", path.parent)
-        register_temporary(temporary := Path(name))
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        register_temporary(temporary)
     try:
-        os.fchmod(handle, 0o666 & ~_UMASK)  # mkstemp makes it private
         yield temporary
         if durable:
             os.fsync(handle)
@@ -120,8 +118,10 @@ def cache_folder(*, warns: bool = True) -> Path | None:
     with suppress(OSError, AttributeError):  # who writes says so; Windows has no getuid
         folder.mkdir(0o700, parents=True, exist_ok=True)
         status, link = folder.stat(), folder.lstat()
-        is_mine = {status.st_uid, link.st_uid} == {os.getuid()} and not status.st_mode & 0o022
-        if not is_mine:
+        is_mine = {status.st_uid, link.st_uid} == {os.getuid()}
+        if is_mine and status.st_mode & 0o022 == 0o020 and status.st_gid == os.getuid():
+            folder.chmod(0o700)  # of an earlier version, by umask 002: the group is the user's own
+        elif not is_mine or status.st_mode & 0o022:
             if warns:
                 _warn_of_cache(folder)
             return None

@@ -99,7 +99,7 @@ def test_flags() -> None:
         ("--tolerance -0.1", "--tolerance -0.1: must be 0 or more"),
         ("--nproc 0", "--nproc 0: must be 1 or more"),
         ("--workers -1", "--workers -1: must be 0 or more"),
-        ("--timeout 0", "--timeout 0.0: must be above 0"),
+        ("--timeout 0", "--timeout 0.0: must be above 0 and at most 1000000.0"),
         ("--images a", "--images and --masks: use both or neither"),
         ("--masks a", "--images and --masks: use both or neither"),
     ],
@@ -182,7 +182,8 @@ def test_weights_of_another_program_are_scored_at_the_scale_given(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = checkpoint.load(here / "checkpoints" / "best.pt")
-    torch.save({"module." + key: value for key, value in content["model"].items()}, "plain.pth")
+    weights = {"module." + key: value for key, value in content["model"].items()}
+    torch.save({"state_dict": weights, "best": 0.8, "config": "unet.yaml"}, "plain.pth")
     argv = ["-m", "plain.pth", *GIVEN, "-o", "plain"]
     quarter = run(*argv, "--scale", "0.25")
     out = capsys.readouterr().out

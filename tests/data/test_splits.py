@@ -276,7 +276,7 @@ def test_groups_in_a_written_split_keep_their_blanks(tmp_path: Path) -> None:
 
 
 def test_groups_that_a_spreadsheet_would_compute_are_text_and_come_back(tmp_path: Path) -> None:
-    written = ["=1+1", "'=1+1", "-5", "-5a", "+", "\t=", "'car", "a=b"]
+    written = ["=1+1", "'=1+1", "-5", "-12.4_3.7", "-5|a", "+", "\t=", "'car", "a=b"]
     pairs = []
     for k in range(len(written)):
         (path := tmp_path / f"{k}.png").touch()
@@ -285,7 +285,7 @@ def test_groups_that_a_spreadsheet_would_compute_are_text_and_come_back(tmp_path
     write_split(Split(pairs[:3], pairs[3:], ""), groups, tmp_path / "split.csv")
     with (tmp_path / "split.csv").open(newline="") as file:
         cells = [row["group"] for row in csv.DictReader(file)]
-    assert cells == ["'=1+1", "''=1+1", "-5", "'-5a", "'+", "'\t=", "'car", "a=b"]
+    assert cells == ["'=1+1", "''=1+1", "-5", "-12.4_3.7", "'-5|a", "'+", "'\t=", "'car", "a=b"]
     again = read_list(tmp_path / "split.csv")
     assert {pair.name: pair.group for pair in again.pairs} == groups
 

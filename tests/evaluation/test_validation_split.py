@@ -56,7 +56,9 @@ def test_what_cannot_be_rebuilt_is_an_error_that_names_the_flags(folder: Path) -
         )
         return str(caught.value)
 
-    assert "does not say" in message({})
+    for content in ({}, {"config": None}, {"config": "unet.yaml"}):
+        assert "does not say" in message(content)
+        assert not resizes_masks(content)
     assert "no validation" in message({"config": settings(folder, validation=0.0)})
     assert "have changed" in message({"config": settings(folder), "names": "others"})
     mask = folder / "masks" / "ax.png"

@@ -246,7 +246,7 @@ def test_a_resumed_state_is_restored_with_the_new_weight_decay() -> None:
         ("optimizer", {"state": {0: {"step": 3}}}, "optimizer: a dict of 1; expected tensors by"),
         ("optimizer", {"state": {0: {"step": torch.zeros(())}}}, "optimizer.0.exp_avg is missing"),
         ("optimizer", {"state": {0: {"exp_avg": torch.zeros(1)}}}, r"exp_avg is \(1\) in the file"),
-        ("position.step", 3, "position: step 3 of an epoch of 3"),
+        ("position.step", 4, "position: step 4 of an epoch of 3"),
     ],
 )
 def test_a_state_that_does_not_fit_is_not_resumed(where: str, value: Any, message: str) -> None:
@@ -257,6 +257,14 @@ def test_a_state_that_does_not_fit_is_not_resumed(where: str, value: Any, messag
     content[group] = {**content[group], name: value} if name else value
     with pytest.raises(UserError, match=rf"^last.pt: .*{message}"):
         build_run(resumed=Resumed(content))
+
+
+def test_a_run_that_stopped_after_an_epoch_s_last_step_is_resumed() -> None:
+    model, loaders, state = build_run()
+    state.step = state.steps_per_epoch  # validation is next
+    about = describe_model(CONFIG, model, make_data(), loaders, WORLD)
+    _, _, restored = build_run(resumed=Resumed({**about, **state.state_dict()}))
+    assert restored.step == restored.steps_per_epoch
 
 
 # -- what is saved and said -----------------------------------------------------------------------

@@ -65,7 +65,7 @@ class EvaluateConfig:
     """Data loading processes for each of them (default: by the number of cores)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
-    timeout: Annotated[float, flag("SECONDS"), Limit(above=0)] = 600.0
+    timeout: Annotated[float, flag("SECONDS"), Limit(above=0, at_most=1e6)] = 600.0
     """How long a process waits for the others before it gives up."""
 
 
@@ -142,7 +142,8 @@ def find_job(config: EvaluateConfig) -> Job:
     return Job(
         model,
         source,
-        best=None if "optimizer" in content else content.get("best"),  # last.pt is another epoch's
+        # last.pt is another epoch's, and another program's "best" may be anything.
+        best=None if model.notes or "optimizer" in content else content.get("best"),
         pairs=pairs,
         images=config.images,
         resize_masks=resizes_masks(content),

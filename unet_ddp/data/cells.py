@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-_NUMBER = r"[+-]?[\d.]+(e[+-]?\d+)?\Z"
-_FORMULA = re.compile(rf"(?!{_NUMBER})'*[=+\-@\t\r]")
+_HARMLESS = r"[+-][\d.][\w. +-]*\Z"  # a number, or a name that begins with one: -122.4_37.7.png
+_FORMULA = re.compile(rf"(?!{_HARMLESS})'*[=+\-@\t\r]")
 
 
 def escape_cell(cell: Any) -> Any:
-    """Return a cell, a text that begins like a formula after an apostrophe; numbers stay numbers."""
+    """Return a cell, a text that begins like a formula after an apostrophe; numbers stay."""
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 

@@ -23,7 +23,7 @@ def rebuild(content: Content, source: Path, labels: Labels) -> list[Pair]:
     Raises:
         UserError: the checkpoint does not say which they were, or they are gone or others now.
     """
-    if "config" not in content:
+    if not isinstance(content.get("config"), dict):
         raise UserError(f"{source} does not say which images it was validated on; {_ADVICE}")
     config = config_from_saved(content["config"])
     seed = config.optimization.seed
@@ -32,7 +32,7 @@ def rebuild(content: Content, source: Path, labels: Labels) -> list[Pair]:
     except UserError as error:
         raise UserError(f"{source}: the data of its run: {error}; or {_ADVICE}") from None
     fingerprint = split_fingerprint(data.split)
-    if content.get("names", fingerprint) != fingerprint:
+    if (content.get("names") or fingerprint) != fingerprint:
         raise UserError(f"{source}: the images of its run or their split have changed; {_ADVICE}")
     if not data.split.validation:
         raise UserError(f"{source}: its run had no validation images; {_ADVICE}")
@@ -41,4 +41,5 @@ def rebuild(content: Content, source: Path, labels: Labels) -> list[Pair]:
 
 def resizes_masks(content: Content) -> bool:
     """Return whether the run of a checkpoint resized masks to their images."""
-    return bool(content.get("config", {}).get("resize_masks"))
+    config = content.get("config")  # another program's may be anything
+    return isinstance(config, dict) and config.get("resize_masks") is True

@@ -160,7 +160,7 @@ class Resumed:
         moments, wanted = _name_moments(saved["optimizer"], state, source)
         check_weights(wanted, moments, source)
         position = saved["position"]
-        if position["step"] >= state.steps_per_epoch:
+        if position["step"] > state.steps_per_epoch:
             raise UserError(
                 f"{source}: position: step {position['step']} of an epoch of {state.steps_per_epoch}; use "
                 "another checkpoint"

@@ -165,10 +165,11 @@ def build_loaded(
     try:
         with torch.device("meta"):
             blank = build_network(architecture, checkpointing=checkpointing)
-    except UserError as error:
-        if "meta tensors" not in str(error):
+    except UserError:  # unknown, or an encoder that can't be built there; none is large
+        try:
+            blank = build_network(architecture, checkpointing=checkpointing)
+        except UserError as error:
             raise UserError(f"{source}: {error}") from None
-        blank = build_network(architecture)  # an encoder that can't be built there; none is large
     check_weights(blank.state_dict(), state, source)
     is_classic = architecture.encoder is None  # all its tensors are in the file
     network = blank.to_empty(device="cpu") if is_classic else build_network(architecture)

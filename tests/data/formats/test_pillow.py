@@ -359,6 +359,16 @@ def test_small_files_of_many_deep_pixels_are_refused(
     assert (read_image(path, DEEP) == noise[..., ::-1]).all()
 
 
+def test_the_canvases_of_webp_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thumbnail and a mask are decoded by Pillow, which holds the pixels three times."""
+    Image.new("RGB", (100, 90)).save(tmp_path / "x.webp")
+    monkeypatch.setattr(header, "MOST_BYTES", 100 * 90 * 3 * 3)
+    assert read_mask(tmp_path / "x.webp").shape == (90, 100)
+    monkeypatch.setattr(header, "MOST_BYTES", 100 * 90 * 3 * 3 - 1)
+    with pytest.raises(UserError, match=r"x\.webp: 100x90 pixels .* too large to open safely"):
+        read_mask(tmp_path / "x.webp")
+
+
 def test_webp_is_read_without_pillows_canvases(
     tmp_path: Path, picture: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,8 +26,8 @@ Codes = NDArray[np.uint8] | NDArray[np.int32]
 TIFFS = frozenset({".tif", ".tiff"})
 SUFFIXES = TIFFS | {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".npy"}
 DTYPES = ("uint8", "uint16", "int16", "float32")
-MOST_BYTES = 1 << 28
-"""Of the pixels of a small file. Of 8-bit colour that is 89 million: what Pillow warns of."""
+MOST_BYTES = 300_000_000
+"""Of the pixels of a small file: 100 million of 8-bit colour, the most that a data set takes."""
 _MOST_RATIO = 32  # of pixels to file, in larger ones: real images have up to about 20
 
 _NO_MEMORY = "not enough memory to read it; use fewer --workers, or cut it into tiles"
@@ -94,10 +94,10 @@ def bits_of(dtype: str) -> str:
     return {"uint8": "8 bit", "uint16": "16 bit"}.get(dtype, dtype)
 
 
-def refuse_bomb(path: Path, width: int, height: int, *, pixel_bytes: int) -> None:
+def refuse_bomb(path: Path, width: int, height: int, *, pixel_bytes: int, copies: int = 1) -> None:
     """Raise a UserError if so many pixels in a file as small as `path` are no real image."""
     size = width * height * pixel_bytes
-    if size > MOST_BYTES and size > _MOST_RATIO * path.stat().st_size:
+    if size * copies > MOST_BYTES and size > _MOST_RATIO * path.stat().st_size:
         raise UserError(
             f"{path}: {width}x{height} pixels of {pixel_bytes} bytes in a small file: too large to "
             "open safely; cut it into tiles, or save it uncompressed"

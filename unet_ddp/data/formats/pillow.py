@@ -37,7 +37,9 @@ def open_image(path: Path) -> Iterator[Image.Image]:
         if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
             raise UserError(f"{path}: holds several frames or pages; save one image per file")
         sample_bytes = 2 if image.mode in _DEEP or _is_deep_png(image) else 1
-        refuse_bomb(path, *image.size, pixel_bytes=len(image.getbands()) * sample_bytes)
+        pixel_bytes = len(image.getbands()) * sample_bytes
+        copies = 3 if image.format == "WEBP" else 1  # in Pillow's decoder
+        refuse_bomb(path, *image.size, pixel_bytes=pixel_bytes, copies=copies)
         if image.format == "PNG":
             with path.open("rb") as file:
                 file.seek(-min(_TAIL, path.stat().st_size), os.SEEK_END)
