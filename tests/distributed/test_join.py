@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from unet_ddp.distributed import join as join_module
-from unet_ddp.distributed.join import join, launch_name, leave
+from unet_ddp.distributed.join import _check_own_gpus, join, launch_name, leave
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -50,6 +53,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         dist, "init_process_group", lambda backend, **how: calls.append(("group", backend, how))
     )
     monkeypatch.setattr(join_module, "_find_peers", lambda: (77,))
+    monkeypatch.setattr(
+        join_module, "_check_own_gpus", lambda *args: calls.append(("own gpus", *args))
+    )
     return calls
 
 
@@ -218,6 +224,7 @@ def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> Non
     world = join("auto", 5)
     assert world.device == gpu
     assert calls[0] == ("gpu", gpu)
+    assert calls[-3] == ("own gpus", world.store, 1, 2, gpu)  # NCCL would end in a traceback
     _, backend, how = calls[-2]
     assert backend == "nccl" and how["device_id"] == gpu
     # The hosts' group gives up first: what NCCL's watchdog does is no line of ours.
@@ -227,6 +234,80 @@ def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> Non
     set_environment(monkeypatch, WORLD_SIZE=3, LOCAL_WORLD_SIZE=3)
     with pytest.raises(UserError, match="3 processes, but this machine has 2"):
         join("auto", 5)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "gpus", "pair"),
+    [
+        ("aaa", "123", None),
+        ("aba", "121", "0 and 2"),
+        ("aaa", "122", "1 and 2"),
+        ("abc", "111", None),  # containers of one GPU, which NCCL takes for machines
+    ],
+)
+def test_ranks_that_see_one_and_the_same_gpu_all_say_so(
+    monkeypatch: pytest.MonkeyPatch, hosts: str, gpus: str, pair: str | None
+) -> None:
+    """As of `srun --gres=gpu:1` with several tasks: each picks the only GPU that it sees."""
+    store = dist.HashStore()
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda d: SimpleNamespace(uuid=gpus[d.index])
+    )
+    place = threading.local()
+    monkeypatch.setattr(socket, "gethostname", lambda: hosts[place.rank])
+
+    def check(rank: int) -> str:
+        place.rank = rank
+        try:
+            _check_own_gpus(store, rank, 3, torch.device("cuda", rank))
+        except UserError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(3) as ranks:
+        (line,) = set(ranks.map(check, range(3)))  # the same on all
+    assert bool(line) is (pair is not None)
+    if pair:
+        assert (
+            line.startswith(f"ranks {pair} have one GPU (a {gpus[int(pair[0])]})")
+            and "srun" in line
+        )
+
+
+def test_the_store_s_host_leaves_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the others lose the store and end in a traceback; a dead one is not waited for longer."""
+    waited: list[list[str]] = []
+
+    class Store(Keys):
+        def wait(self, names: list[str]) -> None:
+            waited.append(names)
+            raise dist.DistStoreError("timed out")
+
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="u")
+    )
+    for rank in range(2):
+        store: Any = Store({f"gpu {n}": f"{socket.gethostname()} u".encode() for n in range(2)})
+        with pytest.raises(UserError, match="ranks 0 and 1 have one GPU"):
+            _check_own_gpus(store, rank, 2, torch.device("cuda", 0))
+        assert f"read {rank}" in store
+    assert waited == [["read 0", "read 1"]]
+
+
+@pytest.mark.parametrize(("local_size", "asked"), [(2, []), (None, [1]), (1, [1])])
+def test_only_one_machine_s_ranks_find_each_other_unasked(
+    monkeypatch: pytest.MonkeyPatch, local_size: int | None, asked: list[int]
+) -> None:
+    """Without LOCAL_WORLD_SIZE there may be several machines, each with one rank."""
+    found: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(join_module, "_all_reachable", lambda store, rank, size: found.append(rank))
+    set_environment(monkeypatch, RANK=1, WORLD_SIZE=2)
+    if local_size is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(local_size))
+    world = join("cuda", 5)
+    assert found == asked and world.hosts == (None if asked else "hosts")
 
 
 @pytest.mark.parametrize(

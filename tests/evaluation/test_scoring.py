@@ -160,6 +160,31 @@ def test_a_file_that_cannot_be_read_is_an_error_after_the_gathering(
     assert len(gathered) == 1
 
 
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("broken")]
+)
+def test_a_rank_that_runs_out_of_memory_still_gathers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
+) -> None:
+    """Else the others wait for it; any other error keeps its traceback."""
+    predictor, black = grey_predictor(TWO), np.zeros((2, 2))
+    dataset = EvaluationDataset(write_pairs(tmp_path, a=(black, black)), predictor, full_size=True)
+    gathered = []
+    monkeypatch.setattr(World, "gather", lambda self, mine: gathered.append(mine) or [mine])
+
+    def fail(image: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    monkeypatch.setattr(predictor, "logits", fail)
+    with pytest.raises((UserError, RuntimeError)) as raised:
+        score_pairs(predictor, dataset, World(size=2), threshold=None, workers=0)
+    if str(error) == "broken":
+        assert raised.value is error and gathered == []
+    else:
+        assert str(raised.value) == "rank 0: out of memory in scoring; use --device cpu"
+        assert isinstance(raised.value, UserError) and len(gathered) == 1
+
+
 def test_resizing_and_deciding() -> None:
     logits = torch.tensor([[[[0.0, 0.0]], [[2.0, -2.0]]]])  # (1, 2, 1, 2)
     assert resize(logits, torch.Size((1, 2))) is logits

@@ -219,6 +219,17 @@ def test_an_export_that_can_t_be_run_is_named(
         backend(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
 
 
+def test_an_export_that_runs_out_of_memory_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The batch is halved for that."""
+    reason = f"[ONNXRuntimeError] : 6 : {'x' * 200} Failed to allocate memory for requested buffer"
+    session = Session(json.dumps(FACTS), found=Exception(reason))
+    backend = open_session(monkeypatch, tmp_path, session).backend
+    with pytest.raises(torch.OutOfMemoryError, match="requested buffer"):
+        backend(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
+
+
 def test_networks_on_the_device_and_on_the_host_are_an_ensemble() -> None:
     """A checkpoint on a GPU and an ONNX file; torch's device without values stands for the GPU."""
     device = torch.device("meta")

@@ -288,6 +288,23 @@ def files_for(*paths: Path) -> list[ImageFiles]:
     return [ImageFiles(n, path, path, None, []) for n, path in enumerate(paths)]
 
 
+def test_a_batch_that_fails_is_an_error_of_each_of_its_images(photos: PredictConfig) -> None:
+    write_photo(Path("p/f.png"), (40, 30))
+    predictor = make_predictor()
+    predict = predictor.predict_batch
+
+    def fail(images: Any, sizes: Any) -> Any:
+        if sizes[0] == (30, 40):
+            raise UserError("out of memory")
+        return predict(images, sizes)
+
+    predictor.predict_batch = fail  # type: ignore[method-assign]
+    outcomes = run(new_job(replace(photos, batch_size=2), predictor))
+    errors = sorted(outcome.error for outcome in outcomes if "memory" in outcome.error)
+    assert errors == [f"p/{name}.png: out of memory" for name in "acde"]
+    assert sum("p/f.png -> " in outcome.line for outcome in outcomes) == 1 and len(outcomes) == 6
+
+
 def test_images_of_one_size_form_batches_and_each_gets_its_prediction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

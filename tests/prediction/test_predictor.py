@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -205,12 +207,33 @@ def test_out_of_memory_halves_the_batch_and_then_sees_windows(
     tiled, windows = make_predictor(), make_predictor(tile=32)
     tried = limited(tiled, 32 * 32)
     found = tiled.predict_batch(images[:2], [(50, 60)] * 2)
-    assert tried[:4] == [(2, 50, 60), (1, 50, 60), (1, 32, 32), (1, 32, 32)]
+    assert tried[:5] == [(2, 50, 60), *[(1, 50, 60)] * 2, (1, 32, 32), (1, 32, 32)]
     for one, image in zip(found, images, strict=False):
         assert np.array_equal(one.ids, windows(image).ids)
     tried.clear()
     assert np.array_equal(tiled(images[0]).ids, found[0].ids)  # decided for this size
     assert (1, 50, 60) not in tried
+
+
+def test_an_image_is_tried_again_once_torch_has_let_go_of_what_it_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """cuBLAS and cuDNN allocate beside torch's cache, and find no room while it holds all."""
+    predictor, image = make_predictor(), noise(50, 60)
+    expected = predictor.scores([image])
+    freed: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
+    network = predictor._mean_logits
+
+    def run(images: torch.Tensor) -> torch.Tensor:
+        if not freed:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")
+        return network(images)
+
+    predictor._mean_logits = run  # type: ignore[method-assign]
+    (found,) = predictor.predict_batch([image], [(50, 60)])
+    assert freed == [True] and predictor.fits((50, 60)) and not predictor._too_large
+    assert np.array_equal(found.ids, expected[0, 0] > 0)
 
 
 def test_out_of_memory_in_windows_is_a_line_and_other_errors_are_not_hidden() -> None:
@@ -229,6 +252,37 @@ def test_out_of_memory_in_windows_is_a_line_and_other_errors_are_not_hidden() ->
     whole._mean_logits = fail  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="broken"):
         whole(noise(50, 60))
+
+
+def test_on_a_gpu_one_thread_at_a_time_runs_the_network_and_on_a_cpu_all_do() -> None:
+    models, image = make_predictor().models, noise(32, 32)
+    gpu, cpu = (Predictor(models, device=torch.device(name)) for name in ("cuda", "cpu"))
+    network, together = cpu._mean_logits, Barrier(2, timeout=60)
+
+    def run_alone(images: torch.Tensor) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as other:
+            assert not other.submit(gpu._running.acquire, blocking=False).result()  # type: ignore[union-attr]
+        return network(images)
+
+    def run_together(images: torch.Tensor) -> torch.Tensor:
+        together.wait()
+        return network(images)
+
+    gpu._mean_logits = run_alone  # type: ignore[method-assign]
+    cpu._mean_logits = run_together  # type: ignore[method-assign]
+    expected = gpu.scores([image])
+    assert np.array_equal(gpu.scores([image]), expected)  # and lets go of it
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(cpu.scores, [[image]] * 2):
+            assert np.array_equal(found, expected)
+
+
+def test_out_of_memory_when_windows_are_predicted_again_is_a_line() -> None:
+    predictor = make_predictor(tile=32)
+    found = predictor(noise(50, 60))
+    limited(predictor, 16 * 16)
+    with pytest.raises(UserError, match=r"out of memory .* windows of 32 pixels.*--tile"):
+        _ = found.probabilities
 
 
 def test_logits_are_the_networks_bit_for_bit(tmp_path: Path) -> None:

@@ -63,6 +63,40 @@ def test_the_search_for_a_scale_is_silent_and_gathers_nothing() -> None:
     assert [line.split()[2] for line in lines] == ["17", "19"]
 
 
+def test_a_gradient_that_is_bad_at_any_scale_is_reported_each_time() -> None:
+    """float16: good steps between do not make it a search for a scale."""
+    guard, lines = new_guard(has_scaler=True)
+    for step in range(1, 11):
+        guard.check(report(finite=step % 2 == 0), step)
+    assert [line.split()[2] for line in lines] == [
+        "3",
+        "5",
+        "7",
+        "9",
+    ]  # the first may be the search
+    assert guard.skipped == 5
+
+
+def test_one_overflow_after_the_scale_has_grown_is_silent() -> None:
+    """GradScaler doubles its scale after 2000 good steps in a row."""
+    guard, lines = new_guard(has_scaler=True)
+    good, bad = report(finite=True), report(finite=False)
+    for step in range(1, 2001):
+        guard.check(good, step)
+    guard.check(bad, 2001)
+    assert lines == []
+    guard.check(bad, 2002)
+    for step in range(2003, 4002):
+        guard.check(good, step)
+    guard.check(bad, 4002)  # after 1999
+    assert [line.split()[2] for line in lines] == ["2002", "4002"]
+    other, lines = new_guard()
+    for step in range(1, 2002):
+        other.check(good, step)
+    other.check(bad, 2002)
+    assert len(lines) == 1  # it has no scale
+
+
 def test_the_images_of_all_ranks_are_named() -> None:
     class Pair(World):
         def gather(self, item: Any) -> list[Any]:

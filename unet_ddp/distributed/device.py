@@ -18,6 +18,7 @@ _OUT_OF_MEMORY = (
     "CUDNN_STATUS_ALLOC_FAILED",
     "unable to find an engine",  # cuDNN's, where none fits into what is left
     "'out of memory'",  # NCCL's
+    "Failed to allocate memory",  # onnxruntime's
 )
 
 

@@ -30,8 +30,8 @@ def join(device: str, timeout: float) -> World:
         timeout: seconds that a process waits in a collective.
 
     Raises:
-        UserError: there is no GPU for each process that is to have one, or a variable is
-            missing or impossible.
+        UserError: there is no GPU for each process that is to have one, or two have the same,
+            or a variable is missing or impossible.
         RunError: this rank can't reach the store.
     """
     rank, size, local_rank, local_size = read_place()
@@ -46,18 +46,40 @@ def join(device: str, timeout: float) -> World:
     patience = timedelta(seconds=timeout)
     store = _connect_store(rank, size, local_size, patience)
     is_gpu = chosen.type == "cuda"
+    if is_gpu:
+        _check_own_gpus(store, rank, size, chosen)
     dist.init_process_group(
         "nccl" if is_gpu else "gloo",
         store=store,
         rank=rank,
         world_size=size,
-        # NCCL's watchdog ends the process: gloo is to be first, whose error becomes one line.
+        # NCCL's watchdog ends the process: gloo is to be first, whose error becomes one line. But
+        # most wait inside torch's SyncBatchNorm, which is NCCL's: there it ends them.
         timeout=2 * patience if is_gpu else patience,
         device_id=chosen if is_gpu else None,
     )
-    has_hosts = is_gpu and (local_size == size or _all_reachable(store, rank, size))
+    is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == str(size)  # not if it is only assumed
+    has_hosts = is_gpu and (is_one_machine or _all_reachable(store, rank, size))
     hosts = dist.new_group(backend="gloo", timeout=patience) if has_hosts else None
     return World(rank, size, local_rank, local_size, chosen, store, _find_peers(), hosts)
+
+
+def _check_own_gpus(store: dist.Store, rank: int, size: int, device: torch.device) -> None:
+    """Raise UserError, the same on every rank, if two ranks have one GPU, which NCCL refuses."""
+    uuid = torch.cuda.get_device_properties(device).uuid
+    store.set(f"gpu {rank}", f"{socket.gethostname()} {uuid}")
+    gpus = [store.get(f"gpu {other}").decode() for other in range(size)]
+    for second, gpu in enumerate(gpus):
+        first = gpus.index(gpu)
+        if first < second:
+            store.set(f"read {rank}", "")
+            if rank == 0:  # it may host the store: the others have read all before it leaves
+                with contextlib.suppress(dist.DistError):
+                    store.wait([f"read {other}" for other in range(size)])
+            raise UserError(
+                f"ranks {first} and {second} have one GPU ({gpu}): start one process for each GPU, "
+                "show each its own (srun --gpus-per-task=1), or use --device cpu"
+            )
 
 
 def _all_reachable(store: dist.Store, rank: int, size: int) -> bool:

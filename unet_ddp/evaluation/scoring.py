@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fetch
@@ -36,7 +37,7 @@ def score_pairs(
     `tolerance` are those of `Evaluation`, `workers` those of `fetch`.
 
     Raises:
-        UserError: a file that can't be read or scored, on every rank.
+        UserError: a file that can't be read or scored, or a memory too small, on every rank.
     """
     counts = Counts.zeros(predictor.labels.num_classes, predictor.device)
     records, mistake = [], None
@@ -44,8 +45,8 @@ def score_pairs(
         for sample in fetch(dataset, world, workers=workers):
             counted = _count(predictor, sample, counts, threshold=threshold, tolerance=tolerance)
             records.append(ImageRecord(dataset.pairs[sample.pair].name, sample.pair, *counted))
-    except UserError as error:  # raised after the gathering, which no rank may miss
-        mistake = error
+    except (UserError, RuntimeError) as error:
+        mistake = _as_mistake(error, world)  # raised after the gathering, which no rank may miss
     outcomes = world.gather((records, mistake))
     for _, reason in outcomes:
         if reason is not None:
@@ -60,6 +61,15 @@ def score_pairs(
         tolerance=tolerance,
         full_size=dataset.full_size,
     )
+
+
+def _as_mistake(error: UserError | RuntimeError, world: World) -> UserError:
+    """Return an error for all ranks in one line; raise any but a mistake and a full memory."""
+    if isinstance(error, UserError):
+        return error
+    if not is_out_of_memory(error):
+        raise error
+    return UserError(f"rank {world.rank}: out of memory in scoring; use --device cpu")
 
 
 def _count(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from unet_ddp.data.labels import Colour, Labels
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.unet import SMALLEST_SIDE
@@ -142,6 +143,8 @@ class OnnxBackend:
             feed = {"pixels": np.ascontiguousarray(pixels.numpy())}
             (logits,) = self.session.run(["logits"], feed)
         except Exception as error:  # see above
+            if is_out_of_memory(RuntimeError(str(error))):
+                raise torch.OutOfMemoryError(str(error)) from None
             reason = " ".join(str(error).split())[:160]
         else:
             if logits.shape == (count, self.facts.labels.num_classes, height, width):

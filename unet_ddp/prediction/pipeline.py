@@ -215,6 +215,11 @@ def _decode(
 
 def _predict_batch(
     predictor: Predictor, batch: list[_Scaled]
-) -> Iterator[tuple[ImageFiles, Prediction]]:
+) -> Iterator[tuple[ImageFiles, Prediction | UserError]]:
     files, pixels, sizes = zip(*batch, strict=True)
-    yield from zip(files, predictor.predict_batch(pixels, sizes), strict=True)
+    found: list[Prediction | UserError]
+    try:
+        found = [*predictor.predict_batch(pixels, sizes)]
+    except UserError as error:
+        found = [UserError(f"{each.image}: {error}") for each in files]
+    yield from zip(files, found, strict=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import torch
@@ -76,6 +77,7 @@ class Predictor:
         self.threshold = self._pick_threshold(threshold)
         self.concurrency = 1
         """Number of threads that predict images at the same time and share the memory."""
+        self._running = Lock() if device.type == "cuda" else nullcontext()
         self._too_large: set[tuple[int, int]] = set()  # sizes of images that ran out of memory
         self.stride = max(model.backend.stride for model in models)
         self.tiling = Tiling(tile or TILE, overlap, self.stride)
@@ -168,21 +170,9 @@ class Predictor:
         return self._predict_tiled(source)
 
     def _predict_tiled(self, source: SourceImage) -> Prediction:
-        """Return the prediction for an image in windows, with its class ids.
-
-        Raises:
-            UserError: a window does not fit into the memory.
-        """
+        """Return the prediction for an image in windows, with its class ids."""
         prediction = self._prediction(_TiledScores(self, source), source.input_size, source.size)
-        try:
-            _ = prediction.ids
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise UserError(
-                f"out of memory even in windows of {self.tiling.window} pixels; use a smaller "
-                "--tile, or --device cpu"
-            ) from None
+        _ = prediction.ids
         return prediction
 
     def predict_batch(
@@ -214,19 +204,22 @@ class Predictor:
             scores, self.labels, input_size=input_size, size=size, threshold=self.threshold
         )
 
-    def scores(self, images: Sequence[Pixels]) -> Scores:
+    def scores(self, images: Sequence[Pixels], *, is_second: bool = False) -> Scores:
         """Return the scores (N, C, H, W) of N images (H, W, C) at the network's scale.
 
-        Out of memory, the batch is halved.
+        Out of memory, the batch is halved, and an image alone is tried a second time.
         """
         try:
-            logits = self._mean_logits(torch.from_numpy(np.stack(images)))  # (N, classes, H, W)
-            scores: Scores = reduce_logits(logits).cpu().contiguous().numpy()
+            with self._running:  # writing threads predict windows again: one has a GPU's memory
+                logits = self._mean_logits(torch.from_numpy(np.stack(images)))  # (N, classes, H, W)
+                scores: Scores = reduce_logits(logits).cpu().contiguous().numpy()
             return scores
         except RuntimeError as error:
-            if len(images) == 1 or not is_out_of_memory(error):
+            if is_second or not is_out_of_memory(error):
                 raise
         torch.cuda.empty_cache()  # not in the handler: the error's frames hold tensors
+        if len(images) == 1:  # cuBLAS and cuDNN allocate beside the cache
+            return self.scores(images, is_second=True)
         half = len(images) // 2
         return np.concatenate([self.scores(images[:half]), self.scores(images[half:])])
 
@@ -259,7 +252,11 @@ class Predictor:
 
 
 class _TiledScores:
-    """The blended scores of an image in windows, predicted each time they are iterated over."""
+    """The blended scores of an image in windows, predicted each time they are iterated over.
+
+    Raises:
+        UserError: when iterated over, a window does not fit into the memory.
+    """
 
     def __init__(self, predictor: Predictor, source: SourceImage) -> None:
         self.predictor = predictor
@@ -275,10 +272,17 @@ class _TiledScores:
         predictor, side = self.predictor, self.predictor.tiling.window
         is_gpu = predictor.device.type == "cuda"
         at_once = min(_WINDOWS, predictor.most_at_once((side, side))) if is_gpu else 1
-        with closing(source.reader) as reader:
-            yield from blend(
-                reader.read, predictor.scores, source.input_size, predictor.tiling, at_once=at_once
-            )
+        read, size = source.reader.read, source.input_size
+        try:
+            with closing(source.reader):
+                yield from blend(read, predictor.scores, size, predictor.tiling, at_once=at_once)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise UserError(
+                f"out of memory even in windows of {side} pixels; use a smaller --tile, or "
+                "--device cpu"
+            ) from None
 
 
 def _check_match(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:

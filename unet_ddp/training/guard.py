@@ -15,6 +15,7 @@ from unet_ddp.errors import RunError
 from unet_ddp.training.step import StepReport
 
 _SEARCH = 16  # halvings of GradScaler's first scale, 2¹⁶, down to 1
+_GROWTH = 2000  # good steps in a row, after which it doubles its scale
 
 
 class FiniteGuard:
@@ -48,8 +49,9 @@ class FiniteGuard:
         """Skipped steps so far."""
         self.loss = 0.0
         """Of the last step that was judged."""
-        self._search = _SEARCH if has_scaler else 0
-        self._in_a_row = 0
+        self._has_scaler = has_scaler
+        self._quiet = _SEARCH if has_scaler else 0  # overflows that are the search for a scale
+        self._in_a_row = self._good_in_a_row = 0
         self._delay = 2 if world.device.type == "cuda" else 0
         self._pending: deque[tuple[int, list[int], Tensor, torch.cuda.Event | None]] = deque()
 
@@ -90,11 +92,14 @@ class FiniteGuard:
             event.synchronize()
         self.loss, is_finite = answer.tolist()
         if is_finite:
-            self._in_a_row = 0
+            self._in_a_row, self._good_in_a_row = 0, self._good_in_a_row + 1
+            self._quiet = int(self._has_scaler and self._good_in_a_row >= _GROWTH)
             return
+        self._good_in_a_row = 0
         self._in_a_row += 1
         self.skipped += 1
-        is_search = math.isfinite(self.loss) and self._in_a_row <= self._search
+        is_search = math.isfinite(self.loss) and self._quiet > 0
+        self._quiet -= 1
         if is_search and self._in_a_row < self.most:
             return
         names = self.world.gather([str(self.pairs[index].image) for index in pairs])
