@@ -348,6 +348,31 @@ def test_a_folder_whose_name_tensorboard_refuses(
     assert out.count("\n") == 1
 
 
+def test_every_writer_is_opened_for_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*args: Any, **how: Any) -> Any:
+        return args, how
+
+    monkeypatch.setattr("unet_ddp.runs.writers.TensorBoardWriter", opened)
+    monkeypatch.setattr("unet_ddp.runs.wandb_writer.WandbWriter", opened)
+    run = SimpleNamespace(wandb=True, exp_name="one")
+    config: Any = SimpleNamespace(folder=tmp_path, run=run, to_dict=lambda: {"lr": 1})
+    state: Any = SimpleNamespace(done=7)
+    loaders: Any = SimpleNamespace(validation=SimpleNamespace(dataset={(0, 0): "first image"}))
+    rows, events, tracked = open_writers(config, state, loaders)
+    assert isinstance(rows, CsvWriter) and rows.path == tmp_path / "metrics.csv"
+    assert events == ((tmp_path,), {"after": 7})
+    assert tracked == (("one", tmp_path, {"lr": 1}), {"state": state, "sample": "first image"})
+    loaders.validation = SimpleNamespace(dataset={(0, 0): UserError("bad.png")})
+    with pytest.raises(UserError, match=r"bad\.png"):
+        open_writers(config, state, loaders)
+    loaders.validation = None
+    assert open_writers(config, state, loaders)[2] == (
+        ("one", tmp_path, {"lr": 1}), {"state": state, "sample": None}
+    )  # fmt: skip
+
+
 def test_tensorboard_has_the_floats(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

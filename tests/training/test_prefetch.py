@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests.tiny import CPU, make_batch
 from unet_ddp.data.dataset import Sample
@@ -131,3 +132,15 @@ def test_a_batch_keeps_its_pairs_on_the_device() -> None:
     copied = copy_to_device(batch, CPU)
     assert copied.image is batch.image and copied.mask is batch.mask
     assert copied.pair is batch.pair
+
+
+def test_batches_arrive_on_the_device_that_was_asked_for() -> None:
+    """On torch's meta device, which has shapes alone."""
+    meta = torch.device("meta")
+    source = [make_batch(0), make_batch(1)]
+    batches = list(Prefetcher(source, ahead=1, device=meta, on_error=pytest.fail))
+    assert len(batches) == 2
+    for batch, given in zip(batches, source, strict=True):
+        assert batch.image.device == batch.mask.device == meta
+        assert (batch.image.shape, batch.mask.shape) == (given.image.shape, given.mask.shape)
+        assert batch.pair is given.pair
