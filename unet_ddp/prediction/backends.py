@@ -75,7 +75,7 @@ def fold_batchnorm(network: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class OnnxFacts:
-    """What an exported file says about its network."""
+    """The description of a network in its exported file."""
 
     labels: Labels
     preprocessing: Preprocessing
