@@ -67,9 +67,8 @@ def train(config: TrainConfig, world: World) -> int:
         with explain_out_of_memory(config, world, "building"):
             state = build_state(config, model, data, resumed, loaders, world)
         about = describe_model(config, model, data, loaders, world)
-        world.on_main(
-            lambda: folder.claim(config, data, resumed, about)
-        )  # deletes with --overwrite
+        # With --overwrite the earlier run is deleted here, when nothing can be wrong any more.
+        world.on_main(lambda: folder.claim(config, data, resumed, about))
         tracker = Tracker(config, data, state, loaders, world)
         lines = describe_run(config, model, state, loaders, world)
         tracker.log(resumed.notes, data.notes, loaders.notes, model.notes, lines)

@@ -163,7 +163,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class OptimizationConfig:
-    """How the network is trained."""
+    """Settings of the optimizer, the loss and the steps."""
 
     epochs: Annotated[int, flag("N", "-e"), Limit(at_least=1)] = 10
     """Passes over the training images."""
@@ -203,7 +203,7 @@ class OptimizationConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Where the run is saved, and what it starts from."""
+    """The run's folder, its files, and the weights it starts from."""
 
     checkpoints: Annotated[str, flag("DIR")] = "checkpoints"
     """Folder of runs."""
@@ -223,7 +223,7 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """How to start; never saved with the run."""
+    """Settings of one start; never saved with the run."""
 
     resume: Annotated[str | None, OPTIONAL_FILE, flag("[FILE]")] = None
     """Continue the run in its folder where it stopped, or continue from the checkpoint FILE."""
@@ -242,7 +242,7 @@ class LaunchConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     timeout: Annotated[float, flag("SECONDS"), Limit(above=0, at_most=1e6)] = 600.0
-    """How long a process waits for the others before it gives up."""
+    """Longest wait of a process for the others before it gives up."""
     max_bad_steps: Annotated[int, flag("N"), Limit(at_least=1)] = 20
     """Stop after N steps in a row with a non-finite loss or gradient; single ones are skipped."""
     skip_bad_files: Annotated[int, flag("N"), Limit(at_least=0)] = 0

@@ -135,7 +135,7 @@ def _warn_of_cache(folder: Path) -> None:
     print(f"warning: {one_line(reason)}; {advice}", file=sys.stderr)
 
 
-def identify(path: Path) -> tuple[object, ...]:
+def identify_path(path: Path) -> tuple[object, ...]:
     """Return a key that all spellings of a path share; it need not exist."""
     with suppress(OSError):
         return (*path.parent.stat()[1:3], path.name)  # inode and device
@@ -147,8 +147,8 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
 
     def keys(path: Path) -> list[tuple[object, ...]]:
         with suppress(OSError):
-            return [identify(path), path.stat()[1:3]]
-        return [identify(path)]
+            return [identify_path(path), path.stat()[1:3]]
+        return [identify_path(path)]
 
     known = {key: each for each in inputs for key in keys(each[1])}
     for flag, path in outputs:

@@ -29,6 +29,7 @@ from unet_ddp.data.loaders import (
     Loaders,
     SampleLoader,
     build_loaders,
+    check_shared_memory,
     count_workers,
     start_worker,
 )
@@ -159,15 +160,17 @@ def test_reading_processes_are_the_rank_s_share_of_the_cores(
 
 @pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EROFS])
 def test_shared_memory_without_room_for_reading_processes_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, reason: int
+    monkeypatch: pytest.MonkeyPatch, folder: Path, reason: int
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(reason, os.strerror(reason))
 
     monkeypatch.setattr(multiprocessing.synchronize, "Lock", fail)
-    assert count_workers(World(), 0) == 0  # needs none
+    check_shared_memory(0)  # needs none
+    assert count_workers(World(), 2) == 2  # asks for none
+    config = configured(launch={"workers": 2})
     with pytest.raises(RunError) as caught:
-        count_workers(World(), 2)
+        build_loaders(config, prepared(folder), image_format=COLOUR, world=World())
     said = str(caught.value)
     assert said.startswith("2 reading processes need shared memory") and "\n" not in said
     assert os.strerror(reason) in said and "--workers 0" in said and "--shm-size" in said

@@ -22,7 +22,7 @@ from unet_ddp.errors import print_lines
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """What the doctor does with its findings."""
+    """Settings of the doctor itself."""
 
     strict: bool = False
     """Exit with status 1 if there are warnings."""

@@ -66,7 +66,7 @@ class EvaluateConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     timeout: Annotated[float, flag("SECONDS"), Limit(above=0, at_most=1e6)] = 600.0
-    """How long a process waits for the others before it gives up."""
+    """Longest wait of a process for the others before it gives up."""
 
 
 def parse_evaluate(argv: Sequence[str]) -> EvaluateConfig:

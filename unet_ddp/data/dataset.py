@@ -9,13 +9,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import Arrays, SampleCache
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import read_mask, read_with_nodata_mask
+from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Pair, mask_size_message
@@ -91,11 +92,28 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     def _decode(self, image_path: Path, mask_path: Path) -> Arrays:
         """Return image (H, W, C) and class ids (H, W) of two files, scaled."""
         image, nodata_mask = read_with_nodata_mask(image_path, self.image_format, scale=self.scale)
-        mask = self.labels.to_ids(read_mask(mask_path, scale=self.scale), mask_path)
-        if mask.shape != image.shape[:2]:
-            if not self.resize_masks:
-                raise UserError(mask_size_message(mask_path, mask.shape, image.shape[:2]))
-            mask = resize_nearest(mask, image.shape[:2])
+        mask = self._read_ids(mask_path, image.shape[:2], self.scale)
         if nodata_mask is not None:
             mask[nodata_mask] = IGNORE_ID
         return image, mask
+
+    def read_truth(self, index: int) -> NDArray[np.uint8]:
+        """Return the class ids (H, W) of a pair at its image's own size, or raise a UserError.
+
+        The image is decoded only if the data set has a no-data value.
+        """
+        image_path, mask_path = self._files(index)
+        ids = self._read_ids(mask_path, read_header(image_path).size, 1.0)
+        if self.image_format.nodata is not None:
+            _, nodata_mask = read_with_nodata_mask(image_path, self.image_format)
+            ids[nodata_mask] = IGNORE_ID
+        return ids
+
+    def _read_ids(self, path: Path, size: tuple[int, int], scale: float) -> NDArray[np.uint8]:
+        """Return the class ids of a mask at `scale`, which must have or get this size."""
+        ids = self.labels.to_ids(read_mask(path, scale=scale), path)
+        if ids.shape == size:
+            return ids
+        if not self.resize_masks:
+            raise UserError(mask_size_message(path, ids.shape, size))
+        return resize_nearest(ids, size)

@@ -78,7 +78,8 @@ def infer_labels(
             f"--ignore-index {masks.show([ignore])}: occurs in no mask; the values are "
             f"{masks.show(values)}"
         )
-    kept = _within_a_mask([value for value in values if value != ignore], masks)
+    kept = [value for value in values if value != ignore]
+    _refuse_impossible(kept, masks)
     if classes is None and len(kept) < 2:
         raise UserError(
             f"all masks contain only the value {masks.show(values)}: there is nothing to segment; "
@@ -91,11 +92,6 @@ def infer_labels(
                 f"--classes {classes - 1}, or leave it out"
             )
         kept = list(range(classes))
-    if len(kept) > IGNORE_ID:
-        raise UserError(
-            f"the masks contain {len(kept)} different values ({masks.show(values)}); classes need "
-            "one value each, at most 255"
-        )
     if len(kept) != (classes or len(kept)):
         rarest = min(values, key=lambda value: masks.counts[value])
         raise UserError(
@@ -107,15 +103,19 @@ def infer_labels(
     return Labels(tuple(kept), masks.rgb, ignore, masks.palette)
 
 
-def _within_a_mask(values: list[int], masks: MaskValues) -> list[int]:
-    """Return `values`, or raise a UserError for one that no mask of a prediction could hold."""
+def _refuse_impossible(values: list[int], masks: MaskValues) -> None:
+    """Raise a UserError for a value that no mask of a prediction could hold, or for too many."""
     outside = [value for value in values if not 0 <= value <= (0xFFFFFF if masks.rgb else 65535)]
     if outside:
         raise UserError(
             f"mask value {outside[0]}, e.g. in {masks.examples[outside[0]]}: classes are values from 0 to "
             "65535; fix the masks, name the value with --ignore-index, or use --binary"
         )
-    return values
+    if len(values) > IGNORE_ID:
+        raise UserError(
+            f"the masks contain {len(values)} different values ({masks.show(masks.values)}); classes "
+            "need one value each, at most 255"
+        )
 
 
 def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:

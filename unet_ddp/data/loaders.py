@@ -140,9 +140,11 @@ def build_loaders(
         resize_masks=config.data.resize_masks,
         cache=cache,
     )
+    workers = count_workers(world, config.launch.workers)
+    check_shared_memory(workers)
     load = partial(
         SampleLoader,
-        workers=count_workers(world, config.launch.workers),
+        workers=workers,
         pin=world.device.type == "cuda",
         timeout=_READ_TIMEOUT * config.launch.timeout,
     )
@@ -192,14 +194,20 @@ def count_workers(world: World, requested: int | None) -> int:
     On a CPU one less, for they compete with the network: a rank with a single core reads itself.
     """
     share = min(8, world.cores if world.device.type == "cuda" else world.cores - 1)
-    count = share if requested is None else requested
-    try:  # a DataLoader that fails half built ends in tracebacks; a run has two
-        _ = [multiprocessing.get_context(FORK).Lock() for _ in range(8 * count + 8 * bool(count))]
+    return share if requested is None else requested
+
+
+def check_shared_memory(workers: int) -> None:
+    """Raise a RunError if shared memory has no room for the locks of so many reading processes.
+
+    A DataLoader that fails half built ends in tracebacks.
+    """
+    try:  # a run has two loaders
+        _ = [multiprocessing.get_context(FORK).Lock() for _ in range(8 * (workers + bool(workers)))]
     except OSError as error:
         reason = f"reading processes need shared memory (/dev/shm): {error.strerror}"
         advice = "use --workers 0, and in a container a larger --shm-size"
-        raise RunError(f"{count} {reason}; {advice}") from None
-    return count
+        raise RunError(f"{workers} {reason}; {advice}") from None
 
 
 def start_worker(worker: int) -> None:

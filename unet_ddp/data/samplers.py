@@ -1,4 +1,4 @@
-"""Which images each rank takes at each step, in training and in scoring."""
+"""Samplers: the images that each rank takes at each step, in training and in scoring."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from tqdm import tqdm
 
 from unet_ddp.data.dataset import Key, SegmentationDataset
-from unet_ddp.data.loaders import FORK, count_workers, start_worker
+from unet_ddp.data.loaders import FORK, check_shared_memory, count_workers, start_worker
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.distributed.world import World
@@ -54,10 +53,11 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         self.pairs = pairs
         self.format = predictor.format
         self.full_size = full_size
-        labels, scale = predictor.labels, predictor.preprocessing.scale
-        read = partial(SegmentationDataset, pairs, labels, self.format, resize_masks=resize_masks)
-        self._scaled = read(scale=scale)
-        self._own_size = read(scale=1.0) if full_size and scale != 1 else None
+        scale = predictor.preprocessing.scale
+        self._scaled = SegmentationDataset(
+            pairs, predictor.labels, self.format, scale=scale, resize_masks=resize_masks
+        )
+        self._needs_truth = full_size and scale != 1
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -66,12 +66,15 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         """Return a sample, or its error: what a reading process raises would lose its type."""
         index = key[1]
         scaled = self._scaled[0, index]
-        full = self._own_size[0, index] if self._own_size is not None else scaled
         if isinstance(scaled, UserError):
             return scaled
-        if isinstance(full, UserError):
-            return full
-        return EvaluationSample(scaled.image[None], full.mask[None], scaled.mask[None], index)
+        truth = scaled.mask
+        if self._needs_truth:
+            try:
+                truth = torch.from_numpy(self._scaled.read_truth(index))
+            except UserError as error:
+                return error
+        return EvaluationSample(scaled.image[None], truth[None], scaled.mask[None], index)
 
     def read(self, index: int) -> EvaluationSample:
         """Return the sample of pair `index`, or raise its error."""
@@ -97,6 +100,7 @@ def fetch(
     The main process shows a progress bar, on a terminal only.
     """
     count = count_workers(world, workers)
+    check_shared_memory(count)
     loader: DataLoader[EvaluationSample | UserError] = DataLoader(
         dataset,
         batch_size=None,

@@ -75,7 +75,7 @@ def fold_batchnorm(network: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class OnnxFacts:
-    """What an exported file says about its network."""
+    """The description of a network in its exported file."""
 
     labels: Labels
     preprocessing: Preprocessing
@@ -143,7 +143,7 @@ class OnnxBackend:
             feed = {"pixels": np.ascontiguousarray(pixels.numpy())}
             (logits,) = self.session.run(["logits"], feed)
         except Exception as error:  # see above
-            if is_out_of_memory(RuntimeError(str(error))):
+            if is_out_of_memory(error):
                 raise torch.OutOfMemoryError(str(error)) from None
             reason = " ".join(str(error).split())[:160]
         else:

@@ -47,7 +47,7 @@ class Job:
     config: PredictConfig
     world: World
     files: list[ImageFiles]
-    """Of all processes' images."""
+    """The files of all processes' images."""
     predictor: Predictor
     shards: list[ShardFile]
     """This process's lines for the files of all images together."""

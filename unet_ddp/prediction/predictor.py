@@ -69,7 +69,7 @@ class Predictor:
         self.labels = models[0].labels
         self.preprocessing = models[0].preprocessing
         self.format = self.preprocessing.format
-        """That images must have."""
+        """Format that images must have."""
         self.device = device
         self.notes = [note for model in models for note in model.notes]
         self.tile = tile

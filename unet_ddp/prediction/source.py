@@ -25,7 +25,7 @@ class SourceImage:
     """An image at the network's scale."""
 
     reader: RowReader
-    """Of the scaled image."""
+    """Reads the scaled image."""
     size: tuple[int, int]
     """(height, width) of the image itself."""
     path: Path | None = None

@@ -24,6 +24,7 @@ from unet_ddp.training.batch_size import BatchSizeProbe, find_batch_size
 from unet_ddp.training.state import TrainState
 
 USUAL_STEP = 16  # images per optimizer step with --batch-size auto
+_SHOWN = 80  # characters of a setting in a message
 # Settings on which the weights depend, and settings that only say where things are.
 _FIXED = {
     "scale", "model", "encoder", "width", "bilinear", "channels", "nodata", "classes",
@@ -70,7 +71,7 @@ class Resumed:
         assert self.content is not None
         before = self.content["config"]
         changed = {
-            name: f"{name} {shorten(before[name]).strip(chr(39))} -> {value}"
+            name: f"{name} {_show(before[name])} -> {_show(value)}"
             for name, value in config.to_dict().items()
             if before.get(name, value) != value
             and name not in _PLACES
@@ -238,6 +239,11 @@ def _accumulate(config: TrainConfig, world: World) -> TrainConfig:
             f"{images // at_once}, not {options.accumulate}; leave one of them out"
         )
     return _with_batch(config, batch_size, images // at_once)
+
+
+def _show(value: object) -> str:
+    """Return a setting of the run or of the command line for a message, text without quotes."""
+    return value[:_SHOWN] if isinstance(value, str) else shorten(value)
 
 
 def _with_batch(

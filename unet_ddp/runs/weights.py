@@ -36,8 +36,8 @@ class SavedModel:
     notes: list[str]
     """Lines for the user about a file that does not describe itself; empty for ours."""
     threshold: float | None = None
-    """Of two classes, the second is predicted where its probability is at least this; None for the
-    most probable class."""
+    """Least probability of the second of two classes where it is predicted; None for the most
+    probable class."""
 
 
 def read_model(path: Path) -> SavedModel:

@@ -48,7 +48,7 @@ class FiniteGuard:
         self.skipped = 0
         """Skipped steps so far."""
         self.loss = 0.0
-        """Of the last step that was judged."""
+        """Loss of the last step that was judged."""
         self._has_scaler = has_scaler
         self._quiet = _SEARCH if has_scaler else 0  # overflows that are the search for a scale
         self._in_a_row = self._good_in_a_row = 0

@@ -90,7 +90,7 @@ class TrainState:
     schedule: Schedule
     steps_per_epoch: int
     seed: int = 0
-    """Of random layers; a different one on each rank."""
+    """Seed of random layers; a different one on each rank."""
     average: WeightAverage | None = None
     compiled: nn.Module | None = None
     """The replica as torch.compile returns it: the same weights."""

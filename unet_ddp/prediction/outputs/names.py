@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.files import check_no_input, check_writable, identify, remove_stale
+from unet_ddp.files import check_no_input, check_writable, identify_path, remove_stale
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.masks import probability_paths
 from unet_ddp.prediction.outputs.shards import remove_stale_shards
@@ -109,7 +109,7 @@ def _check_distinct(files: Iterable[ImageFiles], lists: Sequence[tuple[str, Path
     owners: dict[tuple[object, ...], str] = {}
     of_images = ((str(each.image), path) for each in files for path in each.outputs())
     for owner, path in (*of_images, *lists):
-        other = owners.get(key := identify(path))
+        other = owners.get(key := identify_path(path))
         owners[key] = owner
         if other is not None:
             advice = "predict them separately and use --output"

@@ -63,9 +63,8 @@ class ShardFile:
         """Add the line of the image at `index`, from any thread."""
         line = self.list_file.format(name, ids).encode("utf-8", "surrogateescape")
         with self._lock, write_errors(self.list_file.path, _ADVICE):
-            self._file.write(
-                b"%d %d\n%s" % (index, len(line), line)
-            )  # names may contain line breaks
+            # With its length: names may contain line breaks.
+            self._file.write(b"%d %d\n%s" % (index, len(line), line))
             self._file.flush()  # another process will read it
 
     def close(self) -> None:
