@@ -134,11 +134,6 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     return config
 
 
-def config_from_saved(saved: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration that a run saved; see `with_saved`."""
-    return with_saved(TrainConfig(), saved)
-
-
 def save_config(config: TrainConfig, path: Path) -> None:
     """Write `config` as a recipe that starts the same run, --wandb aside; whole or not at all.
 
