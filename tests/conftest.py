@@ -1,4 +1,4 @@
-"""What tests share: image sets that they make themselves, and processes to run on."""
+"""Fixtures of all tests: image sets that they make themselves, and processes to run on."""
 
 from __future__ import annotations
 

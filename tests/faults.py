@@ -41,7 +41,7 @@ def send(number: signal.Signals, to: Callable[[], int] = os.getpid) -> Callable[
 
 
 def kill_once() -> None:
-    """As torchrun counts: not after its restart."""
+    """Kill this process after torchrun's first start, not after its restart."""
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os.kill(os.getpid(), signal.SIGKILL)
 

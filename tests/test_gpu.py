@@ -1,4 +1,4 @@
-"""What only a GPU can show: pytest -m gpu."""
+"""Tests that only a GPU can run: pytest -m gpu."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_shared_memory_without_room_for_reading_processes_is_one_line(
 
 @pytest.fixture
 def options(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
-    """What each SampleLoader is made with."""
+    """The arguments of each SampleLoader."""
     made: list[dict[str, Any]] = []
 
     class Noted(SampleLoader):

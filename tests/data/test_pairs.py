@@ -1,4 +1,4 @@
-"""Which mask belongs to which image."""
+"""Pairs of images and masks, by their names or a list."""
 
 from __future__ import annotations
 

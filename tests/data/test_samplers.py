@@ -1,4 +1,4 @@
-"""Which rank takes which image at which step."""
+"""The images that each rank takes at each step."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_an_image_is_decoded_at_its_own_size_only_for_pixels_without_data(
 
 
 def test_a_mask_of_another_size_is_named(tmp_path: Path) -> None:
-    """Of 5 columns at scale 0.5 it fits the image of 4, at full size it does not."""
+    """A mask of 5 columns fits the image of 4 at scale 0.5, at full size it does not."""
     wide = np.zeros((2, 5))
     pairs = write_pairs(tmp_path, a=(IMAGE, wide))
     predictor = grey_predictor(TWO, scale=0.5)

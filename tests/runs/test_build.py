@@ -1,4 +1,4 @@
-"""What a run trains: the network, its first weights, its state, and what is saved of it."""
+"""The parts of a run: the network, its first weights, its state, and the checkpoint of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What --wandb logs, read back from the file that the real package writes offline."""
+"""The log of --wandb, read back from the file that the real package writes offline."""
 
 from __future__ import annotations
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.operations import Operations
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.training.losses import DiceCrossEntropy
 
@@ -115,7 +113,7 @@ def test_two_pixels_by_hand() -> None:
 
 
 def test_all_sums_are_taken_over_ranks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if another rank had the same batch: ratios stay, a mean over two would too."""
+    """Act as if another rank had the same batch: ratios stay, a mean over two would too."""
     shapes = []
 
     def doubled(sums: torch.Tensor) -> torch.Tensor:
@@ -140,24 +138,13 @@ def test_autocast_does_not_reach_the_loss() -> None:
     assert torch.equal(losses.total, DiceCrossEntropy()(logits, masks).total)
 
 
-class Kernels(TorchDispatchMode):
-    """Notes the operations that run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **kwargs or {})
-
-
 def test_one_softmax_serves_both_parts_and_no_sum_is_in_random_order() -> None:
     """NLLLoss adds up in random order on a GPU, as scattering and gathering's gradient do."""
     logits = torch.randn(2, 3, 4, 4, requires_grad=True)
-    with Kernels() as kernels:
+    with Operations() as operations:
         losses = DiceCrossEntropy()(logits, torch.zeros(2, 4, 4, dtype=torch.uint8))
         losses.total.backward()
-    softmaxes = [name for name in kernels.names if "softmax" in name]
+    names = [operation.overloadpacket.__name__ for operation, *_ in operations.calls]
+    softmaxes = [name for name in names if "softmax" in name]
     assert softmaxes == ["_log_softmax", "_log_softmax_backward_data"]
-    assert not any(name.startswith(("nll", "scatter", "gather", "index")) for name in kernels.names)
+    assert not any(name.startswith(("nll", "scatter", "gather", "index")) for name in names)

@@ -1,4 +1,4 @@
-"""What the files of a data set must have in common."""
+"""Rules that the files of a data set must keep together."""
 
 from __future__ import annotations
 
