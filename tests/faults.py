@@ -50,6 +50,10 @@ AFTER_STEP: dict[str, tuple[int, Callable[[], Any]]] = {
     "signal to one rank": (3, on_rank(1, send(signal.SIGTERM))),
     "signal to the launcher": (3, on_rank(0, send(signal.SIGTERM, os.getppid))),
     "user signal to the launcher": (3, on_rank(0, send(signal.SIGUSR1, os.getppid))),
+    "user signal to the batch shell": (
+        3,
+        on_rank(0, send(signal.SIGUSR1, lambda: int(os.environ["BATCH_SHELL"]))),
+    ),
     "interrupt": (3, send(signal.SIGINT)),
     "interrupt of the group": (8, lambda: os.killpg(0, signal.SIGINT)),
     "a rank dies": (3, on_rank(1, send(signal.SIGKILL))),

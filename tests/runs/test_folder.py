@@ -177,7 +177,9 @@ def test_going_back_in_a_run_must_be_asked_for(tmp_path: Path) -> None:
     [
         ("1", "job", "job", True),
         ("2", "none", f"agent {os.getppid()}", True),
-        ("0", "job", "job", False),
+        ("0", "job", "job", True),  # a cluster starts torchrun again, by its own name for the job
+        ("0", "job", "another job", False),
+        ("0", "none", f"agent {os.getppid()}", False),
         ("1", "job", "another job", False),
         ("1", None, None, False),
     ],

@@ -124,11 +124,14 @@ class RunFolder:
         return Resumed(weights=weights, notes=notes)
 
     def _was_restarted(self) -> bool:
-        """Return whether torchrun restarted this run, which then resumes without a flag."""
-        if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" or not self.last.is_file():
+        """Return whether this launch began the run before, which then resumes without a flag.
+
+        torchrun restarts its workers; a cluster starts torchrun again, with the --rdzv-id it had.
+        """
+        name, restarts = launch_name(), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        if name is None or (restarts == "0" and name != os.environ["TORCHELASTIC_RUN_ID"]):
             return False
-        name = launch_name()
-        return name is not None and load_or_previous(self.last)[0].get("launch") == name
+        return self.last.is_file() and load_or_previous(self.last)[0].get("launch") == name
 
     def _read_last(self, path: Path, *, overwrite: bool) -> Resumed:
         if not path.is_file() and not previous(path).is_file():
