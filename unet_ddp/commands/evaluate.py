@@ -109,7 +109,7 @@ class Job:
 
     model: SavedModel
     source: Path
-    pairs: list[Pair]
+    pairs: Sequence[Pair]
     images: str | None
     """Their folder; None for the validation images of the network's run."""
     threshold: float | None

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def find_validation(source: Path) -> tuple[list[Pair], list[str]]:
+def find_validation(source: Path) -> tuple[Sequence[Pair], list[str]]:
     """Return the run's validation images; without them none, and a note that says why."""
     if not source.is_file():
         return [], [f"no scores and images: {source} not found"]

@@ -21,7 +21,7 @@ from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.checkpoint import Content
-from unet_ddp.runs.resume import Resumed, split_fingerprint
+from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.weights import build_loaded
 from unet_ddp.training.batch_size import BatchSizeProbe
 from unet_ddp.training.losses import DiceCrossEntropy
@@ -170,7 +170,7 @@ def describe_model(
         "labels": data.labels.to_dict(),
         "preprocessing": model.preprocessing.to_dict(),
         "config": config.to_dict(),
-        "names": split_fingerprint(data.split),
+        "names": data.split.fingerprint,
         "images_per_step": loaders.sampler.per_step * world.size,
         "world_size": world.size,
         "launch": launch_name(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ class FiniteGuard:
     def __init__(
         self,
         world: World,
-        pairs: list[Pair],
+        pairs: Sequence[Pair],
         *,
         most: int,
         log: Callable[[str], None],

@@ -31,7 +31,7 @@ _SAMPLES = 4
 
 def write_report(
     folder: Path,
-    pairs: list[Pair],
+    pairs: Sequence[Pair],
     world: World,
     *,
     notes: Sequence[str] = (),
@@ -89,7 +89,7 @@ def _facts(
     return facts
 
 
-def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path | None:
+def write_samples(folder: Path, pairs: Sequence[Pair], device: torch.device) -> Path | None:
     """Write samples.png, the best network's masks of a few pairs; None without either."""
     best, path, samples = folder / "best.pt", folder / "samples.png", []
     if not best.is_file() or not pairs:
@@ -109,7 +109,11 @@ def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path
 
 
 def write_reports(
-    folder: Path, pairs: list[Pair], world: World, workers: int | None, log: Callable[[str], None]
+    folder: Path,
+    pairs: Sequence[Pair],
+    world: World,
+    workers: int | None,
+    log: Callable[[str], None],
 ) -> None:
     """Write samples.png and report.html of a run that has ended, and log where they are.
 
