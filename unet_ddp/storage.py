@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import unquote
 
 from unet_ddp.errors import UserError
@@ -32,6 +32,9 @@ _KEYS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
+
+Version = dict[str, str]
+"""The version of an object, which changes when it is put again."""
 
 
 class Url(type(Path())):  # type: ignore[misc]  # PosixPath, or Windows' own
@@ -75,7 +78,7 @@ def read(path: Url) -> bytes:
     Raises:
         UserError: it can't be read.
     """
-    return b"".join(_read_chunks(path))
+    return b"".join(read_chunks(path))
 
 
 @contextmanager
@@ -89,7 +92,7 @@ def local_file(path: Path) -> Iterator[Path]:
         yield path
         return
     with tempfile.NamedTemporaryFile(prefix="unet_ddp-", suffix=path.suffix) as file:
-        for chunk in _read_chunks(path):
+        for chunk in read_chunks(path):
             file.write(chunk)
         file.flush()
         try:
@@ -98,8 +101,10 @@ def local_file(path: Path) -> Iterator[Path]:
             raise UserError(str(error).replace(file.name, str(path))) from None
 
 
-def list_objects(folder: Url) -> Iterator[tuple[str, int, int]]:
+def list_objects(folder: Url, *, is_deep: bool = True) -> Iterator[tuple[str, int, int]]:
     """Yield the key below `folder`, size in bytes and time (ns) of each object in it, in key order.
+
+    With `is_deep`, those in its sub-folders too.
 
     Raises:
         UserError: it can't be listed.
@@ -109,7 +114,8 @@ def list_objects(folder: Url) -> Iterator[tuple[str, int, int]]:
     store, prefix = _open(folder)
     below = f"{prefix.rstrip('/')}/" if prefix else ""
     with _as_user_error(folder):
-        for objects in obstore.list(store, below or None):
+        listed: Any = obstore.list(store, below or None) if is_deep else None
+        for objects in listed or [obstore.list_with_delimiter(store, below or None)["objects"]]:
             for each in objects:
                 changed = int(each["last_modified"].timestamp() * 1e9)
                 yield each["path"].removeprefix(below), each["size"], changed
@@ -136,30 +142,58 @@ def find_stamp(path: Path) -> tuple[int, int]:
     return found["size"], int(found["last_modified"].timestamp() * 1e9)
 
 
-def put(path: Url, content: bytes | Path, *, is_new: bool = False) -> None:
-    """Put bytes, or a file's, as an object that appears as a whole; a large one goes in parts.
-
-    With `is_new`, an object that is there already is not replaced.
+def read_version(path: Url) -> tuple[bytes, Version] | None:
+    """Return the content of a small object and its version; None if there is no such object.
 
     Raises:
-        FileExistsError: it is there already, with another content.
+        UserError: it can't be read.
+    """
+    import obstore
+
+    store, key = _open(path)
+    with _as_user_error(path):
+        try:
+            found = obstore.get(store, key)
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                raise
+            return None
+        return bytes(found.bytes()), _version(found.meta)
+
+
+def put(
+    path: Url, content: bytes | Path | IO[bytes], *, replaces: Version | bool = True
+) -> Version:
+    """Put bytes, or a file's, as an object that appears as a whole; return its version.
+
+    A large one goes in parts. With `replaces` a version, only that one is replaced; False: none.
+
+    Raises:
+        FileExistsError: it is there already, or in another version, with another content.
         UserError: it can't be put.
     """
     import obstore
 
     store, key = _open(path)
+    mode: Any = replaces or "create"
+    mode = "overwrite" if replaces is True else mode
+    until = time.monotonic() + _PATIENCE.total_seconds()
     for pause in (*_PAUSES, None):  # the client itself does not repeat a put that was cut off
         try:
-            obstore.put(store, key, content, mode="create" if is_new else "overwrite")
-            return
-        except obstore.exceptions.AlreadyExistsError:
-            if content == read(path):  # put by an attempt whose answer was lost
-                return
-            raise FileExistsError(str(path)) from None
+            if not isinstance(content, (bytes, Path)):
+                content.seek(0)
+            return _version(obstore.put(store, key, content, mode=mode))
+        except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
+            found = read_version(path)
+            if found is None or found[0] != content:
+                raise FileExistsError(str(path)) from None
+            return found[1]  # put by an attempt whose answer was lost
         except (obstore.exceptions.BaseError, OSError) as error:
-            if pause is None or not isinstance(error, obstore.exceptions.GenericError):
+            is_passing = isinstance(error, obstore.exceptions.GenericError)
+            if pause is None or not is_passing or time.monotonic() + pause > until:
                 raise UserError(f"{path}: {_explain(path, error)}") from None
             time.sleep(pause)
+    raise AssertionError  # the last attempt returns or raises
 
 
 def delete(path: Url) -> None:
@@ -175,7 +209,7 @@ def delete(path: Url) -> None:
         obstore.delete(store, key)
 
 
-def _read_chunks(path: Url) -> Iterator[bytes]:
+def read_chunks(path: Url) -> Iterator[bytes]:
     """Yield the content of an object, or of a file in an archive, in pieces."""
     part = _PART.fullmatch(str(path))
     archive = as_path(part[1]) if part else path
@@ -225,6 +259,10 @@ def _connect(scheme: str, container: str, process: int) -> Any:
         client_options={"connect_timeout": "10 seconds", "allow_http": True},  # if it is asked for
         retry_config={"max_retries": 20, "retry_timeout": _PATIENCE},
     )
+
+
+def _version(meta: Any) -> Version:
+    return {name: meta[name] for name in ("e_tag", "version") if meta.get(name)}
 
 
 @contextmanager
