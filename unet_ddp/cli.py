@@ -120,9 +120,7 @@ def _in_folder_of_resumed(config: Training) -> Training:
 def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     """Return `config` with a run's saved settings, but for tracking and those given this time.
 
-    Args:
-        config: from `parse_train`.
-        saved: from `TrainConfig.to_dict`; unknown names are ignored.
+    `saved` is what `TrainConfig.to_dict` gave; unknown names are ignored.
 
     Raises:
         UserError: a value that its setting can't have.
@@ -132,11 +130,6 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     config = _with_values(config, _typed_values(values, "the checkpoint's configuration"))
     _validate(config)
     return config
-
-
-def config_from_saved(saved: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration that a run saved; see `with_saved`."""
-    return with_saved(TrainConfig(), saved)
 
 
 def save_config(config: TrainConfig, path: Path) -> None:

@@ -29,11 +29,8 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary file in the folder of `path`; it replaces `path` if the block succeeds.
 
     The temporary file is new (O_EXCL, no symbolic link is followed) and its name can't be guessed.
-    If the block raises, it is removed and `path` stays as it was.
-
-    Args:
-        path: the file to replace; its folder is created.
-        durable: flush file and folder to the disk, so that a power cut loses neither.
+    If the block raises, it is removed and `path` stays as it was. The folder is created. With
+    `durable`, file and folder are flushed to the disk, so that a power cut loses neither.
 
     Raises:
         OSError: the file can't be written.
@@ -159,12 +156,8 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
 def check_writable(folder: Path, flag: str) -> None:
     """Check that `folder`, or the folder it would be created in, is writable.
 
-    Args:
-        folder: it need not exist.
-        flag: the flag that names another folder.
-
     Raises:
-        UserError: it can't be created or written to.
+        UserError: it can't be created or written to; `flag` names another one.
     """
     try:
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())

@@ -22,6 +22,7 @@ from unet_ddp.storage import (
     local_file,
     put,
     read,
+    read_version,
 )
 
 NAMES = ["a b#c%20.png", "ü/ö.png", "q?z=1&a.png", "..foo", "a+b"]
@@ -61,10 +62,33 @@ def test_large_and_empty_objects_are_whole() -> None:
 
 
 def test_a_new_object_replaces_none() -> None:
-    put(FOLDER / "one", b"first", is_new=True)
+    put(FOLDER / "one", b"first", replaces=False)
     with pytest.raises(FileExistsError):
-        put(FOLDER / "one", b"second", is_new=True)
+        put(FOLDER / "one", b"second", replaces=False)
     assert read(FOLDER / "one") == b"first"
+
+
+def test_only_the_version_that_is_known_is_replaced(object_store: ObjectStore) -> None:
+    """Of two that know the same version one wins; an answer that was lost is no loss."""
+    assert read_version(FOLDER / "pointer") is None
+    first = put(FOLDER / "pointer", b"first", replaces=False)
+    assert read_version(FOLDER / "pointer") == (b"first", first)
+    object_store.set_fault("unheard", method="PUT", count=1)
+    second = put(FOLDER / "pointer", b"second", replaces=first)
+    with pytest.raises(FileExistsError):
+        put(FOLDER / "pointer", b"third", replaces=first)
+    assert read_version(FOLDER / "pointer") == (b"second", second)
+    with pytest.raises(UserError, match="no such bucket"):
+        read_version(url("s3://missing/a"))
+
+
+def test_sub_folders_can_be_left_out() -> None:
+    for name in ("flat/a", "flat/b", "flat/sub/c"):
+        put(FOLDER / name, b"")
+    keys = {
+        deep: [key for key, _, _ in list_objects(FOLDER / "flat", is_deep=deep)] for deep in (0, 1)
+    }
+    assert keys == {0: ["a", "b"], 1: ["a", "b", "sub/c"]}
 
 
 @pytest.mark.parametrize("is_local", [True, False])
@@ -105,6 +129,10 @@ def test_an_upload_survives_faults(object_store: ObjectStore, tmp_path: Path, ki
     object_store.set_fault(kind, every=2, method="PUT", count=2)
     put(FOLDER / "c.bin", tmp_path / "c.bin")
     assert read(FOLDER / "c.bin") == content
+    object_store.set_fault(kind, method="PUT", count=1)
+    with (tmp_path / "c.bin").open("rb") as file:
+        put(FOLDER / "d.bin", file)
+    assert read(FOLDER / "d.bin") == content
 
 
 @pytest.mark.parametrize("name", ["held", "held.tar#2+3/x"])

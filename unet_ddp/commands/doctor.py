@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from unet_ddp.cli import parse_run
@@ -21,21 +21,14 @@ from unet_ddp.errors import print_lines
 
 
 @dataclass(frozen=True)
-class DoctorOptions:
-    """Settings of the doctor itself."""
-
-    strict: bool = False
-    """Exit with status 1 if there are warnings."""
-
-
-@dataclass(frozen=True)
 class DoctorConfig(TrainConfig):
     """Check a data set before training on it.
 
     Takes the flags of train.py. Exit status 0: ok; 2: not fit to train on.
     """
 
-    doctor: DoctorOptions = field(default_factory=DoctorOptions)
+    strict: bool = False
+    """Exit with status 1 if there are warnings."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     print_lines(*format_findings(report, data))
     if report.problems:
         return 2
-    return 1 if report.warnings and config.doctor.strict else 0
+    return 1 if report.warnings and config.strict else 0
 
 
 def _check_batch(data: CheckedData, config: DoctorConfig) -> None:

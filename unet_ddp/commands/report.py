@@ -18,7 +18,6 @@ from unet_ddp.errors import UserError, print_lines
 from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.prediction.backends import check_described
-from unet_ddp.runs import checkpoint
 from unet_ddp.runs.weights import find_model, read_model
 
 
@@ -52,9 +51,9 @@ def find_validation(source: Path) -> tuple[list[Pair], list[str]]:
     """Return the run's validation images; without them none, and a note that says why."""
     if not source.is_file():
         return [], [f"no scores and images: {source} not found"]
-    labels = check_described(read_model(source), source)[1]
-    content = checkpoint.load(source)
+    model = read_model(source)
+    labels = check_described(model, source)[1]
     try:
-        return rebuild(content, source, labels), []
+        return rebuild(model.run, source, labels), []
     except UserError as error:
         return [], [f"no scores and images: {error}"]

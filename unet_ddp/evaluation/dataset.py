@@ -35,11 +35,7 @@ class EvaluationSample(NamedTuple):
 class EvaluationDataset(Dataset[EvaluationSample | UserError]):
     """Pairs of files as samples to score, at the images' own size or at the network's scale.
 
-    Args:
-        pairs: files to score.
-        predictor: the network that is scored.
-        full_size: score at the images' own size.
-        resize_masks: resize masks of another size to that of their images.
+    With `resize_masks`, masks of another size are resized to that of their images.
     """
 
     def __init__(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unet_ddp.cli import config_from_saved
+from unet_ddp.cli import with_saved
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
@@ -18,14 +19,14 @@ _ADVICE = "use --images and --masks"
 def rebuild(content: Content, source: Path, labels: Labels) -> list[Pair]:
     """Find and split the pairs as the run did; return those it was validated on.
 
-    `content` and `labels` are those of the checkpoint `source`.
+    `content` (see `SavedModel.run`) and `labels` are those of the checkpoint `source`.
 
     Raises:
         UserError: the checkpoint does not say which they were, or they are gone or others now.
     """
     if not isinstance(content.get("config"), dict):
         raise UserError(f"{source} does not say which images it was validated on; {_ADVICE}")
-    config = config_from_saved(content["config"])
+    config = with_saved(TrainConfig(), content["config"])
     seed = config.optimization.seed
     try:
         data = prepare_data(config.data, seed=seed, labels=labels)

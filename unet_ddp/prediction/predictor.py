@@ -123,10 +123,9 @@ class Predictor:
         return threshold
 
     def __call__(self, image: str | Path | Image.Image | NDArray[np.generic]) -> Prediction:
-        """Return the prediction for an image, at its own size.
+        """Return the prediction for a file, a Pillow image or an array, at its own size.
 
-        Args:
-            image: a file, a Pillow image, or an array (H, W) or (H, W, C) of the network's type.
+        Arrays are (H, W) or (H, W, C), of the network's type.
 
         Raises:
             UserError: it can't be read, or is not of the network's format.

@@ -27,12 +27,8 @@ Content = dict[str, Any]
 def save(path: Path, content: Content, *, keep_previous: bool = False) -> None:
     """Write `content` to `path` such that a kill at any moment leaves the old file or the new one.
 
-    The archive contains a checksum of every record.
-
-    Args:
-        path: in an existing folder.
-        content: what `load` returns again.
-        keep_previous: keep the file that is replaced, as ``last.1.pt`` next to ``last.pt``.
+    The archive contains a checksum of every record. With `keep_previous`, the file that is replaced
+    is kept, as ``last.1.pt`` next to ``last.pt``.
 
     Raises:
         OSError: it can't be written; the old file is as it was.

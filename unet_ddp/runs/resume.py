@@ -173,13 +173,8 @@ class Resumed:
     ) -> TrainConfig:
         """Return `config` with numbers for ``--batch-size auto``.
 
-        A resumed run keeps its batch if that fits: its batch statistics depend on it.
-
-        Args:
-            config: with the batch size auto.
-            probe: tries batches on this rank.
-            world: all ranks.
-            count: training images; a step takes no more of them unless told to.
+        A resumed run keeps its batch if that fits: its batch statistics depend on it. A step takes no
+        more than `count` images, those to train on, unless --images-per-step says so.
         """
         options, size = config.optimization, world.size
         images = options.images_per_step or max(size, min(USUAL_STEP, count) // size * size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +38,8 @@ class SavedModel:
     threshold: float | None = None
     """Least probability of the second of two classes where it is predicted; None for the most
     probable class."""
+    run: Content = field(default_factory=dict)
+    """The config, names and best epoch of the run; empty for another program's file."""
 
 
 def read_model(path: Path) -> SavedModel:
@@ -76,9 +78,11 @@ def read_model(path: Path) -> SavedModel:
 def _ours(path: Path, content: Content) -> SavedModel:
     about = describe(Description, path, content)
     state = strip_prefixes(about.ema or about.model)[0]
-    return SavedModel(
-        state, about.architecture, about.labels, about.preprocessing, [], about.threshold
-    )
+    run: Content = {name: content[name] for name in ("config", "names", "best") if name in content}
+    if "optimizer" in content:  # last.pt: its weights are another epoch's than the best
+        run.pop("best", None)
+    described = about.architecture, about.labels, about.preprocessing
+    return SavedModel(state, *described, [], about.threshold, run)
 
 
 def _foreign(state: State, mask_values: Any, notes: list[str]) -> SavedModel:

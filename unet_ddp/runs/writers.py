@@ -96,9 +96,7 @@ def _is_until(step: str | None, last: int) -> bool:
 class CsvWriter:
     """Writes metrics.csv: one row per epoch, on the disk at once.
 
-    Args:
-        path: rows of an earlier start are kept.
-        after: rows of later steps are dropped, as a resumed run writes them again.
+    Rows of steps later than `after` are dropped, as a resumed run writes them again.
 
     Raises:
         UserError: the earlier file is corrupt.

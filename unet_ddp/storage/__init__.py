@@ -3,6 +3,7 @@
 from unet_ddp.storage.address import Url, as_path, is_address, is_remote
 from unet_ddp.storage.clients import NotFoundError, StorageError
 from unet_ddp.storage.objects import (
+    Version,
     copies,
     delete,
     exists,
@@ -12,6 +13,8 @@ from unet_ddp.storage.objects import (
     local_file,
     put,
     read,
+    read_chunks,
+    read_version,
     start_reader,
 )
 
@@ -19,6 +22,7 @@ __all__ = [
     "NotFoundError",
     "StorageError",
     "Url",
+    "Version",
     "as_path",
     "copies",
     "delete",
@@ -31,5 +35,7 @@ __all__ = [
     "local_file",
     "put",
     "read",
+    "read_chunks",
+    "read_version",
     "start_reader",
 ]

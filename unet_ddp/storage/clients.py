@@ -19,7 +19,7 @@ from typing import Any
 from unet_ddp.errors import UserError
 from unet_ddp.storage.address import Url, split_address
 
-_PATIENCE = timedelta(minutes=5)  # for a request and its repetitions
+PATIENCE = timedelta(minutes=5)  # for a request and its repetitions
 _FIRST_PATIENCE = timedelta(seconds=5)  # until a container has answered: its name may be wrong
 _KEYS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
@@ -66,7 +66,7 @@ def open_client(path: Url) -> tuple[Any, str]:
     container, key = split_address(path)
     is_known = not _reached.isdisjoint(("", container))
     try:
-        return _connect(container, os.getpid(), _PATIENCE if is_known else _FIRST_PATIENCE), key
+        return _connect(container, os.getpid(), PATIENCE if is_known else _FIRST_PATIENCE), key
     except ImportError:
         advice = "needs the extra 'cloud': pip install 'unet-ddp[cloud]'"
         raise StorageError(f"{path}: {advice}") from None

@@ -11,10 +11,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import IO, Any
 
 from unet_ddp.errors import UserError
 from unet_ddp.storage.address import PART, Url, as_path, is_remote
-from unet_ddp.storage.clients import NotFoundError, client, explain, open_client, trust_all
+from unet_ddp.storage.clients import (
+    PATIENCE,
+    NotFoundError,
+    client,
+    explain,
+    open_client,
+    trust_all,
+)
 
 _CHUNK = 1 << 24  # bytes that are read at a time
 _AT_ONCE = 32  # requests
@@ -23,6 +31,8 @@ _PAUSES = (1.0, 4.0, 15.0)  # seconds between attempts to put
 _warns_from = 0.0  # on the monotonic clock
 _held: dict[str, Future[bytes]] = {}
 """Objects that `hold` reads."""
+Version = dict[str, str]
+"""The version of an object, which changes when it is put again."""
 copies: set[Path] = set()
 """Temporary copies of objects, to be removed if a signal ends the process."""
 
@@ -43,7 +53,7 @@ def read(path: Url) -> bytes:
     Raises:
         UserError: it can't be read.
     """
-    return b"".join(_read_chunks(path))
+    return b"".join(read_chunks(path))
 
 
 def hold(paths: Iterable[Path]) -> None:
@@ -77,7 +87,7 @@ def local_file(path: Path) -> Iterator[Path]:
     with tempfile.NamedTemporaryFile(prefix="unet_ddp-", suffix=path.suffix) as file:
         copies.add(Path(file.name))
         try:
-            for chunk in _read_chunks(path):
+            for chunk in read_chunks(path):
                 file.write(chunk)
             file.flush()
             yield Path(file.name)
@@ -87,8 +97,10 @@ def local_file(path: Path) -> Iterator[Path]:
             copies.discard(Path(file.name))
 
 
-def list_objects(folder: Url) -> Iterator[tuple[str, int, int]]:
+def list_objects(folder: Url, *, is_deep: bool = True) -> Iterator[tuple[str, int, int]]:
     """Yield the key below `folder`, size in bytes and time (ns) of each object in it, in key order.
+
+    With `is_deep`, those in its sub-folders too.
 
     Raises:
         UserError: it can't be listed.
@@ -99,7 +111,8 @@ def list_objects(folder: Url) -> Iterator[tuple[str, int, int]]:
         import obstore
 
         below = f"{prefix.rstrip('/')}/" if prefix else ""
-        for objects in obstore.list(store, below or None):
+        listed: Any = obstore.list(store, below or None) if is_deep else None
+        for objects in listed or [obstore.list_with_delimiter(store, below or None)["objects"]]:
             for each in objects:
                 changed = int(each["last_modified"].timestamp() * 1e9)
                 yield each["path"].removeprefix(below), each["size"], changed
@@ -138,30 +151,56 @@ def exists(path: Url) -> bool:
     return True
 
 
-def put(path: Url, content: bytes | Path, *, is_new: bool = False) -> None:
-    """Put bytes, or a file's, as an object that appears as a whole; a large one goes in parts.
-
-    With `is_new`, an object that is there already is not replaced.
+def read_version(path: Url) -> tuple[bytes, Version] | None:
+    """Return the content of a small object and its version; None if there is no such object.
 
     Raises:
-        FileExistsError: it is there already, with another content.
+        UserError: it can't be read.
+    """
+    try:
+        with client(path) as (store, key):
+            import obstore
+
+            found = obstore.get(store, key)
+            return bytes(found.bytes()), _version(found.meta)
+    except NotFoundError:
+        return None
+
+
+def put(
+    path: Url, content: bytes | Path | IO[bytes], *, replaces: Version | bool = True
+) -> Version:
+    """Put bytes, or a file's, as an object that appears as a whole; return its version.
+
+    A large one goes in parts. With `replaces` a version, only that one is replaced; False: none.
+
+    Raises:
+        FileExistsError: it is there already, or in another version, with another content.
         UserError: it can't be put.
     """
-    import obstore
-
     store, key = open_client(path)
+    from obstore import exceptions
+    from obstore import put as put_once
+
+    mode: Any = replaces or "create"
+    mode = "overwrite" if replaces is True else mode
+    until = time.monotonic() + PATIENCE.total_seconds()
     for pause in (*_PAUSES, None):  # the client itself does not repeat a put that was cut off
         try:
-            obstore.put(store, key, content, mode="create" if is_new else "overwrite")
-            return
-        except obstore.exceptions.AlreadyExistsError:
-            if content == read(path):  # put by an attempt whose answer was lost
-                return
-            raise FileExistsError(str(path)) from None
-        except (obstore.exceptions.BaseError, OSError) as error:
-            if pause is None or not isinstance(error, obstore.exceptions.GenericError):
+            if not isinstance(content, (bytes, Path)):
+                content.seek(0)
+            return _version(put_once(store, key, content, mode=mode))
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+            found = read_version(path)
+            if found is None or found[0] != content:
+                raise FileExistsError(str(path)) from None
+            return found[1]  # put by an attempt whose answer was lost
+        except (exceptions.BaseError, OSError) as error:
+            is_passing = isinstance(error, exceptions.GenericError)
+            if pause is None or not is_passing or time.monotonic() + pause > until:
                 raise explain(path, error) from None
             time.sleep(pause)
+    raise AssertionError  # the last attempt returns or raises
 
 
 def delete(path: Url) -> None:
@@ -179,7 +218,7 @@ def delete(path: Url) -> None:
 # -- reading -------------------------------------------------------------------------------
 
 
-def _read_chunks(path: Url) -> Iterator[bytes]:
+def read_chunks(path: Url) -> Iterator[bytes]:
     """Yield the content of an object, or of a file in an archive, in pieces; warn if it was slow."""
     global _warns_from
     started = time.monotonic()
@@ -193,12 +232,16 @@ def _read_chunks(path: Url) -> Iterator[bytes]:
         print(f"warning: {path}: took {now - started:.0f} s; storage is slow", file=sys.stderr)
 
 
+def _version(meta: Any) -> Version:
+    return {name: meta[name] for name in ("e_tag", "version") if meta.get(name)}
+
+
 def _fetch_whole(path: Url) -> bytes:
     return b"".join(_fetch(path))
 
 
 def _fetch(path: Url) -> Iterator[bytes]:
-    """Yield the content as `_read_chunks` does, from where it is."""
+    """Yield the content as `read_chunks` does, from where it is."""
     part = PART.fullmatch(str(path))
     archive = as_path(part[1]) if part else path
     first, size = (int(part[2]), int(part[3])) if part else (0, 0)

@@ -120,13 +120,7 @@ def _spare_memory(device: torch.device) -> int:
 
 
 def find_batch_size(probe: BatchSizeProbe, world: World, share: int, *, start: int) -> int:
-    """Return the largest batch that fits on every rank, the same on all of them.
-
-    Args:
-        probe: tries it on this rank.
-        world: all ranks.
-        share: images per process in one step of the optimizer; the batch divides it.
-        start: the largest batch to try.
+    """Return the largest batch that fits on every rank; see `BatchSizeProbe.find_largest`.
 
     Raises:
         RunError: not one image fits on a rank.

@@ -23,13 +23,8 @@ class FiniteGuard:
 
     The step has skipped itself already, on the device; the guard reports it. On a GPU it judges a
     step two steps later, when the result has been copied to the host, and the last two in `flush`.
-
-    Args:
-        world: the ranks whose images are named.
-        pairs: the training pairs.
-        most: skipped steps in a row that end the run.
-        log: prints a line on the main process.
-        has_scaler: GradScaler looks for a scale, by steps whose gradients overflow.
+    So many skipped steps in a row as `most` end the run. With `has_scaler`, GradScaler looks for a
+    scale, by steps whose gradients overflow.
     """
 
     def __init__(

@@ -14,12 +14,7 @@ from unet_ddp.errors import RunError
 
 @contextmanager
 def explain_out_of_memory(config: TrainConfig, world: World, phase: str) -> Iterator[None]:
-    """Replace torch's error by one line that says what would help.
-
-    Args:
-        config: the run's.
-        world: names the rank and the device.
-        phase: building, training or validation.
+    """Replace torch's error in building, training or validation by one line with what would help.
 
     Raises:
         RunError: the memory did not suffice.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -40,14 +39,14 @@ def write_report(
 ) -> Path:
     """Score the run's best network on `pairs`, write report.html, and return its path.
 
-    All ranks score, at the network's scale and by the most probable class, as validation does.
-    Without pairs or best.pt the page has the curves alone; `notes` say why at its head. A file that
-    can't be read or written is a UserError on every rank.
+    All ranks score, as validation does. Without pairs or best.pt the page has the curves alone, and
+    `notes` say why. A file that can't be read or written is a UserError on every rank.
     """
     source = folder / "best.pt"
-    model, best, resize_masks = world.on_main(lambda: _read_best(source))
+    model = world.on_main(lambda: read_model(source) if source.is_file() else None)
     evaluation = None
     if model is not None and pairs:
+        resize_masks = resizes_masks(model.run)
         loaded = build_model(model, source, world.device, fold=False)
         predictor = Predictor([loaded], device=world.device)
         dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
@@ -58,7 +57,7 @@ def write_report(
         settings = folder / "config.yaml"
         page = Page(
             title=folder.absolute().name,
-            facts=_facts(model, best, evaluation, len(history)),
+            facts=_facts(model, evaluation, len(history)),
             evaluation=evaluation,
             pictures=make_gallery(evaluation, predictor, dataset) if evaluation else [],
             history=history,
@@ -72,22 +71,12 @@ def write_report(
     return world.on_main(write)
 
 
-def _read_best(path: Path) -> tuple[SavedModel | None, dict[str, Any] | None, bool]:
-    """Return the best network, its "score" and "epoch" (from 0), and if its run resized masks."""
-    if not path.is_file():
-        return None, None, False
-    content = load(path)
-    return read_model(path), content.get("best"), resizes_masks(content)
-
-
 def _facts(
-    model: SavedModel | None,
-    best: dict[str, Any] | None,
-    evaluation: Evaluation | None,
-    epochs: int,
+    model: SavedModel | None, evaluation: Evaluation | None, epochs: int
 ) -> list[tuple[str, str]]:
     """Return the entries at the head of the page."""
     facts = []
+    best = model.run.get("best") if model else None  # its "score", and its "epoch" from 0
     if best is not None:
         of_all = f" of {epochs}" if epochs else ""
         score = f"{show(best['score'])} (epoch {best['epoch'] + 1}{of_all})"
@@ -104,8 +93,9 @@ def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path
     best, path, samples = folder / "best.pt", folder / "samples.png", []
     if not best.is_file() or not pairs:
         return None
-    predictor = Predictor.from_checkpoint(best, device=device.type)
-    resize_masks = resizes_masks(load(best))
+    model = read_model(best)
+    predictor = Predictor([build_model(model, best, device)], device=device)
+    resize_masks = resizes_masks(model.run)
     dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
     for k in range(0, len(pairs), max(1, len(pairs) // _SAMPLES))[:_SAMPLES]:
         sample = dataset.read(k)
