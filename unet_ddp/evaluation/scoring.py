@@ -40,18 +40,13 @@ def score_pairs(
         UserError: a file that can't be read or scored, or a memory too small, on every rank.
     """
     counts = Counts.zeros(predictor.labels.num_classes, predictor.device)
-    records: list[ImageRecord] = []
-    mistake: UserError | None = None
+    records, mistake = [], None
     try:
         for sample in fetch(dataset, world, workers=workers):
             counted = _count(predictor, sample, counts, threshold=threshold, tolerance=tolerance)
             records.append(ImageRecord(dataset.pairs[sample.pair].name, sample.pair, *counted))
-    except UserError as error:
-        mistake = error  # raised after the gathering, which no rank may miss
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        mistake = UserError(f"rank {world.rank}: out of memory in scoring; use --device cpu")
+    except (UserError, RuntimeError) as error:
+        mistake = _as_mistake(error, world)  # raised after the gathering, which no rank may miss
     outcomes = world.gather((records, mistake))
     for _, reason in outcomes:
         if reason is not None:
@@ -66,6 +61,15 @@ def score_pairs(
         tolerance=tolerance,
         full_size=dataset.full_size,
     )
+
+
+def _as_mistake(error: UserError | RuntimeError, world: World) -> UserError:
+    """Return an error for all ranks in one line; raise any but a mistake and a full memory."""
+    if isinstance(error, UserError):
+        return error
+    if not is_out_of_memory(error):
+        raise error
+    return UserError(f"rank {world.rank}: out of memory in scoring; use --device cpu")
 
 
 def _count(

@@ -39,9 +39,8 @@ def write_report(
 ) -> Path:
     """Score the run's best network on `pairs`, write report.html, and return its path.
 
-    All ranks score, at the network's scale and by the most probable class, as validation does.
-    Without pairs or best.pt the page has the curves alone; `notes` say why at its head. A file that
-    can't be read or written is a UserError on every rank.
+    All ranks score, as validation does. Without pairs or best.pt the page has the curves alone, and
+    `notes` say why. A file that can't be read or written is a UserError on every rank.
     """
     source = folder / "best.pt"
     model = world.on_main(lambda: read_model(source) if source.is_file() else None)
