@@ -131,6 +131,7 @@ def find_job(config: EvaluateConfig) -> Job:
         raise UserError(
             f"--threshold {config.threshold}: for two classes, {source} has {labels.num_classes}"
         )
+    pairs: Sequence[Pair]
     if config.images is not None and config.masks is not None:
         pairs = find_pairs(Path(config.images), Path(config.masks))
     else:

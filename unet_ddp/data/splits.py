@@ -76,8 +76,7 @@ def split_pairs(
             a name that does not match is a group by itself. None: groups are detected.
         folds: (number of folds, index from 1); that fold is the validation split instead.
     """
-    sides = sides_of(pairs)
-    if sides.any():
+    if (sides := sides_of(pairs)).any():
         return _split_by_list(pairs, sides)
     groups = _group(pairs, pattern, seed)
     how = groups.how
