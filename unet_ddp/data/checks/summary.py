@@ -135,11 +135,7 @@ def _listed(names: list[str]) -> str:
 
 
 def class_pixels(scan: ScanResult, labels: Labels, pairs: list[Pair]) -> list[int]:
-    """Return the pixels of each class in the masks of `pairs`.
-
-    Raises:
-        UserError: a mask contains a value that belongs to no class.
-    """
+    """Return the pixels of each class in the masks of `pairs`; see `Labels.to_ids`."""
     totals = [0] * (IGNORE_ID + 1)
     ids: dict[int, int] = {}
     for pair, _, mask in scan.select(pairs):
