@@ -64,11 +64,7 @@ class FiniteGuard:
             self._judge(*self._pending.popleft())
 
     def flush(self) -> None:
-        """Judge the steps that are not judged yet, at the end of an epoch.
-
-        Raises:
-            RunError: too many skipped steps in a row.
-        """
+        """Judge the steps that are not judged yet, at the end of an epoch; see `check`."""
         while self._pending:
             self._judge(*self._pending.popleft())
 

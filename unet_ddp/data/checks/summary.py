@@ -136,11 +136,7 @@ def _listed(names: list[str]) -> str:
 
 
 def class_pixels(table: Table, labels: Labels, pairs: Sequence[Pair]) -> list[int]:
-    """Return the pixels of each class in the masks of `pairs`.
-
-    Raises:
-        UserError: a mask contains a value that belongs to no class.
-    """
+    """Return the pixels of each class in the masks of `pairs`; see `Labels.to_ids`."""
     totals = [0] * (IGNORE_ID + 1)
     for row, _, value, pixels in table.count_values(table.find(pairs)):
         mask = table.pairs[row].mask
