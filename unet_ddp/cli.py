@@ -28,7 +28,7 @@ Training = TypeVar("Training", bound=TrainConfig)
 
 _annotations = cache(partial(get_type_hints, include_extras=True))
 _COUNTABLE = Limit(-(2**53), 2**53)  # whole numbers
-_NEED_EACH_OTHER = (("images", "masks"), ("val_images", "val_masks"), ("folds", "fold"))
+_NEED_EACH_OTHER = (("val_images", "val_masks"), ("folds", "fold"))
 _EXCLUDE_EACH_OTHER = (
     ("list", "images"), ("list", "val_images"), ("list", "folds"), ("folds", "val_images"),
     ("binary", "mask_threshold"), ("binary", "palette"), ("mask_threshold", "palette"),
@@ -57,7 +57,7 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     given = _given_by(argv, config)
     if config.launch.config is not None:
         recipe = read_recipe(Path(config.launch.config))
-        values = {name: value for name, value in recipe.items() if name not in given}
+        values = {k: value for k, value in recipe.items() if k not in given | _replaced(given)}
         if values.get("wandb"):
             raise UserError(f"{config.launch.config}: wandb: use --wandb, or delete the line")
         config, given = _with_values(config, values), given | recipe.keys()
@@ -117,6 +117,12 @@ def _in_folder_of_resumed(config: Training) -> Training:
 # -- recipes and saved settings ------------------------------------------------------------
 
 
+def _replaced(given: frozenset[str]) -> set[str]:
+    """Return the names of earlier settings that are void because of the ones `given` now."""
+    is_pack = "images" in given and "masks" not in given
+    return {"masks", "list", "val_images", "val_masks"} - given if is_pack else set()
+
+
 def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     """Return `config` with a run's saved settings, but for tracking and those given this time.
 
@@ -125,7 +131,8 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UserError: a value that its setting can't have.
     """
-    names = config.to_dict().keys() - {"checkpoints", "exp_name", "load", "wandb"} - config.given
+    names = config.to_dict().keys() - {"checkpoints", "exp_name", "load", "wandb"}
+    names -= config.given | _replaced(config.given)
     values = {name: value for name, value in saved.items() if name in names and value is not None}
     config = _with_values(config, _typed_values(values, "the checkpoint's configuration"))
     _validate(config)
@@ -203,6 +210,8 @@ def _validate(config: TrainConfig) -> None:
     for pair in _NEED_EACH_OTHER:
         if len(given.intersection(pair)) == 1:
             raise UserError(f"{' and '.join(map(_as_flag, pair))}: use both or neither")
+    if "masks" in given and "images" not in given:  # the other way round it is a pack
+        raise UserError("--images and --masks: use both or neither")
     for pair in _EXCLUDE_EACH_OTHER:
         if given.issuperset(pair):
             raise UserError(f"{' and '.join(map(_as_flag, pair))}: use one of them")

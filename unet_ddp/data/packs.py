@@ -15,10 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.errors import UserError
@@ -48,10 +49,28 @@ def member_name(name: str) -> str:
     return f"%2F{quoted[1:]}" if quoted.startswith("/") else quoted
 
 
+class _OpenFile:
+    """A file that is open as long as anyone refers to it; processes may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.handle = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle"):
+            os.close(self.handle)
+
+    def read(self, start: int, size: int) -> bytes:
+        data = os.pread(self.handle, size, start)
+        if len(data) < size:
+            raise UserError(f"{self.path}: was truncated; copy it again")
+        return data
+
+
 class StoredColumn:
     """An array in a file, of which slices are read."""
 
-    def __init__(self, file: BinaryIO, offset: int, dtype: str, shape: Sequence[int]) -> None:
+    def __init__(self, file: _OpenFile, offset: int, dtype: str, shape: Sequence[int]) -> None:
         self.file, self.offset, self.shape = file, offset, tuple(shape)
         self.dtype = np.dtype(dtype)
         if self.dtype.kind not in "uif" or min(self.shape) < 0:
@@ -62,9 +81,7 @@ class StoredColumn:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         first, stop, _ = rows.indices(self.shape[0])
         size = max(0, stop - first) * self.row_bytes
-        data = os.pread(self.file.fileno(), size, self.offset + first * self.row_bytes)
-        if len(data) < size:
-            raise UserError(f"{self.file.name}: was truncated")
+        data = self.file.read(self.offset + first * self.row_bytes, size)
         return np.frombuffer(data, self.dtype).reshape(-1, *self.shape[1:])
 
 
@@ -101,13 +118,10 @@ class Pack:
         (kind,) = self.columns["kind"][row : row + 1]
         name, group = self._text("name", row), self._text("group", row) or None
         side = self.columns["side"][row : row + 1][0] if "side" in self.columns else 0
-        member = member_name(name).rpartition("/")[2]
-        image, mask = (
-            as_path(f"{shard}#{block * BLOCK}+{size}/{member}{suffix}")
-            for block, size, suffix in zip(
-                places[::2], places[1::2], self.about["kinds"][kind][0], strict=True
-            )
-        )
+        member, suffixes = member_name(name).rpartition("/")[2], self.about["kinds"][kind][0]
+        image = as_path(f"{shard}#{places[0] * BLOCK}+{places[1]}/{member}{suffixes[0]}")
+        member += self.about["mark"]
+        mask = as_path(f"{shard}#{places[2] * BLOCK}+{places[3]}/{member}{suffixes[1]}")
         return Pair(name, image, mask, group, SIDES[side])
 
     def texts(self, column: str, rows: NDArray[np.uint32]) -> Iterator[str]:
@@ -130,21 +144,24 @@ class Pack:
         begin, end = int(ends[row - 1 : row].sum()) if row else 0, int(ends[row : row + 1][0])
         return os.fsdecode(self.columns[column][begin : end - 1].tobytes())
 
-    def check_shards(self) -> None:
-        """Check that the shards are those of the index, by their sizes.
+    def check_shards(self, *, whole: bool = False) -> None:
+        """Check that the shards are those of the index: their sizes, or the `whole` content.
 
         Raises:
-            UserError: one is missing, or has another size.
+            UserError: one is missing, or another.
         """
         found = list_files(self.folder)
-        for number, (size, _, _) in enumerate(self.about["shards"]):
-            name = shard_name(number)
-            if found.get(name) != size:
-                has = f"has {found[name]} bytes" if name in found else "is missing"
-                raise UserError(
-                    f"{self.folder}/{name}: {has}, its index says {size} bytes; copy the pack "
-                    "again, whole"
-                )
+        shards = tqdm(self.about["shards"], "reading", unit="shard", leave=False, disable=None)
+        for number, (size, digest, _) in enumerate(shards if whole else self.about["shards"]):
+            path = self.folder / shard_name(number)
+            fault = "missing" if path.name not in found else ""
+            if not fault and found[path.name] != size:
+                fault = f"{found[path.name]} bytes, its index says {size}"
+            if not fault and whole:
+                with local_file(path) as file:
+                    fault = "" if hash_file(file) == digest else "corrupt"
+            if fault:
+                raise UserError(f"{path}: {fault}; copy it again, or pack the images again")
 
 
 class PackedPairs(Sequence[Pair]):
@@ -248,37 +265,42 @@ def open_pack(folder: Path, digest: str | None = None) -> Pack:
     """
     try:
         path = _copy_index(folder) if isinstance(folder, Url) else folder / INDEX
-        file = path.open("rb")
+        file = _OpenFile(path)
     except (OSError, UserError) as error:
         reason = f"{folder}: {error.strerror}" if isinstance(error, OSError) else error
         raise UserError(f"{reason}; --images without --masks names a pack") from None
-    found = file.readline(65).decode(errors="replace").strip()
+    found = file.read(0, 65).decode(errors="replace").strip()
     if digest not in (None, found):
         raise UserError(f"{folder}: its {INDEX} has changed; start again")
     with suppress(ValueError, LookupError, TypeError, AttributeError):
-        if digest is not None or found == _hash_rest(file):
+        if digest is not None or found == hash_file(path, 65):
             return _read_columns(folder, found, file)
     raise UserError(f"{folder}/{INDEX}: corrupt or truncated; copy it again")
 
 
-def _read_columns(folder: Path, digest: str, file: BinaryIO) -> Pack:
-    file.seek(65)
-    about = json.loads(file.readline())
+def _read_columns(folder: Path, digest: str, file: _OpenFile) -> Pack:
+    with file.path.open("rb") as lines:
+        lines.readline()
+        about = json.loads(lines.readline())
+        offset = lines.tell()
     if about["version"] != _VERSION:
         raise UserError(f"{folder}/{INDEX}: of another version of unet_ddp; pack the images again")
-    columns, offset = {}, file.tell()
+    columns = {}
     for name, (dtype, shape) in about["columns"].items():
         columns[name] = StoredColumn(file, offset, dtype, shape)
         offset += columns[name].nbytes
-    if offset != os.fstat(file.fileno()).st_size:
+    if offset != os.fstat(file.handle).st_size:
         raise ValueError(offset)
     return Pack(folder, digest, about, columns)
 
 
-def _hash_rest(file: BinaryIO) -> str:
+def hash_file(path: Path, start: int = 0) -> str:
+    """Return the SHA-256 of a file from the byte `start` on."""
     digest = hashlib.sha256()
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
+    with path.open("rb") as file:
+        file.seek(start)
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
     return digest.hexdigest()
 
 

@@ -16,6 +16,7 @@ import torch
 from unet_ddp.cli import save_config
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.splits import write_split
 from unet_ddp.distributed.join import restarted_launch
 from unet_ddp.distributed.stop_signal import StopReason
@@ -171,7 +172,8 @@ class RunFolder:
             if resumed.is_new:
                 self.clear()
             save_config(config, self.path / "config.yaml")
-            write_split(data.split, data.groups, self.path / "split.csv")
+            if not isinstance(data.split.training, PackedPairs):  # a list may be as long as a book
+                write_split(data.split, data.groups, self.path / "split.csv")
 
     def clear(self) -> None:
         """Delete the run in the folder, and what `evaluate` wrote about it."""
