@@ -33,6 +33,7 @@ from unet_ddp.files import check_no_input, check_writable, replacing, write_erro
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
+from unet_ddp.storage import as_path
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def find_job(config: EvaluateConfig) -> Job:
             f"--threshold {config.threshold}: for two classes, {source} has {labels.num_classes}"
         )
     if config.images is not None and config.masks is not None:
-        pairs = find_pairs(Path(config.images), Path(config.masks))
+        pairs = find_pairs(as_path(config.images), as_path(config.masks))
     else:
         pairs = rebuild(model.run, source, labels)
     return Job(model, source, pairs, config.images, config.threshold or model.threshold, output)
