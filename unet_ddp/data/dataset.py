@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair, mask_size_message
 from unet_ddp.errors import UserError
 from unet_ddp.storage import as_path, hold, is_remote, local_file
@@ -43,7 +44,7 @@ class Sample(NamedTuple):
 class SegmentationDataset(Dataset[Sample | UserError]):
     """Pairs of files as samples."""
 
-    pairs: InitVar[list[Pair]]
+    pairs: InitVar[Sequence[Pair]]
     labels: Labels  # map the masks' values to class ids
     image_format: ImageFormat  # of all images
     _: KW_ONLY
@@ -53,13 +54,20 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     resize_masks: bool = False  # to the size of their images
     cache: SampleCache | None = None  # keeps samples, decoded and scaled
 
-    def __post_init__(self, pairs: list[Pair]) -> None:
+    def __post_init__(self, pairs: Sequence[Pair]) -> None:
         # Not a list: reading an object writes its reference count, which would copy the memory that
         # a reading process shares with its parent, page by page.
-        self.paths = np.array([(os.fsencode(p.image), os.fsencode(p.mask)) for p in pairs], bytes)
+        self.paths: PackedPairs | NDArray[np.bytes_]
+        self.stamps: NDArray[np.int64] | None = None  # (N, 2, 2) of objects, -1 for files
+        if isinstance(pairs, PackedPairs):
+            self.paths, self.is_remote = pairs, is_remote(pairs.pack.folder)
+            return
+        paths = [(os.fsencode(pair.image), os.fsencode(pair.mask)) for pair in pairs]
+        self.paths = np.array(paths, bytes)
         self.is_remote = any(is_remote(path) for pair in pairs for path in (pair.image, pair.mask))
-        stamps = [[stamp or (-1, -1) for stamp in pair.stamps] for pair in pairs]
-        self.stamps = np.array(stamps, np.int64) if self.is_remote else None  # (N, 2, 2)
+        if self.is_remote:
+            known = [[stamp or (-1, -1) for stamp in pair.stamps] for pair in pairs]
+            self.stamps = np.array(known, np.int64)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -93,10 +101,15 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         )
 
     def _files(self, index: int) -> tuple[Path, Path]:
+        if isinstance(self.paths, PackedPairs):
+            pair = self.paths[index]
+            return pair.image, pair.mask
         image, mask = self.paths[index]
         return as_path(os.fsdecode(image)), as_path(os.fsdecode(mask))
 
     def _stamps(self, index: int) -> Stamps:
+        if isinstance(self.paths, PackedPairs):
+            return self.paths[index].stamps
         if self.stamps is None:
             return None, None
         image, mask = (
