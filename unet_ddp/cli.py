@@ -134,11 +134,7 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
 
 
 def save_config(config: TrainConfig, path: Path) -> None:
-    """Write `config` as a recipe that starts the same run, --wandb aside; whole or not at all.
-
-    Raises:
-        OSError: the file can't be written.
-    """
+    """Write `config` as a recipe that starts the same run, --wandb aside; whole or not at all."""
     import yaml
 
     write_text(path, yaml.safe_dump(config.to_dict(), sort_keys=False))
@@ -229,11 +225,7 @@ def _validate(config: TrainConfig) -> None:
 
 
 def check_limits(config: object) -> None:
-    """Check each number of a configuration against the limit beside its field.
-
-    Raises:
-        UserError: naming the flag, the value and the limit.
-    """
+    """Raise a UserError if a number of a configuration is beyond the limit beside its field."""
     for name, setting in _settings(config).items():
         values = setting.value if isinstance(setting.value, tuple) else (setting.value,)
         numbers = [value for value in values if isinstance(value, (int, float))]

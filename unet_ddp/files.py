@@ -59,11 +59,7 @@ def reserve(handle: int) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace `path` with `text` in UTF-8; surrogates of undecodable file names are kept.
-
-    Raises:
-        OSError: the file can't be written.
-    """
+    """Replace `path` with `text` in UTF-8; surrogates of undecodable file names are kept."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
 
@@ -76,11 +72,7 @@ def refuse_special(path: Path) -> None:
 
 
 def open_own(path: Path, mode: str, newline: str | None = None) -> IO[str]:
-    """Open a text file to append to it; a symbolic link in its place is refused.
-
-    Raises:
-        OSError: it is a link, or can't be opened.
-    """
+    """Open a text file to append to it; a symbolic link in its place is an OSError."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
@@ -90,11 +82,7 @@ def open_own(path: Path, mode: str, newline: str | None = None) -> IO[str]:
 
 @contextmanager
 def write_errors(path: Path, advice: str = "") -> Iterator[None]:
-    """Turn an OSError of writing `path` into a one-line UserError.
-
-    Raises:
-        UserError: naming `path` and the reason.
-    """
+    """Turn an OSError of writing `path` into a UserError of one line."""
     try:
         yield
     except OSError as error:

@@ -261,7 +261,8 @@ def test_other_images_or_another_split_are_refused(prepared: SimpleNamespace, da
         resumed.prepare_data(TrainConfig())
 
 
-def test_class_weights_of_another_number_are_refused(prepared: SimpleNamespace) -> None:
+@pytest.mark.usefixtures("prepared")
+def test_class_weights_of_another_number_are_refused() -> None:
     with pytest.raises(UserError, match="--class-weights: 3 weights"):
         Resumed().prepare_data(with_options(class_weights=(1.0, 1.0, 2.0)))
 

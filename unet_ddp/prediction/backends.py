@@ -188,11 +188,7 @@ def build_model(
 
 
 def check_described(model: SavedModel, source: Path) -> tuple[Architecture, Labels, Preprocessing]:
-    """Return architecture, labels and preprocessing of a saved model.
-
-    Raises:
-        UserError: its file does not say them.
-    """
+    """Return what a saved model's file says of its network, or raise a UserError if it does not."""
     if model.architecture is None or model.labels is None or model.preprocessing is None:
         raise UserError(
             f"{source}: neither a checkpoint of ours nor a classic U-Net, so its classes are not "
@@ -214,11 +210,7 @@ def _open_onnx(path: Path, device: torch.device, scale: float | None) -> LoadedM
 
 
 def import_extra(name: str, path: Path) -> Any:
-    """Return a module of the extra `onnx`, which `path` needs.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Return a module of the extra `onnx`, which `path` needs; a UserError if not installed."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime reports to its maker
     try:
         return import_module(name)

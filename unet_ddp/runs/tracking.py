@@ -110,11 +110,7 @@ class Tracker:
         )
 
     def end_training(self) -> None:
-        """Stop the clock of this epoch's training, once the device has done all its steps.
-
-        Raises:
-            RunError: too many steps in a row were not finite.
-        """
+        """Judge the last steps as `step` does, and stop the clock once the device has done them."""
         self._guard.flush()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

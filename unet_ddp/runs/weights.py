@@ -236,11 +236,7 @@ def with_scale(model: SavedModel, scale: float | None) -> SavedModel:
 
 
 def find_model(given: str | None, folder: Path = Path("checkpoints")) -> Path:
-    """Return the checkpoint to predict with: the given one, the folder's, or its newest run's.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the checkpoint to use: the given, the folder's or its newest run's; else a UserError."""
     if given is not None:
         path = Path(given)
         return path / "best.pt" if path.is_dir() else path

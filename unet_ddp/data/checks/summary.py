@@ -76,14 +76,11 @@ def describe_classes(labels: Labels) -> str:
     """Return a line with the classes and their mask values."""
     shown = [
         f"{name} ({labels.show(value)})" if labels.names else name
-        for name, value in zip(labels.class_names[:_SHOWN], labels.values, strict=False)
+        for name, value in zip(labels.class_names, labels.values, strict=True)
     ]
-    more = ", …" if labels.num_classes > _SHOWN else ""
     threshold = f", thresholded at {labels.threshold}" if labels.threshold is not None else ""
     ignored = f"; {labels.show(labels.ignore)} is ignored" if labels.ignore is not None else ""
-    return (
-        f"classes: {labels.num_classes}, mask values {', '.join(shown)}{more}{threshold}{ignored}"
-    )
+    return f"classes: {labels.num_classes}, mask values {_listed(shown)}{threshold}{ignored}"
 
 
 def warn_of_images(scan: ScanResult, copies: list[tuple[Pair, Pair]]) -> list[str]:
@@ -138,11 +135,7 @@ def _listed(names: list[str]) -> str:
 
 
 def class_pixels(scan: ScanResult, labels: Labels, pairs: list[Pair]) -> list[int]:
-    """Return the pixels of each class in the masks of `pairs`.
-
-    Raises:
-        UserError: a mask contains a value that belongs to no class.
-    """
+    """Return the pixels of each class in the masks of `pairs`; see `Labels.to_ids`."""
     totals = [0] * (IGNORE_ID + 1)
     ids: dict[int, int] = {}
     for pair, _, mask in scan.select(pairs):
