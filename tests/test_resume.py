@@ -110,11 +110,13 @@ def test_stopped_on_four_ranks(ranks: Ranks, images: Path, tmp_path: Path) -> No
     ],
 )
 def test_other_losses_resume_too(ranks: Ranks, images: Path, tmp_path: Path, flags: str) -> None:
+    argv = [*flags.split(), "--epochs", "1"]
     (tmp_path / "whole").mkdir()
     (tmp_path / "stopped").mkdir()
-    train(ranks, 2, tmp_path / "whole", images, *flags.split())
-    train(ranks, 2, tmp_path / "stopped", images, *flags.split(), "--max-steps", "3")
-    train(ranks, 2, tmp_path / "stopped", images, "--resume")
+    train(ranks, 2, tmp_path / "whole", images, *argv)
+    train(ranks, 2, tmp_path / "stopped", images, *argv, "--max-steps", "3")
+    status, _, err = run(ranks, 2, tmp_path / "stopped", "--resume", "--workers", "0")
+    assert status == 0, err
     assert_same_state(last(tmp_path / "stopped"), last(tmp_path / "whole"))
 
 
