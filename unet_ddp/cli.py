@@ -107,7 +107,7 @@ def _in_folder_of_resumed(config: Training) -> Training:
     if config.launch.resume in (None, "auto"):
         return config
     folder = config.resume_file.parent
-    if config.run.exp_name is not None and config.folder.resolve() != folder.resolve():
+    if config.run.exp_name is not None and config.place.resolve() != folder.resolve():
         raise UserError(
             f"--resume {config.launch.resume} continues in {folder}: leave --exp-name out, or start "
             "a new run from these weights with --load"

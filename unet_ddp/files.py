@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from types import FrameType
 from typing import IO
 
 from unet_ddp.errors import UserError, one_line
+from unet_ddp.storage import Url
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
 _unfinished: set[Path] = set()
@@ -113,6 +115,25 @@ def cache_folder(*, warns: bool = True) -> Path | None:
     return folder
 
 
+def working_folder(place: Path) -> Path:
+    """Return the folder of this machine for a run: `place`, or for an address one in the cache.
+
+    Raises:
+        UserError: an address that can't be written to, or others may write to the cache.
+    """
+    if not isinstance(place, Url):
+        return place
+    if str(place).startswith("http"):
+        raise UserError(f"{place}: can't be written to; use s3://, gs://, az:// or a folder")
+    cache = cache_folder(warns=False)
+    if cache is None:
+        advice = "name a folder that only you may write to with XDG_CACHE_HOME"
+        raise UserError(
+            f"{place}: its files are written to the user's cache folder first; {advice}"
+        )
+    return cache / "runs" / f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:16]}"
+
+
 @cache
 def _warn_of_cache(folder: Path) -> None:
     reason = f"{folder}: not used as cache, as other users own it or may write to it"
@@ -192,6 +213,16 @@ def lock_folder(folder: Path, flag: str) -> IO[str]:
     lock.write(str(os.getpid()))
     lock.flush()
     return lock
+
+
+@contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Wait until no other process is in this block for the same `path`, an empty file."""
+    import fcntl  # Windows has none
+
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def is_alive(process: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -40,7 +40,7 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
 
     def __init__(
         self,
-        pairs: list[Pair],
+        pairs: Sequence[Pair],
         predictor: Predictor,
         *,
         full_size: bool,

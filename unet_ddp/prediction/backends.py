@@ -22,6 +22,7 @@ from unet_ddp.errors import Limit, UserError, from_plain, shorten
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.runs.weights import SavedModel, build_loaded, read_model, with_scale
+from unet_ddp.storage import as_path, local_file
 
 METADATA = "unet_ddp"  # key of our metadata in an exported file
 
@@ -165,9 +166,13 @@ class LoadedModel:
 
 
 def open_model(
-    path: Path, device: torch.device, *, scale: float | None = None, fold: bool = True
+    source: str | Path, device: torch.device, *, scale: float | None = None, fold: bool = True
 ) -> LoadedModel:
-    """Return the network in a checkpoint, of ours or of another U-Net program, or in an ONNX file."""
+    """Return the network in a checkpoint, of ours or of another U-Net program, or in an ONNX file.
+
+    `source` is a file or the address of an object.
+    """
+    path = as_path(str(source))
     if path.suffix.lower() == ".onnx":
         return _open_onnx(path, device, scale)
     return build_model(with_scale(read_model(path), scale), path, device, fold=fold)
@@ -198,9 +203,10 @@ def check_described(model: SavedModel, source: Path) -> tuple[Architecture, Labe
 
 
 def _open_onnx(path: Path, device: torch.device, scale: float | None) -> LoadedModel:
-    if not path.is_file():
-        raise UserError(f"{path}: not found")
-    backend = OnnxBackend(path, device)
+    with local_file(path) as file:
+        if not file.is_file():
+            raise UserError(f"{path}: not found")
+        backend = OnnxBackend(file, device)
     facts, preprocessing = backend.facts, backend.facts.preprocessing
     if scale is not None:
         raise UserError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 import torch
@@ -28,7 +28,7 @@ class FiniteGuard:
     """
 
     world: World
-    pairs: list[Pair]  # to train on
+    pairs: Sequence[Pair]  # to train on
     _: KW_ONLY
     most: int  # skipped steps in a row that end the run
     log: Callable[[str], None]  # prints a line on the main process

@@ -30,7 +30,7 @@ _SAMPLES = 4
 
 def write_report(
     folder: Path,
-    pairs: list[Pair],
+    pairs: Sequence[Pair],
     world: World,
     *,
     notes: Sequence[str] = (),
@@ -87,7 +87,7 @@ def _facts(
     return facts
 
 
-def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> list[str]:
+def write_samples(folder: Path, pairs: Sequence[Pair], device: torch.device) -> list[str]:
     """Write samples.png, the best network's masks of a few pairs, and return lines about them.
 
     Without a best network or pairs there are none.
@@ -114,7 +114,11 @@ def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> list
 
 
 def write_reports(
-    folder: Path, pairs: list[Pair], world: World, workers: int | None, log: Callable[[str], None]
+    folder: Path,
+    pairs: Sequence[Pair],
+    world: World,
+    workers: int | None,
+    log: Callable[[str], None],
 ) -> None:
     """Write samples.png and report.html of a run that has ended, and log where they are.
 
