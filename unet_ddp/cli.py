@@ -19,9 +19,10 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 
 import tyro
 
-from unet_ddp.config import MASK_VALUE, SAVED_NAMES, TrainConfig, read_settings
+from unet_ddp.config import SAVED_NAMES, TrainConfig, read_settings
 from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.files import write_text
+from unet_ddp.flags import MASK_VALUE
 from unet_ddp.storage import as_path, is_address
 
 Config = TypeVar("Config")
@@ -214,9 +215,8 @@ def _validate(config: TrainConfig) -> None:
     for pair in _EXCLUDE_EACH_OTHER:
         if given.issuperset(pair):
             raise UserError(f"{' and '.join(map(_as_flag, pair))}: use one of them")
-    data, optimization, launch = config.data, config.optimization, config.launch
-    if optimization.dice_weight == optimization.cross_entropy_weight == 0:
-        raise UserError("--dice-weight and --cross-entropy-weight are 0: one must be above 0")
+    data, launch = config.data, config.launch
+    config.optimization.check_loss()
     if data.folds and data.fold and data.fold > data.folds:
         raise UserError(f"--fold {data.fold}: must be at most {data.folds}, as --folds")
     if data.group_pattern is not None:
