@@ -37,11 +37,12 @@ from benchmarks.timing import new_parser, print_table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.checks.scan import scan
+from unet_ddp.data.columns import write_columns
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.formats.header import Header, ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import SampleLoader
-from unet_ddp.data.packs import INDEX, shard_name, write_index
+from unet_ddp.data.packs import INDEX, shard_name
 from unet_ddp.data.pairs import find_pairs
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.data.splits import split_pairs
@@ -137,7 +138,7 @@ def draw_index(folder: Path, count: int) -> None:
         "name_end": np.arange(1, count + 1) * len(names[0]),
     }
     about = {"kinds": [kind], "counts": [count], "firsts": [0], "shards": shards, "mark": ""}
-    write_index(folder / INDEX, {**about, "validation": 0, "scan": [None, None]}, columns)
+    write_columns(folder / INDEX, {**about, "validation": 0, "scan": [None, None]}, columns)
 
 
 def prepare(folder: Path) -> tuple[float, str]:

@@ -22,21 +22,21 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from unet_ddp.cli import parse_run
-from unet_ddp.config import DataConfig, TrainConfig, flag
+from unet_ddp.config import DataConfig, TrainConfig
 from unet_ddp.data.checks.check import CheckedData, check_dataset
 from unet_ddp.data.checks.summary import Report
+from unet_ddp.data.columns import hash_file, write_columns
 from unet_ddp.data.packs import (
     BLOCK,
     INDEX,
-    hash_file,
     list_files,
     member_name,
     shard_name,
-    write_index,
 )
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.errors import UserError, print_lines
 from unet_ddp.files import lock_folder, make_writable, replacing, write_errors
+from unet_ddp.flags import flag
 from unet_ddp.storage import Url, as_path, local_file, put
 
 SHARD_BYTES = 256 * 1024**2
@@ -116,7 +116,7 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[tupl
     sides = np.array([SIDES.index(pair.side) for pair in table.pairs], np.uint8)
     columns |= {"side": sides} if sides.any() else {}
     with _new_file(output / INDEX) as path:
-        write_index(path, about, columns)
+        write_columns(path, about, columns)
     return shards
 
 

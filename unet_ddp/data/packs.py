@@ -1,17 +1,11 @@
-"""Packs: a data set in tar shards, with an index of columns from which training starts at once.
-
-The index is one file: a SHA-256, a line of JSON, and the columns' bytes. Columns are read slice by
-slice, so that ten million pairs take no memory of their own.
-"""
+"""Packs: a data set in tar shards, with an index of columns from which training starts at once."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,17 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from unet_ddp.data.columns import StoredColumn, hash_file, read_columns
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.errors import UserError
 from unet_ddp.files import cache_folder, lock_file, replacing
-from unet_ddp.storage import Url, as_path, find_stamp, list_objects, local_file
+from unet_ddp.storage import NotFoundError, Url, as_path, find_stamp, list_objects, local_file
 
 INDEX = "pack.index"
 BLOCK = 512  # bytes, in which tar counts
 
-_VERSION = 1
 _ROWS = 1 << 16  # whose names are in memory at a time
-_CHUNK = 1 << 24  # bytes that are hashed at a time
 
 
 def shard_name(number: int) -> str:
@@ -47,42 +40,6 @@ def member_name(name: str) -> str:
     """
     quoted = name.replace("%", "%25").replace(".", "%2E")
     return f"%2F{quoted[1:]}" if quoted.startswith("/") else quoted
-
-
-class _OpenFile:
-    """A file that is open as long as anyone refers to it; processes may share it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.handle = os.open(path, os.O_RDONLY)
-
-    def __del__(self) -> None:
-        if hasattr(self, "handle"):
-            os.close(self.handle)
-
-    def read(self, start: int, size: int) -> bytes:
-        data = os.pread(self.handle, size, start)
-        if len(data) < size:
-            raise UserError(f"{self.path}: was truncated; copy it again")
-        return data
-
-
-class StoredColumn:
-    """An array in a file, of which slices are read."""
-
-    def __init__(self, file: _OpenFile, offset: int, dtype: str, shape: Sequence[int]) -> None:
-        self.file, self.offset, self.shape = file, offset, tuple(shape)
-        self.dtype = np.dtype(dtype)
-        if self.dtype.kind not in "uif" or min(self.shape) < 0:
-            raise ValueError(dtype)
-        self.row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
-        self.nbytes = self.row_bytes * self.shape[0]
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        first, stop, _ = rows.indices(self.shape[0])
-        size = max(0, stop - first) * self.row_bytes
-        data = self.file.read(self.offset + first * self.row_bytes, size)
-        return np.frombuffer(data, self.dtype).reshape(-1, *self.shape[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +79,9 @@ class Pack:
         image = as_path(f"{shard}#{places[0] * BLOCK}+{places[1]}/{member}{suffixes[0]}")
         member += self.about["mark"]
         mask = as_path(f"{shard}#{places[2] * BLOCK}+{places[3]}/{member}{suffixes[1]}")
-        return Pair(name, image, mask, group, SIDES[side])
+        version = int(self.digest[:15], 16)
+        stamps = (places[1], version), (places[3], version)
+        return Pair(name, image, mask, group, SIDES[side], stamps)
 
     def texts(self, column: str, rows: NDArray[np.uint32]) -> Iterator[str]:
         """Yield the texts of rows, which are in rising order."""
@@ -236,23 +195,6 @@ def list_files(folder: Path) -> dict[str, int]:
         raise UserError(f"{folder}: {error.strerror or error}") from None
 
 
-def write_index(path: Path, about: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write the index of a pack to a new file.
-
-    Raises:
-        OSError: it can't be written.
-    """
-    shapes = {name: [column.dtype.str, column.shape] for name, column in columns.items()}
-    head = json.dumps({"version": _VERSION, **about, "columns": shapes}).encode() + b"\n"
-    digest = hashlib.sha256(head)
-    for column in columns.values():
-        digest.update(np.ascontiguousarray(column).data)
-    with path.open("wb") as file:
-        file.write(digest.hexdigest().encode() + b"\n" + head)
-        for column in columns.values():
-            file.write(np.ascontiguousarray(column).data)
-
-
 def open_pack(folder: Path, digest: str | None = None) -> Pack:
     """Open the pack in a folder or at an address, whose index is copied to this machine once.
 
@@ -265,43 +207,12 @@ def open_pack(folder: Path, digest: str | None = None) -> Pack:
     """
     try:
         path = _copy_index(folder) if isinstance(folder, Url) else folder / INDEX
-        file = _OpenFile(path)
-    except (OSError, UserError) as error:
-        reason = f"{folder}: {error.strerror}" if isinstance(error, OSError) else error
-        raise UserError(f"{reason}; --images without --masks names a pack") from None
-    found = file.read(0, 65).decode(errors="replace").strip()
-    if digest not in (None, found):
-        raise UserError(f"{folder}: its {INDEX} has changed; start again")
-    with suppress(ValueError, LookupError, TypeError, AttributeError):
-        if digest is not None or found == hash_file(path, 65):
-            return _read_columns(folder, found, file)
-    raise UserError(f"{folder}/{INDEX}: corrupt or truncated; copy it again")
-
-
-def _read_columns(folder: Path, digest: str, file: _OpenFile) -> Pack:
-    with file.path.open("rb") as lines:
-        lines.readline()
-        about = json.loads(lines.readline())
-        offset = lines.tell()
-    if about["version"] != _VERSION:
-        raise UserError(f"{folder}/{INDEX}: of another version of unet_ddp; pack the images again")
-    columns = {}
-    for name, (dtype, shape) in about["columns"].items():
-        columns[name] = StoredColumn(file, offset, dtype, shape)
-        offset += columns[name].nbytes
-    if offset != os.fstat(file.handle).st_size:
-        raise ValueError(offset)
-    return Pack(folder, digest, about, columns)
-
-
-def hash_file(path: Path, start: int = 0) -> str:
-    """Return the SHA-256 of a file from the byte `start` on."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        file.seek(start)
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return Pack(folder, *read_columns(path, digest))
+    except OSError as error:
+        reason = "contains no pack" if isinstance(error, FileNotFoundError) else error.strerror
+    except NotFoundError:
+        reason = "contains no pack"
+    raise UserError(f"{folder}: {reason} ({INDEX}); for a folder of images, use --masks too")
 
 
 def _copy_index(folder: Url) -> Path:
