@@ -53,9 +53,9 @@ class StoredColumn:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         first, stop, _ = rows.indices(self.shape[0])
-        size = max(0, stop - first) * self.row_bytes
-        data = self.file.read(self.offset + first * self.row_bytes, size)
-        return np.frombuffer(data, self.dtype).reshape(-1, *self.shape[1:])
+        count = max(0, stop - first)
+        data = self.file.read(self.offset + first * self.row_bytes, count * self.row_bytes)
+        return np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
 
 
 class Columns(NamedTuple):
@@ -77,7 +77,7 @@ def write_columns(
     shapes = {name: [column.dtype.str, column.shape] for name, column in columns.items()}
     head = json.dumps({"version": _VERSION, "columns": shapes, **about}).encode() + b"\n"
     flat = [np.ascontiguousarray(column).reshape(-1) for column in columns.values()]
-    parts = [head, *(column.view(np.uint8).data for column in flat)]
+    parts: list[Any] = [head, *(column.view(np.uint8).data for column in flat)]
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)

@@ -109,6 +109,8 @@ class Pack:
         Raises:
             UserError: one is missing, or another.
         """
+        if str(self.folder).startswith("http"):
+            return  # web servers do not list their files
         found = list_files(self.folder)
         shards = tqdm(self.about["shards"], "reading", unit="shard", leave=False, disable=None)
         for number, (size, digest, _) in enumerate(shards if whole else self.about["shards"]):

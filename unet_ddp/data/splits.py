@@ -147,8 +147,8 @@ class _Groups:
             labels(), "splitting", len(pairs), unit="pair", leave=False, disable=None, delay=2
         )
         keys = np.fromiter((_hash(label, seed) for label in bar), np.uint64, len(pairs))
-        self.order = np.argsort(keys, kind="stable")  # rows of the pairs, group after group
-        keys = keys[self.order]
+        self.order = np.argsort(keys)  # rows of the pairs, group after group
+        keys.sort()  # in place: to index them would take as much memory again
         self.starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
         self.sizes = np.diff(self.starts, append=len(pairs))
 
@@ -156,7 +156,7 @@ class _Groups:
     def largest(self) -> tuple[str, int]:
         """Name and size of the largest group, the one of the first pair among equal ones."""
         size = int(self.sizes.max())
-        row = int(self.order[self.starts[self.sizes == size]].min())
+        row = int(np.minimum.reduceat(self.order, self.starts)[self.sizes == size].min())
         return next(islice(self.labels(), row, None)), size
 
 

@@ -26,10 +26,11 @@ from unet_ddp.storage.clients import (
 
 _CHUNK = 1 << 24  # bytes that are read at a time
 _AT_ONCE = 32  # requests
+_GAP = 4096  # bytes between two parts of an archive that one request reads
 _SLOW, _SLOW_AGAIN = 10.0, 60.0  # seconds of a read that is warned of; between two warnings
 _PAUSES = (1.0, 4.0, 15.0)  # seconds between attempts to put
 _warns_from = 0.0  # on the monotonic clock
-_held: dict[str, Future[bytes]] = {}
+_held: dict[str, Future[dict[str, bytes]]] = {}
 """Objects that `hold` reads."""
 Version = dict[str, str]
 """The version of an object, which changes when it is put again."""
@@ -64,8 +65,15 @@ def hold(paths: Iterable[Path]) -> None:
     wanted = {str(path): path for path in paths if isinstance(path, Url) and is_remote(path)}
     for name in _held.keys() - wanted.keys():
         _held.pop(name).cancel()
-    for name in wanted.keys() - _held.keys():
-        _held[name] = _threads(os.getpid()).submit(_fetch_whole, wanted[name])
+    groups: list[list[Url]] = []
+    for path in [path for name, path in wanted.items() if name not in _held]:
+        if groups and len(groups[-1]) == 1 and _follows(path, groups[-1][0]):
+            groups[-1].append(path)  # the mask of the image in an archive: one request
+        else:
+            groups.append([path])
+    for group in groups:
+        content = _threads(os.getpid()).submit(_fetch_together, group)
+        _held.update((str(path), content) for path in group)
 
 
 @cache
@@ -223,7 +231,7 @@ def read_chunks(path: Url) -> Iterator[bytes]:
     global _warns_from
     started = time.monotonic()
     if held := _held.get(str(path)):
-        yield held.result()
+        yield held.result()[str(path)]
     else:
         yield from _fetch(path)
     now = time.monotonic()
@@ -236,8 +244,28 @@ def _version(meta: Any) -> Version:
     return {name: meta[name] for name in ("e_tag", "version") if meta.get(name)}
 
 
-def _fetch_whole(path: Url) -> bytes:
-    return b"".join(_fetch(path))
+def _follows(path: Url, other: Url) -> bool:
+    """Return whether a part of an archive begins behind another, but for the header between."""
+    part, before = PART.fullmatch(str(path)), PART.fullmatch(str(other))
+    if not part or not before or part[1] != before[1]:
+        return False
+    return 0 <= int(part[2]) - int(before[2]) - int(before[3]) <= _GAP
+
+
+def _fetch_together(paths: list[Url]) -> dict[str, bytes]:
+    """Return the content of an object, or of two parts of an archive."""
+    if len(paths) == 1:
+        return {str(paths[0]): b"".join(_fetch(paths[0]))}
+    spans = [(int(part[2]), int(part[3])) for path in paths if (part := PART.fullmatch(str(path)))]
+    (first, _), (start, size) = spans
+    archive = str(paths[0]).rpartition("#")[0]
+    whole = as_path(f"{archive}#{first}+{start + size - first}/{paths[0].name}")
+    assert isinstance(whole, Url)
+    content = b"".join(_fetch(whole))
+    return {
+        str(path): content[start - first : start - first + size]
+        for path, (start, size) in zip(paths, spans, strict=True)
+    }
 
 
 def _fetch(path: Url) -> Iterator[bytes]:
