@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -32,6 +36,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _in_storage(folder: Path, object_store: ObjectStore) -> None:
     put_folder(folder, SET)
+
+
+@pytest.fixture(scope="module")
+def web(folder: Path) -> Iterator[str]:
+    """A web server with the set, which does not list it."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *what: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 def run(environment: dict[str, str], program: str, argv: list[str], place: str) -> Any:
@@ -78,7 +99,11 @@ def test_training_from_storage_ends_with_the_bits_of_training_from_disk(
 
 
 def test_predictions_in_storage_are_those_on_disk(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], object_store: ObjectStore
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    object_store: ObjectStore,
+    web: str,
 ) -> None:
     write_model(tmp_path / "m.pt", Labels((0, 255)))
     put(SET / "m.pt", tmp_path / "m.pt")
@@ -100,15 +125,14 @@ def test_predictions_in_storage_are_those_on_disk(
     out = predict(f"{SET}/list.txt", *inputs[1:], *outputs[:2], "--skip-existing", "--overlay")
     assert "3 images skipped" in out
     assert not list(tmp_path.glob("s3:*"))
-    web = f"{object_store.address}/bucket/set/imgs/ax.png"
-    predict(web, "-m", "m.pt", "-o", "web.png")
+    predict(f"{web}/imgs/ax.png", "-m", "m.pt", "-o", "web.png")
     assert (tmp_path / "web.png").read_bytes() == found["ax_mask.png"]
     status, _, err = call_main("predict", [*inputs, *outputs], str(tmp_path))
     assert status == 2 and f"{SET}/out/ax_mask.png: already exists; use --overwrite" in err
 
 
 def test_doctor_and_evaluate_read_storage(
-    object_store: ObjectStore,
+    web: str,
     folder: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -127,7 +151,6 @@ def test_doctor_and_evaluate_read_storage(
         return (tmp_path / "evaluation" / "per_image.csv").read_bytes(), said
 
     assert scores(*ADDRESSES) == scores(*data_flags(folder))
-    web = f"{object_store.address}/bucket/set"
     rows = [f"{web}/imgs/{name}x.png,{web}/masks/{name}x.png\n" for name in "abcdef"]
     (tmp_path / "list.csv").write_text("".join(["image,mask\n", *rows]))
     assert main(["doctor", "--list", "list.csv"]) == 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
+from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
 from unet_ddp.prediction.prediction import Ids
 from unet_ddp.storage import Url, delete, local_file, put
@@ -84,7 +85,8 @@ class ShardFile:
             self._file.close()
         remove_temporary(self._path)
         if isinstance(self._shared, Url):
-            delete(self._shared)
+            with suppress(UserError):  # which the job has said
+                delete(self._shared)
 
 
 def read_shards(path: Path, size: int) -> Iterator[bytes]:
