@@ -535,3 +535,18 @@ def test_configuration_of_a_saved_run(monkeypatch: pytest.MonkeyPatch) -> None:
     config = with_saved(TrainConfig(), {"wandb": True, "images": "a", "masks": "b", "seed": 3})
     assert (config.data.images, config.data.masks) == ("a", "b")
     assert config.optimization.seed == 3 and not config.run.wandb
+
+
+@pytest.mark.parametrize("name", ["images", "list", "palette", "val_masks"])
+def test_addresses_in_a_checkpoint_are_not_opened_unasked(name: str) -> None:
+    saved = {name: "s3://elsewhere/x"}
+    flag = "--" + name.replace("_", "-")
+    with pytest.raises(
+        UserError, match=rf"{flag}: the run's was 's3://elsewhere/x'; .*give the flag"
+    ):
+        with_saved(TrainConfig(), saved)
+    given = parse_train(
+        [flag, "s3://mine/x", *(["--masks", "m"] if name == "images" else [])]
+        + (["--val-images", "i"] if name == "val_masks" else [])
+    )
+    assert with_saved(given, saved) == given  # what is given wins

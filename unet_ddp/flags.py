@@ -10,6 +10,7 @@ import tyro
 
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
+from unet_ddp.storage import local_file
 
 _NO_DEFAULT = ("None", "()", "")  # said in the field's own line
 
@@ -58,12 +59,11 @@ def read_settings(path: Path) -> dict[str, Plain]:
 
     depth = 0
     try:
-        refuse_special(path)
-        if path.stat().st_size > _LARGEST_FILE:
-            raise UserError(
-                f"{path}: more than {_LARGEST_FILE // 1000} kB; no settings are that long"
-            )
-        text = path.read_text(encoding="utf-8")
+        with local_file(path) as local:
+            refuse_special(local)
+            if local.stat().st_size > _LARGEST_FILE:
+                raise UserError(f"{path}: more than 100 kB; no settings are that long")
+            text = local.read_text(encoding="utf-8")
         for event in yaml.parse(text, yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)

@@ -33,7 +33,7 @@ from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
-from unet_ddp.storage import Url
+from unet_ddp.storage import Url, as_path
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def find_job(config: EvaluateConfig) -> Job:
         )
     pairs: Sequence[Pair]
     if config.images is not None and config.masks is not None:
-        pairs = find_pairs(Path(config.images), Path(config.masks))
+        pairs = find_pairs(as_path(config.images), as_path(config.masks))
     else:
         pairs = rebuild(model.run, source, labels)
     return Job(model, source, pairs, config.images, config.threshold or model.threshold, output)
