@@ -31,7 +31,8 @@ class ObjectStore:
     def set_fault(self, kind: str, *, every: int = 1, method: str = "GET", count: int = -1) -> None:
         """Give every n-th answer to `method` a fault, `count` times in all (-1: without end).
 
-        Kinds: throttled (503), cut (without an answer), half (of an object), none.
+        Kinds: throttled (503), cut (before the request is heard), unheard (done, the answer cut),
+        half (of an object), none.
         """
         self._ask("POST", f"/_fault/{kind}/{every}/{method}/{count}")
 
@@ -84,7 +85,9 @@ class _Faulty:
         if kind == "throttled":
             start("503 Slow Down", [("Content-Type", "application/xml")])
             return [b"<Error><Code>SlowDown</Code></Error>"]
-        if kind == "cut":
+        if kind == "unheard":
+            b"".join(self.application(environ, start))
+        if kind in ("cut", "unheard"):
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionResetError
         answer = self.application(environ, start)

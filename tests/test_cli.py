@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 
-from unet_ddp.cli import config_from_saved, parse_train, read_recipe, save_config, with_saved
+from unet_ddp.cli import parse_train, read_recipe, save_config, with_saved
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.errors import Limit, UserError
 
@@ -516,6 +516,6 @@ def test_settings_that_a_released_version_saved() -> None:
 def test_configuration_of_a_saved_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its data can be read where its tracking is not installed."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    config = config_from_saved({"wandb": True, "images": "a", "masks": "b", "seed": 3})
+    config = with_saved(TrainConfig(), {"wandb": True, "images": "a", "masks": "b", "seed": 3})
     assert (config.data.images, config.data.masks) == ("a", "b")
     assert config.optimization.seed == 3 and not config.run.wandb

@@ -106,7 +106,7 @@ def _in_folder_of_resumed(config: Training) -> Training:
     if config.launch.resume in (None, "auto"):
         return config
     folder = config.resume_file.parent
-    if config.run.exp_name is not None and config.folder.resolve() != folder.resolve():
+    if config.run.exp_name is not None and config.place.resolve() != folder.resolve():
         raise UserError(
             f"--resume {config.launch.resume} continues in {folder}: leave --exp-name out, or start "
             "a new run from these weights with --load"
@@ -120,9 +120,7 @@ def _in_folder_of_resumed(config: Training) -> Training:
 def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     """Return `config` with a run's saved settings, but for tracking and those given this time.
 
-    Args:
-        config: from `parse_train`.
-        saved: from `TrainConfig.to_dict`; unknown names are ignored.
+    `saved` is what `TrainConfig.to_dict` gave; unknown names are ignored.
 
     Raises:
         UserError: a value that its setting can't have.
@@ -134,17 +132,8 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     return config
 
 
-def config_from_saved(saved: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration that a run saved; see `with_saved`."""
-    return with_saved(TrainConfig(), saved)
-
-
 def save_config(config: TrainConfig, path: Path) -> None:
-    """Write `config` as a recipe that starts the same run, --wandb aside; whole or not at all.
-
-    Raises:
-        OSError: the file can't be written.
-    """
+    """Write `config` as a recipe that starts the same run, --wandb aside; whole or not at all."""
     import yaml
 
     write_text(path, yaml.safe_dump(config.to_dict(), sort_keys=False))
@@ -236,11 +225,7 @@ def _validate(config: TrainConfig) -> None:
 
 
 def check_limits(config: object) -> None:
-    """Check each number of a configuration against the limit beside its field.
-
-    Raises:
-        UserError: naming the flag, the value and the limit.
-    """
+    """Raise a UserError if a number of a configuration is beyond the limit beside its field."""
     for name, setting in _settings(config).items():
         values = setting.value if isinstance(setting.value, tuple) else (setting.value,)
         numbers = [value for value in values if isinstance(value, (int, float))]

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from unet_ddp.errors import Limit, UserError
-from unet_ddp.files import refuse_special
+from unet_ddp.files import refuse_special, working_folder
+from unet_ddp.storage import as_path
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
 
@@ -206,7 +207,7 @@ class RunConfig:
     """The run's folder, its files, and the weights it starts from."""
 
     checkpoints: Annotated[str, flag("DIR")] = "checkpoints"
-    """Folder of runs."""
+    """Folder of runs, or its address in object storage (s3://bucket/folder, gs://, az://): each file is then written to the user's cache folder (XDG_CACHE_HOME) and put from there."""
     exp_name: Annotated[str | None, flag("NAME")] = None
     """Save the run in the sub-folder NAME of --checkpoints (default: in --checkpoints itself)."""
     save_every: Annotated[int, flag("EPOCHS"), Limit(at_least=0)] = 0
@@ -216,7 +217,7 @@ class RunConfig:
     save_every_minutes: Annotated[float, flag("M"), Limit(at_least=0)] = 10.0
     """Also write last.pt when the previous one is M minutes old; 0: off."""
     load: Annotated[str | None, flag("FILE", "-f")] = None
-    """Start from the weights in this checkpoint, of this program or another U-Net's."""
+    """Start from the weights in this checkpoint (or s3:// address), of this program or another U-Net's."""
     wandb: bool = False
     """Also log to Weights & Biases (pip install 'unet-ddp[wandb]'); no file switches it on."""
 
@@ -226,7 +227,7 @@ class LaunchConfig:
     """Settings of one start; never saved with the run."""
 
     resume: Annotated[str | None, OPTIONAL_FILE, flag("[FILE]")] = None
-    """Continue the run in its folder where it stopped, or continue from the checkpoint FILE."""
+    """Continue the run in its folder where it stopped, on any machine if that is an address, or continue from the checkpoint FILE."""
     overwrite: bool = False
     """Delete the run in the folder and start a new one."""
     config: Annotated[str | None, flag("FILE")] = None
@@ -273,15 +274,20 @@ class TrainConfig:
     """Names of the settings that the command line or the recipe gave."""
 
     @property
+    def place(self) -> Path:
+        """The run folder, or its address."""
+        return as_path(self.run.checkpoints) / (self.run.exp_name or "")
+
+    @property
     def folder(self) -> Path:
-        """The run folder."""
-        return Path(self.run.checkpoints) / (self.run.exp_name or "")
+        """The run folder on this machine, see `working_folder`."""
+        return working_folder(self.place)
 
     @property
     def resume_file(self) -> Path:
-        """The checkpoint that ``--resume`` means."""
+        """The checkpoint that ``--resume`` means, or its address."""
         resume = self.launch.resume
-        return self.folder / "last.pt" if resume in (None, "auto") else Path(str(resume))
+        return self.place / "last.pt" if resume in (None, "auto") else as_path(str(resume))
 
     def to_dict(self) -> dict[str, Plain]:
         """Return the settings that belong to the run, flat, as checkpoints and recipes have them."""

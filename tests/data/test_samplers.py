@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.data import DistributedSampler
 
 from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.errors import UserError
@@ -24,6 +25,20 @@ def test_every_world_takes_the_same_global_batches(size: int) -> None:
             assert list(sampler) == mine[12 // size :] and len(sampler) == 12 // size
             sampler.start_at(epoch, 2)
             assert list(sampler) == [] and len(sampler) == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("count", [24, 29, 100, 9001])
+def test_the_order_is_that_of_torch(count: int, size: int) -> None:
+    """But for the images after the last whole global batch."""
+    for rank in range(size):
+        sampler = TrainingSampler(count, 3, rank=rank, size=size, seed=5)
+        torchs = DistributedSampler(range(count), size, rank, seed=5, drop_last=True)  # type: ignore[arg-type]
+        for epoch in (0, 3):
+            torchs.set_epoch(epoch)
+            sampler.start_at(epoch, 0)
+            expected = [(epoch, index) for index in torchs][: sampler.steps * 3]
+            assert list(sampler) == expected and len(expected) == len(sampler) > 0
 
 
 def test_a_global_batch_larger_than_the_set_is_refused() -> None:

@@ -109,8 +109,11 @@ class SampleCache:
 
         The mapping is private and writable: changing a pixel copies its page.
         """
+        at_once = getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
         try:
-            with open(path, "rb", opener=_open_now) as file:
+            with open(
+                path, "rb", opener=lambda name, flags: os.open(name, flags | at_once)
+            ) as file:
                 stored = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
                 if time.time() - os.fstat(file.fileno()).st_mtime > _DAY:
                     with contextlib.suppress(OSError):  # a folder of another user
@@ -145,8 +148,3 @@ class SampleCache:
                 reason = f"{self.folder}: {error.strerror or error}"
                 advice = "samples that it does not hold yet are decoded each time"
                 print(f"warning: --cache: {one_line(reason)}; {advice}", file=sys.stderr)
-
-
-def _open_now(name: str, flags: int) -> int:
-    """Open a file; one that is no file, such as a pipe, is not waited for."""
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -19,6 +20,7 @@ from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair, mask_size_message
 from unet_ddp.errors import UserError
 
@@ -40,7 +42,7 @@ class Sample(NamedTuple):
 class SegmentationDataset(Dataset[Sample | UserError]):
     """Pairs of files as samples."""
 
-    pairs: InitVar[list[Pair]]
+    pairs: InitVar[Sequence[Pair]]
     labels: Labels  # map the masks' values to class ids
     image_format: ImageFormat  # of all images
     _: KW_ONLY
@@ -50,10 +52,15 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     resize_masks: bool = False  # to the size of their images
     cache: SampleCache | None = None  # keeps samples, decoded and scaled
 
-    def __post_init__(self, pairs: list[Pair]) -> None:
+    def __post_init__(self, pairs: Sequence[Pair]) -> None:
         # Not a list: reading an object writes its reference count, which would copy the memory that
         # a reading process shares with its parent, page by page.
-        self.paths = np.array([(os.fsencode(p.image), os.fsencode(p.mask)) for p in pairs], bytes)
+        self.paths: PackedPairs | NDArray[np.bytes_]
+        if isinstance(pairs, PackedPairs):
+            self.paths = pairs
+        else:
+            paths = [(os.fsencode(pair.image), os.fsencode(pair.mask)) for pair in pairs]
+            self.paths = np.array(paths, bytes)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -86,6 +93,9 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         )
 
     def _files(self, index: int) -> tuple[Path, Path]:
+        if isinstance(self.paths, PackedPairs):
+            pair = self.paths[index]
+            return pair.image, pair.mask
         image, mask = self.paths[index]
         return Path(os.fsdecode(image)), Path(os.fsdecode(mask))
 

@@ -80,6 +80,11 @@ class SampleLoader:
             collate_fn=_collate,
         )
 
+    @property
+    def forks(self) -> bool:
+        """True if its next use forks reading processes."""
+        return self._loader.num_workers > 0 and getattr(self._loader, "_iterator", None) is None
+
     def __iter__(self) -> Iterator[Sample]:
         for batch in self._loader:
             if isinstance(batch, UserError):

@@ -19,6 +19,7 @@ _SIDES = {
     "val": "validation", "valid": "validation", "validation": "validation",
     "test": "left out", "": None,
 }  # fmt: skip
+SIDES = (None, "training", "validation", "left out")
 _SHOWN = 3  # problems in one error; the doctor lists all
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -35,16 +35,12 @@ class EvaluationSample(NamedTuple):
 class EvaluationDataset(Dataset[EvaluationSample | UserError]):
     """Pairs of files as samples to score, at the images' own size or at the network's scale.
 
-    Args:
-        pairs: files to score.
-        predictor: the network that is scored.
-        full_size: score at the images' own size.
-        resize_masks: resize masks of another size to that of their images.
+    With `resize_masks`, masks of another size are resized to that of their images.
     """
 
     def __init__(
         self,
-        pairs: list[Pair],
+        pairs: Sequence[Pair],
         predictor: Predictor,
         *,
         full_size: bool,

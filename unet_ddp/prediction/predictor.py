@@ -104,7 +104,7 @@ class Predictor:
             UserError: one can't be loaded, they do not match, or an option is out of range.
         """
         place = device if isinstance(device, torch.device) else pick_device(device)
-        models = [open_model(Path(path), place, scale=scale, fold=fold) for path in paths]
+        models = [open_model(path, place, scale=scale, fold=fold) for path in paths]
         for path, model in zip(paths, models, strict=True):
             _check_match(str(path), model, str(paths[0]), models[0])
         return cls(models, device=place, tile=tile, overlap=overlap, tta=tta, threshold=threshold)
@@ -123,10 +123,9 @@ class Predictor:
         return threshold
 
     def __call__(self, image: str | Path | Image.Image | NDArray[np.generic]) -> Prediction:
-        """Return the prediction for an image, at its own size.
+        """Return the prediction for a file, a Pillow image or an array, at its own size.
 
-        Args:
-            image: a file, a Pillow image, or an array (H, W) or (H, W, C) of the network's type.
+        Arrays are (H, W) or (H, W, C), of the network's type.
 
         Raises:
             UserError: it can't be read, or is not of the network's format.

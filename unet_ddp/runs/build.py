@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -21,8 +20,9 @@ from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.checkpoint import Content
-from unet_ddp.runs.resume import Resumed, split_fingerprint
+from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.weights import build_loaded
+from unet_ddp.storage import as_path
 from unet_ddp.training.batch_size import BatchSizeProbe
 from unet_ddp.training.losses import DiceCrossEntropy
 from unet_ddp.training.optimizer import AdamW
@@ -150,7 +150,7 @@ def _build_weights(config: TrainConfig, model: Model, resumed: Resumed, world: W
         network = build_loaded(
             model.architecture,
             resumed.weights.state,
-            Path(str(config.run.load)),
+            as_path(str(config.run.load)),
             checkpointing=checkpointing,
         )
     else:
@@ -170,7 +170,7 @@ def describe_model(
         "labels": data.labels.to_dict(),
         "preprocessing": model.preprocessing.to_dict(),
         "config": config.to_dict(),
-        "names": split_fingerprint(data.split),
+        "names": data.split.fingerprint,
         "images_per_step": loaders.sampler.per_step * world.size,
         "world_size": world.size,
         "launch": launch_name(),
@@ -194,7 +194,7 @@ def describe_run(
         )
     return [
         f"network: {model.architecture}; {count / 1e6:.1f} million parameters",
-        f"run: {config.folder}; {options.epochs} epochs of {state.steps_per_epoch} steps of {images} images "
+        f"run: {config.place}; {options.epochs} epochs of {state.steps_per_epoch} steps of {images} images "
         f"({options.batch_size} on each of {world.size} process(es){each}), {world.device.type}, "
         f"{str(model.precision.dtype).removeprefix('torch.')}, "
         f"{count_workers(world, config.launch.workers)} reading process(es) each",

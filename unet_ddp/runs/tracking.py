@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from itertools import chain
-from types import TracebackType
 
 import torch
 from tqdm import tqdm
@@ -31,15 +30,7 @@ def console(world: World) -> Callable[[str], None]:
 
 
 class Tracker:
-    """Follows a run on one rank; prints and writes only on the main one.
-
-    Args:
-        config: the run's.
-        data: its training pairs and its classes.
-        state: where the run starts.
-        loaders: the images of a step.
-        world: this process's.
-    """
+    """Follows a run from where it starts, on one rank; prints and writes only on the main one."""
 
     def __init__(
         self,
@@ -78,12 +69,7 @@ class Tracker:
     def __enter__(self) -> Tracker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.log(self._profile.close() if self._profile else [])
         self._bar.close()
         for writer in self._writers:
@@ -104,12 +90,7 @@ class Tracker:
         self._steps, self._waited = 0, 0.0
 
     def step(self, report: StepReport, done: int, *, waited: float) -> None:
-        """Follow a step.
-
-        Args:
-            report: the step's.
-            done: steps of the run.
-            waited: seconds of this epoch's training spent waiting for data.
+        """Follow a step, after which the run has `done` and its epoch has waited so many seconds.
 
         Raises:
             RunError: too many steps in a row were not finite.
@@ -129,11 +110,7 @@ class Tracker:
         )
 
     def end_training(self) -> None:
-        """Stop the clock of this epoch's training, once the device has done all its steps.
-
-        Raises:
-            RunError: too many steps in a row were not finite.
-        """
+        """Judge the last steps as `step` does, and stop the clock once the device has done them."""
         self._guard.flush()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
@@ -160,12 +137,7 @@ class Tracker:
         return self._waited / self._training
 
     def log_epoch(self, state: TrainState, validation: Validation | None) -> None:
-        """Print a line and write a row about the epoch that ends.
-
-        Args:
-            state: before `finish_epoch`.
-            validation: None without validation images.
-        """
+        """Print a line and write a row about the epoch that ends, before `finish_epoch`."""
         total, dice, cross_entropy = (state.sums / state.steps_per_epoch).tolist()
         seconds = time.perf_counter() - self._began
         self._log(

@@ -29,12 +29,7 @@ class DiceCrossEntropy(nn.Module):
     Dice is the soft one of Milletari et al., "V-Net" (2016), without squares,
     1 - 2 Σ p t / (Σ p + Σ t) per class, averaged over the classes that occur in the batch.
     Everything is computed in float32 or better, also under autocast: sums over pixels overflow
-    half precision.
-
-    Args:
-        dice_weight: factor of the Dice loss.
-        cross_entropy_weight: factor of the cross-entropy.
-        class_weights: one per class, for both parts.
+    half precision. The class weights, one per class, are for both parts.
     """
 
     class_weights: Tensor | None
@@ -55,12 +50,7 @@ class DiceCrossEntropy(nn.Module):
         self.register_buffer("class_weights", weights)
 
     def forward(self, logits: Tensor, masks: Tensor) -> Losses:
-        """Return the losses of logits (N, C, H, W).
-
-        Args:
-            logits: of any floating dtype.
-            masks: class ids (N, H, W); IGNORE_ID marks pixels to leave out.
-        """
+        """Return the losses of logits (N, C, H, W), of any floating dtype, for class ids (N, H, W)."""
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()
         with torch.autocast(logits.device.type, enabled=False):

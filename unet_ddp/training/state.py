@@ -41,9 +41,7 @@ class Schedule:
 class WeightAverage:
     """An exponential moving average (EMA) of a network's weights; batch norm's buffers are copied.
 
-    Args:
-        network: the network to follow.
-        decay: weight of the old average in each step, as 0.999.
+    `decay` is the weight of the old average in each step, as 0.999.
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
@@ -55,9 +53,7 @@ class WeightAverage:
     def update_ema(self, network: nn.Module, is_finite: Tensor) -> None:
         """Follow `network`, unless its step was skipped; the device is not waited for.
 
-        Args:
-            network: after the step; the buffers of a skipped one are restored already.
-            is_finite: () bool.
+        The buffers of a skipped one are restored already; `is_finite` is a bool of shape ().
         """
         averages: list[Tensor] = list(self.network.parameters())
         new: list[Tensor] = list(network.parameters())

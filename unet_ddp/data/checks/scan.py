@@ -62,11 +62,6 @@ class MaskMetadata(NamedTuple):
     values: tuple[int, ...]  # sorted
     counts: tuple[int, ...]  # pixels of each value
 
-    @property
-    def is_colour(self) -> bool:
-        """True if its values are colours."""
-        return self.header.is_colour or (self.header.channels > 1 and self.header.palette is None)
-
 
 Metadata = ImageMetadata | MaskMetadata
 
@@ -85,16 +80,6 @@ class ScanResult:
 
     pairs: list[ScannedPair]
     errors: dict[str, str] = field(default_factory=dict)  # of the other pairs, by name
-
-    @property
-    def sizes(self) -> list[tuple[int, int]]:
-        """(height, width) of every image."""
-        return [image.header.size for _, image, _ in self.pairs]
-
-    def select(self, pairs: list[Pair]) -> list[ScannedPair]:
-        """Return those of `pairs` that were scanned, in their order."""
-        known = {scanned.pair.name: scanned for scanned in self.pairs}
-        return [known[pair.name] for pair in pairs if pair.name in known]
 
 
 def scan(
@@ -144,10 +129,10 @@ class _Scanner:
             if digest != _digest(text):
                 return
             stored = json.loads(text)
-            headers = [Header(*_as_tuples(values)) for values in stored["headers"]]
+            headers = [Header(*as_tuples(values)) for values in stored["headers"]]
             for key, (place, *values) in stored["entries"].items():
                 kind: Any = MaskMetadata if key.startswith("mask") else ImageMetadata
-                self.entries[key] = kind(headers[place], *_as_tuples(values))
+                self.entries[key] = kind(headers[place], *as_tuples(values))
 
     def read_all(self, files: list[_File]) -> Iterator[Metadata | UserError]:
         """Yield the metadata of each file in order, read by threads if not known."""
@@ -210,9 +195,9 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _as_tuples(value: Any) -> Any:
+def as_tuples(value: Any) -> Any:
     """Return a value read from JSON, its lists as tuples."""
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
 def read_image_metadata(
