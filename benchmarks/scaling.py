@@ -10,15 +10,18 @@ docs/scaling.md has the formulas, and where each figure is from.
 from __future__ import annotations
 
 import argparse
+import gc
+import itertools
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import mean, median
 
 import torch
 from torch import nn
 
-from benchmarks.ranks import time_steps
+from benchmarks.ranks import new_batch, new_state
 from benchmarks.step_model import (
     Arrivals,
     Cluster,
@@ -32,8 +35,11 @@ from benchmarks.step_model import (
 from benchmarks.timing import machine, new_parser, print_table
 from tests.ranks import Ranks
 from unet_ddp.distributed.join import join, leave
-from unet_ddp.distributed.world import sum_over_ranks
+from unet_ddp.distributed.world import local_only, sum_over_ranks, without_sync
 from unet_ddp.network.architecture import build_network, choose_architecture
+from unet_ddp.training.step import train_steps
+
+LARGE = 8 << 20  # bytes of a sum that shows the bandwidth
 
 # -- the pieces that are measured here -------------------------------------------------------------
 
@@ -60,23 +66,38 @@ def list_sums(network: nn.Module, classes: int = 2) -> list[int]:
     return [*norms, *2 * [4 * (3 * classes + 1)]]
 
 
-def time_sums(size: int, repeat: int = 40) -> tuple[float, float]:
-    """Return the mean seconds of a sum of 16 bytes, and of `size`, each after a layer's work.
+def time_pieces(options: argparse.Namespace) -> list[float]:
+    """Return the median seconds of a step alone, a sum of 16 bytes, one of `LARGE`, and a true step.
 
-    After work, as ranks wait for each other in a step; not so in a row of sums.
+    They take turns. A sum follows a layer's work: a rank waits for the other as it does in a step.
     """
     torch.set_num_threads(1)
     world = join("cpu", 60)
+    state = new_state(world, options.width, 2 * options.steps)
+    steps = train_steps(state, itertools.repeat(new_batch(world, options)), clip=1.0)
     image, kernel = torch.rand(4, 16, 240, 160), torch.rand(16, 16, 3, 3)
-    took: dict[int, list[float]] = {16: [], size: []}
-    for count, seconds in repeat * list(took.items()):
+
+    def time_sum(size: int) -> float:
         nn.functional.conv2d(image, kernel)
-        values = torch.zeros(count // 4)
-        began = time.perf_counter()
-        sum_over_ranks(values)
-        seconds.append(time.perf_counter() - began)
+        return seconds(lambda: sum_over_ranks(torch.zeros(size // 4)))
+
+    took = []
+    for _ in range(options.steps):
+        with local_only(), without_sync(state.replica):
+            alone = seconds(steps.__next__)
+        small, large = (mean(time_sum(size) for _ in range(8)) for size in (16, LARGE))
+        took.append((alone, small, large, seconds(steps.__next__)))
+    del state, steps
+    gc.collect()  # DDP's objects go before their group
     leave(world)
-    return mean(took[16]), mean(took[size])
+    return [median(times) for times in zip(*took[2:], strict=True)]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return the seconds that `work` takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
 
 # -- the tables ------------------------------------------------------------------------------------
@@ -147,25 +168,21 @@ def print_published(options: argparse.Namespace) -> None:
 
 def print_here(options: argparse.Namespace) -> None:
     """Print the predicted step of two gloo ranks over the measured one, turn by turn."""
-    network, pool, size, ratios = new_network(options.width), Ranks(2), 8 << 20, []
+    network, pool, rows = new_network(options.width), Ranks(2), []
     buckets, sums = fill_buckets(measure_gradients(network)), list_sums(network)
-    rows = []
     for turn in range(options.turns):
-        alone, both = (
-            mean(median(seconds) for seconds in pool.run(2, time_steps, options, 1, communicate))
-            for communicate in (False, True)
-        )
-        small, large = map(mean, zip(*pool.run(2, time_sums, size), strict=True))
-        link = Link(small, size / max(large - small, 1e-9))
+        found = pool.run(2, time_pieces, options)
+        alone, small, large, together = (mean(times) for times in zip(*found, strict=True))
+        link = Link(small, LARGE / max(large - small, 1e-9))
         work = Work(options.images // 2, alone, buckets, sums)
         step = predict(work, Cluster(2, link, link, overlaps=False), 2)
-        ratios.append(step.seconds / both)
-        times = alone, step.sums, step.gradients, step.seconds, both
-        rows.append((turn + 1, *(f"{1e3 * t:.1f}" for t in times), f"{ratios[-1]:.3f}"))
+        times = alone, step.sums, step.gradients, step.seconds, together
+        rows.append((turn + 1, *(f"{1e3 * t:.1f}" for t in times), step.seconds / together))
     pool.close()
     print(machine())
-    print_table(("ms", "alone", "sums", "gradients", "predicted", "measured", "ratio"), rows)
-    print(f"\npredicted over measured: {median(ratios):.3f}, the median")
+    cells = [(*row[:-1], f"{row[-1]:.3f}") for row in rows]
+    print_table(("turn", "alone", "sums", "gradients", "predicted", "measured", "ratio"), cells)
+    print(f"\nmilliseconds; predicted over measured: {median(r[-1] for r in rows):.3f}, the median")
 
 
 TABLES = {"paper": print_paper, "published": print_published, "here": print_here}
@@ -178,7 +195,7 @@ def main(argv: list[str] | None = None) -> int:
     for name, (value, text) in ASSUMED.items():
         parser.add_argument(f"--{name}", type=float, default=value, help=f"paper: {text} ({value})")
     parser.add_argument("--turns", type=int, default=5, help="here")
-    parser.set_defaults(width=16, size=(240, 160), images=8, steps=15)  # of benchmarks.ranks
+    parser.set_defaults(width=16, size=(240, 160), images=8, steps=8)  # of benchmarks.ranks
     options = parser.parse_args(argv)
     TABLES[options.table](options)
     return 0
