@@ -99,6 +99,27 @@ def test_stopped_on_four_ranks(ranks: Ranks, images: Path, tmp_path: Path) -> No
     assert_same_state(last(tmp_path / "stopped"), last(tmp_path / "whole"))
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--loss lovasz_ce --hard-pixels 40 --boundary-weight 5 --label-smoothing 0.1",
+        *(
+            pytest.param(f"--loss {name}", marks=pytest.mark.thorough)
+            for name in ("dice_focal", "tversky", "focal --hard-pixels 20", "lovasz")
+        ),
+    ],
+)
+def test_other_losses_resume_too(ranks: Ranks, images: Path, tmp_path: Path, flags: str) -> None:
+    argv = [*flags.split(), "--epochs", "1"]
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "stopped").mkdir()
+    train(ranks, 2, tmp_path / "whole", images, *argv)
+    train(ranks, 2, tmp_path / "stopped", images, *argv, "--max-steps", "3")
+    status, _, err = run(ranks, 2, tmp_path / "stopped", "--resume", "--workers", "0")
+    assert status == 0, err
+    assert_same_state(last(tmp_path / "stopped"), last(tmp_path / "whole"))
+
+
 @pytest.mark.thorough
 def test_random_layers_resume_too(ranks: Ranks, images: Path, tmp_path: Path) -> None:
     """FPN drops whole channels at random: each step draws from (seed, step, rank)."""

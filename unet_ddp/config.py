@@ -6,7 +6,6 @@ unique over the groups of a configuration, so that flags, recipes and saved sett
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,11 +14,10 @@ import tyro
 
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.files import refuse_special, working_folder
-from unet_ddp.storage import as_path
+from unet_ddp.flags import MASK_VALUE, OPTIONAL_FILE, flag
+from unet_ddp.storage import as_path, local_file
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
-
-_NO_DEFAULT = ("None", "()", "")  # said in the field's own line
 
 _LARGEST_FILE = 100_000  # bytes of settings
 
@@ -36,12 +34,11 @@ def read_settings(path: Path) -> dict[str, Plain]:
 
     depth = 0
     try:
-        refuse_special(path)
-        if path.stat().st_size > _LARGEST_FILE:
-            raise UserError(
-                f"{path}: more than {_LARGEST_FILE // 1000} kB; no settings are that long"
-            )
-        text = path.read_text(encoding="utf-8")
+        with local_file(path) as local:
+            refuse_special(local)
+            if local.stat().st_size > _LARGEST_FILE:
+                raise UserError(f"{path}: more than 100 kB; no settings are that long")
+            text = local.read_text(encoding="utf-8")
         for event in yaml.parse(text, yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
@@ -58,36 +55,6 @@ def read_settings(path: Path) -> dict[str, Plain]:
     if not isinstance(settings, dict):
         raise UserError(f"{path}: settings are lines of 'name: value', named as the flags are")
     return settings
-
-
-def flag(metavar: str, *aliases: str, name: str | None = None) -> Any:
-    """Return the annotation of a flag that takes a value; `name` replaces the field's own."""
-    return tyro.conf.arg(
-        metavar=metavar,
-        aliases=aliases or None,
-        name=name,
-        help_behavior_hint=lambda text: "" if text in _NO_DEFAULT else f"(default: {text})",
-    )
-
-
-def _mask_value(text: str) -> int:
-    return int(text[1:], 16) if re.fullmatch(r"#[0-9a-fA-F]{6}", text) else int(text)
-
-
-MASK_VALUE = tyro.constructors.PrimitiveConstructorSpec(  # 255 or #rrggbb
-    nargs=1,
-    metavar="VALUE",
-    instance_from_str=lambda argv: _mask_value(argv[0]),
-    is_instance=lambda value: value is None or isinstance(value, int),
-    str_from_instance=lambda value: [str(value)],
-)
-OPTIONAL_FILE = tyro.constructors.PrimitiveConstructorSpec(  # --resume, --resume FILE
-    nargs="*",
-    metavar="[FILE]",
-    instance_from_str=lambda argv: argv[0] if argv else "auto",
-    is_instance=lambda value: value is None or isinstance(value, str),
-    str_from_instance=lambda value: [str(value)],
-)
 
 
 @dataclass(frozen=True)
@@ -184,12 +151,30 @@ class OptimizationConfig:
     """Decoupled weight decay of AdamW."""
     clip: Annotated[float, flag("NORM"), Limit(at_least=0)] = 1.0
     """Largest norm of the gradients, longer ones are scaled down to it; 0: no clipping."""
+    loss: Literal[
+        "dice_ce",
+        "dice",
+        "ce",
+        "dice_focal",
+        "focal",
+        "tversky",
+        "tversky_ce",
+        "lovasz",
+        "lovasz_ce",
+    ] = "dice_ce"
+    """Terms of the loss: dice, tversky (misses weigh more than false alarms; for small objects) or lovasz (IoU), over regions; ce (cross-entropy) or focal (sure pixels count less), over pixels; docs/losses.md."""
     dice_weight: Annotated[float, flag("WEIGHT"), Limit(at_least=0)] = 1.0
-    """Weight of the Dice loss."""
+    """Weight of the Dice, Tversky or Lovász term."""
     cross_entropy_weight: Annotated[float, flag("WEIGHT"), Limit(at_least=0)] = 1.0
-    """Weight of the cross-entropy loss."""
+    """Weight of the cross-entropy or focal term."""
     class_weights: Annotated[tuple[float, ...] | None, flag("WEIGHT ..."), Limit(at_least=0)] = None
-    """One weight per class, used in both losses."""
+    """One weight per class, used in both terms."""
+    label_smoothing: Annotated[float, flag("SHARE"), Limit(at_least=0, below=1)] = 0.0
+    """Share of each pixel's truth that the pixel term gives to all classes alike, e.g. 0.1."""
+    hard_pixels: Annotated[float, flag("PERCENT"), Limit(above=0, at_most=100)] = 100.0
+    """Percentage of the pixels, the hardest of the global batch, that the pixel term is the mean of (OHEM), e.g. 25."""
+    boundary_weight: Annotated[float, flag("WEIGHT"), Limit(at_least=0)] = 0.0
+    """Further weight in the pixel term of a pixel among other classes' pixels, e.g. 5; 0: off."""
     amp: bool = True
     """Mixed precision on a GPU; on a CPU only with --amp-dtype bfloat16."""
     amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"
@@ -200,6 +185,21 @@ class OptimizationConfig:
     """Score, save and predict with an exponential moving average of the weights of this decay, e.g. 0.999; 0: off."""
     seed: Annotated[int, flag("N"), Limit(at_least=0)] = 0
     """Seed of everything random: weights, split, order, augmentation, dropout."""
+
+    def check_loss(self) -> None:
+        """Raise a UserError if the loss would be 0, or lacks the term that a setting is about."""
+        terms = set(self.loss.split("_"))
+        weights = {"--dice-weight": self.dice_weight} if terms - {"ce", "focal"} else {}
+        if terms & {"ce", "focal"}:
+            weights["--cross-entropy-weight"] = self.cross_entropy_weight
+        elif self.label_smoothing or self.hard_pixels < 100 or self.boundary_weight:
+            raise UserError(
+                f"--loss {self.loss} has no pixel term for --label-smoothing, --hard-pixels or "
+                f"--boundary-weight; use one with a term ce or focal, e.g. {self.loss}_ce"
+            )
+        if not any(weights.values()):
+            flags = f"{'one of ' * (len(weights) > 1)}{' and '.join(weights)}"
+            raise UserError(f"--loss {self.loss}: {flags} must be above 0")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from typing import Annotated, Literal, NoReturn
 import torch
 
 from unet_ddp.cli import parse
-from unet_ddp.config import flag
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
@@ -30,10 +29,11 @@ from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import FILES, headline, result_files, terminal_table
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
 from unet_ddp.files import check_no_input, check_writable, replacing, write_errors
+from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
-from unet_ddp.storage import Url
+from unet_ddp.storage import Url, as_path
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def find_job(config: EvaluateConfig) -> Job:
         )
     pairs: Sequence[Pair]
     if config.images is not None and config.masks is not None:
-        pairs = find_pairs(Path(config.images), Path(config.masks))
+        pairs = find_pairs(as_path(config.images), as_path(config.masks))
     else:
         pairs = rebuild(model.run, source, labels)
     return Job(model, source, pairs, config.images, config.threshold or model.threshold, output)

@@ -15,10 +15,10 @@ import tyro
 from torch import Tensor, nn
 
 from unet_ddp.cli import parse
-from unet_ddp.config import flag
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError, print_lines
 from unet_ddp.files import check_no_input, replacing, write_errors
+from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import (
     METADATA,
     LoadedModel,

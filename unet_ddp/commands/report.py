@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 import tyro
 
 from unet_ddp.cli import parse
-from unet_ddp.config import flag
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, print_lines
 from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.evaluation.validation_split import rebuild
+from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import check_described
 from unet_ddp.runs.weights import find_model, read_model
 from unet_ddp.storage import Url, as_path, list_objects, put, read

@@ -108,7 +108,9 @@ class Pack:
                 places[::2], places[1::2], self.about["kinds"][kind][0], strict=True
             )
         )
-        return Pair(name, image, mask, group, SIDES[side])
+        version = int(self.digest[:15], 16)
+        stamps = (places[1], version), (places[3], version)
+        return Pair(name, image, mask, group, SIDES[side], stamps)
 
     def texts(self, column: str, rows: NDArray[np.uint32]) -> Iterator[str]:
         """Yield the texts of rows, which are in rising order."""

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import tyro
 
 from unet_ddp.cli import parse
-from unet_ddp.config import flag
 from unet_ddp.errors import Limit, UserError
+from unet_ddp.flags import flag
 
 
 @dataclass(frozen=True)

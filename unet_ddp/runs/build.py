@@ -24,7 +24,7 @@ from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.weights import build_loaded
 from unet_ddp.storage import as_path
 from unet_ddp.training.batch_size import BatchSizeProbe
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.optimizer import AdamW
 from unet_ddp.training.state import Schedule, TrainState, WeightAverage
 
@@ -36,7 +36,7 @@ class Model:
     architecture: Architecture
     preprocessing: Preprocessing
     precision: Precision
-    loss: DiceCrossEntropy
+    loss: SegmentationLoss
     notes: list[str]
     """Lines for the user."""
 
@@ -45,10 +45,14 @@ def choose_model(config: TrainConfig, data: PreparedData, resumed: Resumed, worl
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
     architecture, preprocessing, notes = _choose_architecture(config, data, resumed)
-    loss = DiceCrossEntropy(
+    loss = SegmentationLoss(
+        options.loss,
         dice_weight=options.dice_weight,
         cross_entropy_weight=options.cross_entropy_weight,
         class_weights=options.class_weights,
+        label_smoothing=options.label_smoothing,
+        hard_pixels=options.hard_pixels,
+        boundary_weight=options.boundary_weight,
     )
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
     return Model(architecture, preprocessing, precision, loss.to(world.device), notes)

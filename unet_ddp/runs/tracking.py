@@ -138,7 +138,7 @@ class Tracker:
 
     def log_epoch(self, state: TrainState, validation: Validation | None) -> None:
         """Print a line and write a row about the epoch that ends, before `finish_epoch`."""
-        total, dice, cross_entropy = (state.sums / state.steps_per_epoch).tolist()
+        total, *terms = (state.sums / state.steps_per_epoch).tolist()
         seconds = time.perf_counter() - self._began
         self._log(
             f"epoch {state.epoch + 1}: loss {total:.4f}, {_describe(validation, state.best)}, "
@@ -150,8 +150,7 @@ class Tracker:
             "step": state.done,
             "learning_rate": state.schedule.at(state.done - 1),
             "loss": total,
-            "dice_loss": dice,
-            "cross_entropy": cross_entropy,
+            **{name: term for name, term in zip(state.loss.columns, terms, strict=True) if name},
             **score_columns(validation, self._class_names),
             "skipped_steps": self._guard.skipped,
             "images_per_second": self.images_per_second,

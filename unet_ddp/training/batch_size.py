@@ -19,7 +19,7 @@ from unet_ddp.errors import RunError
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.determinism import autotuning
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.out_of_memory import describe_shortage
 from unet_ddp.training.step import forward
 
@@ -39,7 +39,7 @@ class BatchSizeProbe:
 
     architecture: Architecture
     preprocessing: Preprocessing
-    loss: DiceCrossEntropy
+    loss: SegmentationLoss
     precision: Precision
     size: tuple[int, int]
     """(height, width) of the images."""

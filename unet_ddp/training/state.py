@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.network.precision import Precision
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class TrainState:
     """Trained: the same weights, whose gradients are the mean over ranks."""
     optimizer: torch.optim.Optimizer
     precision: Precision
-    loss: DiceCrossEntropy
+    loss: SegmentationLoss
     preprocess: Preprocessing
     schedule: Schedule
     steps_per_epoch: int
@@ -99,7 +99,7 @@ class TrainState:
     threshold: float | None = None
     """Best threshold of the last validation; None for more than two classes."""
     sums: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
-    """(3,): loss, Dice loss and cross-entropy, summed over this epoch's finite steps, on the device."""
+    """(3,): loss, region and pixel term, summed over this epoch's finite steps, on the device."""
 
     @property
     def done(self) -> int:

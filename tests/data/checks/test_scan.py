@@ -16,12 +16,14 @@ import tifffile
 from PIL import Image
 
 from tests.conftest import make_set
+from tests.object_store import ObjectStore, put_folder
 from unet_ddp.data.checks import scan as module
 from unet_ddp.data.checks.scan import read_image_metadata, read_mask_metadata, scan
 from unet_ddp.data.formats.header import Header
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.errors import UserError
 from unet_ddp.files import cache_folder
+from unet_ddp.storage import StorageError, Url, put
 
 
 @pytest.fixture(autouse=True)
@@ -370,3 +372,40 @@ def test_statistics_take_no_copy_of_eight_bytes_for_each_sample(
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 * pixels.nbytes  # in one piece 9 times
+
+
+# -- object storage ------------------------------------------------------------------------
+
+
+def test_objects_are_fetched_once_and_known_again(
+    tmp_path: Path, object_store: ObjectStore
+) -> None:
+    make_set(tmp_path / "set", 12)
+    (tmp_path / "set" / "imgs" / "bx.png").write_bytes(b"")
+    url = put_folder(tmp_path / "set", Url("s3://bucket/scan"))
+    pairs = find_pairs(url / "imgs", url / "masks")
+    before = object_store.count_requests()
+    first = scan(pairs)
+    assert object_store.count_requests() == before + 24
+    assert first.errors == {"bx": f"{url}/imgs/bx.png: is empty (0 bytes); replace or remove it"}
+    local = scan([pair for pair in found_pairs(tmp_path / "set") if pair.name != "bx"])
+    assert [pair.mask._replace(stamp=(0, 0)) for pair in first.pairs] == [
+        pair.mask._replace(stamp=(0, 0)) for pair in local.pairs
+    ]
+    assert [pair.image.stamp for pair in first.pairs] == [
+        pair.pair.stamps[0] for pair in first.pairs
+    ]
+    before = object_store.count_requests()
+    assert scan(pairs).pairs == first.pairs
+    assert object_store.count_requests() == before + 1  # the one that can't be read
+    put(url / "masks" / "ax.png", (tmp_path / "set" / "masks" / "cx.png").read_bytes())
+    again = scan(find_pairs(url / "imgs", url / "masks"))
+    assert again.pairs[0].mask.counts == first.pairs[1].mask.counts
+
+
+def test_storage_that_refuses_ends_the_scan(tmp_path: Path, object_store: ObjectStore) -> None:
+    url = put_folder(make_set(tmp_path / "set", 2), Url("s3://bucket/refused"))
+    pairs = find_pairs(url / "imgs", url / "masks")
+    object_store.set_fault("denied")
+    with pytest.raises(StorageError, match=r"refused/.*: access is denied; set AWS_ACCESS_KEY_ID"):
+        scan(pairs)

@@ -37,6 +37,7 @@ from unet_ddp.data.pairs import Matches, Pair, match, read_list
 from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.splits import Split, group_names, split_by_folders, split_pairs
 from unet_ddp.errors import UserError
+from unet_ddp.storage import as_path
 
 HOME = Path("data")
 
@@ -147,7 +148,7 @@ def _find_pairs(config: DataConfig, report: Report) -> tuple[list[Pair], list[Pa
     training = attempt(lambda: _match(config, report))
     if config.val_images is None or config.val_masks is None:
         return training, None
-    images, masks = Path(config.val_images), Path(config.val_masks)
+    images, masks = as_path(config.val_images), as_path(config.val_masks)
     validation = attempt(lambda: match(images, masks, suffix=config.mask_suffix))
     return training, [replace(pair, name=f"validation/{pair.name}") for pair in validation]
 
@@ -155,10 +156,10 @@ def _find_pairs(config: DataConfig, report: Report) -> tuple[list[Pair], list[Pa
 def _match(config: DataConfig, report: Report) -> Matches:
     """Match the pairs of the list or the folders; the demo set's if none are given or in place."""
     if config.pairs_file is not None:
-        return read_list(Path(config.pairs_file))
+        return read_list(as_path(config.pairs_file))
     images, masks = HOME / "imgs", HOME / "masks"
     if config.images is not None and config.masks is not None:
-        images, masks = Path(config.images), Path(config.masks)
+        images, masks = as_path(config.images), as_path(config.masks)
     elif not (_contains_images(images) or _contains_images(masks)):
         demo = write_demo(HOME / "demo")
         report.notes.append(

@@ -21,6 +21,7 @@ from unet_ddp.evaluation.scoring import decide, resize
 from unet_ddp.evaluation.tables import show
 from unet_ddp.metrics.scores import Scores
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.storage import local_file
 
 _MOST = 24  # pictures in a report
 _LONGEST = 640  # pixels of a picture's longer side
@@ -86,10 +87,10 @@ def _caption(scores: Scores, labels: Labels) -> str:
 
 def _read_photo(dataset: EvaluationDataset, index: int) -> Image.Image:
     """Return the image at its own size, or reduced to _LONGEST."""
-    path = dataset.pairs[index].image
-    header = read_header(path)
-    scale = min(1.0, _LONGEST / max(header.width, header.height))
-    pixels = read_image(path, dataset.format, scale=scale)
+    with local_file(dataset.pairs[index].image) as path:
+        header = read_header(path)
+        scale = min(1.0, _LONGEST / max(header.width, header.height))
+        pixels = read_image(path, dataset.format, scale=scale)
     return Image.fromarray(to_rgb(pixels).permute(1, 2, 0).numpy())
 
 
