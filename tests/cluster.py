@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LIMIT = 120  # seconds for one start of a job
+LIMIT = 300  # seconds for one start of a job
 SBATCH = ROOT / "deploy" / "slurm.sbatch"
 NODES = 2
 
