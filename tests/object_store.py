@@ -21,7 +21,8 @@ BUCKET = "bucket"
 class ObjectStore:
     """A server with one bucket, as its users see it."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, process: int) -> None:
+        self.process = process
         self.address = f"http://127.0.0.1:{port}"
         self.environment = {
             "AWS_ENDPOINT_URL": self.address,
@@ -67,7 +68,7 @@ def running_store() -> Iterator[ObjectStore]:
     )
     try:
         assert server.stdout is not None
-        yield ObjectStore(int(server.stdout.readline()))
+        yield ObjectStore(int(server.stdout.readline()), server.pid)
     finally:
         server.kill()
         server.communicate()
