@@ -291,8 +291,9 @@ def test_statistics_of_other_options_are_refused(sets: list[DataConfig], tmp_pat
         prepare_data(replace(own, val_images="a", val_masks="b"), seed=0)
 
 
-def test_a_pack_of_a_pack_is_the_same(sets: list[DataConfig], tmp_path: Path) -> None:
-    one = pack(sets[0], tmp_path / "one")
+@pytest.mark.parametrize("number", range(4))
+def test_a_pack_of_a_pack_is_the_same(sets: list[DataConfig], tmp_path: Path, number: int) -> None:
+    one = pack(sets[number], tmp_path / "one")
     pack(one, tmp_path / "two")
     assert open_pack(tmp_path / "one").digest == open_pack(tmp_path / "two").digest
 

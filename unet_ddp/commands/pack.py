@@ -34,6 +34,7 @@ from unet_ddp.data.packs import (
     shard_name,
 )
 from unet_ddp.data.pairs import SIDES, Pair
+from unet_ddp.data.splits import OWN_FOLDER
 from unet_ddp.errors import UserError, print_lines
 from unet_ddp.files import lock_folder, make_writable, replacing, write_errors
 from unet_ddp.flags import flag
@@ -99,7 +100,7 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[tupl
     places = np.zeros((len(table.pairs), 4), np.uint32)
     bar = tqdm(table.pairs, "packing", unit="pair", leave=False, disable=None)
     shards = list(_write_shards(output, bar, places, mark))
-    own = config.val_images is not None
+    own = data.split is not None and data.split.how == OWN_FOLDER
     about = {
         "kinds": [(kind.suffixes, astuple(kind.image), astuple(kind.mask)) for kind in table.kinds],
         "mark": mark,

@@ -24,6 +24,8 @@ from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing
 
+OWN_FOLDER = "validation has its own folder"
+
 # view 07 of car 0ee135a3cccc, frame f00930 of drive 0006R0
 _NUMBERED = re.compile(r"^(.*[^_\-. ])[_\-. ]+[A-Za-z]?\d+$")
 
@@ -126,7 +128,7 @@ def split_by_folders(training: Sequence[Pair], validation: Sequence[Pair]) -> Sp
         both = {pair.image.resolve() for pair in training} & {p.image.resolve() for p in validation}
         if both:
             raise UserError(f"--val-images: {min(both)} is among --images too; use other images")
-    return Split(training, validation, "validation has its own folder")
+    return Split(training, validation, OWN_FOLDER)
 
 
 # -- groups --------------------------------------------------------------------------------
