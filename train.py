@@ -77,7 +77,7 @@ def train(config: TrainConfig, world: World) -> int:
             if resumed.is_new:
                 folder.save(state)  # in the background, so that a kill finds a run to resume
             folder.wait()  # reading processes are forked next, not while a thread writes
-            while state.epoch < config.optimization.epochs and not stop.reason:
+            while not state.is_over and not stop.reason:
                 with explain_out_of_memory(config, world, "training"), autotuning():
                     train_one_epoch(config, state, loaders, folder, tracker, stop)
                 with explain_out_of_memory(config, world, "validation"):
@@ -165,8 +165,9 @@ def end_epoch(
         return
     tracker.log_epoch(state, validation)
     is_best = state.finish_epoch(validation)
+    tracker.log_annealing(state)
     folder.save(state, is_best=is_best)
-    if state.epoch < config.optimization.epochs:
+    if not state.is_over:
         stop.check_limit(state.done, config.launch.max_steps)
 
 

@@ -133,6 +133,7 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "mask_threshold": ([0], [-1]),
     "width": ([1], [0]),
     "epochs": ([1], [0]),
+    "patience": ([0], [-1]),
     "batch_size": ([1, "auto"], [0]),
     "accumulate": ([1], [0]),
     "images_per_step": ([1], [0]),

@@ -46,7 +46,7 @@ def test_defaults_and_saved_names() -> None:
         "augmentation": "photo",
         "model": "unet", "encoder": None, "encoder_weights": None, "width": 32, "bilinear": False,
         "checkpointing": False,
-        "epochs": 10, "batch_size": 4, "accumulate": 1, "images_per_step": None,
+        "epochs": 10, "patience": 0, "batch_size": 4, "accumulate": 1, "images_per_step": None,
         "learning_rate": 1e-3, "warmup": 5.0, "weight_decay": 1e-4, "clip": 1.0,
         "loss": "dice_ce", "dice_weight": 1.0, "cross_entropy_weight": 1.0, "class_weights": None,
         "label_smoothing": 0.0, "hard_pixels": 100.0, "boundary_weight": 0.0, "amp": True, "amp_dtype": "auto",

@@ -19,10 +19,10 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 
 import tyro
 
-from unet_ddp.config import SAVED_NAMES, TrainConfig, read_settings
+from unet_ddp.config import SAVED_NAMES, TrainConfig
 from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.files import write_text
-from unet_ddp.flags import MASK_VALUE
+from unet_ddp.flags import MASK_VALUE, read_settings
 from unet_ddp.storage import as_path, is_address
 
 Config = TypeVar("Config")

@@ -8,53 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from unet_ddp.errors import Limit, UserError
-from unet_ddp.files import refuse_special, working_folder
-from unet_ddp.flags import MASK_VALUE, OPTIONAL_FILE, flag
-from unet_ddp.storage import as_path, local_file
+from unet_ddp.files import working_folder
+from unet_ddp.flags import MASK_VALUE, OPTIONAL_FILE, Plain, flag
+from unet_ddp.storage import as_path
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
-
-_LARGEST_FILE = 100_000  # bytes of settings
-
-Plain = bool | int | float | str | list[Any] | None
-
-
-def read_settings(path: Path) -> dict[str, Plain]:
-    """Return the settings in a YAML file: plain values, or lists of them, by their names.
-
-    Raises:
-        UserError: it is no such file.
-    """
-    import yaml
-
-    depth = 0
-    try:
-        with local_file(path) as local:
-            refuse_special(local)
-            if local.stat().st_size > _LARGEST_FILE:
-                raise UserError(f"{path}: more than 100 kB; no settings are that long")
-            text = local.read_text(encoding="utf-8")
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > 4 or isinstance(event, yaml.AliasEvent):  # aliases repeat without bound
-                raise UserError(f"{path}: not a YAML file of plain values and lists")
-        settings = yaml.safe_load(text)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}; use a YAML file of settings") from None
-    except UserError:
-        raise
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or what no number is
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: not a YAML file: {reason}") from None
-    if not isinstance(settings, dict):
-        raise UserError(f"{path}: settings are lines of 'name: value', named as the flags are")
-    return settings
 
 
 @dataclass(frozen=True)
@@ -135,6 +98,8 @@ class OptimizationConfig:
 
     epochs: Annotated[int, flag("N", "-e"), Limit(at_least=1)] = 10
     """Passes over the training images."""
+    patience: Annotated[int, flag("EPOCHS"), Limit(at_least=0)] = 0
+    """When so many epochs bring no better validation Dice, lower the learning rate to its end within a tenth of the epochs done, then stop; 0: off."""
     batch_size: Annotated[
         int | Literal["auto"], flag("N", "-b"), Limit(at_least=1, note=", or auto")
     ] = 4

@@ -15,6 +15,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import describe_untried
 from unet_ddp.distributed.join import launch_name
 from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
 from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.precision import Precision
@@ -117,6 +118,11 @@ def build_state(
 ) -> TrainState:
     """Return the network with the weights it starts from, and the state of its training."""
     options, steps = config.optimization, loaders.sampler.steps
+    if options.patience and not data.split.validation:
+        raise UserError(
+            f"--patience {options.patience}: there are no validation images to score; use --validation "
+            "PERCENT, or leave --patience out"
+        )
     network = _build_weights(config, model, resumed, world)
     side = data.crop_size or data.smallest
     height, width = (max(64, min(length, 256)) for length in side)  # neither tiny nor large
@@ -131,6 +137,7 @@ def build_state(
         model.preprocessing,
         Schedule(options.learning_rate, options.epochs * steps, options.warmup / 100),
         steps,
+        options.patience,
         options.seed * world.size + world.rank,
         WeightAverage(network, options.ema) if options.ema else None,
         compile_network(replica, world.device, processes=world.size) if options.compile else None,

@@ -48,7 +48,7 @@ class Tracker:
             log=self._log,
             has_scaler=state.precision.scaler.is_enabled(),
         )
-        self._epochs, self._device = config.optimization.epochs, world.device
+        self._device = world.device
         self._class_names = data.labels.class_names
         self._images_per_step = loaders.sampler.per_step * world.size
         self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
@@ -58,7 +58,7 @@ class Tracker:
         profiles = world.is_main and config.launch.profile
         self._profile = Profile(config.folder, world.device) if profiles else None
         self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
-            total=state.schedule.steps,
+            total=state.schedule.end,
             initial=state.done,
             unit="step",
             disable=None if world.is_main else True,
@@ -85,7 +85,8 @@ class Tracker:
 
     def begin_epoch(self, state: TrainState) -> None:
         """Start the clocks of an epoch, or of the rest of one."""
-        self._bar.set_description(f"epoch {state.epoch + 1}/{self._epochs}")
+        epochs = state.schedule.end // state.steps_per_epoch
+        self._bar.set_description(f"epoch {state.epoch + 1}/{epochs}")
         self._began = self._last = time.perf_counter()
         self._steps, self._waited = 0, 0.0
 
@@ -162,6 +163,17 @@ class Tracker:
                 writer.write(row, state.done)
             except OSError as error:  # a full disk does not end a run
                 self._log(f"warning: {type(writer).__name__}: {error}; this row is lost")
+
+    def log_annealing(self, state: TrainState) -> None:
+        """Print a line if the run's patience is over with this epoch; see `finish_epoch`."""
+        first, end = state.schedule.anneal or (0, 0)
+        if end and first == state.done:
+            self._bar.total = end
+            self._log(
+                f"--patience {state.patience}: best validation Dice {state.best:.4f} in epoch "
+                f"{state.best_epoch + 1}; the learning rate falls to its end in "
+                f"{(end - first) // state.steps_per_epoch} more epoch(s), then the run ends"
+            )
 
 
 def _describe(validation: Validation | None, best: float) -> str:

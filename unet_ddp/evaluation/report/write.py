@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from unet_ddp.config import read_settings
 from unet_ddp.data.drawing import draw_samples
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
@@ -20,6 +19,7 @@ from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, show
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.files import replacing, write_errors, write_text
+from unet_ddp.flags import read_settings
 from unet_ddp.prediction.backends import build_model
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.weights import SavedModel, read_model
