@@ -67,13 +67,14 @@ def hold(paths: Iterable[Path]) -> None:
         _held.pop(name).cancel()
     groups: list[list[Url]] = []
     for path in [path for name, path in wanted.items() if name not in _held]:
-        if groups and len(groups[-1]) == 1 and _follows(path, groups[-1][0]):
-            groups[-1].append(path)  # the mask of the image in an archive: one request
-        else:
-            groups.append([path])
+        archive, first, _ = _span(path)
+        before, _, end = _span(groups[-1][0]) if groups and len(groups[-1]) == 1 else ("", 0, 0)
+        if archive != before or not 0 <= first - end <= _GAP:
+            groups.append([])  # else the mask of the image in an archive: one request
+        groups[-1].append(path)
     for group in groups:
         content = _threads(os.getpid()).submit(_fetch_together, group)
-        _held.update((str(path), content) for path in group)
+        _held.update(dict.fromkeys(map(str, group), content))
 
 
 @cache
@@ -256,28 +257,20 @@ def _version(meta: Any) -> Version:
     return {name: meta[name] for name in ("e_tag", "version") if meta.get(name)}
 
 
-def _follows(path: Url, other: Url) -> bool:
-    """Return whether a part of an archive begins behind another, but for the header between."""
-    part, before = PART.fullmatch(str(path)), PART.fullmatch(str(other))
-    if not part or not before or part[1] != before[1]:
-        return False
-    return 0 <= int(part[2]) - int(before[2]) - int(before[3]) <= _GAP
+def _span(path: Path) -> tuple[str, int, int]:
+    """Return archive, first byte and end of a part; an object itself, and zeros."""
+    part = PART.fullmatch(str(path))
+    return (part[1], int(part[2]), int(part[2]) + int(part[3])) if part else (str(path), 0, 0)
 
 
 def _fetch_together(paths: list[Url]) -> dict[str, bytes]:
     """Return the content of an object, or of two parts of an archive."""
     if len(paths) == 1:
         return {str(paths[0]): b"".join(_fetch(paths[0]))}
-    spans = [(int(part[2]), int(part[3])) for path in paths if (part := PART.fullmatch(str(path)))]
-    (first, _), (start, size) = spans
-    archive = str(paths[0]).rpartition("#")[0]
-    whole = as_path(f"{archive}#{first}+{start + size - first}/{paths[0].name}")
-    assert isinstance(whole, Url)
-    content = b"".join(_fetch(whole))
-    return {
-        str(path): content[start - first : start - first + size]
-        for path, (start, size) in zip(paths, spans, strict=True)
-    }
+    spans = (archive, first, _), (_, _, last) = [_span(path) for path in paths]
+    content = b"".join(_fetch(Url(f"{archive}#{first}+{last - first}/{paths[0].name}")))
+    parts = (content[start - first : end - first] for _, start, end in spans)
+    return dict(zip(map(str, paths), parts, strict=True))
 
 
 def _fetch(path: Url) -> Iterator[bytes]:
