@@ -25,11 +25,11 @@ class DataConfig:
     """The images and masks, and how they are read."""
 
     images: Annotated[str | None, flag("DIR")] = None
-    """Folder of images (default: data/imgs, or the built-in demo set if that is empty)."""
+    """Folder of images, or its address (s3://bucket/folder, gs://, az://) (default: data/imgs, or the built-in demo set if that is empty)."""
     masks: Annotated[str | None, flag("DIR")] = None
-    """Folder of masks named like their images, e.g. image.png or image_mask.gif for image.jpg (default: data/masks)."""
+    """Folder, or address, of masks named like their images, e.g. image.png or image_mask.gif for image.jpg (default: data/masks)."""
     pairs_file: Annotated[str | None, flag("FILE", name="list")] = None
-    """CSV file of pairs instead of two folders: columns image,mask and optionally group,split (training, validation or test)."""
+    """CSV file of pairs instead of two folders, with paths or addresses (http:// too): columns image,mask and optionally group,split (training, validation or test)."""
     mask_suffix: Annotated[str | None, flag("TEXT")] = None
     """Text that mask names add to the image's name, e.g. _mask (default: detected)."""
     val_images: Annotated[str | None, flag("DIR")] = None
