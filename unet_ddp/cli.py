@@ -58,12 +58,16 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     argv = [word for word in argv if not re.fullmatch(r"--local[-_]rank=\d+", word)]
     config = parse(kind, argv, prog=prog)
     given = _given_by(argv, config)
+    if {"budget", "epochs"} <= given:
+        raise UserError("--budget and --epochs: use one of them")
     if config.launch.config is not None:
         recipe = read_recipe(as_path(config.launch.config))
-        values = {k: value for k, value in recipe.items() if k not in given | _replaced(given)}
+        values = {name: value for name, value in recipe.items() if name not in given}
         if values.get("wandb"):
             raise UserError(f"{config.launch.config}: wandb: use --wandb, or delete the line")
         config, given = _with_values(config, values), given | recipe.keys()
+    if config.launch.budget is not None:
+        given -= {"epochs"}  # the recipe's: a resumed run keeps its plan
     config = replace(_in_folder_of_resumed(config), given=given)
     _validate(config)
     return config
@@ -101,6 +105,8 @@ def _given_by(argv: Sequence[str], config: TrainConfig) -> frozenset[str]:
             name = word.split("=")[0].lstrip("-").replace("-", "_")
             name = name if word.startswith("--") else name[:1]  # -e5
             given |= {names[key] for key in (name, name.removeprefix("no_")) if key in names}
+    if "images" in given and "masks" not in given:  # a pack, in place of all folders
+        given |= {"masks", "list", "val_images", "val_masks"}
     return frozenset(given)
 
 
@@ -120,12 +126,6 @@ def _in_folder_of_resumed(config: Training) -> Training:
 # -- recipes and saved settings ------------------------------------------------------------
 
 
-def _replaced(given: frozenset[str]) -> set[str]:
-    """Return the names of earlier settings that are void because of the ones `given` now."""
-    is_pack = "images" in given and "masks" not in given
-    return {"masks", "list", "val_images", "val_masks"} - given if is_pack else set()
-
-
 def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     """Return `config` with a run's saved settings, but for tracking and those given this time.
 
@@ -134,8 +134,7 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UserError: a value that its setting can't have.
     """
-    names = config.to_dict().keys() - {"checkpoints", "exp_name", "load", "wandb"}
-    names -= config.given | _replaced(config.given)
+    names = config.to_dict().keys() - {"checkpoints", "exp_name", "load", "wandb"} - config.given
     values = {name: value for name, value in saved.items() if name in names and value is not None}
     for name in values.keys() & _SOURCES:
         if is_address(values[name]):  # a stranger's checkpoint must not have it contacted
@@ -226,6 +225,7 @@ def _validate(config: TrainConfig) -> None:
             raise UserError(f"{' and '.join(map(_as_flag, pair))}: use one of them")
     data, launch = config.data, config.launch
     config.optimization.check_loss()
+    _ = launch.budget_seconds
     if data.folds and data.fold and data.fold > data.folds:
         raise UserError(f"--fold {data.fold}: must be at most {data.folds}, as --folds")
     if data.group_pattern is not None:
