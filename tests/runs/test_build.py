@@ -68,7 +68,7 @@ def test_a_new_run_s_model_is_that_of_the_flags() -> None:
     assert model.preprocessing == Preprocessing(4, (0.5,) * 4, (0.1,) * 4, 1.0, "uint16", 1, 9, 7.0)
     assert model.notes == []
     loss = model.loss
-    assert (loss.dice_weight, loss.cross_entropy_weight) == (2.0, 3.0)
+    assert loss.options is config.optimization
     assert loss.class_weights is not None and loss.class_weights.tolist() == [1.0, 4.0]
     assert model.precision.dtype == torch.float32
     half = choose_model(with_options(amp_dtype="bfloat16"), data, Resumed(), WORLD)
