@@ -13,6 +13,7 @@ import resource
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,8 @@ def build_with(fault: str) -> Callable[..., TrainState]:
             state.optimizer.register_step_post_hook(
                 lambda *_: action() if state.done + 1 == step else None
             )
+        elif fault == "slow steps":
+            state.optimizer.register_step_post_hook(lambda *_: time.sleep(0.2))
         elif fault == "nan in each epoch":
             spoil_gradients(state, is_bad=lambda: state.step == 1)
         elif fault == "nan for ever":

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import IO
+from uuid import uuid4
 
 import torch
 
@@ -18,7 +18,7 @@ from unet_ddp.cli import save_config
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.splits import write_split
-from unet_ddp.distributed.join import launch_name
+from unet_ddp.distributed.hosts import launcher_name
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -32,6 +32,7 @@ from unet_ddp.runs.checkpoint import (
     save,
 )
 from unet_ddp.runs.description import Description, SavedRun, describe
+from unet_ddp.runs.hosts import was_restarted, write_fetched
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.weights import read_model
 from unet_ddp.training.state import TrainState
@@ -60,6 +61,7 @@ class RunFolder:
     def __init__(self, config: TrainConfig, world: World, log: Callable[[str], None]) -> None:
         self.path = config.folder
         self._about: Content = {}  # the part of each checkpoint that stays the same
+        self.launchers = sorted({name for name in world.gather(launcher_name()) if name})
         self._config = config
         self._writes = world.is_main
         self._log = log
@@ -97,8 +99,14 @@ class RunFolder:
 
     # -- the start ----------------------------------------------------------------------------
 
-    def open(self, config: TrainConfig) -> Resumed:
+    def open(
+        self, config: TrainConfig, fetched: Mapping[str, bytes] = MappingProxyType({})
+    ) -> Resumed:
         """Lock the folder and return what the run starts from; nothing is deleted yet.
+
+        Args:
+            config: the run's.
+            fetched: files of the run from another host, which replace older ones.
 
         Raises:
             UserError: another run uses the folder, it contains a run that was not to be resumed
@@ -109,7 +117,8 @@ class RunFolder:
         self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
         for temporary in self.path.glob("*.tmp"):  # left by a kill during a save
             temporary.unlink()
-        if self._was_restarted():
+        write_fetched(self.path, fetched)
+        if self.last.is_file() and was_restarted(self.last, self.launchers):
             return self._read_last(self.last, overwrite=config.launch.overwrite)
         if config.launch.resume is not None:
             return self._read_last(config.resume_file, overwrite=config.launch.overwrite)
@@ -122,13 +131,6 @@ class RunFolder:
         weights = read_model(Path(config.run.load)) if config.run.load else None
         notes = [f"{config.run.load}: {note}" for note in weights.notes] if weights else []
         return Resumed(weights=weights, notes=notes)
-
-    def _was_restarted(self) -> bool:
-        """Return whether torchrun restarted this run, which then resumes without a flag."""
-        if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" or not self.last.is_file():
-            return False
-        name = launch_name()
-        return name is not None and load_or_previous(self.last)[0].get("launch") == name
 
     def _read_last(self, path: Path, *, overwrite: bool) -> Resumed:
         if not path.is_file() and not previous(path).is_file():
@@ -167,7 +169,9 @@ class RunFolder:
         Raises:
             UserError: the folder is not writable.
         """
-        self._config, self._about = config, about
+        self._config = config
+        run = resumed.content.get("run") if resumed.content else uuid4().hex
+        self._about = {**about, "run": run, "launchers": self.launchers}
         try:
             if resumed.is_new:
                 self.clear()

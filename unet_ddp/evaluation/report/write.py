@@ -128,7 +128,7 @@ def write_reports(
     try:
         picture = world.on_main(lambda: write_samples(folder, pairs, world.device))
         if picture is not None:
-            score = load(best)["best"]
+            score = world.on_main(lambda: load(best)["best"])  # other hosts may not have the file
             log(f"best: epoch {score['epoch'] + 1}, validation Dice {score['score']:.4f}; {best}")
             log(f"samples: {picture} (image, truth, prediction)")
         page = write_report(folder, pairs, world, workers=workers)
