@@ -78,9 +78,9 @@ def test_the_system_ends_connections_to_hosts_that_do_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         with client, server.accept()[0] as accepted:
-            before = len(os.listdir("/proc/self/fd"))
+            before = len([*Path("/proc/self/fd").iterdir()])
             end_silent_connections(6)
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert len([*Path("/proc/self/fd").iterdir()]) == before
             for connection in (client, accepted):
                 assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
                 assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 2

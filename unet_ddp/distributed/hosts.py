@@ -60,14 +60,21 @@ def end_silent_connections(seconds: float) -> None:
     """
     if sys.platform != "linux":
         return
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  # names alone
-        with suppress(OSError), socket.fromfd(int(name), 0, 0) as connection:  # a second handle
-            connection.getpeername()  # an OSError if it is none
-            probe = max(1, int(seconds / 3))
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
+    for handle in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # it is the folder's, closed by now; or no connection
+            if not os.readlink(handle).startswith("socket:"):  # a handle of it would be left open
+                continue
+            with socket.socket(fileno=os.dup(int(handle.name))) as connection:
+                _limit_silence(connection, seconds)
+
+
+def _limit_silence(connection: socket.socket, seconds: float) -> None:
+    connection.getpeername()  # an OSError if it only listens
+    probe = max(1, int(seconds / 3))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
 
 
 def launcher_name() -> str | None:
