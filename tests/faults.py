@@ -123,6 +123,11 @@ def planted(fault: str) -> Iterator[None]:
         if fault == "full disk":
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             stack.enter_context(mock.patch.object(run_folder, "save", save_on_full_disk))
+        elif fault == "slow steps":
+            torch.set_default_dtype(torch.float64)  # nothing but the order of sums is left
+            stack.callback(torch.set_default_dtype, torch.float32)
+            stack.enter_context(mock.patch.object(train, "write_reports"))  # predicts in float32
+            stack.enter_context(mock.patch.object(train, "build_state", build_with(fault)))
         elif fault == "a reading process dies":
             read = read_with(send(signal.SIGKILL))
             stack.enter_context(mock.patch.object(SegmentationDataset, "__getitem__", read))

@@ -72,6 +72,7 @@ class Hosts:
         folder: Path,
         *argv: str,
         nodes: str = "2",
+        conf: str = "read_timeout=60",
         program: str = TRAIN,
         **environment: str,
     ) -> subprocess.Popen[bytes]:
@@ -80,9 +81,19 @@ class Hosts:
         return self.start(
             host, folder, "-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc_per_node=1",
             "--rdzv-backend=c10d", f"--rdzv-endpoint={self.address(1)}:{PORT}",
-            f"--local-addr={self.address(host)}", *argv[:split], program, *argv[split + 1 :],
-            **environment,
+            f"--rdzv-conf=is_host={2 - host},{conf}", f"--local-addr={self.address(host)}",
+            *argv[:split], program, *argv[split + 1 :], **environment,
         )  # fmt: skip
+
+    def workers(self, host: int) -> list[int]:
+        """Return the processes that torchrun has started on a host."""
+        found = []
+        for process in _ip("netns", "pids", self.name(host)).split():
+            with suppress(OSError):  # it has ended
+                argv = Path(f"/proc/{process}/cmdline").read_bytes()
+                if b"-u\0" in argv and b"torch.distributed.run" not in argv:
+                    found.append(int(process))
+        return found
 
     def kill(self, host: int) -> None:
         """Kill all processes of a host at once, as a power cut does."""
@@ -106,12 +117,13 @@ class Hosts:
             _ip("netns", "delete", self.name(host))
 
 
-def wait_for(condition: Callable[[], bool], log: Path, seconds: float = 90) -> None:
+def wait_for(condition: Callable[[], bool], log: Path, seconds: float = 180) -> None:
     """Wait until `condition()` is true; AssertionError with the log's end if it does not become so."""
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:
-            raise AssertionError(f"{seconds} s are over: {log.read_text()[-4000:]}")
+            text = log.read_text()[-4000:] if log.is_file() else "no output"
+            raise AssertionError(f"{seconds} s are over: {text}")
         time.sleep(0.05)
 
 
