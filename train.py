@@ -31,6 +31,7 @@ from unet_ddp.runs.build import (
 )
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.hosts import compare_data, compare_hosts, fetch_run
+from unet_ddp.runs.remote import open_folder
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.training.determinism import allow_tf32, autotuning, deterministic
 from unet_ddp.training.out_of_memory import explain_out_of_memory
@@ -59,7 +60,7 @@ def train(config: TrainConfig, world: World) -> int:
     determinism = deterministic(log) if config.launch.deterministic else nullcontext()
     allow_tf32()
     compare_hosts(config, world)
-    with determinism, RunFolder(config, world, log) as folder:
+    with determinism, open_folder(config, world, log) as folder:
         fetched = fetch_run(config, folder.launchers, world)  # if rank 0's host has it not
         resumed = world.on_main(lambda: folder.open(config, fetched))
         config = resumed.settle(config, world)
@@ -71,9 +72,8 @@ def train(config: TrainConfig, world: World) -> int:
         with explain_out_of_memory(config, world, "building"):
             state = build_state(config, model, data, resumed, loaders, world)
         about = describe_model(config, model, data, loaders, world)
-        world.on_main(
-            lambda: folder.claim(config, data, resumed, about)
-        )  # deletes with --overwrite
+        # With --overwrite the earlier run is deleted here, when nothing can be wrong any more.
+        world.on_main(lambda: folder.claim(config, data, resumed, about))
         tracker = Tracker(config, data, state, loaders, world)
         lines = describe_run(config, model, state, loaders, world)
         tracker.log(resumed.notes, data.notes, loaders.notes, model.notes, lines)
@@ -81,7 +81,7 @@ def train(config: TrainConfig, world: World) -> int:
             if resumed.is_new:
                 folder.save(state)  # in the background, so that a kill finds a run to resume
             folder.wait()  # reading processes are forked next, not while a thread writes
-            while state.epoch < config.optimization.epochs and not stop.reason:
+            while not state.is_over and not stop.reason:
                 with explain_out_of_memory(config, world, "training"), autotuning():
                     train_one_epoch(config, state, loaders, folder, tracker, stop)
                 with explain_out_of_memory(config, world, "validation"):
@@ -141,7 +141,8 @@ def validate(
     """Return the scores over all validation images, the same on every rank; None without images."""
     if stop.reason or loaders.validation is None:
         return None
-    folder.wait()  # reading processes are forked, as before the first epoch
+    if loaders.validation.forks:
+        folder.wait()  # as before the first epoch
     counts = count_pixels(
         state.validation_network,
         stop.until_stopped(loaders.validation),
@@ -168,8 +169,9 @@ def end_epoch(
         return
     tracker.log_epoch(state, validation)
     is_best = state.finish_epoch(validation)
+    tracker.log_annealing(state)
     folder.save(state, is_best=is_best)
-    if state.epoch < config.optimization.epochs:
+    if not state.is_over:
         stop.check_limit(state.done, config.launch.max_steps)
 
 

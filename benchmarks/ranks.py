@@ -26,7 +26,7 @@ from unet_ddp.distributed.world import World, local_only, without_sync
 from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.state import Schedule, TrainState
 from unet_ddp.training.step import train_steps
 
@@ -48,10 +48,21 @@ def new_state(world: World, width: int, steps: int) -> TrainState:
         world.replicate(network, torch.zeros(2, 3, 64, 64)),
         torch.optim.AdamW(network.parameters(), fused=True),
         Precision(world.device),
-        DiceCrossEntropy(),
+        SegmentationLoss(),
         Preprocessing.for_images(3, scale=1.0),
         Schedule(1e-3, steps),
         steps_per_epoch=steps,
+    )
+
+
+def new_batch(world: World, options: argparse.Namespace) -> Sample:
+    """Return this rank's share of random images."""
+    count, (width, height) = options.images // world.size, options.size
+    random = torch.Generator().manual_seed(world.rank)
+    return Sample(
+        torch.randint(0, 256, (count, height, width, 3), dtype=torch.uint8, generator=random),
+        torch.randint(0, 2, (count, height, width), dtype=torch.uint8, generator=random),
+        torch.arange(count),
     )
 
 
@@ -59,13 +70,7 @@ def time_steps(options: argparse.Namespace, threads: int, communicate: bool) -> 
     """Return the seconds of each step, on whatever world this is."""
     torch.set_num_threads(threads)
     world = join("cpu", 60)
-    count, (width, height) = options.images // world.size, options.size
-    random = torch.Generator().manual_seed(world.rank)
-    batch = Sample(
-        torch.randint(0, 256, (count, height, width, 3), dtype=torch.uint8, generator=random),
-        torch.randint(0, 2, (count, height, width), dtype=torch.uint8, generator=random),
-        torch.arange(count),
-    )
+    batch = new_batch(world, options)
     state = new_state(world, options.width, options.steps + WARM_UP)
     with contextlib.ExitStack() as silence:
         if not communicate:

@@ -29,7 +29,7 @@ from unet_ddp.training.state import TrainState
 
 
 class Session(NamedTuple):
-    """What train.py has when its first epoch begins."""
+    """All that train.py has when its first epoch begins."""
 
     config: TrainConfig
     world: World

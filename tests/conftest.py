@@ -1,4 +1,4 @@
-"""What tests share: image sets that they make themselves, and processes to run on."""
+"""Fixtures of all tests: image sets that they make themselves, and processes to run on."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.object_store import ObjectStore, running_store
 from tests.ranks import Ranks
 
 # Networks are small here, and threads that wait for each other on a machine with other work wait long.
 torch.set_num_threads(1)
 
-PROCESS_FIXTURES = {"ranks"}
+PROCESS_FIXTURES = {"ranks", "object_store"}
 
 SEED = int(os.environ.get("TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 
@@ -55,6 +56,23 @@ def ranks() -> Iterator[Ranks]:
     pool = Ranks()
     yield pool
     pool.close()
+
+
+@pytest.fixture(scope="session")
+def store_process() -> Iterator[ObjectStore]:
+    with running_store() as store:
+        yield store
+
+
+@pytest.fixture
+def object_store(
+    store_process: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ObjectStore]:
+    """An S3 server that this process, and those it starts, find in their environment."""
+    for name, value in store_process.environment.items():
+        monkeypatch.setenv(name, value)
+    yield store_process
+    store_process.set_fault("none")
 
 
 @pytest.fixture(autouse=True)

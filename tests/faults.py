@@ -7,6 +7,7 @@ gradients and in front of the loss. None is in the program itself.
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import os
 import resource
@@ -15,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,10 +29,13 @@ import train
 from tests.ranks import call_main
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.runs import folder as run_folder
+from unet_ddp.runs import pointer
+from unet_ddp.storage import clients, objects
 from unet_ddp.training.state import TrainState
 
 RANK = "RANK"
 BUILD, SAVE, READ = train.build_state, run_folder.save, SegmentationDataset.__getitem__
+PUT = pointer.put
 
 
 def on_rank(rank: int, action: Callable[[], Any]) -> Callable[[], Any]:
@@ -42,7 +47,7 @@ def send(number: signal.Signals, to: Callable[[], int] = os.getpid) -> Callable[
 
 
 def kill_once() -> None:
-    """As torchrun counts: not after its restart."""
+    """Kill this process after torchrun's first start, not after its restart."""
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -51,11 +56,16 @@ AFTER_STEP: dict[str, tuple[int, Callable[[], Any]]] = {
     "signal to one rank": (3, on_rank(1, send(signal.SIGTERM))),
     "signal to the launcher": (3, on_rank(0, send(signal.SIGTERM, os.getppid))),
     "user signal to the launcher": (3, on_rank(0, send(signal.SIGUSR1, os.getppid))),
+    "user signal to the batch shell": (
+        3,
+        on_rank(0, send(signal.SIGUSR1, lambda: int(os.environ["BATCH_SHELL"]))),
+    ),
     "interrupt": (3, send(signal.SIGINT)),
     "interrupt of the group": (8, lambda: os.killpg(0, signal.SIGINT)),
     "a rank dies": (3, on_rank(1, send(signal.SIGKILL))),
     "a rank dies once": (3, on_rank(1, kill_once)),
     "a rank hangs": (3, on_rank(1, signal.pause)),
+    "storage ends": (3, on_rank(0, lambda: os.kill(int(os.environ["STORE"]), signal.SIGKILL))),
     "the folder is removed": (3, on_rank(0, lambda: shutil.rmtree("checkpoints"))),
 }
 """Faults by the step of the run after which they come."""
@@ -116,6 +126,21 @@ def save_on_full_disk(path: Path, *args: Any, **how: Any) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
+class DyingFile(io.BytesIO):
+    """A file of two parts whose process dies as the second one is read to be put."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(size)
+
+
+def put_and_die(path: Path, content: Any, **how: Any) -> Any:
+    """Put, but die in the upload of the third checkpoint."""
+    is_third = path.name.startswith("000003")
+    return PUT(path, DyingFile(bytes(12_000_000)) if is_third else content, **how)
+
+
 @contextlib.contextmanager
 def planted(fault: str) -> Iterator[None]:
     """Plant a fault in all runs of this process."""
@@ -134,7 +159,12 @@ def planted(fault: str) -> Iterator[None]:
         elif fault == "a reading process hangs":
             read = read_with(signal.pause)
             stack.enter_context(mock.patch.object(SegmentationDataset, "__getitem__", read))
+        elif fault == "killed in mid-upload":
+            stack.enter_context(mock.patch.object(pointer, "put", put_and_die))
         else:
+            if fault == "storage ends":  # it is not waited for as long as usual
+                for module in (clients, objects):
+                    stack.enter_context(mock.patch.object(module, "PATIENCE", timedelta(seconds=2)))
             stack.enter_context(mock.patch.object(train, "build_state", build_with(fault)))
         yield
 

@@ -1,4 +1,4 @@
-"""What happens to a run from outside: signals, bad steps, full disks, dead processes."""
+"""Faults that a run meets: signals, bad steps, full disks, dead processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests import faults
 from tests.conftest import data_flags, make_set
 from tests.faults import train_with
 from tests.prediction.models import write_model, write_photo
-from tests.ranks import ROOT, TORCHRUN, Ranks, warm_python
+from tests.ranks import PREDICT, ROOT, TORCHRUN, TRAIN, Ranks, warm_python
 from unet_ddp.data.labels import Labels
 from unet_ddp.runs import checkpoint
 
@@ -156,7 +156,7 @@ def test_a_dead_reading_process_is_named(tmp_path: Path, images: list[str]) -> N
 
 
 def test_a_reading_process_that_hangs_is_named(tmp_path: Path, images: list[str]) -> None:
-    """Within --timeout, by the rank whose it is: the other one waits longer."""
+    """The rank whose it is says so within --timeout: the other one waits longer."""
     flags = [*images, "--workers", "1", "--timeout", "6", *NPROC]
     done = warm_python(tmp_path, FAULTS, "a reading process hangs", *flags)
     assert done.returncode == 1
@@ -165,29 +165,38 @@ def test_a_reading_process_that_hangs_is_named(tmp_path: Path, images: list[str]
     assert "Traceback" not in done.stderr
 
 
-def small_shared_memory() -> bool:
-    """Return whether a process may get a /dev/shm for itself here."""
-    if shutil.which("unshare") is None:
-        return False
-    mount = ["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"]
-    return subprocess.run(mount, capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(not small_shared_memory(), reason="only root can mount a small /dev/shm")
-def test_shared_memory_that_is_too_small_is_named(tmp_path: Path) -> None:
-    """As a container has it, by default."""
-    make_set(tmp_path, 12, size=(420, 420))
-    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm && exec"
-    words = [str(ROOT / "train.py"), *data_flags(tmp_path), *FLAGS, "--workers", "1"]
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", f"{mount} {shlex.join([sys.executable, *words])}"],
-        cwd=tmp_path,
+def run_with_little_room(
+    folder: Path, place: str, size: str, command: list[str]
+) -> subprocess.CompletedProcess[str]:
+    """Run `command` in `folder`, for which the folder `place` is a disk of that size."""
+    mount = shlex.join(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place])
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-c", f"{mount} && exec {shlex.join(command)}"],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
+
+
+def can_mount() -> bool:
+    """Return whether a process may get a disk for itself here."""
+    if shutil.which("unshare") is None:
+        return False
+    return run_with_little_room(ROOT, "/dev/shm", "1m", ["true"]).returncode == 0
+
+
+only_root = pytest.mark.skipif(not can_mount(), reason="only root can mount a small disk")
+
+
+@pytest.mark.thorough
+@only_root
+def test_shared_memory_that_is_too_small_is_named(tmp_path: Path) -> None:
+    """A container has little by default."""
+    make_set(tmp_path, 12, size=(420, 420))
+    train = [sys.executable, TRAIN, *data_flags(tmp_path), *FLAGS, "--workers", "1"]
+    done = run_with_little_room(tmp_path, "/dev/shm", "1m", train)
     assert done.returncode == 1
     (said,) = errors(done)
     assert "shared memory is full" in said
@@ -196,22 +205,14 @@ def test_shared_memory_that_is_too_small_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(not small_shared_memory(), reason="only root can mount a small disk")
+@only_root
 def test_a_full_disk_is_one_line_of_predict(tmp_path: Path) -> None:
-    """Where a mapped file finds no room, the process would end by SIGBUS."""
+    """The process would end by SIGBUS if a mapped file found no room."""
     write_model(tmp_path / "m.pt", Labels((0, 255)))
     write_photo(tmp_path / "a.png")
     (tmp_path / "full").mkdir()
-    words = [str(ROOT / "predict.py"), "a.png", "-m", "m.pt", "-o", "full/b.png"]
-    script = shlex.join([sys.executable, *words, "--probabilities", "npy"])
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", f"mount -t tmpfs -o size=16k tmpfs full && exec {script}"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    flags = ["a.png", "-m", "m.pt", "-o", "full/b.png", "--probabilities", "npy"]
+    done = run_with_little_room(tmp_path, "full", "16k", [sys.executable, PREDICT, *flags])
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     (said,) = errors(done)
     assert "full/b_probabilities.npy: can't be written: No space left" in said

@@ -43,7 +43,7 @@ time.sleep(12)  # onnxruntime reports after some seconds
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_no_command_opens_a_socket_to_another_machine(tmp_path: Path) -> None:
-    """As the system sees it: libraries in C too, and questions to a name server."""
+    """The system's own record: libraries in C too, and questions to a name server."""
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     (tmp_path / "commands.py").write_text(COMMANDS)
     words = [sys.executable, "commands.py", *data_flags(make_set(tmp_path, 5))]
@@ -105,7 +105,7 @@ def test_a_checkpoint_names_nobody_to_ask(
 
 
 def test_a_test_that_speaks_to_another_machine_fails() -> None:
-    """What all other tests rely on: `no_other_machine` of conftest.py."""
+    """All other tests rely on it: `no_other_machine` of conftest.py."""
     for speak in (
         lambda: socket.create_connection(("192.0.2.1", 80), timeout=1),
         lambda: socket.getaddrinfo("example.org", 80),

@@ -8,6 +8,7 @@ import torch
 
 from tests import jobs
 from tests.ranks import Ranks
+from tests.training.test_losses import CASES
 from unet_ddp.errors import UserError
 
 ENCODER = "tu-mobilenetv3_small_050"
@@ -32,6 +33,17 @@ def test_final_weights_agree_with_those_of_one_rank(
     assert alone["losses"][-1] < alone["losses"][0]
     for weights in ranks.run(size, jobs.weights_after, "unet", encoder, 1, steps):
         assert max(float(np.abs(weights[name] - alone[name]).max()) for name in alone) < 1e-6
+
+
+def test_every_loss_and_its_gradient_agree_on_1_2_and_4_ranks(ranks: Ranks) -> None:
+    """Ignored rows, a rank without a valid pixel, images whose losses differ by orders of size."""
+    alone = ranks.run(1, jobs.loss_gradients, CASES)[0]
+    for size in (2, 4):
+        for found in ranks.run(size, jobs.loss_gradients, CASES):
+            for case, mine, theirs in zip(CASES, found, alone, strict=True):
+                for one, other in zip(mine, theirs, strict=True):
+                    assert np.abs(other).max() > 1e-3, case
+                    np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6, err_msg=str(case))
 
 
 def test_accumulated_steps_agree_on_1_and_2_ranks(ranks: Ranks) -> None:

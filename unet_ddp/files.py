@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from types import FrameType
 from typing import IO
 
 from unet_ddp.errors import UserError, one_line
+from unet_ddp.storage import Url, check_answers, copies, put, refuse_web
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
 _unfinished: set[Path] = set()
@@ -28,26 +30,25 @@ _lock = RLock()  # reentrant: a signal may arrive while the main thread holds it
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary file in the folder of `path`; it replaces `path` if the block succeeds.
 
+    For an object it is in the system's temporary folder, and is put at the end.
     The temporary file is new (O_EXCL, no symbolic link is followed) and its name can't be guessed.
-    If the block raises, it is removed and `path` stays as it was.
-
-    Args:
-        path: the file to replace; its folder is created.
-        durable: flush file and folder to the disk, so that a power cut loses neither.
+    If the block raises, it is removed and `path` stays as it was. The folder is created. With
+    `durable`, file and folder are flushed to the disk, so that a power cut loses neither.
 
     Raises:
         OSError: the file can't be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.gettempdir()) if isinstance(path, Url) else path.parent
+    folder.mkdir(parents=True, exist_ok=True)
     with _lock:  # a signal between the two lines would leave the file
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+        temporary = folder / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
         handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         register_temporary(temporary)
     try:
         yield temporary
         if durable:
             os.fsync(handle)
-        temporary.replace(path)
+        put(path, temporary) if isinstance(path, Url) else temporary.replace(path)
     finally:
         os.close(handle)
         remove_temporary(temporary)
@@ -62,28 +63,22 @@ def reserve(handle: int) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace `path` with `text` in UTF-8; surrogates of undecodable file names are kept.
-
-    Raises:
-        OSError: the file can't be written.
-    """
+    """Replace `path` with `text` in UTF-8; surrogates of undecodable file names are kept."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
 def refuse_special(path: Path) -> None:
     """Raise a UserError if `path` is a pipe, socket or device, which may wait or go on for ever."""
+    if isinstance(path, Url):
+        return
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UserError(f"{path}: is a pipe, socket or device, not a file; remove it")
 
 
 def open_own(path: Path, mode: str, newline: str | None = None) -> IO[str]:
-    """Open a text file to append to it; a symbolic link in its place is refused.
-
-    Raises:
-        OSError: it is a link, or can't be opened.
-    """
+    """Open a text file to append to it; a symbolic link in its place is an OSError."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
@@ -93,11 +88,7 @@ def open_own(path: Path, mode: str, newline: str | None = None) -> IO[str]:
 
 @contextmanager
 def write_errors(path: Path, advice: str = "") -> Iterator[None]:
-    """Turn an OSError of writing `path` into a one-line UserError.
-
-    Raises:
-        UserError: naming `path` and the reason.
-    """
+    """Turn an OSError of writing `path` into a UserError of one line."""
     try:
         yield
     except OSError as error:
@@ -128,6 +119,24 @@ def cache_folder(*, warns: bool = True) -> Path | None:
     return folder
 
 
+def working_folder(place: Path) -> Path:
+    """Return the folder of this machine for a run: `place`, or for an address one in the cache.
+
+    Raises:
+        UserError: an address that can't be written to, or others may write to the cache.
+    """
+    if not isinstance(place, Url):
+        return place
+    refuse_web(place)
+    cache = cache_folder(warns=False)
+    if cache is None:
+        advice = "name a folder that only you may write to with XDG_CACHE_HOME"
+        raise UserError(
+            f"{place}: its files are written to the user's cache folder first; {advice}"
+        )
+    return cache / "runs" / f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:16]}"
+
+
 @cache
 def _warn_of_cache(folder: Path) -> None:
     reason = f"{folder}: not used as cache, as other users own it or may write to it"
@@ -135,7 +144,7 @@ def _warn_of_cache(folder: Path) -> None:
     print(f"warning: {one_line(reason)}; {advice}", file=sys.stderr)
 
 
-def identify(path: Path) -> tuple[object, ...]:
+def identify_path(path: Path) -> tuple[object, ...]:
     """Return a key that all spellings of a path share; it need not exist."""
     with suppress(OSError):
         return (*path.parent.stat()[1:3], path.name)  # inode and device
@@ -147,8 +156,8 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
 
     def keys(path: Path) -> list[tuple[object, ...]]:
         with suppress(OSError):
-            return [identify(path), path.stat()[1:3]]
-        return [identify(path)]
+            return [identify_path(path), path.stat()[1:3]]
+        return [identify_path(path)]
 
     known = {key: each for each in inputs for key in keys(each[1])}
     for flag, path in outputs:
@@ -157,15 +166,9 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
 
 
 def check_writable(folder: Path, flag: str) -> None:
-    """Check that `folder`, or the folder it would be created in, is writable.
-
-    Args:
-        folder: it need not exist.
-        flag: the flag that names another folder.
-
-    Raises:
-        UserError: it can't be created or written to.
-    """
+    """Raise a UserError unless `folder`, or the one it would be created in, can be written to."""
+    if isinstance(folder, Url):
+        return check_answers(folder)
     try:
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         reason = f"{existing} is a file"
@@ -211,6 +214,16 @@ def lock_folder(folder: Path, flag: str) -> IO[str]:
     lock.write(str(os.getpid()))
     lock.flush()
     return lock
+
+
+@contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Wait until no other process is in this block for the same `path`, an empty file."""
+    import fcntl  # Windows has none
+
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def is_alive(process: int) -> bool:
@@ -268,7 +281,7 @@ def exit_on_signals() -> None:
 
 def _remove_and_exit(number: int, frame: FrameType | None) -> None:
     with _lock:  # no other thread begins a file after this
-        for path in _unfinished:
+        for path in _unfinished | copies:
             with suppress(OSError):
                 path.unlink()
         with suppress(OSError):  # a closed terminal

@@ -54,7 +54,7 @@ class Outcome:
 
     verdict: str
     line: str
-    """What it said last."""
+    """Last line that it wrote."""
     seconds: float
     bytes: int
     """Most memory at any time, above that of the process it was forked from."""

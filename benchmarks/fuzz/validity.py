@@ -1,4 +1,4 @@
-"""What a model's file must say before a mask may be written by it, checked without the program's code.
+"""Checks, without the program's code, of a model's file before a mask may be written by it.
 
 Each function returns why not, or an empty text.
 """

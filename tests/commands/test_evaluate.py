@@ -371,7 +371,7 @@ def call_whole(argv: list[str], folder: str) -> tuple[int, str, str]:
 
 
 def call_in_windows(argv: list[str], folder: str) -> tuple[int, str, str]:
-    """As on a machine whose memory no image fits into: images of 16 x 20 in windows of 16."""
+    """A machine whose memory no image fits into: images of 16 x 20 in windows of 16."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unet_ddp.prediction.predictor.TILE", 16)
         patch.setattr("unet_ddp.prediction.predictor.total_memory", lambda device: 0)

@@ -1,4 +1,4 @@
-"""Which pairs are kept for validation."""
+"""The pairs that are kept for validation."""
 
 from __future__ import annotations
 

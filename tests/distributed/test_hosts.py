@@ -110,6 +110,8 @@ def test_a_launcher_has_one_name_for_its_life(monkeypatch: pytest.MonkeyPatch) -
     assert int(started) > 0  # the process id alone comes again
     monkeypatch.setattr(os, "getppid", os.getpid)
     assert launcher_name() != name
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")  # a cluster's, which starts torchrun again
+    assert launcher_name() == "job 7"
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> Non
 def test_ranks_that_see_one_and_the_same_gpu_all_say_so(
     monkeypatch: pytest.MonkeyPatch, hosts: str, gpus: str, pair: str | None
 ) -> None:
-    """As of `srun --gres=gpu:1` with several tasks: each picks the only GPU that it sees."""
+    """Tasks of `srun --gres=gpu:1`: each picks the only GPU that it sees."""
     store = dist.HashStore()
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda d: SimpleNamespace(uuid=gpus[d.index])

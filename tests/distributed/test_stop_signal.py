@@ -251,7 +251,7 @@ def test_ranks_stop_together_one_step_after_the_reason(
 
 
 def child_status(work: Callable[[], None]) -> int:
-    """How a child that does `work` ends: its exit status, or minus its signal."""
+    """Return the end of a child that does `work`: its exit status, or minus its signal."""
     child = os.fork()
     if child == 0:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -75,45 +76,76 @@ def test_errors_that_are_explained_travel_as_they_are(error: Exception, same: bo
         assert type(sent) is RuntimeError and str(sent) == "KeyError('d')"
 
 
-def on_two_ranks() -> dict[str, Any]:
-    """What a world of two does, as one of them sees it."""
-    found: dict[str, Any] = {}
+def in_world(job: Callable[[World], dict[str, Any]]) -> dict[str, Any]:
+    """Join the other ranks' world; return what `job` finds there."""
     world = join("cpu", 60)
-    found["place"] = (world.rank, world.size, world.local_rank, world.local_size, world.is_main)
-    found["peers"] = world.gather((os.getpid(), world.peers))
-    called = []
+    found = job(world)
+    leave(world)
+    return found
+
+
+def ask_main(world: World) -> dict[str, Any]:
+    called: list[int] = []
+    found: dict[str, Any] = {
+        "place": (world.rank, world.size, world.local_rank, world.local_size, world.is_main),
+        "peers": world.gather((os.getpid(), world.peers)),
+    }
 
     def work() -> list[int]:
         called.append(world.rank)
         return [40 + world.rank]
 
-    def fail() -> None:
-        raise errors[0]
-
     found["on_main"] = (world.on_main(work), called)
-    errors: list[Exception] = [UserError("bad"), ZeroDivisionError("broken")]
     found["errors"] = []
-    while errors:
+    for error in (UserError("bad"), ZeroDivisionError("broken")):
+
+        def fail(error: Exception = error) -> None:
+            raise error
+
         try:
             world.on_main(fail)
-        except Exception as error:
-            found["errors"].append(repr(error))
-        errors.pop(0)
+        except Exception as caught:
+            found["errors"].append(repr(caught))
+    return found
 
+
+def test_what_the_main_process_does_all_ranks_learn(ranks: Ranks) -> None:
+    one, two = ranks.run(2, in_world, ask_main)
+    assert one["place"] == (0, 2, 0, 2, True) and two["place"] == (1, 2, 1, 2, False)
+    (first, others), (second, ours) = one["peers"]
+    assert one["peers"] == two["peers"] and (others, ours) == ((second,), (first,))
+    assert one["on_main"] == ([40], [0]) and two["on_main"] == ([40], [])
+    assert one["errors"] == ["UserError('bad')", "ZeroDivisionError('broken')"]
+    assert two["errors"] == ["UserError('bad')", "RuntimeError(\"ZeroDivisionError('broken')\")"]
+
+
+def add_up(world: World) -> dict[str, Any]:
     values = torch.tensor([1.0, 2.0]) * (1 + 9 * world.rank)
     values.requires_grad_()
     total = sum_over_ranks(values)
     (total * (world.rank + 1)).sum().backward()
-    found["sum"] = (total.tolist(), values.grad.tolist())
+    assert values.grad is not None
+    found = {"sum": (total.tolist(), values.grad.tolist())}
     with local_only():
         found["local"] = sum_over_ranks(values).tolist()
     found["after"] = sum_over_ranks(torch.ones(1)).tolist()
+    return found
 
+
+def test_sums_are_over_both_ranks_and_their_gradients_too(ranks: Ranks) -> None:
+    one, two = ranks.run(2, in_world, add_up)
+    # 1 + 10, 2 + 20; the gradient is the sum of both ranks' factors, 1 and 2
+    assert one["sum"] == two["sum"] == ([11.0, 22.0], [3.0, 3.0])
+    assert (one["local"], two["local"]) == ([1.0, 2.0], [10.0, 20.0])
+    assert one["after"] == two["after"] == [2.0]
+
+
+def train_replica(world: World) -> dict[str, Any]:
     torch.manual_seed(3)
     network = Odd()
     replica = world.replicate(network, torch.rand(2, 1, 4, 4))
     assert isinstance(replica, DistributedDataParallel) and replica.module is network
-    found["clean"] = all(p.grad is None or not p.grad.any() for p in network.parameters())
+    is_clean = all(p.grad is None or not p.grad.any() for p in network.parameters())
     network.norm.running_mean.fill_(5.0 + 10 * world.rank)
     images = torch.full((2, 1, 4, 4), 1.0 + world.rank)
     images[0] = 0
@@ -123,25 +155,12 @@ def on_two_ranks() -> dict[str, Any]:
         with without_sync(replica) if alone else local_only():
             replica(images)[:, 0].square().mul(images[:, 0]).sum().backward()
         gradients.append(network.norm.bias.grad[0].item())
-    found["gradients"] = gradients
-    found["buffer"] = network.norm.running_mean[0].item()
-    del replica, network
-    leave(world)
-    return found
+    buffer = network.norm.running_mean[0].item()
+    return {"clean": is_clean, "gradients": gradients, "buffer": buffer}
 
 
-def test_two_ranks_agree(ranks: Ranks) -> None:
-    one, two = ranks.run(2, on_two_ranks)
-    assert one["place"] == (0, 2, 0, 2, True) and two["place"] == (1, 2, 1, 2, False)
-    (first, others), (second, ours) = one["peers"]
-    assert one["peers"] == two["peers"] and (others, ours) == ((second,), (first,))
-    assert one["on_main"] == ([40], [0]) and two["on_main"] == ([40], [])
-    assert one["errors"] == ["UserError('bad')", "ZeroDivisionError('broken')"]
-    assert two["errors"] == ["UserError('bad')", "RuntimeError(\"ZeroDivisionError('broken')\")"]
-    # 1 + 10, 2 + 20; the gradient is the sum of both ranks' factors, 1 and 2
-    assert one["sum"] == two["sum"] == ([11.0, 22.0], [3.0, 3.0])
-    assert (one["local"], two["local"]) == ([1.0, 2.0], [10.0, 20.0])
-    assert one["after"] == two["after"] == [2.0]
+def test_gradients_are_the_mean_of_both_ranks_and_buffers_their_own(ranks: Ranks) -> None:
+    one, two = ranks.run(2, in_world, train_replica)
     assert one["clean"] and two["clean"]
     assert one["buffer"] < 6 < 10 < two["buffer"]  # rank 0's are not broadcast
     (own, mean), (other, other_mean) = one["gradients"], two["gradients"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import errno
+import multiprocessing.synchronize
+import os
 import sys
 from pathlib import Path
 
@@ -14,10 +16,12 @@ from PIL import Image
 from tests.evaluation.examples import grey_predictor, write_pairs
 from tests.ranks import Ranks
 from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.data.formats import arrays
+from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import RunError, UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
 
 TWO = Labels((0, 255))
@@ -55,8 +59,27 @@ def test_pixels_without_data_are_ignored_at_both_sizes(tmp_path: Path) -> None:
     assert sample.scaled_truth[0].tolist() == expected[::2, ::2].tolist()
 
 
+@pytest.mark.parametrize(("nodata", "decoded"), [(None, 1), (0.0, 2)])
+def test_an_image_is_decoded_at_its_own_size_only_for_pixels_without_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodata: float | None, decoded: int
+) -> None:
+    """The truth at full size needs no more of an image than its size, which the header has."""
+    np.save(tmp_path / "a.npy", IMAGE.astype(np.float32))
+    Image.fromarray(MASK.astype(np.uint8)).save(tmp_path / "a.png")
+    predictor = grey_predictor(TWO, scale=0.5, nodata=nodata)
+    predictor.format = ImageFormat(1, "float32", nodata)
+    pairs = [Pair("a", tmp_path / "a.npy", tmp_path / "a.png")]
+    reads: list[Path] = []
+    real = arrays.read_image
+    monkeypatch.setattr(arrays, "read_image", lambda path: reads.append(path) or real(path))
+    sample = EvaluationDataset(pairs, predictor, full_size=True).read(0)
+    assert sample.truth.shape == (1, 2, 4) and sample.image.shape == (1, 1, 2, 1)
+    assert (sample.truth[0, 0, 0] == IGNORE_ID).item() is (nodata is not None)
+    assert reads == [pairs[0].image] * decoded
+
+
 def test_a_mask_of_another_size_is_named(tmp_path: Path) -> None:
-    """Of 5 columns at scale 0.5 it fits the image of 4, at full size it does not."""
+    """A mask of 5 columns fits the image of 4 at scale 0.5, at full size it does not."""
     wide = np.zeros((2, 5))
     pairs = write_pairs(tmp_path, a=(IMAGE, wide))
     predictor = grey_predictor(TWO, scale=0.5)
@@ -100,6 +123,20 @@ def test_the_main_process_shows_progress_on_a_terminal(
     list(fetch(dataset, World(rank=rank, size=2), workers=0))
     err = capsys.readouterr().err
     assert ("image" in err) == is_shown and err.endswith("\r" if is_shown else "")  # then removed
+
+
+def test_shared_memory_without_room_is_said_before_the_first_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(multiprocessing.synchronize, "Lock", fail)
+    dataset = EvaluationDataset(
+        write_pairs(tmp_path, a=(IMAGE, MASK)), grey_predictor(TWO), full_size=True
+    )
+    with pytest.raises(RunError, match=r"^1 reading processes need shared memory"):
+        list(fetch(dataset, World(), workers=1))
 
 
 def test_reading_processes_have_their_imports(ranks: Ranks) -> None:

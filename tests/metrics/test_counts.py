@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.operations import Operations
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.metrics import counts as counting
 from unet_ddp.metrics.counts import BINS, Counts, confidence, confusion, histogram
@@ -104,31 +103,19 @@ def test_ranks_add_up_both_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.confusion.unique().tolist() == [1]
 
 
-class Addresses(TorchDispatchMode):
-    """Notes the number of addresses that additions are spread over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.spread: list[int] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.scatter_add_.default:
-            self.spread.append(args[0].numel())
-        return func(*args, **kwargs or {})
-
-
 def test_on_a_gpu_equal_pixels_are_counted_at_many_addresses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Confident pixels are all in two bins: a GPU would add them up one after the other."""
     monkeypatch.setattr(fake_tensor, "init_gpu_context", lambda device: None)
-    with fake_tensor.FakeTensorMode(), Addresses() as addresses:
-        counting._count(
+    with fake_tensor.FakeTensorMode(), Operations() as operations:
+        counting.count_cells(
             torch.zeros(9, dtype=torch.int64, device="cuda"),
             torch.zeros(9, dtype=torch.uint8, device="cuda"),
             2 * BINS,
         )
-    assert addresses.spread == [127 * 2049]
+    added = operations.of(torch.ops.aten.scatter_add_.default)
+    assert [target.numel() for (target, *_), _ in added] == [127 * 2049]
 
 
 @pytest.mark.parametrize("copies", [1, 3, 8])
@@ -139,4 +126,4 @@ def test_counts_are_the_same_from_any_number_of_copies(
     masks = torch.from_numpy(rng.choice([0, IGNORE_ID], 500)).to(torch.uint8)
     monkeypatch.setattr(counting, "_choose_copies", lambda size, device: copies)
     expected = torch.bincount(cells[masks == 0], minlength=7)
-    assert torch.equal(counting._count(cells, masks, 7), expected)
+    assert torch.equal(counting.count_cells(cells, masks, 7), expected)

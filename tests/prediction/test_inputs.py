@@ -1,4 +1,4 @@
-"""Which images are meant."""
+"""The images that a command line names."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_what_is_no_text_is_no_list(here: Path, content: bytes, message: str) ->
 
 
 def test_what_is_no_image_in_a_list_is_left_for_its_turn(here: Path) -> None:
-    """As one line each, and the other images are predicted: folders, pipes, names that none can have."""
+    """One line for each, and the other images are predicted: folders, pipes, impossible names."""
     touch("a.png")
     Path("folder").mkdir()
     os.mkfifo("pipe.png")

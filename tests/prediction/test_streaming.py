@@ -218,7 +218,7 @@ def test_smaller_copies_are_passed_over_and_several_images_are_left_to_others(
 def test_scenes_of_any_size_are_read_by_rows_but_not_tiles_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is in memory at one time counts: a tile, not the image."""
+    """The pixels in memory at one time count: a tile, not the image."""
     monkeypatch.setattr(header, "MOST_BYTES", 64 * 64 * 3)
     monkeypatch.setattr(header, "_MOST_RATIO", 1)
     image, path = np.zeros((640, 640, 3), np.uint8), tmp_path / "a.tif"

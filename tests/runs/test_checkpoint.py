@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 from torch._subclasses import fake_tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.conftest import data_flags, make_set
+from tests.operations import Operations
 from tests.ranks import Ranks, call_main
 from unet_ddp.errors import UserError
 from unet_ddp.network.unet import UNet
@@ -60,7 +60,7 @@ def test_another_file_is_no_checkpoint(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path, rng: np.random.Generator) -> None:
-    """Of every third byte one; and all that make a record a directory, which torch reads as zeros."""
+    """One of every third byte, and all that make a record a directory, which torch reads as zeros."""
     path, state = tmp_path / "x.pt", {"a": torch.arange(6.0), "b": torch.ones(2, dtype=torch.int64)}
     checkpoint.save(path, {"model": state})
     whole = path.read_bytes()
@@ -267,30 +267,18 @@ def test_a_copy_is_in_host_memory_and_made_once() -> None:
     assert copied["c"] == {"name": "x"} and copied["c"] is not content["c"]
 
 
-class Copies(TorchDispatchMode):
-    """Notes which copies to the host wait for the device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits: list[bool] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._to_copy.default:
-            self.waits.append(not kwargs["non_blocking"])
-        return func(*args, **kwargs or {})
-
-
 def test_copies_from_a_gpu_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Together: an optimizer has hundreds of small tensors."""
     waited: list[Any] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(None))
     monkeypatch.setattr(fake_tensor, "init_gpu_context", lambda device: None)
-    with fake_tensor.FakeTensorMode(), Copies() as copies:
+    with fake_tensor.FakeTensorMode(), Operations() as operations:
         content = {name: torch.empty(3, device="cuda") for name in "abc"}
         copied = copy_to_host(content)
         copy_to_host({"a": torch.empty(3)})
     assert [tensor.device.type for tensor in copied.values()] == ["cpu"] * 3
-    assert copies.waits == [False] * 4
+    copies = operations.of(torch.ops.aten._to_copy.default)
+    assert [how["non_blocking"] for _, how in copies] == [True] * 4
     assert len(waited) == 1
 
 

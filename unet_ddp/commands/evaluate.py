@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import torch
 
 from unet_ddp.cli import parse
-from unet_ddp.config import flag
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
@@ -30,10 +29,11 @@ from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import FILES, headline, result_files, terminal_table
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
 from unet_ddp.files import check_no_input, check_writable, replacing, write_errors
+from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs import checkpoint
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
+from unet_ddp.storage import Url, as_path
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class EvaluateConfig:
     """
 
     model: Annotated[str | None, flag("FILE", "-m")] = None
-    """The checkpoint (default: checkpoints/best.pt, else the newest best.pt of the runs in checkpoints)."""
+    """The checkpoint, or its address (default: checkpoints/best.pt, else the newest best.pt of the runs in checkpoints)."""
     images: Annotated[str | None, flag("DIR")] = None
     """Folder of images to score, all of them (default: the validation images of the model's run)."""
     masks: Annotated[str | None, flag("DIR")] = None
@@ -66,7 +66,7 @@ class EvaluateConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     timeout: Annotated[float, flag("SECONDS"), Limit(above=0, at_most=1e6)] = 600.0
-    """How long a process waits for the others before it gives up."""
+    """Longest wait of a process for the others before it gives up."""
 
 
 def parse_evaluate(argv: Sequence[str]) -> EvaluateConfig:
@@ -96,7 +96,8 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
     predictor = Predictor(
         [build_model(job.model, job.source, world.device, fold=False)], device=world.device
     )
-    dataset = EvaluationDataset(job.pairs, predictor, full_size=True, resize_masks=job.resize_masks)
+    resize_masks = resizes_masks(job.model.run)
+    dataset = EvaluationDataset(job.pairs, predictor, full_size=True, resize_masks=resize_masks)
     how = {"threshold": job.threshold, "tolerance": config.tolerance}
     evaluation = score_pairs(predictor, dataset, world, **how, workers=config.workers)
     world.on_main(lambda: finish(job, evaluation, predictor, dataset))
@@ -109,12 +110,9 @@ class Job:
 
     model: SavedModel
     source: Path
-    best: dict[str, Any] | None
-    """Training's "score" for this network, and its "epoch" from 0; None where not known."""
-    pairs: list[Pair]
+    pairs: Sequence[Pair]
     images: str | None
     """Their folder; None for the validation images of the network's run."""
-    resize_masks: bool
     threshold: float | None
     output: Path
 
@@ -122,34 +120,26 @@ class Job:
 def find_job(config: EvaluateConfig) -> Job:
     """Find model and pairs, and all mistakes before the first image is scored."""
     source = find_model(config.model)
+    if isinstance(source, Url) and config.output is None:
+        raise UserError(f"{source}: name a folder for the results with --output")
     output = Path(config.output) if config.output else source.parent / "evaluation"
     existing = [output / name for name in FILES if (output / name).exists()]
     if existing and not config.overwrite:
         raise UserError(f"{existing[0]} already exists; use --overwrite, or another --output")
     check_no_input([("--output", path) for path in existing], [("model", source)])
     check_writable(output, "--output")
-    content = checkpoint.load(source)
     model = with_scale(read_model(source), config.scale)
     labels = check_described(model, source)[1]
     if config.threshold is not None and labels.num_classes != 2:
         raise UserError(
             f"--threshold {config.threshold}: for two classes, {source} has {labels.num_classes}"
         )
+    pairs: Sequence[Pair]
     if config.images is not None and config.masks is not None:
-        pairs = find_pairs(Path(config.images), Path(config.masks))
+        pairs = find_pairs(as_path(config.images), as_path(config.masks))
     else:
-        pairs = rebuild(content, source, labels)
-    return Job(
-        model,
-        source,
-        # last.pt is another epoch's, and another program's "best" may be anything.
-        best=None if model.notes or "optimizer" in content else content.get("best"),
-        pairs=pairs,
-        images=config.images,
-        resize_masks=resizes_masks(content),
-        threshold=config.threshold or model.threshold,
-        output=output,
-    )
+        pairs = rebuild(model.run, source, labels)
+    return Job(model, source, pairs, config.images, config.threshold or model.threshold, output)
 
 
 def finish(
@@ -159,8 +149,9 @@ def finish(
     place = "of its run's validation" if job.images is None else f"in {job.images}"
     scored = f"{len(job.pairs)} images {place}"
     facts = [("model", str(job.source)), ("images", scored)]
-    if job.best is not None:
-        facts.append(("trained for", f"{job.best['epoch'] + 1} epoch(s)"))
+    best = job.model.run.get("best")  # training's "score", and its "epoch" from 0
+    if best is not None:
+        facts.append(("trained for", f"{best['epoch'] + 1} epoch(s)"))
     page = Page(
         title=f"Evaluation of {job.source}",
         facts=[*facts, *headline(evaluation)],
@@ -176,11 +167,11 @@ def finish(
         how = f"foreground from probability {evaluation.threshold:g} on"
     print_lines(f"model: {job.source}", *(f"  {note}" for note in predictor.notes))
     print_lines(f"scored: {scored}, at their own size; {how}", *terminal_table(evaluation))
-    if job.images is None and job.best is not None:
+    if job.images is None and best is not None:
         print_lines(
             f"as training's validation scores it (scale {predictor.preprocessing.scale:g}, the most "
             f"probable class): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
-            f"{job.best['score']:.6f}"
+            f"{best['score']:.6f}"
         )
     print_lines(f"wrote {job.output}/: {', '.join(sorted(files))}")
 

@@ -12,6 +12,7 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.labels import IGNORE_ID, Colour, Labels, unpack_colour
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import refuse_special
+from unet_ddp.storage import as_path, local_file
 
 _MOST_GREYS = 64  # more grey values than this are no classes
 _CLUSTERS = 0.9  # share of the pixels near black or near white in soft masks of two classes
@@ -43,7 +44,7 @@ def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
     if config.binary or config.mask_threshold is not None:
         labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
     elif config.palette is not None:
-        labels = _match_palette(Path(config.palette), masks, config)
+        labels = _match_palette(as_path(config.palette), masks, config)
     else:
         _refuse_soft(masks)
         labels = infer_labels(masks, classes=config.classes, ignore=config.ignore_index)
@@ -78,7 +79,8 @@ def infer_labels(
             f"--ignore-index {masks.show([ignore])}: occurs in no mask; the values are "
             f"{masks.show(values)}"
         )
-    kept = _within_a_mask([value for value in values if value != ignore], masks)
+    kept = [value for value in values if value != ignore]
+    _refuse_impossible(kept, masks)
     if classes is None and len(kept) < 2:
         raise UserError(
             f"all masks contain only the value {masks.show(values)}: there is nothing to segment; "
@@ -91,11 +93,6 @@ def infer_labels(
                 f"--classes {classes - 1}, or leave it out"
             )
         kept = list(range(classes))
-    if len(kept) > IGNORE_ID:
-        raise UserError(
-            f"the masks contain {len(kept)} different values ({masks.show(values)}); classes need "
-            "one value each, at most 255"
-        )
     if len(kept) != (classes or len(kept)):
         rarest = min(values, key=lambda value: masks.counts[value])
         raise UserError(
@@ -107,15 +104,19 @@ def infer_labels(
     return Labels(tuple(kept), masks.rgb, ignore, masks.palette)
 
 
-def _within_a_mask(values: list[int], masks: MaskValues) -> list[int]:
-    """Return `values`, or raise a UserError for one that no mask of a prediction could hold."""
+def _refuse_impossible(values: list[int], masks: MaskValues) -> None:
+    """Raise a UserError for a value that no mask of a prediction could hold, or for too many."""
     outside = [value for value in values if not 0 <= value <= (0xFFFFFF if masks.rgb else 65535)]
     if outside:
         raise UserError(
             f"mask value {outside[0]}, e.g. in {masks.examples[outside[0]]}: classes are values from 0 to "
             "65535; fix the masks, name the value with --ignore-index, or use --binary"
         )
-    return values
+    if len(values) > IGNORE_ID:
+        raise UserError(
+            f"the masks contain {len(values)} different values ({masks.show(masks.values)}); classes "
+            "need one value each, at most 255"
+        )
 
 
 def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:
@@ -192,8 +193,9 @@ def read_palette(path: Path) -> tuple[dict[str, int], bool]:
     Its lines are name,value or name,#rrggbb or name,red,green,blue; the first may be a header.
     """
     try:
-        refuse_special(path)
-        text = path.read_text(encoding="utf-8-sig")
+        with local_file(path) as local:
+            refuse_special(local)
+            text = local.read_text(encoding="utf-8-sig")
         rows = [
             (line, [cell.strip() for cell in row])
             for line, row in enumerate(csv.reader(text.splitlines()), start=1)

@@ -19,6 +19,7 @@ IGNORE_ID = 255
 
 _Byte = Annotated[int, Limit(0, 255)]
 _Code = Annotated[int, Limit(0, 0xFFFFFF)]
+_Int32 = Annotated[int, Limit(-(2**31), 2**31 - 1)]
 Colour = tuple[_Byte, _Byte, _Byte]
 
 
@@ -28,9 +29,7 @@ class Labels:
 
     values: tuple[_Code, ...]  # grey values, palette indices, or colours as 0xRRGGBB if `rgb`
     rgb: bool = False  # masks are colour images
-    ignore: Annotated[int, Limit(-(2**31), 2**31 - 1)] | None = (
-        None  # mask value of pixels to ignore
-    )
+    ignore: _Int32 | None = None  # mask value of pixels to ignore
     palette: tuple[Colour, ...] | None = None  # colours of the indices in palette masks
     names: tuple[str, ...] | None = None  # of the classes, if the user gave them
     threshold: _Code | None = None  # values above it are the larger of two `values`, the rest not

@@ -87,7 +87,7 @@ def total_memory(device: torch.device) -> int:
     return installed if limit is None else min(limit, installed)
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Return whether torch, or a library it calls, could not allocate memory."""
     return isinstance(error, torch.OutOfMemoryError) or any(m in str(error) for m in _OUT_OF_MEMORY)
 

@@ -80,7 +80,12 @@ def _limit_silence(connection: socket.socket, seconds: float) -> None:
 
 
 def launcher_name() -> str | None:
-    """Return a name of the torchrun that started this process, no other's; None without torchrun."""
+    """Return the name by which a restart knows that it continues a run; None without torchrun.
+
+    It is that of --rdzv-id, with which a cluster starts torchrun again, or this torchrun's own.
+    """
+    if os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none":
+        return os.environ["TORCHELASTIC_RUN_ID"]
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     name = f"{socket.gethostname()} {os.getppid()}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from tqdm import tqdm
 
 from unet_ddp.data.dataset import Key, SegmentationDataset
-from unet_ddp.data.loaders import FORK, count_workers, start_worker
+from unet_ddp.data.loaders import check_shared_memory, count_workers, how_to_read
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.distributed.world import World
@@ -36,16 +35,12 @@ class EvaluationSample(NamedTuple):
 class EvaluationDataset(Dataset[EvaluationSample | UserError]):
     """Pairs of files as samples to score, at the images' own size or at the network's scale.
 
-    Args:
-        pairs: files to score.
-        predictor: the network that is scored.
-        full_size: score at the images' own size.
-        resize_masks: resize masks of another size to that of their images.
+    With `resize_masks`, masks of another size are resized to that of their images.
     """
 
     def __init__(
         self,
-        pairs: list[Pair],
+        pairs: Sequence[Pair],
         predictor: Predictor,
         *,
         full_size: bool,
@@ -54,10 +49,13 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         self.pairs = pairs
         self.format = predictor.format
         self.full_size = full_size
-        labels, scale = predictor.labels, predictor.preprocessing.scale
-        read = partial(SegmentationDataset, pairs, labels, self.format, resize_masks=resize_masks)
-        self._scaled = read(scale=scale)
-        self._own_size = read(scale=1.0) if full_size and scale != 1 else None
+        scale = predictor.preprocessing.scale
+        self._scaled = SegmentationDataset(
+            pairs, predictor.labels, self.format, scale=scale, resize_masks=resize_masks
+        )
+        self._needs_truth = full_size and scale != 1
+        self.is_remote = self._scaled.is_remote
+        self.fetch = self._scaled.fetch
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -66,12 +64,15 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         """Return a sample, or its error: what a reading process raises would lose its type."""
         index = key[1]
         scaled = self._scaled[0, index]
-        full = self._own_size[0, index] if self._own_size is not None else scaled
         if isinstance(scaled, UserError):
             return scaled
-        if isinstance(full, UserError):
-            return full
-        return EvaluationSample(scaled.image[None], full.mask[None], scaled.mask[None], index)
+        truth = scaled.mask
+        if self._needs_truth:
+            try:
+                truth = torch.from_numpy(self._scaled.read_truth(index))
+            except UserError as error:
+                return error
+        return EvaluationSample(scaled.image[None], truth[None], scaled.mask[None], index)
 
     def read(self, index: int) -> EvaluationSample:
         """Return the sample of pair `index`, or raise its error."""
@@ -81,8 +82,9 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         return sample
 
 
-def _share(sample: Any) -> Any:
-    """Move a sample to shared memory: an error here is raised, one in the queue's thread lost."""
+def _share(samples: list[Any]) -> Any:
+    """Move the one sample to shared memory: an error here is raised, one in the queue's thread lost."""
+    sample = samples[0]
     if get_worker_info() is not None and isinstance(sample, EvaluationSample):
         for tensor in (sample.image, sample.truth, sample.scaled_truth):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
@@ -97,16 +99,12 @@ def fetch(
     The main process shows a progress bar, on a terminal only.
     """
     count = count_workers(world, workers)
+    check_shared_memory(count)
+    sampler = ScoringSampler(len(dataset), rank=world.rank, size=world.size)
     loader: DataLoader[EvaluationSample | UserError] = DataLoader(
-        dataset,
-        batch_size=None,
-        sampler=ScoringSampler(len(dataset), rank=world.rank, size=world.size),
-        num_workers=count,
+        **how_to_read(dataset, sampler, batch_size=1, workers=count),
         collate_fn=_share,
-        multiprocessing_context=FORK if count > 0 else None,
         pin_memory=world.device.type == "cuda",
-        worker_init_fn=start_worker,
-        generator=torch.Generator(),  # or it would draw on torch's global one
     )
     is_silent = None if world.is_main else True  # None: if this is no terminal
     for sample in tqdm(loader, unit="image", leave=False, disable=is_silent):

@@ -71,10 +71,8 @@ def build_network(
 ) -> nn.Module:
     """Return a new network, in channels_last order.
 
-    Args:
-        architecture: the network's kind and sizes.
-        encoder_weights: name of the encoder's pretrained weights to download, e.g. imagenet.
-        checkpointing: trade time for memory in training, see `UNet`.
+    `encoder_weights` names the encoder's pretrained weights to download, e.g. imagenet; for
+    `checkpointing` see `UNet`.
 
     Raises:
         UserError: the model or encoder is unknown, or its weights can't be downloaded.

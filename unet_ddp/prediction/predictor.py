@@ -29,6 +29,7 @@ from unet_ddp.prediction.source import SourceImage, open_array, open_image
 from unet_ddp.prediction.streaming import ArrayReader
 from unet_ddp.prediction.tiling import Tiling, blend
 from unet_ddp.prediction.tta import KINDS, mean_logits
+from unet_ddp.storage import as_path
 
 TILE, OVERLAP = 1024, 0.25
 _FREE_SHARE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take
@@ -69,7 +70,7 @@ class Predictor:
         self.labels = models[0].labels
         self.preprocessing = models[0].preprocessing
         self.format = self.preprocessing.format
-        """That images must have."""
+        """Format that images must have."""
         self.device = device
         self.notes = [note for model in models for note in model.notes]
         self.tile = tile
@@ -104,7 +105,7 @@ class Predictor:
             UserError: one can't be loaded, they do not match, or an option is out of range.
         """
         place = device if isinstance(device, torch.device) else pick_device(device)
-        models = [open_model(Path(path), place, scale=scale, fold=fold) for path in paths]
+        models = [open_model(path, place, scale=scale, fold=fold) for path in paths]
         for path, model in zip(paths, models, strict=True):
             _check_match(str(path), model, str(paths[0]), models[0])
         return cls(models, device=place, tile=tile, overlap=overlap, tta=tta, threshold=threshold)
@@ -123,16 +124,15 @@ class Predictor:
         return threshold
 
     def __call__(self, image: str | Path | Image.Image | NDArray[np.generic]) -> Prediction:
-        """Return the prediction for an image, at its own size.
+        """Return the prediction for a file, a Pillow image or an array, at its own size.
 
-        Args:
-            image: a file, a Pillow image, or an array (H, W) or (H, W, C) of the network's type.
+        Arrays are (H, W) or (H, W, C), of the network's type.
 
         Raises:
             UserError: it can't be read, or is not of the network's format.
         """
         if isinstance(image, (str, Path)):
-            return self.predict(self.open(Path(image)))
+            return self.predict(self.open(as_path(str(image))))
         return self.predict(open_array(image, self.format, self.preprocessing.scale))
 
     def open(self, path: Path) -> SourceImage:

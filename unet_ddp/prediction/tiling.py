@@ -28,7 +28,7 @@ class Tiling:
     """
 
     side: int
-    """Of a window, in pixels of the scaled image."""
+    """Side of a window, in pixels of the scaled image."""
     overlap: float
     """Share of the side that neighbours have in common."""
     stride: int

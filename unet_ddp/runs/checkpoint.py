@@ -16,6 +16,8 @@ from torch import Tensor
 
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import replacing
+from unet_ddp.runs.pointer import find_newest
+from unet_ddp.storage import Url, local_file
 
 FORMAT = 1
 _IS_DIRECTORY = 0x10  # of a zip record's external attributes
@@ -27,12 +29,8 @@ Content = dict[str, Any]
 def save(path: Path, content: Content, *, keep_previous: bool = False) -> None:
     """Write `content` to `path` such that a kill at any moment leaves the old file or the new one.
 
-    The archive contains a checksum of every record.
-
-    Args:
-        path: in an existing folder.
-        content: what `load` returns again.
-        keep_previous: keep the file that is replaced, as ``last.1.pt`` next to ``last.pt``.
+    The archive contains a checksum of every record. With `keep_previous`, the file that is replaced
+    is kept, as ``last.1.pt`` next to ``last.pt``.
 
     Raises:
         OSError: it can't be written; the old file is as it was.
@@ -84,11 +82,14 @@ def load_or_previous(path: Path) -> tuple[Content, Path, str]:
 
 
 def load(path: Path) -> Content:
-    """Return the content of `path`, on the CPU; no code in it is ever run.
+    """Return the content of a file or an object, on the CPU; no code in it is ever run.
 
     Raises:
         UserError: no checkpoint, a corrupt one, or one with more than tensors and plain values.
     """
+    if isinstance(path, Url):
+        with local_file(find_newest(path)) as copy:
+            return load(copy)
     if not path.is_file():
         raise UserError(f"{path}: checkpoint not found")
     try:

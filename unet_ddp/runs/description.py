@@ -1,4 +1,4 @@
-"""What a checkpoint of ours says beside its tensors, each value checked."""
+"""The values in a checkpoint of ours beside its tensors, each of them checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Best:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a checkpoint of ours says about its network."""
+    """The description of a network in its checkpoint."""
 
     format: Annotated[int, Limit(FORMAT, FORMAT)]
     architecture: Architecture
@@ -57,7 +57,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run is; see `TrainState`."""
+    """The position of a run; see `TrainState`."""
 
     epoch: _Count
     step: _Count
@@ -77,7 +77,7 @@ class Scaler:
 
 @dataclass(frozen=True, kw_only=True)
 class SavedRun:
-    """What a checkpoint says about its run, beside its network."""
+    """The description of a run in its checkpoint."""
 
     position: Position
     best: Best
@@ -88,6 +88,14 @@ class SavedRun:
     model: dict[str, Tensor]
     ema_steps: _Count = 0
     scaler: Scaler | None = None
+    anneal: tuple[_Count, _Count] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a phase that ends before it begins."""
+        if self.anneal is not None and self.anneal[0] >= self.anneal[1]:
+            raise UserError(
+                f"anneal: {list(self.anneal)}; expected two steps, the first before the second"
+            )
 
 
 Described = TypeVar("Described", Description, SavedRun)

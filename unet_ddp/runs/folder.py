@@ -22,7 +22,7 @@ from unet_ddp.distributed.hosts import launcher_name
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.files import lock_folder, make_writable
+from unet_ddp.files import lock_folder, make_writable, write_errors
 from unet_ddp.runs.checkpoint import (
     Content,
     copy_to_host,
@@ -35,9 +35,10 @@ from unet_ddp.runs.description import Description, SavedRun, describe
 from unet_ddp.runs.hosts import was_restarted, write_fetched
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.weights import read_model
+from unet_ddp.storage import as_path
 from unet_ddp.training.state import TrainState
 
-_RUN_FILES = (
+RUN_FILES = (
     "last.pt", "last.1.pt", "best.pt", "epoch_*.pt", "config.yaml", "metrics.csv", "split.csv",
     "samples.png", "profile.json", "report.html", "events.out.tfevents.*",
 )  # fmt: skip
@@ -97,16 +98,12 @@ class RunFolder:
         """The checkpoint to resume from."""
         return self.path / "last.pt"
 
-    # -- the start ----------------------------------------------------------------------------
-
     def open(
         self, config: TrainConfig, fetched: Mapping[str, bytes] = MappingProxyType({})
     ) -> Resumed:
         """Lock the folder and return what the run starts from; nothing is deleted yet.
 
-        Args:
-            config: the run's.
-            fetched: files of the run from another host, which replace older ones.
+        The files that `fetched` has from another host replace older ones.
 
         Raises:
             UserError: another run uses the folder, it contains a run that was not to be resumed
@@ -114,23 +111,24 @@ class RunFolder:
         """
         if config.launch.rescue_dir is not None:
             make_writable(Path(config.launch.rescue_dir), "--rescue-dir")
-        self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
-        for temporary in self.path.glob("*.tmp"):  # left by a kill during a save
-            temporary.unlink()
+        self._lock_folder()
         write_fetched(self.path, fetched)
         if self.last.is_file() and was_restarted(self.last, self.launchers):
             return self._read_last(self.last, overwrite=config.launch.overwrite)
         if config.launch.resume is not None:
-            return self._read_last(config.resume_file, overwrite=config.launch.overwrite)
+            path = self.path / config.resume_file.name
+            return self._read_last(path, overwrite=config.launch.overwrite)
         existing = [path for path in self._list_files() if path.suffix in (".pt", ".csv")]
         if existing and not config.launch.overwrite:
-            raise UserError(
-                f"{self.path} contains a run ({existing[0].name}): continue it with --resume, choose "
-                "another folder with --exp-name NAME, or delete it with --overwrite"
-            )
-        weights = read_model(Path(config.run.load)) if config.run.load else None
+            raise contains_a_run(self.path, existing[0].name)
+        weights = read_model(as_path(config.run.load)) if config.run.load else None
         notes = [f"{config.run.load}: {note}" for note in weights.notes] if weights else []
         return Resumed(weights=weights, notes=notes)
+
+    def _lock_folder(self) -> None:
+        self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
+        for temporary in self.path.glob("*.tmp"):  # left by a kill during a save
+            temporary.unlink()
 
     def _read_last(self, path: Path, *, overwrite: bool) -> Resumed:
         if not path.is_file() and not previous(path).is_file():
@@ -161,27 +159,21 @@ class RunFolder:
         """Write the settings and the split; a new run first deletes what the folder contained.
 
         Args:
-            config: settled.
-            data: the run's.
+            config: settled; data: the run's.
             resumed: a new run has no content.
             about: the part of each checkpoint that stays the same.
 
         Raises:
             UserError: the folder is not writable.
         """
-        self._config = config
         run = resumed.content.get("run") if resumed.content else uuid4().hex
-        self._about = {**about, "run": run, "launchers": self.launchers}
-        try:
+        self._config, self._about = config, {**about, "run": run, "launchers": self.launchers}
+        advice = "free some space, or choose another folder with --checkpoints"
+        with write_errors(self.path, advice):
             if resumed.is_new:
                 self.clear()
             save_config(config, self.path / "config.yaml")
             write_split(data.split, data.groups, self.path / "split.csv")
-        except OSError as error:
-            raise UserError(
-                f"{self.path}: {error.strerror or error}; free some space, or choose another folder "
-                "with --checkpoints"
-            ) from None
 
     def clear(self) -> None:
         """Delete the run in the folder, and what `evaluate` wrote about it."""
@@ -192,9 +184,7 @@ class RunFolder:
             evaluation.rmdir()
 
     def _list_files(self) -> list[Path]:
-        return [path for pattern in _RUN_FILES for path in self.path.glob(pattern)]
-
-    # -- checkpoints --------------------------------------------------------------------------
+        return [path for pattern in RUN_FILES for path in self.path.glob(pattern)]
 
     def is_due(self, step: int) -> bool:
         """Return whether last.pt is to be written after this step of the run, in mid-epoch."""
@@ -211,7 +201,7 @@ class RunFolder:
         Raises:
             RunError: the earlier one found a weight that is not finite.
         """
-        self.wait()
+        self._finish_write()
         self._saved = time.monotonic()
         if self._writes:
             files = copy_to_host(self._compose_files(state, is_best=is_best))
@@ -223,6 +213,9 @@ class RunFolder:
         Raises:
             RunError: a weight is not finite; nothing was written.
         """
+        self._finish_write()
+
+    def _finish_write(self) -> None:
         writing, self._writing = self._writing, None
         if writing is not None:
             self._failure = writing.result()
@@ -275,8 +268,7 @@ class RunFolder:
             files[f"epoch_{state.epoch:04d}.pt"] = last
         return {**files, "last.pt": last}
 
-    @staticmethod
-    def _write(folder: Path, files: dict[str, Content]) -> str:
+    def _write(self, folder: Path, files: dict[str, Content]) -> str:
         """Write checkpoints in this order; return the failure, empty on success.
 
         Raises:
@@ -295,6 +287,14 @@ class RunFolder:
             except (OSError, RuntimeError) as error:
                 return f"{folder / name}: can't be written ({' '.join(str(error).split())[:120]})"
         return ""
+
+
+def contains_a_run(place: Path, name: str) -> UserError:
+    """Return the error of a new run where there is a run, which the file `name` shows."""
+    return UserError(
+        f"{place} contains a run ({name}): continue it with --resume, choose another folder with "
+        "--exp-name NAME, or delete it with --overwrite"
+    )
 
 
 _ABOUT_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")

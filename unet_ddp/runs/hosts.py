@@ -20,6 +20,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing, write_errors
 from unet_ddp.runs.checkpoint import load_or_previous, previous
+from unet_ddp.storage import Url
 
 _PLACES = {
     "checkpoints", "exp_name", "load", "images", "masks", "list", "val_images", "val_masks", "wandb",
@@ -73,10 +74,10 @@ def compare_data(split: Split, world: World) -> None:
         UserError: the first file that differs, the same on every rank.
     """
     hosts = world.gather(socket.gethostname())
-    if len(set(hosts)) == 1:
+    if len(set(hosts)) == 1 or isinstance(split.training[0].image, Url):  # one place for all hosts
         return
     pairs = [*split.training, *split.validation]
-    files = [str(path) for pair in pairs for path in (pair.image, pair.mask)]
+    files = [path for pair in pairs for path in (pair.image, pair.mask)]
     sizes = [_size(file) for file in files] if world.local_rank == 0 else None
     digest = sizes and hashlib.sha256(repr(sizes).encode()).hexdigest()
     if len(set(world.gather(digest)) - {None}) == 1:
@@ -93,11 +94,9 @@ def compare_data(split: Split, world: World) -> None:
                 )
 
 
-def _size(file: str) -> str:
-    if "://" in file:  # one place for all hosts
-        return ""
+def _size(file: Path) -> str:
     try:
-        return f"{Path(file).stat().st_size:,} bytes"
+        return f"{file.stat().st_size:,} bytes"
     except OSError as error:
         return error.strerror or "unreadable"
 
@@ -129,7 +128,8 @@ def fetch_run(config: TrainConfig, launchers: Sequence[str], world: World) -> di
         UserError: rank 0's host has another run in its folder.
     """
     hosts = world.gather(socket.gethostname())
-    if len(set(hosts)) == 1 or config.launch.resume not in (None, "auto"):
+    is_elsewhere = isinstance(config.place, Url) or config.launch.resume not in (None, "auto")
+    if is_elsewhere or len(set(hosts)) == 1:
         return {}
     states = world.gather(_read_state(config.folder) if world.local_rank == 0 else None)
     wanted = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData, check_classes, prepare_data
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, shorten, typed
 from unet_ddp.runs.checkpoint import Content
@@ -24,6 +22,7 @@ from unet_ddp.training.batch_size import BatchSizeProbe, find_batch_size
 from unet_ddp.training.state import TrainState
 
 USUAL_STEP = 16  # images per optimizer step with --batch-size auto
+_SHOWN = 80  # characters of a setting in a message
 # Settings on which the weights depend, and settings that only say where things are.
 _FIXED = {
     "scale", "model", "encoder", "width", "bilinear", "channels", "nodata", "classes",
@@ -70,7 +69,7 @@ class Resumed:
         assert self.content is not None
         before = self.content["config"]
         changed = {
-            name: f"{name} {shorten(before[name]).strip(chr(39))} -> {value}"
+            name: f"{name} {_show(before[name])} -> {_show(value)}"
             for name, value in config.to_dict().items()
             if before.get(name, value) != value
             and name not in _PLACES
@@ -131,10 +130,11 @@ class Resumed:
             skip_bad=config.launch.skip_bad_files,
         )
         check_classes(data.labels, config.optimization.class_weights)
+        names = data.split.fingerprint  # once for all ranks
         if saved is None:
             return data
         pixels = Preprocessing.from_dict(saved["preprocessing"])
-        is_same = saved["names"] == split_fingerprint(data.split)
+        is_same = saved["names"] == names
         if not is_same or (pixels.channels, pixels.dtype) != (
             data.format.channels,
             data.format.dtype,
@@ -172,13 +172,8 @@ class Resumed:
     ) -> TrainConfig:
         """Return `config` with numbers for ``--batch-size auto``.
 
-        A resumed run keeps its batch if that fits: its batch statistics depend on it.
-
-        Args:
-            config: with the batch size auto.
-            probe: tries batches on this rank.
-            world: all ranks.
-            count: training images; a step takes no more of them unless told to.
+        A resumed run keeps its batch if that fits: its batch statistics depend on it. A step takes no
+        more than `count` images, those to train on, unless --images-per-step says so.
         """
         options, size = config.optimization, world.size
         images = options.images_per_step or max(size, min(USUAL_STEP, count) // size * size)
@@ -240,6 +235,11 @@ def _accumulate(config: TrainConfig, world: World) -> TrainConfig:
     return _with_batch(config, batch_size, images // at_once)
 
 
+def _show(value: object) -> str:
+    """Return a setting of the run or of the command line for a message, text without quotes."""
+    return value[:_SHOWN] if isinstance(value, str) else shorten(value)
+
+
 def _with_batch(
     config: TrainConfig,
     batch_size: int | Literal["auto"],
@@ -254,9 +254,3 @@ def _with_batch(
         images_per_step=images_per_step,
     )
     return replace(config, optimization=options)
-
-
-def split_fingerprint(split: Split) -> str:
-    """Return a hash of the names of the training and validation pairs."""
-    names = [[pair.name for pair in side] for side in (split.training, split.validation)]
-    return hashlib.sha256(repr(names).encode()).hexdigest()

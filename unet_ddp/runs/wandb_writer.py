@@ -20,12 +20,8 @@ _IGNORED = 128  # grey of a mask's ignored pixels
 class WandbWriter:
     """Logs each epoch to Weights & Biases, under the names of the well-known U-Net script.
 
-    Args:
-        name: of the run there; None for one that W&B makes up.
-        folder: the run folder, for W&B's own files.
-        settings: the run's configuration.
-        state: whose weights and gradients are logged as histograms.
-        sample: the validation image to log with its true and predicted mask; None for none.
+    W&B makes up a `name` that is None. The weights and gradients of `state` are logged as
+    histograms, and the validation image `sample` with its true and predicted mask.
 
     Raises:
         UserError: W&B refuses, as without an account.

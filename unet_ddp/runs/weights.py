@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from unet_ddp.errors import Limit, UserError, typed
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.runs.checkpoint import Content, find_not_finite, load
 from unet_ddp.runs.description import Description, describe
+from unet_ddp.storage import Url, as_path
 
 _PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile
 _LEVELS = ("model", "state_dict", "model_state_dict", "ema")  # where programs keep the weights
@@ -36,8 +37,10 @@ class SavedModel:
     notes: list[str]
     """Lines for the user about a file that does not describe itself; empty for ours."""
     threshold: float | None = None
-    """Of two classes, the second is predicted where its probability is at least this; None for the
-    most probable class."""
+    """Least probability of the second of two classes where it is predicted; None for the most
+    probable class."""
+    run: Content = field(default_factory=dict)
+    """The config, names and best epoch of the run; empty for another program's file."""
 
 
 def read_model(path: Path) -> SavedModel:
@@ -76,9 +79,11 @@ def read_model(path: Path) -> SavedModel:
 def _ours(path: Path, content: Content) -> SavedModel:
     about = describe(Description, path, content)
     state = strip_prefixes(about.ema or about.model)[0]
-    return SavedModel(
-        state, about.architecture, about.labels, about.preprocessing, [], about.threshold
-    )
+    run: Content = {name: content[name] for name in ("config", "names", "best") if name in content}
+    if "optimizer" in content:  # last.pt: its weights are another epoch's than the best
+        run.pop("best", None)
+    described = about.architecture, about.labels, about.preprocessing
+    return SavedModel(state, *described, [], about.threshold, run)
 
 
 def _foreign(state: State, mask_values: Any, notes: list[str]) -> SavedModel:
@@ -232,14 +237,11 @@ def with_scale(model: SavedModel, scale: float | None) -> SavedModel:
 
 
 def find_model(given: str | None, folder: Path = Path("checkpoints")) -> Path:
-    """Return the checkpoint to predict with: the given one, the folder's, or its newest run's.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the checkpoint to use: the given, the folder's or its newest run's; else a UserError."""
     if given is not None:
-        path = Path(given)
-        return path / "best.pt" if path.is_dir() else path
+        path = as_path(given)
+        is_run = not path.suffix if isinstance(path, Url) else path.is_dir()
+        return path / "best.pt" if is_run else path
     for name in ("best.pt", "last.pt"):
         found = [folder / name, *folder.glob(f"*/{name}")]
         found = [path for path in found if path.is_file()]

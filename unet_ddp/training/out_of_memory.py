@@ -14,16 +14,7 @@ from unet_ddp.errors import RunError
 
 @contextmanager
 def explain_out_of_memory(config: TrainConfig, world: World, phase: str) -> Iterator[None]:
-    """Replace torch's error by one line that says what would help.
-
-    Args:
-        config: the run's.
-        world: names the rank and the device.
-        phase: building, training or validation.
-
-    Raises:
-        RunError: the memory did not suffice.
-    """
+    """Replace torch's error in building, training or validation by a RunError with what would help."""
     try:
         yield
         return

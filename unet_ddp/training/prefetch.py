@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.profiler import record_function
@@ -14,12 +14,7 @@ from torch.profiler import record_function
 from unet_ddp.data.dataset import Sample
 from unet_ddp.errors import UserError
 
-
-class _Copy(NamedTuple):
-    """A batch that is being copied to the device, and the event of its arrival (None on a CPU)."""
-
-    batch: Sample
-    arrived: torch.cuda.Event | None
+_Copy = tuple[Sample, torch.cuda.Event | None]  # on its way to the device; arrived (a CPU: None)
 
 
 class Prefetcher(Iterator[Sample]):
@@ -27,13 +22,8 @@ class Prefetcher(Iterator[Sample]):
 
     It reads ahead so that a file that can't be read is known on all ranks before the step that
     needs it: no rank begins the step, and the run can be saved as it is. It copies to a GPU on a
-    stream of its own while the GPU computes, and it measures how long it waited for data.
-
-    Args:
-        batches: in host memory, pinned for a GPU.
-        ahead: number of batches to read ahead.
-        device: the device to copy to.
-        on_error: called with the error that ends the batches.
+    stream of its own while the GPU computes, and it measures how long it waited for data. The
+    batches are in host memory, pinned for a GPU; `on_error` gets the error that ends them.
     """
 
     def __init__(
@@ -92,9 +82,9 @@ class Prefetcher(Iterator[Sample]):
 
     def _copy(self, batch: Sample) -> _Copy:
         if self._stream is None:
-            return _Copy(copy_to_device(batch, self._device), None)
+            return copy_to_device(batch, self._device), None
         with torch.cuda.stream(self._stream):
-            return _Copy(copy_to_device(batch, self._device), self._stream.record_event())
+            return copy_to_device(batch, self._device), self._stream.record_event()
 
 
 class _HostEvent:

@@ -19,9 +19,7 @@ _PARTS = ("data wait", "host to device", "forward", "loss", "backward", "step")
 class Profile:
     """Measures some steps of a run on its main process.
 
-    Args:
-        folder: where profile.json goes, for chrome://tracing or ui.perfetto.dev.
-        device: the run's.
+    profile.json in its folder is for chrome://tracing or ui.perfetto.dev.
     """
 
     def __init__(self, folder: Path, device: torch.device) -> None:

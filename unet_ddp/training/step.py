@@ -30,7 +30,7 @@ class StepReport:
     """The outcome of one step of the optimizer; tensors stay on the device."""
 
     losses: Tensor
-    """(3,): loss, Dice loss, cross-entropy, over the global batch."""
+    """(3,): loss, region term, pixel term, over the global batch."""
     learning_rate: float
     is_finite: Tensor
     """() bool: loss and gradient are finite; otherwise the step has changed nothing."""
@@ -88,12 +88,8 @@ def train_steps(
 ) -> Iterator[StepReport]:
     """Yield after each step of the rest of an epoch; the state is then complete and may be saved.
 
-    Args:
-        state: at any step of the epoch.
-        batches: this rank's from that step on, on the device.
-        until: stop when the run has done so many steps; None for the end of the epoch.
-        accumulate: batches per step.
-        clip: largest gradient norm; 0 for any.
+    The batches are this rank's from the state's step on. The run stops when it has done `until`
+    steps; for the others see `train_step`.
     """
     state.replica.train()
     while state.step < state.steps_per_epoch and (until is None or state.done < until):

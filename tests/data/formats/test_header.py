@@ -1,4 +1,4 @@
-"""What a reader's error becomes, and how an image is turned upright."""
+"""Errors of readers as one line each, and images turned upright."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path, suffix: str) -> None:
 
 
 def test_no_permission_is_said() -> None:
-    """As another user where the tests run as root, whom no permission stops."""
+    """Read as another user where the tests run as root, whom no permission stops."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         path = Path(folder) / "x.png"

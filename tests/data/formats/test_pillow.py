@@ -267,7 +267,7 @@ def test_half_a_file_is_an_error_that_names_it(
 
 
 def test_a_png_that_ends_in_zeros_is_truncated(tmp_path: Path, picture: np.ndarray) -> None:
-    """As a crash leaves it: Pillow would give black rows."""
+    """A crash leaves such files: Pillow would give black rows."""
     path = tmp_path / "x.png"
     Image.fromarray(picture).save(path)
     data = path.read_bytes()

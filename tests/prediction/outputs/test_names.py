@@ -11,7 +11,7 @@ import pytest
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.names import ImageFiles, is_done, name_outputs
+from unet_ddp.prediction.outputs.names import ImageFiles, find_done, name_outputs
 
 LABELS = Labels((0, 1), names=("road", "car"))
 
@@ -151,10 +151,10 @@ def test_no_output_replaces_an_input_or_another_output(
 def test_an_image_is_done_when_all_its_files_exist() -> None:
     (files,) = outputs("a.jpg", overlay=True, probabilities="npy")
     for path in files.outputs():
-        assert not is_done(files)
+        assert find_done([files]) == []
         path.touch()
-    assert is_done(files)
-    assert not is_done(replace(files, probabilities=[Path("x")]))
+    assert find_done([files]) == [files]
+    assert find_done([replace(files, probabilities=[Path("x")])]) == []
 
 
 def test_what_a_killed_job_left_is_removed() -> None:

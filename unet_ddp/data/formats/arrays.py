@@ -132,9 +132,10 @@ def open_tiff(path: Path) -> Any:
 
     refuse_special(path)
     decoders: Any = tifffile.TIFF.DECOMPRESSORS
+    known = getattr(decoders, "_codecs", {})  # private: a later tifffile may lack it
     for kind, new in _INFLATERS.items():
         if kind in decoders and decoders[kind].__module__ == "tifffile._imagecodecs":
-            decoders._codecs[kind] = partial(_inflate, new)
+            known[kind] = partial(_inflate, new)
     return tifffile.TiffFile(path)
 
 

@@ -27,7 +27,7 @@ TIFFS = frozenset({".tif", ".tiff"})
 SUFFIXES = TIFFS | {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".npy"}
 DTYPES = ("uint8", "uint16", "int16", "float32")
 MOST_BYTES = 300_000_000
-"""Of the pixels of a small file: 100 million of 8-bit colour, the most that a data set takes."""
+"""Largest size of the pixels of a small file: 100 million of 8-bit colour, a data set's most."""
 _MOST_RATIO = 32  # of pixels to file, in larger ones: real images have up to about 20
 
 _NO_MEMORY = "not enough memory to read it; use fewer --workers, or cut it into tiles"
@@ -78,6 +78,11 @@ class Header:
     def size(self) -> tuple[int, int]:
         """(height, width)."""
         return self.height, self.width
+
+    @property
+    def has_colour_values(self) -> bool:
+        """True if the values of a mask are colours."""
+        return self.is_colour or (self.channels > 1 and self.palette is None)
 
 
 def upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from unet_ddp.config import read_settings
 from unet_ddp.data.drawing import draw_samples
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
@@ -21,9 +19,9 @@ from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, show
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.files import replacing, write_errors, write_text
+from unet_ddp.flags import read_settings
 from unet_ddp.prediction.backends import build_model
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.checkpoint import load
 from unet_ddp.runs.weights import SavedModel, read_model
 from unet_ddp.runs.writers import read_rows
 
@@ -32,7 +30,7 @@ _SAMPLES = 4
 
 def write_report(
     folder: Path,
-    pairs: list[Pair],
+    pairs: Sequence[Pair],
     world: World,
     *,
     notes: Sequence[str] = (),
@@ -40,14 +38,14 @@ def write_report(
 ) -> Path:
     """Score the run's best network on `pairs`, write report.html, and return its path.
 
-    All ranks score, at the network's scale and by the most probable class, as validation does.
-    Without pairs or best.pt the page has the curves alone; `notes` say why at its head. A file that
-    can't be read or written is a UserError on every rank.
+    All ranks score, as validation does. Without pairs or best.pt the page has the curves alone, and
+    `notes` say why. A file that can't be read or written is a UserError on every rank.
     """
     source = folder / "best.pt"
-    model, best, resize_masks = world.on_main(lambda: _read_best(source))
+    model = world.on_main(lambda: read_model(source) if source.is_file() else None)
     evaluation = None
     if model is not None and pairs:
+        resize_masks = resizes_masks(model.run)
         loaded = build_model(model, source, world.device, fold=False)
         predictor = Predictor([loaded], device=world.device)
         dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
@@ -58,7 +56,7 @@ def write_report(
         settings = folder / "config.yaml"
         page = Page(
             title=folder.absolute().name,
-            facts=_facts(model, best, evaluation, len(history)),
+            facts=_facts(model, evaluation, len(history)),
             evaluation=evaluation,
             pictures=make_gallery(evaluation, predictor, dataset) if evaluation else [],
             history=history,
@@ -72,22 +70,12 @@ def write_report(
     return world.on_main(write)
 
 
-def _read_best(path: Path) -> tuple[SavedModel | None, dict[str, Any] | None, bool]:
-    """Return the best network, its "score" and "epoch" (from 0), and if its run resized masks."""
-    if not path.is_file():
-        return None, None, False
-    content = load(path)
-    return read_model(path), content.get("best"), resizes_masks(content)
-
-
 def _facts(
-    model: SavedModel | None,
-    best: dict[str, Any] | None,
-    evaluation: Evaluation | None,
-    epochs: int,
+    model: SavedModel | None, evaluation: Evaluation | None, epochs: int
 ) -> list[tuple[str, str]]:
     """Return the entries at the head of the page."""
     facts = []
+    best = model.run.get("best") if model else None  # its "score", and its "epoch" from 0
     if best is not None:
         of_all = f" of {epochs}" if epochs else ""
         score = f"{show(best['score'])} (epoch {best['epoch'] + 1}{of_all})"
@@ -99,13 +87,17 @@ def _facts(
     return facts
 
 
-def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path | None:
-    """Write samples.png, the best network's masks of a few pairs; None without either."""
+def write_samples(folder: Path, pairs: Sequence[Pair], device: torch.device) -> list[str]:
+    """Write samples.png, the best network's masks of a few pairs, and return lines about them.
+
+    Without a best network or pairs there are none.
+    """
     best, path, samples = folder / "best.pt", folder / "samples.png", []
     if not best.is_file() or not pairs:
-        return None
-    predictor = Predictor.from_checkpoint(best, device=device.type)
-    resize_masks = resizes_masks(load(best))
+        return []
+    model = read_model(best)
+    predictor = Predictor([build_model(model, best, device)], device=device)
+    resize_masks = resizes_masks(model.run)
     dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
     for k in range(0, len(pairs), max(1, len(pairs) // _SAMPLES))[:_SAMPLES]:
         sample = dataset.read(k)
@@ -114,24 +106,27 @@ def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path
         samples.append((image, sample.truth[0].numpy(), predicted))
     with write_errors(path), replacing(path) as temporary:
         draw_samples(samples, predictor.labels, temporary)
-    return path
+    epoch, score = model.run["best"]["epoch"] + 1, model.run["best"]["score"]
+    return [
+        f"best: epoch {epoch}, validation Dice {score:.4f}; {best}",
+        f"samples: {path} (image, truth, prediction)",
+    ]
 
 
 def write_reports(
-    folder: Path, pairs: list[Pair], world: World, workers: int | None, log: Callable[[str], None]
+    folder: Path,
+    pairs: Sequence[Pair],
+    world: World,
+    workers: int | None,
+    log: Callable[[str], None],
 ) -> None:
     """Write samples.png and report.html of a run that has ended, and log where they are.
 
     The run is saved: a failure here is a warning.
     """
-    best = folder / "best.pt"
     try:
-        picture = world.on_main(lambda: write_samples(folder, pairs, world.device))
-        if picture is not None:
-            score = world.on_main(lambda: load(best)["best"])  # other hosts may not have the file
-            log(f"best: epoch {score['epoch'] + 1}, validation Dice {score['score']:.4f}; {best}")
-            log(f"samples: {picture} (image, truth, prediction)")
-        page = write_report(folder, pairs, world, workers=workers)
-        log(f"report: {page}")
+        for line in world.on_main(lambda: write_samples(folder, pairs, world.device)):
+            log(line)
+        log(f"report: {write_report(folder, pairs, world, workers=workers)}")
     except UserError as error:
         log(f"warning: {error}; write it later with python -m unet_ddp report {folder}")

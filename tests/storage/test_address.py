@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from unet_ddp.errors import UserError
+from unet_ddp.storage import Url, as_path, is_address, is_remote
+from unet_ddp.storage.address import split_address
+
+FOLDER = Url("s3://bucket/storage")
+
+
+def test_an_address_behaves_as_a_path() -> None:
+    image = FOLDER / "sub" / "a.png"
+    assert str(image) == os.fspath(image) == "s3://bucket/storage/sub/a.png"
+    assert (image.name, image.suffix, str(image.parent)) == ("a.png", ".png", f"{FOLDER}/sub")
+    assert image.parent.parent == FOLDER and hash(image.parent.parent) == hash(FOLDER)
+    assert str(image.with_suffix(".gif").absolute()) == f"{FOLDER}/sub/a.gif"
+    assert pickle.loads(pickle.dumps(image)) == image and as_path(str(image)) == image
+
+
+@pytest.mark.parametrize("text", ["a/b.png", "/a.tar", "C:\\x", "", "a#1+2/b.png"])
+def test_other_names_are_ordinary_paths(text: str) -> None:
+    assert type(as_path(text)) is type(Path(text)) and as_path(text) == Path(text)
+
+
+def test_file_addresses_are_ordinary_paths() -> None:
+    assert as_path("file:///data/a.png") == Path("/data/a.png")
+
+
+def test_a_scheme_that_is_not_known_is_refused() -> None:
+    with pytest.raises(UserError, match=r"ftp://x/y: ftp:// is not known; use s3://"):
+        as_path("ftp://x/y")
+
+
+@pytest.mark.parametrize(
+    ("text", "container", "key"),
+    [
+        ("s3://bucket/a/../b.png", "s3://bucket", "b.png"),
+        ("s3://bucket", "s3://bucket", ""),
+        ("http://host:8000/a%20b.png", "http://host:8000", "a b.png"),
+        ("s3://bucket/a%20b.png", "s3://bucket", "a%20b.png"),
+    ],
+)
+def test_container_and_key(text: str, container: str, key: str) -> None:
+    assert split_address(Url(text)) == (container, key)
+
+
+def test_an_address_without_container_is_refused() -> None:
+    with pytest.raises(UserError, match=r"s3://: names no bucket"):
+        split_address(Url("s3://"))
+
+
+def test_settings_and_paths_that_need_a_client() -> None:
+    assert is_address("s3://bucket/x") and is_address("http://host/x")
+    assert not any(map(is_address, ("data/imgs", "file:///data", None, "a.tar#0+1/a.png")))
+    assert is_remote(FOLDER) and is_remote(as_path("s3://bucket/a.tar#0+1/a.png"))
+    assert not is_remote(as_path("a.tar#0+1/a.png")) and not is_remote(Path("a"))

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.object_store import ObjectStore
+from unet_ddp.errors import UserError
+from unet_ddp.storage import (
+    StorageError,
+    Url,
+    as_path,
+    copies,
+    delete,
+    exists,
+    find_stamp,
+    hold,
+    list_objects,
+    local_file,
+    put,
+    read,
+    read_version,
+)
+
+NAMES = ["a b#c%20.png", "ü/ö.png", "q?z=1&a.png", "..foo", "a+b"]
+
+
+def url(text: str) -> Url:
+    path = as_path(text)
+    assert isinstance(path, Url)
+    return path
+
+
+FOLDER = url("s3://bucket/storage")
+
+
+@pytest.fixture(autouse=True)
+def _no_faults(object_store: ObjectStore) -> Iterator[None]:
+    yield
+    object_store.set_fault("none")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_put_is_read_under_any_name(name: str) -> None:
+    put(FOLDER / name, name.encode())
+    assert read(FOLDER / name) == name.encode()
+    keys = {key: size for key, size, _ in list_objects(FOLDER)}
+    assert keys[name] == len(name.encode()) == find_stamp(FOLDER / name)[0]
+
+
+def test_large_and_empty_objects_are_whole() -> None:
+    for content in (os.urandom(40_000_000), b""):
+        put(FOLDER / "large", content)
+        assert read(FOLDER / "large") == content
+    delete(FOLDER / "large")
+    delete(FOLDER / "large")  # what is not there is deleted already
+    with pytest.raises(UserError, match=r"storage/large: not found"):
+        read(FOLDER / "large")
+
+
+def test_a_new_object_replaces_none() -> None:
+    put(FOLDER / "one", b"first", replaces=False)
+    with pytest.raises(FileExistsError):
+        put(FOLDER / "one", b"second", replaces=False)
+    assert read(FOLDER / "one") == b"first"
+
+
+def test_only_the_version_that_is_known_is_replaced(object_store: ObjectStore) -> None:
+    """Of two that know the same version one wins; an answer that was lost is no loss."""
+    assert read_version(FOLDER / "pointer") is None
+    first = put(FOLDER / "pointer", b"first", replaces=False)
+    assert read_version(FOLDER / "pointer") == (b"first", first)
+    object_store.set_fault("unheard", method="PUT", count=1)
+    second = put(FOLDER / "pointer", b"second", replaces=first)
+    with pytest.raises(FileExistsError):
+        put(FOLDER / "pointer", b"third", replaces=first)
+    assert read_version(FOLDER / "pointer") == (b"second", second)
+    with pytest.raises(UserError, match="no such bucket"):
+        read_version(url("s3://missing/a"))
+
+
+def test_sub_folders_can_be_left_out() -> None:
+    for name in ("flat/a", "flat/b", "flat/sub/c"):
+        put(FOLDER / name, b"")
+    keys = {
+        deep: [key for key, _, _ in list_objects(FOLDER / "flat", is_deep=deep)] for deep in (0, 1)
+    }
+    assert keys == {0: ["a", "b"], 1: ["a", "b", "sub/c"]}
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_file_in_an_archive_is_read_alone(tmp_path: Path, is_local: bool) -> None:
+    archive = tmp_path / "a.tar" if is_local else FOLDER / "a.tar"
+    if isinstance(archive, Url):
+        put(archive, b"0123456789")
+    else:
+        archive.write_bytes(b"0123456789")
+    part = url(f"{archive}#3+4/x.png")
+    assert read(part) == b"3456" and part.suffix == ".png" and find_stamp(part)[0] == 4
+
+
+def test_a_copy_of_an_object_has_its_suffix_and_errors_name_the_object() -> None:
+    put(FOLDER / "a.png", b"content")
+    with (
+        pytest.raises(UserError, match=r"s3://bucket/storage/a.png: corrupt"),
+        local_file(FOLDER / "a.png") as copy,
+    ):
+        assert copy.suffix == ".png" and copy.read_bytes() == b"content"
+        raise UserError(f"{copy}: corrupt")
+    assert not copy.exists()
+
+
+@pytest.mark.parametrize("kind", ["throttled", "cut", "half"])
+def test_answers_with_faults_are_asked_for_again(object_store: ObjectStore, kind: str) -> None:
+    content = os.urandom(3_000_000)
+    put(FOLDER / "b.bin", content)
+    object_store.set_fault(kind, every=2, count=5)
+    for _ in range(4):
+        assert read(FOLDER / "b.bin") == content
+
+
+@pytest.mark.parametrize("kind", ["throttled", "cut"])
+def test_an_upload_survives_faults(object_store: ObjectStore, tmp_path: Path, kind: str) -> None:
+    content = os.urandom(20_000_000)
+    (tmp_path / "c.bin").write_bytes(content)
+    object_store.set_fault(kind, every=2, method="PUT", count=2)
+    put(FOLDER / "c.bin", tmp_path / "c.bin")
+    assert read(FOLDER / "c.bin") == content
+    object_store.set_fault(kind, method="PUT", count=1)
+    with (tmp_path / "c.bin").open("rb") as file:
+        put(FOLDER / "d.bin", file)
+    assert read(FOLDER / "d.bin") == content
+
+
+@pytest.mark.parametrize("name", ["held", "held.tar#2+3/x"])
+def test_held_objects_are_fetched_once(object_store: ObjectStore, name: str) -> None:
+    put(FOLDER / name.partition("#")[0], b"content")
+    path = url(f"{FOLDER}/{name}")
+    before = object_store.count_requests()
+    hold([path, Path("a.png")])
+    contents = {read(path), read(path)}
+    hold([path])
+    with local_file(path) as copy:
+        assert {copy.read_bytes()} == contents
+    assert object_store.count_requests() == before + 1
+    hold([])
+    assert {read(path)} == contents and object_store.count_requests() == before + 2
+
+
+def test_what_can_not_be_held_is_said_when_it_is_read(object_store: ObjectStore) -> None:
+    hold([FOLDER / "missing"])
+    with pytest.raises(UserError, match=r"storage/missing: not found"):
+        read(FOLDER / "missing")
+    assert not exists(FOLDER / "missing")
+    hold([])
+
+
+def test_slow_storage_is_said_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(FOLDER / "slow", b"")
+    now = 1000.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 11
+        return now
+
+    monkeypatch.setattr("unet_ddp.storage.objects.time.monotonic", clock)
+    monkeypatch.setattr("unet_ddp.storage.objects._warns_from", 0.0)
+    for _ in range(3):
+        read(FOLDER / "slow")
+    line = f"warning: {FOLDER}/slow: took 11 s; storage is slow\n"
+    assert capsys.readouterr().err == line
+    now += 60
+    read(FOLDER / "slow")
+    assert capsys.readouterr().err == line
+
+
+def test_temporary_copies_are_known_until_they_are_removed() -> None:
+    put(FOLDER / "a.png", b"content")
+    with local_file(FOLDER / "a.png") as copy:
+        assert copy in copies
+    assert copy not in copies
+
+
+def test_what_can_not_be_reached_is_one_line_within_seconds(
+    monkeypatch: pytest.MonkeyPatch, object_store: ObjectStore
+) -> None:
+    started = time.monotonic()
+    with pytest.raises(UserError, match=r"s3://missing/a: there is no such bucket; create it"):
+        list(list_objects(url("s3://missing/a")))
+    with pytest.raises(UserError, match=r"s3://missing/a: there is no such bucket"):
+        put(url("s3://missing/a"), b"")
+    with pytest.raises(UserError, match=r"az://a/b: no keys .* set AZURE_STORAGE_ACCOUNT_NAME"):
+        read(url("az://a/b"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(StorageError, match=r"s3://other: http://127.0.0.1:9 can't be reached"):
+        list(list_objects(url("s3://other")))
+    with pytest.raises(UserError, match=r"web servers do not list their files; name them in a"):
+        list(list_objects(url("http://127.0.0.1:9/a")))
+    assert time.monotonic() - started < 12

@@ -1,0 +1,45 @@
+"""Objects in storage by their addresses: s3://, gs://, az://, http:// to read."""
+
+from unet_ddp.storage.address import Url, as_path, is_address, is_remote
+from unet_ddp.storage.clients import NotFoundError, StorageError
+from unet_ddp.storage.objects import (
+    Version,
+    check_answers,
+    copies,
+    delete,
+    exists,
+    find_stamp,
+    hold,
+    list_objects,
+    local_file,
+    put,
+    read,
+    read_chunks,
+    read_version,
+    refuse_web,
+    start_reader,
+)
+
+__all__ = [
+    "NotFoundError",
+    "StorageError",
+    "Url",
+    "Version",
+    "as_path",
+    "check_answers",
+    "copies",
+    "delete",
+    "exists",
+    "find_stamp",
+    "hold",
+    "is_address",
+    "is_remote",
+    "list_objects",
+    "local_file",
+    "put",
+    "read",
+    "read_chunks",
+    "read_version",
+    "refuse_web",
+    "start_reader",
+]

@@ -1,0 +1,74 @@
+"""Addresses of objects, which behave as paths."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+from unet_ddp.errors import UserError
+
+SCHEMES = ("s3", "gs", "az", "http", "https")
+PART = re.compile(r"(.+\.tar)#(\d+)\+(\d+)/[^/]*", re.DOTALL)
+_COLLAPSED = re.compile(f"^({'|'.join(SCHEMES)}):/*")  # as a path has it
+_ADDRESS = re.compile(r"([a-z0-9]+):/+([^/]+)/?(.*)", re.DOTALL)
+
+
+class Url(type(Path())):  # type: ignore[misc]  # PosixPath, or Windows' own
+    """The address of an object: a path whose text begins with a scheme.
+
+    A file in a tar archive is ARCHIVE#OFFSET+SIZE/NAME, in bytes; that archive may be a local file.
+    """
+
+    def __str__(self) -> str:
+        return _COLLAPSED.sub(r"\1://", super().__str__())
+
+    def absolute(self) -> Url:
+        """Return the address itself."""
+        return self
+
+    def resolve(self, strict: bool = False) -> Url:
+        """Return the address itself."""
+        return self
+
+
+def as_path(text: str) -> Path:
+    """Return a `Url` if `text` is an address or a file in an archive, else an ordinary path.
+
+    Raises:
+        UserError: a scheme that is not known.
+    """
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme == "file":
+        text = rest
+    elif separator and re.fullmatch("[a-z0-9]+", scheme):
+        if scheme not in SCHEMES:
+            known = ", ".join(f"{each}://" for each in SCHEMES)
+            raise UserError(f"{text}: {scheme}:// is not known; use {known} or a path")
+        return Url(text)
+    return Url(text) if PART.fullmatch(text) else Path(text)
+
+
+def is_address(text: object) -> bool:
+    """Return whether a setting names something that is not on this machine."""
+    return str(text).partition("://")[0] in SCHEMES
+
+
+def is_remote(path: Path) -> bool:
+    """Return whether to read `path` takes a client, as a part of a local archive does not."""
+    return isinstance(path, Url) and bool(_ADDRESS.fullmatch(str(path)))
+
+
+def split_address(path: Url) -> tuple[str, str]:
+    """Return an address's container, as s3://bucket, and its key in it, free of "..".
+
+    Raises:
+        UserError: it has no container.
+    """
+    found = _ADDRESS.fullmatch(str(path))
+    if found is None:
+        raise UserError(f"{path}: names no bucket; an address is like s3://bucket/folder")
+    scheme, container, key = found.groups()
+    key = unquote(key) if scheme in ("http", "https") else key
+    return f"{scheme}://{container}", posixpath.normpath(key) if "../" in key else key

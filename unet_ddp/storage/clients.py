@@ -1,0 +1,111 @@
+"""Clients of storage (obstore, the extra `cloud`), and their errors in one line.
+
+A client takes its keys from the environment, as the providers' own tools do. It repeats a request
+that is throttled, refused or cut off, ever more slowly: for seconds until a container has answered
+once, then for minutes. Its threads do not survive a fork: a process that uses it must not fork
+others that use it too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from unet_ddp.errors import UserError
+from unet_ddp.storage.address import Url, split_address
+
+PATIENCE = timedelta(minutes=5)  # for a request and its repetitions
+_FIRST_PATIENCE = timedelta(seconds=5)  # until a container has answered: its name may be wrong
+_KEYS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+
+_reached: set[str] = set()
+"""Containers that have answered this process; all of them if it contains the empty text."""
+
+
+class StorageError(UserError):
+    """An error of the storage and not of one object: it can't be reached, or refuses its keys."""
+
+
+class NotFoundError(UserError):
+    """An object that is not there."""
+
+
+def trust_all() -> None:
+    """Make this process wait for storage that another one has reached."""
+    _reached.add("")
+
+
+@contextmanager
+def client(path: Url, named: Url | None = None) -> Iterator[tuple[Any, str]]:
+    """Yield the client of an address's container, and the object's key in it.
+
+    Raises:
+        UserError: of one line, for the client's errors, which have many; `path` or `named` is named.
+    """
+    store, key = open_client(path)
+    from obstore.exceptions import BaseError
+
+    try:
+        yield store, key
+    except (BaseError, OSError) as error:
+        raise explain(named or path, error) from None
+    _reached.add(split_address(path)[0])
+
+
+def open_client(path: Url) -> tuple[Any, str]:
+    """Return the client of an address's container, and the object's key in it."""
+    container, key = split_address(path)
+    is_known = not _reached.isdisjoint(("", container))
+    try:
+        return _connect(container, os.getpid(), PATIENCE if is_known else _FIRST_PATIENCE), key
+    except ImportError:
+        advice = "needs the extra 'cloud': pip install 'unet-ddp[cloud]'"
+        raise StorageError(f"{path}: {advice}") from None
+    except ValueError as error:
+        raise explain(path, error) from None
+
+
+@cache
+def _connect(container: str, process: int, patience: timedelta) -> Any:
+    """Return the client of a container, one for each process."""
+    from obstore import store
+    from obstore.exceptions import BaseError
+
+    from_url: Any = store.from_url  # typed by provider
+    try:
+        return from_url(
+            container,
+            client_options={"connect_timeout": "5 seconds", "allow_http": True},  # if asked for
+            retry_config={"max_retries": 20, "retry_timeout": patience},
+        )
+    except BaseError as error:
+        raise ValueError(str(error)) from None
+
+
+def explain(path: Url, error: Exception) -> UserError:
+    """Return why storage refuses, and what to do about it."""
+    text = str(error).partition("Debug source")[0]
+    scheme = str(path).partition(":")[0]
+    keys = f"set {_KEYS.get(scheme, 'its keys')}"
+    if "NoSuchBucket" in text or "ContainerNotFound" in text:
+        reason = "there is no such bucket; create it, or correct its name"
+    elif isinstance(error, FileNotFoundError):
+        return NotFoundError(f"{path}: not found")
+    elif "169.254.169.254" in text or "metadata" in text or "must be specified" in text:
+        reason = f"no keys to it were found; {keys}"
+    elif isinstance(error, PermissionError) or re.search(r"\b40[13]\b", text):
+        reason = f"access is denied; {keys}"
+    elif "error sending request" in text and (host := re.search(r"https?://[^/\s]+", text)):
+        reason = f"{host[0]} can't be reached; check the name and the network"
+    else:
+        reason = " ".join(text.split())[:300]
+    return StorageError(f"{path}: {reason}")

@@ -1,0 +1,279 @@
+"""Objects, read, listed, put and deleted."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+from unet_ddp.errors import UserError
+from unet_ddp.storage.address import PART, Url, as_path, is_remote
+from unet_ddp.storage.clients import (
+    PATIENCE,
+    NotFoundError,
+    client,
+    explain,
+    open_client,
+    trust_all,
+)
+
+_CHUNK = 1 << 24  # bytes that are read at a time
+_AT_ONCE = 32  # requests
+_SLOW, _SLOW_AGAIN = 10.0, 60.0  # seconds of a read that is warned of; between two warnings
+_PAUSES = (1.0, 4.0, 15.0)  # seconds between attempts to put
+_warns_from = 0.0  # on the monotonic clock
+_held: dict[str, Future[bytes]] = {}
+"""Objects that `hold` reads."""
+Version = dict[str, str]
+"""The version of an object, which changes when it is put again."""
+copies: set[Path] = set()
+"""Temporary copies of objects, to be removed if a signal ends the process."""
+
+
+def start_reader(*, warns: bool) -> None:
+    """Make this process, a reading one, wait for storage that its parent has reached.
+
+    It says when reading is slow if it `warns`.
+    """
+    global _warns_from
+    trust_all()
+    _warns_from = 0.0 if warns else float("inf")
+
+
+def read(path: Url) -> bytes:
+    """Return the content of an object, or of a file in an archive.
+
+    Raises:
+        UserError: it can't be read.
+    """
+    return b"".join(read_chunks(path))
+
+
+def hold(paths: Iterable[Path]) -> None:
+    """Begin to read objects, several at once, and keep them in memory for whoever reads them.
+
+    Those that the next call does not name are dropped. Files of this machine are ignored.
+    """
+    wanted = {str(path): path for path in paths if isinstance(path, Url) and is_remote(path)}
+    for name in _held.keys() - wanted.keys():
+        _held.pop(name).cancel()
+    for name in wanted.keys() - _held.keys():
+        _held[name] = _threads(os.getpid()).submit(_fetch_whole, wanted[name])
+
+
+@cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Return the threads that read for `hold`, those of each process."""
+    return ThreadPoolExecutor(_AT_ONCE, "storage")
+
+
+@contextmanager
+def local_file(path: Path) -> Iterator[Path]:
+    """Yield a file of this machine with the content of `path`: a copy of an object, removed after it.
+
+    Raises:
+        UserError: the object can't be read; what the block raises, naming the object.
+    """
+    if not isinstance(path, Url):
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(prefix="unet_ddp-", suffix=path.suffix) as file:
+        copies.add(Path(file.name))
+        try:
+            for chunk in read_chunks(path):
+                file.write(chunk)
+            file.flush()
+            yield Path(file.name)
+        except UserError as error:
+            raise type(error)(str(error).replace(file.name, str(path))) from None
+        finally:
+            copies.discard(Path(file.name))
+
+
+def list_objects(folder: Url, *, is_deep: bool = True) -> Iterator[tuple[str, int, int]]:
+    """Yield the key below `folder`, size in bytes and time (ns) of each object in it, in key order.
+
+    With `is_deep`, those in its sub-folders too.
+
+    Raises:
+        UserError: it can't be listed.
+    """
+    if str(folder).startswith("http"):
+        raise UserError(f"{folder}: web servers do not list their files; name them in a list")
+    with client(folder) as (store, prefix):
+        import obstore
+
+        below = f"{prefix.rstrip('/')}/" if prefix else ""
+        listed: Any = obstore.list(store, below or None) if is_deep else None
+        for objects in listed or [obstore.list_with_delimiter(store, below or None)["objects"]]:
+            for each in objects:
+                changed = int(each["last_modified"].timestamp() * 1e9)
+                yield each["path"].removeprefix(below), each["size"], changed
+
+
+def find_stamp(path: Path) -> tuple[int, int]:
+    """Return size in bytes and time (ns) of a file or an object, which change when it changes.
+
+    Raises:
+        OSError: the file can't be found.
+        UserError: the object can't.
+    """
+    if not isinstance(path, Url):
+        status = path.stat()
+        return status.st_size, status.st_mtime_ns
+    if part := PART.fullmatch(str(path)):
+        path = as_path(part[1])
+        return int(part[3]), find_stamp(path)[1]
+    with client(path) as (store, key):
+        import obstore
+
+        found = obstore.head(store, key)
+    return found["size"], int(found["last_modified"].timestamp() * 1e9)
+
+
+def exists(path: Url) -> bool:
+    """Return whether an object is there.
+
+    Raises:
+        UserError: its storage does not say.
+    """
+    try:
+        find_stamp(path)
+    except NotFoundError:
+        return False
+    return True
+
+
+def check_answers(folder: Url) -> None:
+    """Raise a UserError unless objects can be put below an address, as far as it says by listing."""
+    refuse_web(folder)
+    next(list_objects(folder), None)
+
+
+def refuse_web(place: Url) -> None:
+    """Raise a UserError if objects can't be put below an address of a web server."""
+    if str(place).startswith("http"):
+        raise UserError(f"{place}: can't be written to; use s3://, gs://, az:// or a folder")
+
+
+def read_version(path: Url) -> tuple[bytes, Version] | None:
+    """Return the content of a small object and its version; None if there is no such object.
+
+    Raises:
+        UserError: it can't be read.
+    """
+    try:
+        with client(path) as (store, key):
+            import obstore
+
+            found = obstore.get(store, key)
+            return bytes(found.bytes()), _version(found.meta)
+    except NotFoundError:
+        return None
+
+
+def put(
+    path: Url, content: bytes | Path | IO[bytes], *, replaces: Version | bool = True
+) -> Version:
+    """Put bytes, or a file's, as an object that appears as a whole; return its version.
+
+    A large one goes in parts. With `replaces` a version, only that one is replaced; False: none.
+
+    Raises:
+        FileExistsError: it is there already, or in another version, with another content.
+        UserError: it can't be put.
+    """
+    store, key = open_client(path)
+    from obstore import exceptions
+    from obstore import put as put_once
+
+    mode: Any = replaces or "create"
+    mode = "overwrite" if replaces is True else mode
+    until = time.monotonic() + PATIENCE.total_seconds()
+    for pause in (*_PAUSES, None):  # the client itself does not repeat a put that was cut off
+        try:
+            if not isinstance(content, (bytes, Path)):
+                content.seek(0)
+            return _version(put_once(store, key, content, mode=mode))
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+            found = read_version(path)
+            if found is None or found[0] != content:
+                raise FileExistsError(str(path)) from None
+            return found[1]  # put by an attempt whose answer was lost
+        except (exceptions.BaseError, OSError) as error:
+            is_passing = isinstance(error, exceptions.GenericError)
+            if pause is None or not is_passing or time.monotonic() + pause > until:
+                raise explain(path, error) from None
+            time.sleep(pause)
+    raise AssertionError  # the last attempt returns or raises
+
+
+def delete(path: Url) -> None:
+    """Delete an object, if it is there.
+
+    Raises:
+        UserError: it can't be deleted.
+    """
+    with client(path) as (store, key):
+        import obstore
+
+        obstore.delete(store, key)
+
+
+# -- reading -------------------------------------------------------------------------------
+
+
+def read_chunks(path: Url) -> Iterator[bytes]:
+    """Yield the content of an object, or of a file in an archive, in pieces; warn if it was slow."""
+    global _warns_from
+    started = time.monotonic()
+    if held := _held.get(str(path)):
+        yield held.result()
+    else:
+        yield from _fetch(path)
+    now = time.monotonic()
+    if now - started > _SLOW and now > _warns_from:
+        _warns_from = now + _SLOW_AGAIN
+        print(f"warning: {path}: took {now - started:.0f} s; storage is slow", file=sys.stderr)
+
+
+def _version(meta: Any) -> Version:
+    return {name: meta[name] for name in ("e_tag", "version") if meta.get(name)}
+
+
+def _fetch_whole(path: Url) -> bytes:
+    return b"".join(_fetch(path))
+
+
+def _fetch(path: Url) -> Iterator[bytes]:
+    """Yield the content as `read_chunks` does, from where it is."""
+    part = PART.fullmatch(str(path))
+    archive = as_path(part[1]) if part else path
+    first, size = (int(part[2]), int(part[3])) if part else (0, 0)
+    if not isinstance(archive, Url):
+        try:
+            with archive.open("rb") as file:
+                file.seek(first)
+                yield file.read(size)
+        except OSError as error:
+            raise UserError(f"{archive}: {error.strerror or error}") from None
+        return
+    with client(archive, path) as (store, key):
+        import obstore
+
+        if not part:
+            found = obstore.get(store, key)
+            size = found.meta["size"]
+            if size <= _CHUNK:
+                yield bytes(found.bytes())
+                return
+        for start in range(first, first + size, _CHUNK):  # a request may last 30 seconds
+            length = min(_CHUNK, first + size - start)
+            yield bytes(obstore.get_range(store, key, start=start, length=length))
