@@ -101,9 +101,7 @@ class RunFolder:
     def open(
         self, config: TrainConfig, fetched: Mapping[str, bytes] = MappingProxyType({})
     ) -> Resumed:
-        """Lock the folder and return what the run starts from; nothing is deleted yet.
-
-        The files that `fetched` has from another host replace older ones.
+        """Lock the folder, write `fetched` files of other hosts, return what the run starts from.
 
         Raises:
             UserError: another run uses the folder, it contains a run that was not to be resumed
@@ -159,7 +157,8 @@ class RunFolder:
         """Write the settings and the split; a new run first deletes what the folder contained.
 
         Args:
-            config: settled; data: the run's.
+            config: settled.
+            data: the run's.
             resumed: a new run has no content.
             about: the part of each checkpoint that stays the same.
 
