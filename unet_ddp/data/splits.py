@@ -231,7 +231,12 @@ def _choose_fold(sizes: NDArray[np.int64], folds: tuple[int, int]) -> NDArray[np
 
 
 def write_split(split: Split, groups: Mapping[str, str], path: Path) -> None:
-    """Write the split as a list that ``--list`` reads; `groups` has the groups by pair name."""
+    """Write the split as a list that ``--list`` reads; `groups` has the groups by pair name.
+
+    That of a pack is not written: a line for each of its pairs may be gigabytes.
+    """
+    if isinstance(split.training, PackedPairs):
+        return
     with (
         replacing(path) as temporary,
         temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
