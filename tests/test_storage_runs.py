@@ -163,7 +163,6 @@ def test_doctor_and_evaluate_read_storage(
         ("train", ["--images", f"{SET}/none", "--masks", f"{SET}/masks"], "contains no images"),
         ("train", ["--images", "http://127.0.0.1:9/i", "--masks", "m"], "name them in a list"),
         ("train", ["--images", "ftp://a/i", "--masks", "m"], "ftp:// is not known; use s3://"),
-        ("train", ["--config", f"{SET}/none.yaml"], "set/none.yaml: not found"),
         ("predict", [f"{SET}/none.png", "-m", "m.pt"], "set/none.png: not found"),
         (
             "predict",

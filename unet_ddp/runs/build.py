@@ -13,7 +13,7 @@ from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import describe_untried
-from unet_ddp.distributed.join import launch_name
+from unet_ddp.distributed.hosts import warn_of_launcher
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
@@ -176,7 +176,6 @@ def describe_model(
         "names": data.split.fingerprint,
         "images_per_step": loaders.sampler.per_step * world.size,
         "world_size": world.size,
-        "launch": launch_name(),
         "made_with": {"torch": str(torch.__version__), "threads": torch.get_num_threads()},
     }
 
@@ -189,7 +188,7 @@ def describe_run(
     count = sum(parameter.numel() for parameter in state.network.parameters())
     images = loaders.sampler.per_step * world.size
     each = f", {options.accumulate} times" if options.accumulate > 1 else ""
-    notes = describe_untried(world.device)
+    notes = [*warn_of_launcher(), *describe_untried(world.device)]
     if options.compile and world.size > 1 and world.device.type == "cuda":
         notes.append(
             "warning: --compile on several GPUs: torch's batch norm over GPUs interrupts the compiled "
