@@ -138,6 +138,7 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "images_per_step": ([1], [0]),
     "learning_rate": ([1e-9], [0, math.nan]),
     "warmup": ([0, 99.9], [-0.1, 100]),
+    "encoder_rate": ([0.01, 2], [0]),
     "weight_decay": ([0], [-0.1]),
     "clip": ([0, math.inf], [-0.1]),
     "dice_weight": ([0], [-0.1]),
@@ -509,7 +510,8 @@ def test_settings_that_a_released_version_saved() -> None:
     removed = set(saved) - set(found)
     own = {"checkpoints": "checkpoints", "exp_name": None, "load": None, "epochs": 99}
     assert removed == {"skip_scan"}
-    assert found == {**{name: saved[name] for name in set(saved) - removed}, **own}
+    known = {name: saved[name] for name in set(saved) - removed}
+    assert found == {**TrainConfig().to_dict(), **known, **own}
     assert found["width"] == 1 and found["bilinear"]
 
 

@@ -48,6 +48,7 @@ def test_defaults_and_saved_names() -> None:
         "checkpointing": False,
         "epochs": 10, "batch_size": 4, "accumulate": 1, "images_per_step": None,
         "learning_rate": 1e-3, "warmup": 5.0, "weight_decay": 1e-4, "clip": 1.0, "dice_weight": 1.0,
+        "encoder_rate": 1.0, "freeze": "none",
         "cross_entropy_weight": 1.0, "class_weights": None, "amp": True, "amp_dtype": "auto",
         "compile": False, "ema": 0.0, "seed": 0,
         "checkpoints": "checkpoints", "exp_name": None, "save_every": 0, "save_every_steps": 0,

@@ -218,7 +218,7 @@ def test_given_weights_are_loaded_and_pretrained_ones_are_not_fetched(
     asked.clear()
     weights = SavedModel(given, PLAIN, None, None, [])
     _, _, state = build_run(config, resumed=Resumed(weights=weights))
-    assert asked == []  # but one with these weights
+    assert asked == [{"encoder_weights": None, "checkpointing": False}]
     assert all(torch.equal(state.network.state_dict()[name], given[name]) for name in given)
 
 
@@ -231,7 +231,7 @@ def test_a_resumed_state_is_restored_with_the_new_weight_decay() -> None:
     _, _, restored = build_run(changed, resumed=resumed)
     assert (restored.epoch, restored.best) == (2, 0.5)
     assert torch.equal(restored.network.outc.conv.weight, state.network.outc.conv.weight)
-    assert [group["weight_decay"] for group in restored.optimizer.param_groups] == [0.7]
+    assert [group["weight_decay"] for group in restored.optimizer.param_groups] == [0.7, 0.7]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -11,6 +10,7 @@ from torch import nn
 from unet_ddp import __version__
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import describe_untried
@@ -18,11 +18,12 @@ from unet_ddp.distributed.join import launch_name
 from unet_ddp.distributed.world import World
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
 from unet_ddp.network.compiled import compile_network
+from unet_ddp.network.encoder import freeze_encoder, parameter_groups
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.resume import Resumed, split_fingerprint
-from unet_ddp.runs.weights import build_loaded
+from unet_ddp.runs.transfer import find_weights_file, fit_weights
 from unet_ddp.training.batch_size import BatchSizeProbe
 from unet_ddp.training.losses import DiceCrossEntropy
 from unet_ddp.training.optimizer import AdamW
@@ -76,12 +77,14 @@ def _choose_architecture(
     loaded = resumed.weights
     if loaded is None or loaded.architecture is None:
         return architecture, preprocessing, []
-    architecture = replace(
-        loaded.architecture, num_classes=architecture.num_classes, channels=architecture.channels
-    )
     other, kind = loaded.preprocessing, (preprocessing.channels, preprocessing.dtype)
     if other is not None and (other.channels, other.dtype) == kind:
         preprocessing = replace(other, scale=scale, nodata=preprocessing.nodata)
+    if config.run.load is None:  # --encoder-weights FILE
+        return architecture, preprocessing, []
+    architecture = replace(
+        loaded.architecture, num_classes=architecture.num_classes, channels=architecture.channels
+    )
     return architecture, preprocessing, [f"network as in {config.run.load}"]
 
 
@@ -99,6 +102,7 @@ def settle_batch_size(
         data.crop_size or data.smallest,
         checkpointing=config.network.checkpointing,
         has_average=config.optimization.ema > 0,
+        frozen=config.optimization.freeze,
     )
     return resumed.settle_batch_size(config, probe, world, count=len(data.split.training))
 
@@ -113,7 +117,8 @@ def build_state(
 ) -> TrainState:
     """Return the network with the weights it starts from, and the state of its training."""
     options, steps = config.optimization, loaders.sampler.steps
-    network = _build_weights(config, model, resumed, world)
+    network = _build_weights(config, model, data.labels, resumed, world)
+    frozen = freeze_encoder(network) if options.freeze == "encoder" else []
     side = data.crop_size or data.smallest
     height, width = (max(64, min(length, 256)) for length in side)  # neither tiny nor large
     example = torch.zeros(2, model.architecture.channels, height, width, device=world.device)
@@ -121,7 +126,11 @@ def build_state(
     state = TrainState(
         network,
         replica,
-        AdamW(network.parameters(), weight_decay=options.weight_decay, fused=True),
+        AdamW(
+            parameter_groups(network, options.encoder_rate),
+            weight_decay=options.weight_decay,
+            fused=True,
+        ),
         model.precision,
         model.loss,
         model.preprocessing,
@@ -130,33 +139,37 @@ def build_state(
         options.seed * world.size + world.rank,
         WeightAverage(network, options.ema) if options.ema else None,
         compile_network(replica, world.device, processes=world.size) if options.compile else None,
+        frozen,
         sums=torch.zeros(3, dtype=torch.float64, device=world.device),
     )
     resumed.restore(state)
     return state
 
 
-def _build_weights(config: TrainConfig, model: Model, resumed: Resumed, world: World) -> nn.Module:
-    """Return the network on the device: new, pretrained or with the weights of --load."""
-    options = config.optimization
-    torch.manual_seed(options.seed)  # the same first weights on every rank
+def _build_weights(
+    config: TrainConfig, model: Model, labels: Labels, resumed: Resumed, world: World
+) -> nn.Module:
+    """Return the network on the device: new, pretrained or with the weights of a file."""
+    loaded, source, state = resumed.weights, find_weights_file(config), {}
+    if loaded is not None and source is not None:
+        fitted = fit_weights(
+            loaded, model.architecture, labels, source, encoder_only=config.run.load is None
+        )
+        model.notes.extend(f"{source}: {note}" for note in loaded.notes)
+        model.notes.extend(fitted.describe(source))
+        state = fitted.state
     pretrained = None if resumed.content or resumed.weights else config.network.encoder_weights
     if pretrained is not None:  # downloaded by one process, found in its cache by the others
         world.on_main(
             lambda: build_network(model.architecture, encoder_weights=pretrained) and None
         )
-    checkpointing = config.network.checkpointing
-    if resumed.weights is not None:
-        network = build_loaded(
-            model.architecture,
-            resumed.weights.state,
-            Path(str(config.run.load)),
-            checkpointing=checkpointing,
-        )
-    else:
-        network = build_network(
-            model.architecture, encoder_weights=pretrained, checkpointing=checkpointing
-        )
+    torch.manual_seed(config.optimization.seed)  # the same first weights on every rank
+    network = build_network(
+        model.architecture,
+        encoder_weights=pretrained,
+        checkpointing=config.network.checkpointing,
+    )
+    network.load_state_dict(state, strict=False)
     return synchronise_batchnorm(network.to(world.device), world)
 
 

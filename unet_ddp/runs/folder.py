@@ -33,6 +33,7 @@ from unet_ddp.runs.checkpoint import (
 )
 from unet_ddp.runs.description import Description, SavedRun, describe
 from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.transfer import find_weights_file
 from unet_ddp.runs.weights import read_model
 from unet_ddp.training.state import TrainState
 
@@ -119,9 +120,8 @@ class RunFolder:
                 f"{self.path} contains a run ({existing[0].name}): continue it with --resume, choose "
                 "another folder with --exp-name NAME, or delete it with --overwrite"
             )
-        weights = read_model(Path(config.run.load)) if config.run.load else None
-        notes = [f"{config.run.load}: {note}" for note in weights.notes] if weights else []
-        return Resumed(weights=weights, notes=notes)
+        source = find_weights_file(config)
+        return Resumed(weights=read_model(source) if source else None)
 
     def _was_restarted(self) -> bool:
         """Return whether this launch began the run before, which then resumes without a flag.
