@@ -267,6 +267,34 @@ def test_a_run_that_stopped_after_an_epoch_s_last_step_is_resumed() -> None:
     assert restored.step == restored.steps_per_epoch
 
 
+def test_a_file_s_encoder_is_frozen_under_a_network_of_the_flags(tmp_path: Path) -> None:
+    """--encoder-weights FILE: its normalisation too, as its weights expect it."""
+    torch.manual_seed(9)
+    other = Architecture("unet", 1, 5, None, 2, True)
+    theirs = Preprocessing(1, (0.1,), (0.2,), 0.25)
+    weights = SavedModel(build_network(other).state_dict(), other, None, theirs, ["found"])
+    config = with_options(freeze="encoder", encoder_rate=0.5)
+    config = replace(
+        config,
+        run=RunConfig(),
+        network=replace(config.network, bilinear=True, encoder_weights="y.pt"),
+    )
+    model, _, state = build_run(config, make_data(format=ImageFormat(1)), Resumed(weights=weights))
+    assert model.architecture == replace(PLAIN, channels=1, bilinear=True)
+    assert model.preprocessing == replace(theirs, scale=1.0)
+    assert model.notes[0] == "y.pt: found" and model.notes[1].startswith("taken: ")
+    assert len(model.notes) == 5
+    network = state.network
+    assert torch.equal(network.inc.double_conv[0].weight, weights.state["inc.double_conv.0.weight"])
+    assert [*state.frozen] == [
+        network.inc, network.down1, network.down2, network.down3, network.down4
+    ]  # fmt: skip
+    assert not network.inc.training and not network.inc.double_conv[0].weight.requires_grad
+    assert network.up1.training and network.outc.conv.weight.requires_grad
+    assert [group["lr_scale"] for group in state.optimizer.param_groups] == [0.5, 1.0]
+    assert build_run()[2].frozen == []
+
+
 # -- what is saved and said -----------------------------------------------------------------------
 
 
