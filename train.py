@@ -30,6 +30,7 @@ from unet_ddp.runs.build import (
     settle_batch_size,
 )
 from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.remote import open_folder
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.training.determinism import allow_tf32, autotuning, deterministic
 from unet_ddp.training.out_of_memory import explain_out_of_memory
@@ -57,7 +58,7 @@ def train(config: TrainConfig, world: World) -> int:
     log = console(world)
     determinism = deterministic(log) if config.launch.deterministic else nullcontext()
     allow_tf32()
-    with determinism, RunFolder(config, world, log) as folder:
+    with determinism, open_folder(config, world, log) as folder:
         resumed = world.on_main(lambda: folder.open(config))
         config = resumed.settle(config, world)
         data = world.on_main(lambda: resumed.prepare_data(config))
@@ -76,7 +77,7 @@ def train(config: TrainConfig, world: World) -> int:
             if resumed.is_new:
                 folder.save(state)  # in the background, so that a kill finds a run to resume
             folder.wait()  # reading processes are forked next, not while a thread writes
-            while state.epoch < config.optimization.epochs and not stop.reason:
+            while not state.is_over and not stop.reason:
                 with explain_out_of_memory(config, world, "training"), autotuning():
                     train_one_epoch(config, state, loaders, folder, tracker, stop)
                 with explain_out_of_memory(config, world, "validation"):
@@ -136,7 +137,8 @@ def validate(
     """Return the scores over all validation images, the same on every rank; None without images."""
     if stop.reason or loaders.validation is None:
         return None
-    folder.wait()  # reading processes are forked, as before the first epoch
+    if loaders.validation.forks:
+        folder.wait()  # as before the first epoch
     counts = count_pixels(
         state.validation_network,
         stop.until_stopped(loaders.validation),
@@ -163,8 +165,9 @@ def end_epoch(
         return
     tracker.log_epoch(state, validation)
     is_best = state.finish_epoch(validation)
+    tracker.log_annealing(state)
     folder.save(state, is_best=is_best)
-    if state.epoch < config.optimization.epochs:
+    if not state.is_over:
         stop.check_limit(state.done, config.launch.max_steps)
 
 

@@ -23,7 +23,7 @@ from unet_ddp.distributed.device import pick_device
 from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.batch_size import counting_saved_bytes
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.prefetch import copy_to_device
 from unet_ddp.training.state import Schedule, TrainState
 from unet_ddp.training.step import train_steps
@@ -59,7 +59,7 @@ def new_state(width: int) -> TrainState:
         network,
         torch.optim.AdamW(network.parameters(), fused=True),
         Precision(device),
-        DiceCrossEntropy(),
+        SegmentationLoss(),
         Preprocessing.for_images(3, scale=1.0),
         Schedule(1e-3, 10),
         steps_per_epoch=10,

@@ -26,7 +26,7 @@ from unet_ddp.distributed.world import World, local_only, without_sync
 from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.state import Schedule, TrainState
 from unet_ddp.training.step import train_steps
 
@@ -48,7 +48,7 @@ def new_state(world: World, width: int, steps: int) -> TrainState:
         world.replicate(network, torch.zeros(2, 3, 64, 64)),
         torch.optim.AdamW(network.parameters(), fused=True),
         Precision(world.device),
-        DiceCrossEntropy(),
+        SegmentationLoss(),
         Preprocessing.for_images(3, scale=1.0),
         Schedule(1e-3, steps),
         steps_per_epoch=steps,

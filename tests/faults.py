@@ -7,6 +7,7 @@ gradients and in front of the loss. None is in the program itself.
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import os
 import resource
@@ -14,6 +15,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,10 +28,13 @@ import train
 from tests.ranks import call_main
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.runs import folder as run_folder
+from unet_ddp.runs import pointer
+from unet_ddp.storage import clients, objects
 from unet_ddp.training.state import TrainState
 
 RANK = "RANK"
 BUILD, SAVE, READ = train.build_state, run_folder.save, SegmentationDataset.__getitem__
+PUT = pointer.put
 
 
 def on_rank(rank: int, action: Callable[[], Any]) -> Callable[[], Any]:
@@ -59,6 +64,7 @@ AFTER_STEP: dict[str, tuple[int, Callable[[], Any]]] = {
     "a rank dies": (3, on_rank(1, send(signal.SIGKILL))),
     "a rank dies once": (3, on_rank(1, kill_once)),
     "a rank hangs": (3, on_rank(1, signal.pause)),
+    "storage ends": (3, on_rank(0, lambda: os.kill(int(os.environ["STORE"]), signal.SIGKILL))),
     "the folder is removed": (3, on_rank(0, lambda: shutil.rmtree("checkpoints"))),
 }
 """Faults by the step of the run after which they come."""
@@ -117,6 +123,21 @@ def save_on_full_disk(path: Path, *args: Any, **how: Any) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
+class DyingFile(io.BytesIO):
+    """A file of two parts whose process dies as the second one is read to be put."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(size)
+
+
+def put_and_die(path: Path, content: Any, **how: Any) -> Any:
+    """Put, but die in the upload of the third checkpoint."""
+    is_third = path.name.startswith("000003")
+    return PUT(path, DyingFile(bytes(12_000_000)) if is_third else content, **how)
+
+
 @contextlib.contextmanager
 def planted(fault: str) -> Iterator[None]:
     """Plant a fault in all runs of this process."""
@@ -130,7 +151,12 @@ def planted(fault: str) -> Iterator[None]:
         elif fault == "a reading process hangs":
             read = read_with(signal.pause)
             stack.enter_context(mock.patch.object(SegmentationDataset, "__getitem__", read))
+        elif fault == "killed in mid-upload":
+            stack.enter_context(mock.patch.object(pointer, "put", put_and_die))
         else:
+            if fault == "storage ends":  # it is not waited for as long as usual
+                for module in (clients, objects):
+                    stack.enter_context(mock.patch.object(module, "PATIENCE", timedelta(seconds=2)))
             stack.enter_context(mock.patch.object(train, "build_state", build_with(fault)))
         yield
 

@@ -19,7 +19,7 @@ from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.encoder import freeze_encoder, parameter_groups
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.optimizer import AdamW
 from unet_ddp.training.prefetch import copy_to_device
 from unet_ddp.training.state import Schedule, TrainState
@@ -52,7 +52,7 @@ def new_state(
     dtype: torch.dtype = torch.float32,
     side: int = 64,
     steps: int = 1,
-    loss: DiceCrossEntropy | None = None,
+    loss: SegmentationLoss | None = None,
     rate: float = 1e-3,
     checkpointing: bool = False,
     frozen: bool = False,
@@ -70,7 +70,7 @@ def new_state(
         replica=world.replicate(network, example),
         optimizer=AdamW(parameter_groups(network, encoder_rate), lr=rate, fused=True),
         precision=Precision(world.device, amp=False),
-        loss=(loss or DiceCrossEntropy()).to(world.device),
+        loss=(loss or SegmentationLoss()).to(world.device),
         preprocess=PIXELS,
         schedule=Schedule(rate, steps),
         steps_per_epoch=steps,
@@ -95,7 +95,7 @@ def weights_after(
         encoder,
         dtype=torch.float64,
         steps=steps,
-        loss=DiceCrossEntropy(class_weights=(0.5, 1.0, 2.0)),
+        loss=SegmentationLoss(class_weights=(0.5, 1.0, 2.0)),
         **how,
     )
     mine = GLOBAL_BATCH // world.size // accumulate
@@ -114,6 +114,28 @@ def weights_after(
     gc.collect()
     leave(world)
     return weights
+
+
+def loss_gradients(cases: list[dict[str, Any]]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each loss, its values and the gradient of a 1x1 convolution's weights, in float64.
+
+    Four images are shared out, the last without a valid pixel; their sums differ by orders of size.
+    """
+    world = join("cpu", 60)
+    mine = [0, 3, 5, 7][world.rank :: world.size]  # by their rows that are ignored, of 7
+    images, masks, _ = stack([fixed_sample(index) for index in mine])
+    scale = torch.tensor(mine, dtype=torch.float64).exp().view(-1, 1, 1, 1) / 255
+    images = images.permute(0, 3, 1, 2) * scale
+    found = []
+    for options in cases:
+        weights = torch.linspace(-2, 3, 9, dtype=torch.float64).view(3, 3).requires_grad_()
+        losses = SegmentationLoss(**options)(torch.einsum("ck,nkhw->nchw", weights, images), masks)
+        losses.total.backward()
+        assert weights.grad is not None
+        mean = sum_over_ranks(weights.grad) / world.size  # as DDP takes it
+        found.append((torch.stack([part.detach() for part in losses]).numpy(), mean.numpy()))
+    leave(world)
+    return found
 
 
 def count_shards(counts: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -10,7 +10,10 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from unet_ddp.storage import Url, put
 
 BUCKET = "bucket"
 
@@ -18,7 +21,8 @@ BUCKET = "bucket"
 class ObjectStore:
     """A server with one bucket, as its users see it."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, process: int) -> None:
+        self.process = process
         self.address = f"http://127.0.0.1:{port}"
         self.environment = {
             "AWS_ENDPOINT_URL": self.address,
@@ -31,7 +35,7 @@ class ObjectStore:
     def set_fault(self, kind: str, *, every: int = 1, method: str = "GET", count: int = -1) -> None:
         """Give every n-th answer to `method` a fault, `count` times in all (-1: without end).
 
-        Kinds: throttled (503), cut (before the request is heard), unheard (done, the answer cut),
+        Kinds: throttled (503), denied (403), cut (before the request is heard), unheard (done, the answer cut),
         half (of an object), none.
         """
         self._ask("POST", f"/_fault/{kind}/{every}/{method}/{count}")
@@ -47,6 +51,14 @@ class ObjectStore:
         return content
 
 
+def put_folder(folder: Path, address: Url) -> Url:
+    """Put all files below `folder` under `address`, and return it."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            put(address / path.relative_to(folder), path)
+    return address
+
+
 @contextlib.contextmanager
 def running_store() -> Iterator[ObjectStore]:
     """Start a server, in a process of its own, and end it."""
@@ -56,7 +68,7 @@ def running_store() -> Iterator[ObjectStore]:
     )
     try:
         assert server.stdout is not None
-        yield ObjectStore(int(server.stdout.readline()))
+        yield ObjectStore(int(server.stdout.readline()), server.pid)
     finally:
         server.kill()
         server.communicate()
@@ -85,6 +97,9 @@ class _Faulty:
         if kind == "throttled":
             start("503 Slow Down", [("Content-Type", "application/xml")])
             return [b"<Error><Code>SlowDown</Code></Error>"]
+        if kind == "denied":
+            start("403 Forbidden", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>AccessDenied</Code></Error>"]
         if kind == "unheard":
             b"".join(self.application(environ, start))
         if kind in ("cut", "unheard"):

@@ -133,6 +133,7 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "mask_threshold": ([0], [-1]),
     "width": ([1], [0]),
     "epochs": ([1], [0]),
+    "patience": ([0], [-1]),
     "batch_size": ([1, "auto"], [0]),
     "accumulate": ([1], [0]),
     "images_per_step": ([1], [0]),
@@ -144,6 +145,9 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "dice_weight": ([0], [-0.1]),
     "cross_entropy_weight": ([0], [-0.1]),
     "class_weights": ([[0, 1]], [[1, -0.1], [-0.1, 1]]),
+    "label_smoothing": ([0, 0.9], [-0.1, 1]),
+    "hard_pixels": ([0.1, 100], [0, 101]),
+    "boundary_weight": ([0], [-0.1]),
     "ema": ([0, 0.999], [-0.1, 1]),
     "seed": ([0], [-1]),
     "save_every": ([0], [-1]),
@@ -228,9 +232,20 @@ def test_other_rules() -> None:
     configure(dice_weight=0)
     configure(cross_entropy_weight=0)
     check_refused(
-        "--dice-weight and --cross-entropy-weight are 0: one must be above 0",
+        "--loss dice_ce: one of --dice-weight and --cross-entropy-weight must be above 0",
         dice_weight=0, cross_entropy_weight=0,
     )  # fmt: skip
+    configure(loss="focal", dice_weight=0)
+    check_refused(
+        "--loss focal: --cross-entropy-weight must be above 0", loss="focal", cross_entropy_weight=0
+    )
+    for setting in ({"label_smoothing": 0.1}, {"hard_pixels": 9}, {"boundary_weight": 1}):
+        configure(loss="focal", **setting)
+        check_refused(
+            "--loss tversky has no pixel term for --label-smoothing, --hard-pixels or "
+            "--boundary-weight; use one with a term ce or focal, e.g. tversky_ce",
+            loss="tversky", **setting,
+        )  # fmt: skip
     configure(resume="a/last.pt", overwrite=True)
     check_refused(
         "--resume continues the run, --overwrite deletes it: use one of them",
@@ -510,8 +525,8 @@ def test_settings_that_a_released_version_saved() -> None:
     removed = set(saved) - set(found)
     own = {"checkpoints": "checkpoints", "exp_name": None, "load": None, "epochs": 99}
     assert removed == {"skip_scan"}
-    known = {name: saved[name] for name in set(saved) - removed}
-    assert found == {**TrainConfig().to_dict(), **known, **own}
+    kept = {name: saved[name] for name in set(saved) - removed}
+    assert found == {**TrainConfig().to_dict(), **kept, **own}  # later settings have their defaults
     assert found["width"] == 1 and found["bilinear"]
 
 
@@ -521,3 +536,18 @@ def test_configuration_of_a_saved_run(monkeypatch: pytest.MonkeyPatch) -> None:
     config = with_saved(TrainConfig(), {"wandb": True, "images": "a", "masks": "b", "seed": 3})
     assert (config.data.images, config.data.masks) == ("a", "b")
     assert config.optimization.seed == 3 and not config.run.wandb
+
+
+@pytest.mark.parametrize("name", ["images", "list", "palette", "val_masks"])
+def test_addresses_in_a_checkpoint_are_not_opened_unasked(name: str) -> None:
+    saved = {name: "s3://elsewhere/x"}
+    flag = "--" + name.replace("_", "-")
+    with pytest.raises(
+        UserError, match=rf"{flag}: the run's was 's3://elsewhere/x'; .*give the flag"
+    ):
+        with_saved(TrainConfig(), saved)
+    given = parse_train(
+        [flag, "s3://mine/x", *(["--masks", "m"] if name == "images" else [])]
+        + (["--val-images", "i"] if name == "val_masks" else [])
+    )
+    assert with_saved(given, saved) == given  # what is given wins

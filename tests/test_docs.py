@@ -37,7 +37,8 @@ def requirements() -> list[Requirement]:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/migrating.md", "docs/evaluation.md", "docs/prediction.md"]
+    "page",
+    ["README.md", *(f"docs/{n}.md" for n in ("migrating", "evaluation", "prediction", "losses"))],
 )
 def test_flags_in_the_documents_exist(page: str) -> None:
     """Except other programs' flags in the first column of the migration table."""

@@ -259,7 +259,7 @@ def test_a_folder_that_is_not_writable_is_named_with_the_reason(
     assert asked == [tmp_path]
 
 
-def test_a_folder_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_made_and_tried(tmp_path: Path) -> None:
     make_writable(tmp_path / "a" / "b", "--rescue-dir")
     assert (tmp_path / "a" / "b").is_dir() and names(tmp_path / "a" / "b") == set()
     with pytest.raises(UserError, match=r"^/dev/null/a: can't be written: .*with --rescue-dir$"):

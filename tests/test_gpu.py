@@ -22,7 +22,7 @@ from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.network.unet import UNet
 from unet_ddp.runs import checkpoint
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import Schedule, TrainState, WeightAverage
 from unet_ddp.training.step import StepReport, train_steps
@@ -39,7 +39,7 @@ def gpu_state(dtype: str, *, steps: int, rate: float = 1e-2) -> TrainState:
         network,
         torch.optim.AdamW(network.parameters(), fused=True),
         Precision(GPU, dtype=dtype),
-        DiceCrossEntropy().to(GPU),
+        SegmentationLoss().to(GPU),
         PIXELS,
         Schedule(rate, steps),
         steps_per_epoch=steps,

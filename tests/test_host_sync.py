@@ -7,6 +7,7 @@ values (`item`, `bool`, indexing by a mask, `nonzero`) raises. Copies between de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -15,13 +16,14 @@ from torch._subclasses import fake_tensor
 from torch.amp.grad_scaler import GradScaler
 
 from tests.tiny import CPU, PIXELS, make_state
+from tests.training.test_losses import CASES
 from unet_ddp.data import preprocessing
 from unet_ddp.data.dataset import Sample
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.unet import UNet
 from unet_ddp.prediction.prediction import reduce_logits
 from unet_ddp.prediction.tta import mean_logits
-from unet_ddp.training.losses import DiceCrossEntropy, Losses
+from unet_ddp.training.losses import Losses, SegmentationLoss
 from unet_ddp.training.state import TrainState, WeightAverage
 from unet_ddp.training.step import train_step
 from unet_ddp.training.validation import count_pixels
@@ -43,14 +45,16 @@ def fake_batch() -> Sample:
     return Sample(pixels, pixels[..., 0], PAIRS)
 
 
-def fake_state(dtype: str, *, classes: int = 2, checkpointing: bool = False) -> TrainState:
+def fake_state(
+    dtype: str, *, classes: int = 2, checkpointing: bool = False, **loss: Any
+) -> TrainState:
     """A run with everything that a step can have: average, scaler, class weights."""
     average = WeightAverage(nn.Identity(), 0.9)
     network, average.network = (
         UNet(3, classes, width=2, checkpointing=checkpointing) for _ in "ab"
     )
     state = make_state(network, average=average, sums=torch.zeros(3, dtype=torch.float64))
-    state.loss = DiceCrossEntropy(class_weights=(1.0,) * classes)
+    state.loss = SegmentationLoss(class_weights=(1.0,) * classes, **loss)
     state.precision = Precision(CPU, dtype="bfloat16" if dtype == "bfloat16" else "auto")
     if dtype == "float16":
         state.precision.scaler = GradScaler("cpu", init_scale=1024.0)
@@ -71,18 +75,26 @@ def test_a_step_never_waits_for_the_device(dtype: str, checkpointing: bool, clas
     assert report.pairs == [0, 1, 0, 1]
 
 
+@pytest.mark.usefixtures("_fake")
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_no_loss_waits_for_the_device(options: dict[str, Any]) -> None:
+    state = fake_state("float16", classes=3, **options)
+    report = train_step(state, iter([fake_batch()]))
+    assert isinstance(report.losses, fake_tensor.FakeTensor)
+
+
 def wait_for_item(logits: Tensor, masks: Tensor) -> Losses:
     logits.sum().item()
-    return DiceCrossEntropy()(logits, masks)
+    return SegmentationLoss()(logits, masks)
 
 
 def wait_for_choice(logits: Tensor, masks: Tensor) -> Losses:
-    return DiceCrossEntropy()(logits if logits.sum() > 0 else -logits, masks)
+    return SegmentationLoss()(logits if logits.sum() > 0 else -logits, masks)
 
 
 def wait_for_mask(logits: Tensor, masks: Tensor) -> Losses:
     masks[masks > 0].sum()
-    return DiceCrossEntropy()(logits, masks)
+    return SegmentationLoss()(logits, masks)
 
 
 @pytest.mark.usefixtures("_fake")

@@ -108,6 +108,10 @@ def one_value_per_channel(folder: Path) -> list[str]:
     return ["--model", "deeplabv3plus", "--encoder", "resnet18"]
 
 
+def patience_without_validation(folder: Path) -> list[str]:
+    return ["--patience", "3", "--validation", "0"]
+
+
 MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (missing_folder, ["nowhere: not found"]),
     (unknown_value, ["masks", "x.bmp", "77"]),
@@ -123,6 +127,7 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (broken_resume, ["last.pt", "no checkpoint"]),
     (unknown_flag, ["--epcohs", "--help"]),
     (unknown_model, ["yolo"]),
+    (patience_without_validation, ["--patience 3", "no validation images", "--validation"]),
 ]
 
 

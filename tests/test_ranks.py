@@ -11,6 +11,7 @@ import torch
 
 from tests import jobs
 from tests.ranks import Ranks
+from tests.training.test_losses import CASES
 from unet_ddp.errors import UserError
 from unet_ddp.network.encoder import in_encoder
 
@@ -60,6 +61,17 @@ def test_fine_tuning_agrees_too(
         changed = {name for name in start if not np.array_equal(weights[name], start[name])}
         is_trained = any(in_encoder(name) for name in changed)
         assert is_trained is ("encoder_rate" in how) and len(changed) > 20
+
+
+def test_every_loss_and_its_gradient_agree_on_1_2_and_4_ranks(ranks: Ranks) -> None:
+    """Ignored rows, a rank without a valid pixel, images whose losses differ by orders of size."""
+    alone = ranks.run(1, jobs.loss_gradients, CASES)[0]
+    for size in (2, 4):
+        for found in ranks.run(size, jobs.loss_gradients, CASES):
+            for case, mine, theirs in zip(CASES, found, alone, strict=True):
+                for one, other in zip(mine, theirs, strict=True):
+                    assert np.abs(other).max() > 1e-3, case
+                    np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6, err_msg=str(case))
 
 
 def test_accumulated_steps_agree_on_1_and_2_ranks(ranks: Ranks) -> None:

@@ -44,6 +44,11 @@ def last(folder: Path) -> dict[str, Any]:
     return checkpoint.load(folder / "checkpoints" / "last.pt")
 
 
+def rows(folder: Path) -> list[dict[str, str]]:
+    path = folder / "checkpoints" / "metrics.csv"
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
 def assert_same_state(one: dict[str, Any], other: dict[str, Any], *, ema: bool = True) -> None:
     """Weights, moving average, optimizer and position, equal to the last bit."""
     for part in ("model", "ema") if ema else ("model",):
@@ -75,12 +80,9 @@ def test_stopped_after_any_step(
         outcomes = ranks.run(2, call_main, "train", argv, str(tmp_path))
         assert [status for status, _, _ in outcomes] == [0, 0], outcomes
     assert_same_state(last(tmp_path), last(undisturbed))
-    rows, expected = (
-        list(csv.DictReader((f / "checkpoints" / "metrics.csv").read_text().splitlines()))
-        for f in (tmp_path, undisturbed)
-    )
-    assert [row["step"] for row in rows] == ["5", "10"]
-    for row, other in zip(rows, expected, strict=True):
+    found, expected = rows(tmp_path), rows(undisturbed)
+    assert [row["step"] for row in found] == ["5", "10"]
+    for row, other in zip(found, expected, strict=True):
         for column in ("loss", "validation_dice", "learning_rate", "dice_255", "threshold",
                        "dice_at_threshold", "calibration_error"):  # fmt: skip
             assert row[column] == other[column] != ""
@@ -98,6 +100,48 @@ def test_stopped_on_four_ranks(ranks: Ranks, images: Path, tmp_path: Path) -> No
     train(ranks, 4, tmp_path / "stopped", images, "--width", "6", "--max-steps", "3")
     train(ranks, 4, tmp_path / "stopped", images, "--width", "6", "--resume")
     assert_same_state(last(tmp_path / "stopped"), last(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--loss lovasz_ce --hard-pixels 40 --boundary-weight 5 --label-smoothing 0.1",
+        *(
+            pytest.param(f"--loss {name}", marks=pytest.mark.thorough)
+            for name in ("dice_focal", "tversky", "focal --hard-pixels 20", "lovasz")
+        ),
+    ],
+)
+def test_other_losses_resume_too(ranks: Ranks, images: Path, tmp_path: Path, flags: str) -> None:
+    argv = [*flags.split(), "--epochs", "1"]
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "stopped").mkdir()
+    train(ranks, 2, tmp_path / "whole", images, *argv)
+    train(ranks, 2, tmp_path / "stopped", images, *argv, "--max-steps", "3")
+    status, _, err = run(ranks, 2, tmp_path / "stopped", "--resume", "--workers", "0")
+    assert status == 0, err
+    assert_same_state(last(tmp_path / "stopped"), last(tmp_path / "whole"))
+
+
+def test_a_run_without_patience_left_anneals_and_ends(
+    ranks: Ranks, images: Path, tmp_path: Path
+) -> None:
+    """Weights that hardly move bring no better score; the end is the same with stops in it."""
+    argv = ["--epochs", "50", "--patience", "2", "--lr", "1e-9", "--validation", "75"]
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    whole.mkdir()
+    stopped.mkdir()
+    (out,) = train(ranks, 1, whole, images, *argv)
+    assert "--patience 2: best validation Dice" in out
+    content = last(whole)
+    first, end = content["anneal"]  # one step in each epoch
+    assert end - first == -(-first // 10) and content["position"]["epoch"] == end < 50
+    train(ranks, 1, stopped, images, *argv, "--max-steps", str(first))
+    status, _, err = run(ranks, 1, stopped, "--resume", "--workers", "0")
+    assert status == 0, err
+    assert_same_state(last(stopped), content)
+    rates = [row["learning_rate"] for row in rows(whole)]
+    assert rates == [row["learning_rate"] for row in rows(stopped)]
 
 
 @pytest.mark.thorough

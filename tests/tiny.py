@@ -16,7 +16,7 @@ from unet_ddp.data.pairs import Pair
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.splits import Split
 from unet_ddp.network.precision import Precision
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.state import Schedule, TrainState, WeightAverage
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def make_state(
         "replica": network,
         "optimizer": torch.optim.AdamW(network.parameters(), weight_decay=0.1, fused=True),
         "precision": Precision(CPU),
-        "loss": DiceCrossEntropy(),
+        "loss": SegmentationLoss(),
         "preprocess": PIXELS,
         "schedule": Schedule(1e-2, 2 * steps, warmup=0.5),
         "steps_per_epoch": steps,

@@ -19,15 +19,18 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 
 import tyro
 
-from unet_ddp.config import MASK_VALUE, SAVED_NAMES, TrainConfig, read_settings
+from unet_ddp.config import SAVED_NAMES, TrainConfig
 from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.files import write_text
+from unet_ddp.flags import MASK_VALUE, read_settings
+from unet_ddp.storage import as_path, is_address
 
 Config = TypeVar("Config")
 Training = TypeVar("Training", bound=TrainConfig)
 
 _annotations = cache(partial(get_type_hints, include_extras=True))
 _COUNTABLE = Limit(-(2**53), 2**53)  # whole numbers
+_SOURCES = {"images", "masks", "list", "val_images", "val_masks", "palette"}  # may be addresses
 _NEED_EACH_OTHER = (("images", "masks"), ("val_images", "val_masks"), ("folds", "fold"))
 _EXCLUDE_EACH_OTHER = (
     ("list", "images"), ("list", "val_images"), ("list", "folds"), ("folds", "val_images"),
@@ -56,7 +59,7 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     config = parse(kind, argv, prog=prog)
     given = _given_by(argv, config)
     if config.launch.config is not None:
-        recipe = read_recipe(Path(config.launch.config))
+        recipe = read_recipe(as_path(config.launch.config))
         values = {name: value for name, value in recipe.items() if name not in given}
         if values.get("wandb"):
             raise UserError(f"{config.launch.config}: wandb: use --wandb, or delete the line")
@@ -106,7 +109,7 @@ def _in_folder_of_resumed(config: Training) -> Training:
     if config.launch.resume in (None, "auto"):
         return config
     folder = config.resume_file.parent
-    if config.run.exp_name is not None and config.folder.resolve() != folder.resolve():
+    if config.run.exp_name is not None and config.place.resolve() != folder.resolve():
         raise UserError(
             f"--resume {config.launch.resume} continues in {folder}: leave --exp-name out, or start "
             "a new run from these weights with --load"
@@ -127,17 +130,19 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     """
     names = config.to_dict().keys() - {"checkpoints", "exp_name", "load", "wandb"} - config.given
     values = {name: value for name, value in saved.items() if name in names and value is not None}
+    for name in values.keys() & _SOURCES:
+        if is_address(values[name]):  # a stranger's checkpoint must not have it contacted
+            raise UserError(
+                f"{_as_flag(name)}: the run's was {shorten(values[name])}; addresses in a checkpoint "
+                "are not opened: give the flag again"
+            )
     config = _with_values(config, _typed_values(values, "the checkpoint's configuration"))
     _validate(config)
     return config
 
 
 def save_config(config: TrainConfig, path: Path) -> None:
-    """Write `config` as a recipe that starts the same run, --wandb aside; whole or not at all.
-
-    Raises:
-        OSError: the file can't be written.
-    """
+    """Write `config` as a recipe that starts the same run, --wandb aside; whole or not at all."""
     import yaml
 
     write_text(path, yaml.safe_dump(config.to_dict(), sort_keys=False))
@@ -210,9 +215,8 @@ def _validate(config: TrainConfig) -> None:
     for pair in _EXCLUDE_EACH_OTHER:
         if given.issuperset(pair):
             raise UserError(f"{' and '.join(map(_as_flag, pair))}: use one of them")
-    data, optimization, launch = config.data, config.optimization, config.launch
-    if optimization.dice_weight == optimization.cross_entropy_weight == 0:
-        raise UserError("--dice-weight and --cross-entropy-weight are 0: one must be above 0")
+    data, launch = config.data, config.launch
+    config.optimization.check_loss()
     if data.folds and data.fold and data.fold > data.folds:
         raise UserError(f"--fold {data.fold}: must be at most {data.folds}, as --folds")
     if data.group_pattern is not None:
@@ -229,11 +233,7 @@ def _validate(config: TrainConfig) -> None:
 
 
 def check_limits(config: object) -> None:
-    """Check each number of a configuration against the limit beside its field.
-
-    Raises:
-        UserError: naming the flag, the value and the limit.
-    """
+    """Raise a UserError if a number of a configuration is beyond the limit beside its field."""
     for name, setting in _settings(config).items():
         values = setting.value if isinstance(setting.value, tuple) else (setting.value,)
         numbers = [value for value in values if isinstance(value, (int, float))]

@@ -6,87 +6,18 @@ unique over the groups of a configuration, so that flags, recipes and saved sett
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from unet_ddp.errors import Limit, UserError
-from unet_ddp.files import refuse_special
+from unet_ddp.files import working_folder
+from unet_ddp.flags import MASK_VALUE, OPTIONAL_FILE, Plain, flag
+from unet_ddp.storage import as_path
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
-
-_NO_DEFAULT = ("None", "()", "")  # said in the field's own line
-
-_LARGEST_FILE = 100_000  # bytes of settings
-
-Plain = bool | int | float | str | list[Any] | None
-
-
-def read_settings(path: Path) -> dict[str, Plain]:
-    """Return the settings in a YAML file: plain values, or lists of them, by their names.
-
-    Raises:
-        UserError: it is no such file.
-    """
-    import yaml
-
-    depth = 0
-    try:
-        refuse_special(path)
-        if path.stat().st_size > _LARGEST_FILE:
-            raise UserError(
-                f"{path}: more than {_LARGEST_FILE // 1000} kB; no settings are that long"
-            )
-        text = path.read_text(encoding="utf-8")
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > 4 or isinstance(event, yaml.AliasEvent):  # aliases repeat without bound
-                raise UserError(f"{path}: not a YAML file of plain values and lists")
-        settings = yaml.safe_load(text)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}; use a YAML file of settings") from None
-    except UserError:
-        raise
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or what no number is
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: not a YAML file: {reason}") from None
-    if not isinstance(settings, dict):
-        raise UserError(f"{path}: settings are lines of 'name: value', named as the flags are")
-    return settings
-
-
-def flag(metavar: str, *aliases: str, name: str | None = None) -> Any:
-    """Return the annotation of a flag that takes a value; `name` replaces the field's own."""
-    return tyro.conf.arg(
-        metavar=metavar,
-        aliases=aliases or None,
-        name=name,
-        help_behavior_hint=lambda text: "" if text in _NO_DEFAULT else f"(default: {text})",
-    )
-
-
-def _mask_value(text: str) -> int:
-    return int(text[1:], 16) if re.fullmatch(r"#[0-9a-fA-F]{6}", text) else int(text)
-
-
-MASK_VALUE = tyro.constructors.PrimitiveConstructorSpec(  # 255 or #rrggbb
-    nargs=1,
-    metavar="VALUE",
-    instance_from_str=lambda argv: _mask_value(argv[0]),
-    is_instance=lambda value: value is None or isinstance(value, int),
-    str_from_instance=lambda value: [str(value)],
-)
-OPTIONAL_FILE = tyro.constructors.PrimitiveConstructorSpec(  # --resume, --resume FILE
-    nargs="*",
-    metavar="[FILE]",
-    instance_from_str=lambda argv: argv[0] if argv else "auto",
-    is_instance=lambda value: value is None or isinstance(value, str),
-    str_from_instance=lambda value: [str(value)],
-)
 
 
 @dataclass(frozen=True)
@@ -167,6 +98,8 @@ class OptimizationConfig:
 
     epochs: Annotated[int, flag("N", "-e"), Limit(at_least=1)] = 10
     """Passes over the training images."""
+    patience: Annotated[int, flag("EPOCHS"), Limit(at_least=0)] = 0
+    """When so many epochs bring no better validation Dice, lower the learning rate to its end within a tenth of the epochs done, then stop; 0: off."""
     batch_size: Annotated[
         int | Literal["auto"], flag("N", "-b"), Limit(at_least=1, note=", or auto")
     ] = 4
@@ -187,12 +120,30 @@ class OptimizationConfig:
     """Decoupled weight decay of AdamW."""
     clip: Annotated[float, flag("NORM"), Limit(at_least=0)] = 1.0
     """Largest norm of the gradients, longer ones are scaled down to it; 0: no clipping."""
+    loss: Literal[
+        "dice_ce",
+        "dice",
+        "ce",
+        "dice_focal",
+        "focal",
+        "tversky",
+        "tversky_ce",
+        "lovasz",
+        "lovasz_ce",
+    ] = "dice_ce"
+    """Terms of the loss: dice, tversky (misses weigh more than false alarms; for small objects) or lovasz (IoU), over regions; ce (cross-entropy) or focal (sure pixels count less), over pixels; docs/losses.md."""
     dice_weight: Annotated[float, flag("WEIGHT"), Limit(at_least=0)] = 1.0
-    """Weight of the Dice loss."""
+    """Weight of the Dice, Tversky or Lovász term."""
     cross_entropy_weight: Annotated[float, flag("WEIGHT"), Limit(at_least=0)] = 1.0
-    """Weight of the cross-entropy loss."""
+    """Weight of the cross-entropy or focal term."""
     class_weights: Annotated[tuple[float, ...] | None, flag("WEIGHT ..."), Limit(at_least=0)] = None
-    """One weight per class, used in both losses."""
+    """One weight per class, used in both terms."""
+    label_smoothing: Annotated[float, flag("SHARE"), Limit(at_least=0, below=1)] = 0.0
+    """Share of each pixel's truth that the pixel term gives to all classes alike, e.g. 0.1."""
+    hard_pixels: Annotated[float, flag("PERCENT"), Limit(above=0, at_most=100)] = 100.0
+    """Percentage of the pixels, the hardest of the global batch, that the pixel term is the mean of (OHEM), e.g. 25."""
+    boundary_weight: Annotated[float, flag("WEIGHT"), Limit(at_least=0)] = 0.0
+    """Further weight in the pixel term of a pixel among other classes' pixels, e.g. 5; 0: off."""
     amp: bool = True
     """Mixed precision on a GPU; on a CPU only with --amp-dtype bfloat16."""
     amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"
@@ -204,13 +155,28 @@ class OptimizationConfig:
     seed: Annotated[int, flag("N"), Limit(at_least=0)] = 0
     """Seed of everything random: weights, split, order, augmentation, dropout."""
 
+    def check_loss(self) -> None:
+        """Raise a UserError if the loss would be 0, or lacks the term that a setting is about."""
+        terms = set(self.loss.split("_"))
+        weights = {"--dice-weight": self.dice_weight} if terms - {"ce", "focal"} else {}
+        if terms & {"ce", "focal"}:
+            weights["--cross-entropy-weight"] = self.cross_entropy_weight
+        elif self.label_smoothing or self.hard_pixels < 100 or self.boundary_weight:
+            raise UserError(
+                f"--loss {self.loss} has no pixel term for --label-smoothing, --hard-pixels or "
+                f"--boundary-weight; use one with a term ce or focal, e.g. {self.loss}_ce"
+            )
+        if not any(weights.values()):
+            flags = f"{'one of ' * (len(weights) > 1)}{' and '.join(weights)}"
+            raise UserError(f"--loss {self.loss}: {flags} must be above 0")
+
 
 @dataclass(frozen=True)
 class RunConfig:
     """The run's folder, its files, and the weights it starts from."""
 
     checkpoints: Annotated[str, flag("DIR")] = "checkpoints"
-    """Folder of runs."""
+    """Folder of runs, or its address in object storage (s3://bucket/folder, gs://, az://): each file is then written to the user's cache folder (XDG_CACHE_HOME) and put from there."""
     exp_name: Annotated[str | None, flag("NAME")] = None
     """Save the run in the sub-folder NAME of --checkpoints (default: in --checkpoints itself)."""
     save_every: Annotated[int, flag("EPOCHS"), Limit(at_least=0)] = 0
@@ -220,7 +186,7 @@ class RunConfig:
     save_every_minutes: Annotated[float, flag("M"), Limit(at_least=0)] = 10.0
     """Also write last.pt when the previous one is M minutes old; 0: off."""
     load: Annotated[str | None, flag("FILE", "-f")] = None
-    """Start from the weights in this checkpoint, of this program or another; classes and channels may differ."""
+    """Start from the weights in this checkpoint (or s3:// address), of this program or another; classes and channels may differ."""
     wandb: bool = False
     """Also log to Weights & Biases (pip install 'unet-ddp[wandb]'); no file switches it on."""
 
@@ -230,7 +196,7 @@ class LaunchConfig:
     """Settings of one start; never saved with the run."""
 
     resume: Annotated[str | None, OPTIONAL_FILE, flag("[FILE]")] = None
-    """Continue the run in its folder where it stopped, or continue from the checkpoint FILE."""
+    """Continue the run in its folder where it stopped, on any machine if that is an address, or continue from the checkpoint FILE."""
     overwrite: bool = False
     """Delete the run in the folder and start a new one."""
     config: Annotated[str | None, flag("FILE")] = None
@@ -277,15 +243,20 @@ class TrainConfig:
     """Names of the settings that the command line or the recipe gave."""
 
     @property
+    def place(self) -> Path:
+        """The run folder, or its address."""
+        return as_path(self.run.checkpoints) / (self.run.exp_name or "")
+
+    @property
     def folder(self) -> Path:
-        """The run folder."""
-        return Path(self.run.checkpoints) / (self.run.exp_name or "")
+        """The run folder on this machine, see `working_folder`."""
+        return working_folder(self.place)
 
     @property
     def resume_file(self) -> Path:
-        """The checkpoint that ``--resume`` means."""
+        """The checkpoint that ``--resume`` means, or its address."""
         resume = self.launch.resume
-        return self.folder / "last.pt" if resume in (None, "auto") else Path(str(resume))
+        return self.place / "last.pt" if resume in (None, "auto") else as_path(str(resume))
 
     def to_dict(self) -> dict[str, Plain]:
         """Return the settings that belong to the run, flat, as checkpoints and recipes have them."""

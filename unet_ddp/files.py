@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from types import FrameType
 from typing import IO
 
 from unet_ddp.errors import UserError, one_line
+from unet_ddp.storage import Url
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
 _unfinished: set[Path] = set()
@@ -59,11 +61,7 @@ def reserve(handle: int) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace `path` with `text` in UTF-8; surrogates of undecodable file names are kept.
-
-    Raises:
-        OSError: the file can't be written.
-    """
+    """Replace `path` with `text` in UTF-8; surrogates of undecodable file names are kept."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
 
@@ -76,11 +74,7 @@ def refuse_special(path: Path) -> None:
 
 
 def open_own(path: Path, mode: str, newline: str | None = None) -> IO[str]:
-    """Open a text file to append to it; a symbolic link in its place is refused.
-
-    Raises:
-        OSError: it is a link, or can't be opened.
-    """
+    """Open a text file to append to it; a symbolic link in its place is an OSError."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
@@ -90,11 +84,7 @@ def open_own(path: Path, mode: str, newline: str | None = None) -> IO[str]:
 
 @contextmanager
 def write_errors(path: Path, advice: str = "") -> Iterator[None]:
-    """Turn an OSError of writing `path` into a one-line UserError.
-
-    Raises:
-        UserError: naming `path` and the reason.
-    """
+    """Turn an OSError of writing `path` into a UserError of one line."""
     try:
         yield
     except OSError as error:
@@ -123,6 +113,25 @@ def cache_folder(*, warns: bool = True) -> Path | None:
                 _warn_of_cache(folder)
             return None
     return folder
+
+
+def working_folder(place: Path) -> Path:
+    """Return the folder of this machine for a run: `place`, or for an address one in the cache.
+
+    Raises:
+        UserError: an address that can't be written to, or others may write to the cache.
+    """
+    if not isinstance(place, Url):
+        return place
+    if str(place).startswith("http"):
+        raise UserError(f"{place}: can't be written to; use s3://, gs://, az:// or a folder")
+    cache = cache_folder(warns=False)
+    if cache is None:
+        advice = "name a folder that only you may write to with XDG_CACHE_HOME"
+        raise UserError(
+            f"{place}: its files are written to the user's cache folder first; {advice}"
+        )
+    return cache / "runs" / f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:16]}"
 
 
 @cache
@@ -204,6 +213,16 @@ def lock_folder(folder: Path, flag: str) -> IO[str]:
     lock.write(str(os.getpid()))
     lock.flush()
     return lock
+
+
+@contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Wait until no other process is in this block for the same `path`, an empty file."""
+    import fcntl  # Windows has none
+
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def is_alive(process: int) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from benchmarks import step
 from unet_ddp.runs import build
-from unet_ddp.training.losses import DiceCrossEntropy, Losses
+from unet_ddp.training.losses import Losses, SegmentationLoss
 
 
 class Compiled(nn.Module):
@@ -32,13 +32,13 @@ def test_both_loops_are_autotuned_and_of_one_compiled_network_at_the_size_asked_
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[tuple[tuple[int, ...], bool]] = []
-    forward = DiceCrossEntropy.forward
+    forward = SegmentationLoss.forward
 
-    def watched(self: DiceCrossEntropy, logits: Tensor, masks: Tensor) -> Losses:
+    def watched(self: SegmentationLoss, logits: Tensor, masks: Tensor) -> Losses:
         seen.append((tuple(logits.shape[2:]), torch.backends.cudnn.benchmark))
         return forward(self, logits, masks)
 
-    monkeypatch.setattr(DiceCrossEntropy, "forward", watched)
+    monkeypatch.setattr(SegmentationLoss, "forward", watched)
     monkeypatch.setattr(build, "compile_network", Compiled)
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, "")  # which the benchmark sets: to be as before afterwards

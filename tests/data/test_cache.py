@@ -237,7 +237,7 @@ def test_a_writer_that_is_killed_leaves_no_sample(
     assert path.exists()
 
 
-def test_samples_are_removed_a_month_after_their_last_use(tmp_path: Path, folder: Path) -> None:
+def test_samples_are_removed_a_month_after_their_last_use(tmp_path: Path) -> None:
     pairs = find_pairs(*(make_set(tmp_path, 3) / name for name in ("imgs", "masks")))
     cache = make()
     cache.remove_unused()  # no folder yet

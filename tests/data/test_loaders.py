@@ -18,9 +18,12 @@ import pytest
 import torch
 
 from tests.conftest import make_pair, make_set
+from tests.object_store import ObjectStore, put_folder
+from tests.ranks import Ranks
 from unet_ddp.config import TrainConfig
 from unet_ddp.data import loaders as module
 from unet_ddp.data.augmentation import Augmentation
+from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
@@ -38,6 +41,7 @@ from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.storage import Url, delete
 
 COLOUR, LABELS = ImageFormat(3), Labels((0, 255))
 many_workers = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -353,3 +357,65 @@ def test_closing_ends_the_processes(folder: Path) -> None:
     loader.close()
     assert not process.is_alive()
     assert FORK == "fork" and callable(start_worker)
+
+
+# -- object storage ------------------------------------------------------------------------
+
+
+def read_epochs(folder: Path, cache: Path | None, workers: int) -> list[list[Sample]]:
+    """Return the batches of two epochs, the second from its middle on."""
+    kept = cache and SampleCache(cache, LABELS, COLOUR, scale=1.0, resize_masks=False)
+    photo = Augmentation(COLOUR, "photo", None, seed=0)
+    sampler = TrainingSampler(8, 2, rank=0, size=1, seed=0)
+    dataset = make_dataset(folder, cache=kept, augmentation=photo)
+    loader = SampleLoader(dataset, sampler, batch_size=2, workers=workers)
+    epochs = [list(loader)]
+    sampler.start_at(1, 2)
+    epochs.append(list(loader))
+    loader.close()
+    return epochs
+
+
+def read_elsewhere(environment: dict[str, str], *args: Any) -> list[list[Sample]]:
+    """Run `read_epochs` where nothing was forked before the client's keys were known."""
+    os.environ.update(environment)
+    return [[Sample(*(part.clone() for part in batch)) for batch in e] for e in read_epochs(*args)]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.thorough)])
+def test_samples_from_storage_are_those_from_disk(
+    folder: Path, tmp_path: Path, object_store: ObjectStore, ranks: Ranks, workers: int
+) -> None:
+    """With and without reading processes and a cache; each object is fetched once for a sample."""
+    url = put_folder(folder, Url("s3://bucket/loaders"))
+    wanted = read_epochs(folder, None, 0)
+
+    def read(cache: Path | None) -> int:
+        before = object_store.count_requests()
+        if workers:
+            (epochs,) = ranks.run(1, read_elsewhere, object_store.environment, url, cache, workers)
+        else:
+            epochs = read_epochs(url, cache, 0)
+        for found, expected in zip(epochs, wanted, strict=True):
+            assert len(found) == len(expected) and all(map(is_same, found, expected))
+        return object_store.count_requests() - before - 2  # listings
+
+    object_store.set_fault("half", every=5)
+    read(None)
+    object_store.set_fault("none")
+    # Images and masks of an epoch and a half; the second may begin with what is still held.
+    assert 2 * (8 + 4) - 8 <= read(None) <= 2 * (8 + 4)
+    assert read(tmp_path / "cache") == 2 * 8
+    assert read(tmp_path / "cache") == 0
+
+
+def test_an_object_that_is_gone_is_the_error_of_a_file(
+    folder: Path, object_store: ObjectStore
+) -> None:
+    url = put_folder(folder, Url("s3://bucket/gone"))
+    dataset = make_dataset(url)
+    delete(url / "masks" / "cx.png")
+    loader = SampleLoader(dataset, ScoringSampler(8, rank=0, size=1), batch_size=2, workers=0)
+    with pytest.raises(UserError, match=r"^s3://bucket/gone/masks/cx.png: not found$"):
+        list(loader)
+    loader.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.object_store import put_folder
 from unet_ddp.data.pairs import (
     Pair,
     find_pairs,
@@ -17,6 +18,7 @@ from unet_ddp.data.pairs import (
     read_list,
 )
 from unet_ddp.errors import UserError
+from unet_ddp.storage import Url, find_stamp, put, read
 
 
 def touch(folder: Path, *names: str) -> Path:
@@ -239,3 +241,35 @@ def test_two_columns_are_enough(tmp_path: Path) -> None:
     assert (pair.group, pair.side) == (None, None)
     with pytest.raises(UserError, match=r"list\.csv: field larger than field limit"):
         read_list(listed(tmp_path, "image,mask\n" + "x" * 140_000))
+
+
+# -- object storage ------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("object_store")
+def test_folders_in_storage_have_the_pairs_of_folders_on_disk(tmp_path: Path) -> None:
+    touch(tmp_path / "i", "a.png", "sub/b.JPG", ".hidden/c.png", "sub/.d.png", "notes.txt", ".png")
+    touch(tmp_path / "m", "a_mask.png", "sub/b_mask.gif", "orphan.png", "c_mask.png")
+    url = put_folder(tmp_path, Url("s3://bucket/pairs"))
+    local, remote = (match(folder / "i", folder / "m") for folder in (tmp_path, url))
+    assert [pair.name for pair in remote.pairs] == [pair.name for pair in local.pairs]
+    assert remote.pairs[1].mask == url / "m" / "sub" / "b_mask.gif"
+    assert [str(path) for path in remote.orphans] == [f"{url}/m/c_mask.png", f"{url}/m/orphan.png"]
+    for pair in remote.pairs:
+        assert pair.stamps == (find_stamp(pair.image), find_stamp(pair.mask))
+    with pytest.raises(UserError, match=r"s3://bucket/pairs/none: contains no images"):
+        match(url / "none", url / "m")
+
+
+@pytest.mark.usefixtures("object_store")
+def test_a_list_may_name_addresses_and_be_one(tmp_path: Path) -> None:
+    touch(tmp_path / "i", "a.png", "b.png")
+    url = put_folder(tmp_path, Url("s3://bucket/listed"))
+    rows = ["image,mask", "../i/a.png,../i/b.png", f"{url}/i/b.png,{tmp_path}/i/a.png"]
+    put(url / "lists" / "l.csv", "\n".join([*rows, "../i/missing.png,../i/a.png"]).encode())
+    found = read_list(url / "lists" / "l.csv")
+    first, second = found.pairs
+    assert read(Url(str(first.image))) == b"" and first.stamps[0] == find_stamp(first.image)
+    assert (second.image, second.mask) == (url / "i" / "b.png", tmp_path / "i" / "a.png")
+    assert second.stamps == (find_stamp(second.image), None) and second.name == f"{url}/i/b"
+    assert found.problems == [f"{url}/lists/../i/missing.png: not found"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.data import DistributedSampler
 
-from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
+from unet_ddp.data.samplers import AheadSampler, ScoringSampler, TrainingSampler
 from unet_ddp.errors import UserError
 
 
@@ -26,6 +27,20 @@ def test_every_world_takes_the_same_global_batches(size: int) -> None:
             assert list(sampler) == [] and len(sampler) == 0
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("count", [24, 29, 100, 9001])
+def test_the_order_is_that_of_torch(count: int, size: int) -> None:
+    """But for the images after the last whole global batch."""
+    for rank in range(size):
+        sampler = TrainingSampler(count, 3, rank=rank, size=size, seed=5)
+        torchs = DistributedSampler(range(count), size, rank, seed=5, drop_last=True)  # type: ignore[arg-type]
+        for epoch in (0, 3):
+            torchs.set_epoch(epoch)
+            sampler.start_at(epoch, 0)
+            expected = [(epoch, index) for index in torchs][: sampler.steps * 3]
+            assert list(sampler) == expected and len(expected) == len(sampler) > 0
+
+
 def test_a_global_batch_larger_than_the_set_is_refused() -> None:
     with pytest.raises(UserError, match=r"takes 8 images \(4 for each of 2 .*there are 7 to train"):
         TrainingSampler(7, 4, rank=0, size=2, seed=0)
@@ -40,3 +55,14 @@ def test_scoring_takes_each_image_once(size: int) -> None:
         assert sorted(taken) == [(0, index) for index in range(count)]
         assert [len(share) for share in shares] == [len(list(share)) for share in shares]
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_each_batch_comes_with_the_next_of_its_reading_process(workers: int) -> None:
+    own = ScoringSampler(11, rank=0, size=1)
+    batches = AheadSampler(own, batch_size=2, workers=workers)
+    plain = [[(0, k) for k in range(n, min(n + 2, 11))] for n in range(0, 11, 2)]
+    found = list(batches)
+    assert [batch for batch, _ in found] == plain and len(batches) == len(plain)
+    distance = max(1, workers)
+    assert [ahead for _, ahead in found] == [*plain[distance:], *[[]] * distance]

@@ -158,7 +158,7 @@ def test_a_container_s_limit_counts(
 
 @pytest.mark.parametrize("text", [None, "", "MemTotal:\n", "MemTotal: many kB\nMemAvailable: ?\n"])
 def test_memory_that_the_system_does_not_tell_is_4_gib(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None
+    monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:
     def read_text(self: Path, **how: str) -> str:
         if text is None or self != Path("/proc/meminfo"):

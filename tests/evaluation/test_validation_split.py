@@ -17,7 +17,6 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
-from unet_ddp.runs.resume import split_fingerprint
 
 LABELS = Labels((0, 255))
 
@@ -39,7 +38,7 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
 def test_pairs_are_those_of_the_run(folder: Path) -> None:
     argv = [*data_flags(folder), "--validation", "30", "--seed", "5"]
     data = prepare_data(parse_train(argv).data, seed=5)
-    content = {"config": settings(folder), "names": split_fingerprint(data.split)}
+    content = {"config": settings(folder), "names": data.split.fingerprint}
     assert find(content) == data.split.validation and len(data.split.validation) == 3
     del content["names"]  # as in the first version's checkpoints
     assert find(content) == data.split.validation

@@ -109,7 +109,7 @@ def test_on_a_gpu_equal_pixels_are_counted_at_many_addresses(
     """Confident pixels are all in two bins: a GPU would add them up one after the other."""
     monkeypatch.setattr(fake_tensor, "init_gpu_context", lambda device: None)
     with fake_tensor.FakeTensorMode(), Operations() as operations:
-        counting._count(
+        counting.count_cells(
             torch.zeros(9, dtype=torch.int64, device="cuda"),
             torch.zeros(9, dtype=torch.uint8, device="cuda"),
             2 * BINS,
@@ -126,4 +126,4 @@ def test_counts_are_the_same_from_any_number_of_copies(
     masks = torch.from_numpy(rng.choice([0, IGNORE_ID], 500)).to(torch.uint8)
     monkeypatch.setattr(counting, "_choose_copies", lambda size, device: copies)
     expected = torch.bincount(cells[masks == 0], minlength=7)
-    assert torch.equal(counting._count(cells, masks, 7), expected)
+    assert torch.equal(counting.count_cells(cells, masks, 7), expected)

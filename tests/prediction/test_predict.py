@@ -66,7 +66,7 @@ def test_masks_have_the_training_masks_values(here: Path, labels: Labels) -> Non
     assert found <= set(labels.values) and len(found) > 1
 
 
-def test_a_folder_twice(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_twice(here: Path) -> None:
     """Masks and overlays of the first time are no images the second time."""
     for name in ("a.png", "b.jpg", "c.tif"):
         write_photo(here / "photos" / name)
@@ -136,7 +136,7 @@ STRANGE = ["gr\xf6.png", "bad\udcff.png", "esc\x1b[31m.png", "line\nbreak.png", 
 
 
 def test_names_of_any_bytes_on_a_strict_terminal(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Escapes take the place of what a terminal would obey or can't show; lists have all names."""
     for name in STRANGE:

@@ -27,7 +27,7 @@ from unet_ddp.runs.build import (
     describe_run,
     settle_batch_size,
 )
-from unet_ddp.runs.resume import Resumed, split_fingerprint
+from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.weights import SavedModel
 from unet_ddp.training.state import TrainState
 
@@ -309,7 +309,7 @@ def test_a_checkpoint_describes_its_run(monkeypatch: pytest.MonkeyPatch) -> None
         "labels": data.labels.to_dict(),
         "preprocessing": model.preprocessing.to_dict(),
         "config": config.to_dict(),
-        "names": split_fingerprint(data.split),
+        "names": data.split.fingerprint,
         "images_per_step": 6,
         "world_size": 3,
         "launch": None,

@@ -27,7 +27,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs import resume as resume_module
-from unet_ddp.runs.resume import Resumed, split_fingerprint
+from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.weights import SavedModel
 
 
@@ -242,7 +242,7 @@ def content_of(data: Any) -> dict[str, Any]:
     return {
         "labels": data.labels.to_dict(),
         "preprocessing": Preprocessing.for_images(3, scale=1.0).to_dict(),
-        "names": split_fingerprint(data.split),
+        "names": data.split.fingerprint,
     }
 
 
@@ -272,7 +272,8 @@ def test_other_images_or_another_split_are_refused(prepared: SimpleNamespace, da
         resumed.prepare_data(TrainConfig())
 
 
-def test_class_weights_of_another_number_are_refused(prepared: SimpleNamespace) -> None:
+@pytest.mark.usefixtures("prepared")
+def test_class_weights_of_another_number_are_refused() -> None:
     with pytest.raises(UserError, match="--class-weights: 3 weights"):
         Resumed().prepare_data(with_options(class_weights=(1.0, 1.0, 2.0)))
 
@@ -280,12 +281,12 @@ def test_class_weights_of_another_number_are_refused(prepared: SimpleNamespace) 
 def test_the_split_s_fingerprint_is_of_names_and_sides() -> None:
     split = Split(make_pairs("ab"), make_pairs("c"), "by name")
     expected = hashlib.sha256(b"[['a', 'b'], ['c']]").hexdigest()
-    assert split_fingerprint(split) == expected
+    assert split.fingerprint == expected
     moved = Split(make_pairs("ab", Path("/elsewhere")), make_pairs("c"), "otherwise")
-    assert split_fingerprint(moved) == expected
-    assert split_fingerprint(Split(make_pairs("a"), make_pairs("bc"), "")) != expected
+    assert moved.fingerprint == expected
+    assert Split(make_pairs("a"), make_pairs("bc"), "").fingerprint != expected
     odd = [replace(pair, name="\udcff") for pair in make_pairs("a")]  # no text
-    assert split_fingerprint(Split(odd, [], "")) == hashlib.sha256(b"[['\\udcff'], []]").hexdigest()
+    assert Split(odd, [], "").fingerprint == hashlib.sha256(b"[['\\udcff'], []]").hexdigest()
 
 
 # -- --batch-size auto ----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from unet_ddp.data.dataset import Sample
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.network.precision import Precision
 from unet_ddp.runs.wandb_writer import WandbWriter
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.state import Schedule, TrainState
 from unet_ddp.training.step import train_step
 
@@ -48,7 +48,7 @@ def state() -> TrainState:
         network,
         torch.optim.AdamW(network.parameters(), fused=True),
         Precision(torch.device("cpu")),
-        DiceCrossEntropy(),
+        SegmentationLoss(),
         PIXELS,
         Schedule(1e-3, 10),
         steps_per_epoch=2,

@@ -22,14 +22,14 @@ from unet_ddp.network.precision import Precision
 from unet_ddp.runs import checkpoint
 from unet_ddp.training import batch_size
 from unet_ddp.training.batch_size import BatchSizeProbe, counting_saved_bytes, find_batch_size
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss
 
 
 def new_probe(**changed: Any) -> BatchSizeProbe:
     return BatchSizeProbe(
         choose_architecture("unet", None, channels=3, num_classes=2, width=2),
         Preprocessing.for_images(3, 255, scale=1.0),
-        DiceCrossEntropy(),
+        SegmentationLoss(),
         Precision(CPU),
         (32, 48),
         **changed,

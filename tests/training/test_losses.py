@@ -1,6 +1,8 @@
-"""The loss is soft Dice and cross-entropy, over the valid pixels of the global batch."""
+"""Each loss is its paper's formula, over the valid pixels of the global batch."""
 
 from __future__ import annotations
+
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -8,8 +10,19 @@ import torch
 from torch.nn import functional as F
 
 from tests.operations import Operations
+from tests.training import loss_formulas
+from unet_ddp.config import OptimizationConfig
 from unet_ddp.data.labels import IGNORE_ID
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss, is_hard, share_of_others
+
+NAMES = get_args(get_type_hints(OptimizationConfig)["loss"])
+OPTIONS: list[dict[str, Any]] = [
+    {"name": "ce", "label_smoothing": 0.1},
+    {"name": "ce", "hard_pixels": 25.0},
+    {"name": "ce", "boundary_weight": 5.0},
+    {"name": "dice_focal", "label_smoothing": 0.2, "hard_pixels": 40.0, "boundary_weight": 2.0},
+]
+CASES = [{"name": name} for name in NAMES] + OPTIONS
 
 
 def logits_for(masks: torch.Tensor, classes: int, certainty: float) -> torch.Tensor:
@@ -25,40 +38,40 @@ def masks(rng: np.random.Generator) -> torch.Tensor:
 
 def test_a_better_prediction_has_a_smaller_loss(masks: torch.Tensor) -> None:
     totals = [
-        float(DiceCrossEntropy()(logits_for(masks, 3, c), masks).total) for c in (0, 1, 3, 30)
+        float(SegmentationLoss()(logits_for(masks, 3, c), masks).total) for c in (0, 1, 3, 30)
     ]
     assert totals == sorted(totals, reverse=True)
     assert totals[-1] < 1e-6
     wrong = (masks + 1) % 3
-    assert float(DiceCrossEntropy()(logits_for(wrong, 3, 30), masks).dice) > 0.99
+    assert float(SegmentationLoss()(logits_for(wrong, 3, 30), masks).region) > 0.99
 
 
-def test_parts_agree_with_their_formulas(masks: torch.Tensor, rng: np.random.Generator) -> None:
+def test_the_default_terms_agree_with_torchs(masks: torch.Tensor, rng: np.random.Generator) -> None:
     masks[0, :7] = IGNORE_ID
     logits = torch.from_numpy(rng.normal(size=(2, 3, 20, 20)))
     weights = (0.2, 1.0, 3.0)
-    losses = DiceCrossEntropy(class_weights=weights)(logits, masks)
+    losses = SegmentationLoss(class_weights=weights)(logits, masks)
     entropy = F.cross_entropy(
         logits,
         masks.long(),
         weight=torch.tensor(weights, dtype=torch.float64),
         ignore_index=IGNORE_ID,
     )
-    assert float(losses.cross_entropy) == pytest.approx(float(entropy), rel=1e-12)
+    assert float(losses.pixel) == pytest.approx(float(entropy), rel=1e-12)
     dice = []
     probabilities = logits.softmax(1)
     valid = masks != IGNORE_ID
     for k in range(3):
         p, t = probabilities[:, k][valid], (masks == k)[valid].double()
         dice.append(float(1 - 2 * (p * t).sum() / (p.sum() + t.sum())))
-    assert float(losses.dice) == pytest.approx(np.average(dice, weights=weights), rel=1e-12)
-    assert float(losses.total) == pytest.approx(float(losses.dice + losses.cross_entropy))
+    assert float(losses.region) == pytest.approx(np.average(dice, weights=weights), rel=1e-12)
+    assert float(losses.total) == pytest.approx(float(losses.region + losses.pixel))
 
 
 def test_ignored_pixels_have_no_gradient(masks: torch.Tensor, rng: np.random.Generator) -> None:
     masks[0, :7] = IGNORE_ID
     logits = torch.from_numpy(rng.normal(size=(2, 3, 20, 20))).requires_grad_()
-    DiceCrossEntropy()(logits, masks).total.backward()
+    SegmentationLoss()(logits, masks).total.backward()
     assert logits.grad is not None
     assert (logits.grad[0, :, :7] == 0).all()
     assert (logits.grad[0, :, 7:] != 0).all()
@@ -66,7 +79,7 @@ def test_ignored_pixels_have_no_gradient(masks: torch.Tensor, rng: np.random.Gen
 
 def test_nothing_but_ignored_pixels_is_no_nan() -> None:
     logits = torch.randn(1, 2, 4, 4, requires_grad=True)
-    losses = DiceCrossEntropy()(logits, torch.full((1, 4, 4), IGNORE_ID, dtype=torch.uint8))
+    losses = SegmentationLoss()(logits, torch.full((1, 4, 4), IGNORE_ID, dtype=torch.uint8))
     losses.total.backward()
     assert float(losses.total.detach()) == 0
     assert torch.isfinite(logits.grad).all()
@@ -74,8 +87,8 @@ def test_nothing_but_ignored_pixels_is_no_nan() -> None:
 
 def test_a_class_that_does_not_occur_is_no_part_of_dice() -> None:
     masks = torch.zeros(1, 8, 8, dtype=torch.uint8)
-    losses = DiceCrossEntropy()(logits_for(masks, 5, 30), masks)
-    assert float(losses.dice) < 1e-6
+    losses = SegmentationLoss()(logits_for(masks, 5, 30), masks)
+    assert float(losses.region) < 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -84,18 +97,18 @@ def test_half_precision_does_not_overflow(dtype: torch.dtype) -> None:
     masks = torch.zeros(2, 512, 512, dtype=torch.uint8)
     logits = torch.zeros(2, 64, 512, 512, dtype=dtype)
     logits[:, 0] = 9
-    losses = DiceCrossEntropy()(logits, masks)
+    losses = SegmentationLoss()(logits, masks)
     assert torch.isfinite(losses.total)
     assert losses.total.dtype == torch.float32
-    assert float(losses.dice) < 0.02
+    assert float(losses.region) < 0.02
 
 
-def test_weights_of_the_parts(masks: torch.Tensor) -> None:
+def test_weights_of_the_terms(masks: torch.Tensor) -> None:
     logits = logits_for(masks, 3, 1)
-    plain = DiceCrossEntropy()(logits, masks)
-    both = DiceCrossEntropy(dice_weight=3, cross_entropy_weight=2)(logits, masks)
-    assert (both.dice, both.cross_entropy) == (plain.dice, plain.cross_entropy)
-    expected = 3 * float(plain.dice) + 2 * float(plain.cross_entropy)
+    plain = SegmentationLoss()(logits, masks)
+    both = SegmentationLoss(dice_weight=3, cross_entropy_weight=2)(logits, masks)
+    assert (both.region, both.pixel) == (plain.region, plain.pixel)
+    expected = 3 * float(plain.region) + 2 * float(plain.pixel)
     assert float(both.total) == pytest.approx(expected)
 
 
@@ -103,13 +116,13 @@ def test_two_pixels_by_hand() -> None:
     """Probabilities 3/4 and 1/4 for the truth, class 0 weighs twice as much as class 1."""
     logits = torch.tensor([[3.0, 3.0], [1.0, 1.0]]).log().view(1, 2, 1, 2).requires_grad_()
     masks = torch.tensor([[[0, 1]]], dtype=torch.uint8)
-    losses = DiceCrossEntropy(class_weights=(2.0, 1.0))(logits, masks)
+    losses = SegmentationLoss(class_weights=(2.0, 1.0))(logits, masks)
     entropy = -(2 * np.log(3 / 4) + np.log(1 / 4)) / 3
     dice = [1 - 2 * 0.75 / (1.5 + 1), 1 - 2 * 0.25 / (0.5 + 1)]
-    assert float(losses.cross_entropy) == pytest.approx(entropy)
-    assert float(losses.dice) == pytest.approx((2 * dice[0] + dice[1]) / 3)
+    assert float(losses.pixel) == pytest.approx(entropy)
+    assert float(losses.region) == pytest.approx((2 * dice[0] + dice[1]) / 3)
     assert losses.total.requires_grad
-    assert not losses.dice.requires_grad and not losses.cross_entropy.requires_grad
+    assert not losses.region.requires_grad and not losses.pixel.requires_grad
 
 
 def test_all_sums_are_taken_over_ranks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,9 +135,9 @@ def test_all_sums_are_taken_over_ranks_at_once(monkeypatch: pytest.MonkeyPatch) 
 
     masks = torch.tensor([[[0, 1, 2, 2]]], dtype=torch.uint8)
     logits = torch.randn(1, 3, 1, 4, dtype=torch.float64)
-    alone = DiceCrossEntropy()(logits, masks)
+    alone = SegmentationLoss()(logits, masks)
     monkeypatch.setattr("unet_ddp.training.losses.sum_over_ranks", doubled)
-    together = DiceCrossEntropy()(logits, masks)
+    together = SegmentationLoss()(logits, masks)
     assert shapes == [(10,)]
     torch.testing.assert_close(tuple(together), tuple(alone), rtol=1e-12, atol=0)
 
@@ -133,18 +146,134 @@ def test_autocast_does_not_reach_the_loss() -> None:
     masks = torch.zeros(1, 4, 4, dtype=torch.uint8)
     logits = torch.randn(1, 3, 4, 4)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        losses = DiceCrossEntropy()(logits, masks)
+        losses = SegmentationLoss()(logits, masks)
     assert all(part.dtype == torch.float32 for part in losses)
-    assert torch.equal(losses.total, DiceCrossEntropy()(logits, masks).total)
+    assert torch.equal(losses.total, SegmentationLoss()(logits, masks).total)
 
 
-def test_one_softmax_serves_both_parts_and_no_sum_is_in_random_order() -> None:
+def test_one_softmax_serves_both_terms_and_no_sum_is_in_random_order() -> None:
     """NLLLoss adds up in random order on a GPU, as scattering and gathering's gradient do."""
     logits = torch.randn(2, 3, 4, 4, requires_grad=True)
     with Operations() as operations:
-        losses = DiceCrossEntropy()(logits, torch.zeros(2, 4, 4, dtype=torch.uint8))
+        losses = SegmentationLoss()(logits, torch.zeros(2, 4, 4, dtype=torch.uint8))
         losses.total.backward()
     names = [operation.overloadpacket.__name__ for operation, *_ in operations.calls]
     softmaxes = [name for name in names if "softmax" in name]
     assert softmaxes == ["_log_softmax", "_log_softmax_backward_data"]
     assert not any(name.startswith(("nll", "scatter", "gather", "index")) for name in names)
+
+
+def random_batch(rng: np.random.Generator, side: int = 33) -> tuple[np.ndarray, np.ndarray]:
+    """Logits and masks of four images: rows ignored in two, all of one, a class absent in another."""
+    masks = rng.integers(0, 3, (4, side, side + 4)).astype(np.uint8)
+    masks[0, : side // 3], masks[1], masks[3] = IGNORE_ID, IGNORE_ID, np.minimum(masks[3], 1)
+    masks[2, :, : side // 2] = 2  # a region: not all pixels are among others
+    return rng.normal(size=(4, 3, side, side + 4)) * 2, masks
+
+
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_each_loss_is_the_formula_of_its_paper(
+    rng: np.random.Generator, options: dict[str, Any]
+) -> None:
+    logits, masks = random_batch(rng)
+    weights = (0.5, 1.0, 2.0)
+    found = SegmentationLoss(**options, class_weights=weights)(
+        torch.from_numpy(logits), torch.from_numpy(masks)
+    )
+    vector, terms = np.array(weights), options["name"].split("_")
+    region = pixel = 0.0
+    if "lovasz" in terms:
+        region = loss_formulas.lovasz(logits, masks, vector)
+    elif terms[0] in ("dice", "tversky"):
+        alpha = {"dice": 0.5, "tversky": 0.3}[terms[0]]
+        region = loss_formulas.tversky(logits, masks, vector, alpha)
+    if terms[-1] in ("ce", "focal"):
+        pixel = loss_formulas.pixel_term(
+            logits,
+            masks,
+            vector,
+            gamma=2.0 if terms[-1] == "focal" else 0.0,
+            smoothing=options.get("label_smoothing", 0.0),
+            percent=options.get("hard_pixels", 100.0),
+            boundary=options.get("boundary_weight", 0.0),
+        )
+    expected = (region + pixel, region, pixel)
+    assert [float(part) for part in found] == pytest.approx(expected, rel=0, abs=1e-10)
+    assert (found.region == 0, found.pixel == 0) == (region == 0, pixel == 0)
+
+
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_gradients_agree_with_differences(
+    rng: np.random.Generator, options: dict[str, Any]
+) -> None:
+    logits, masks = (torch.from_numpy(part) for part in random_batch(rng, side=5))
+    loss = SegmentationLoss(**options, class_weights=(0.5, 1.0, 2.0))
+    assert torch.autograd.gradcheck(
+        lambda logits: loss(logits, masks).total, logits.requires_grad_(), atol=1e-7, rtol=1e-6
+    )
+    assert not loss(logits, masks).region.requires_grad
+
+
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_every_loss_is_finite_whatever_the_batch(options: dict[str, Any]) -> None:
+    """No valid pixel, one class, certainty in the right or the wrong one; in float32."""
+    for masks in (torch.full((2, 6, 5), IGNORE_ID), torch.zeros(2, 6, 5).long()):
+        for certainty in (0.0, 500.0, -500.0):
+            logits = torch.zeros(2, 3, 6, 5)
+            logits[:, 0] = certainty
+            logits.requires_grad_()
+            total = SegmentationLoss(**options)(logits, masks).total
+            total.backward()
+            assert logits.grad is not None
+            assert torch.isfinite(total) and torch.isfinite(logits.grad).all()
+            assert (masks == 0).all() or not (total != 0 or logits.grad.any())
+
+
+@pytest.mark.parametrize("percent", [0.1, 10, 50, 99])
+def test_the_hardest_pixels_are_those_of_a_sorted_list(
+    rng: np.random.Generator, percent: float
+) -> None:
+    """All asked for, and none whose loss is more than 1/128 below theirs."""
+    losses = torch.from_numpy(rng.exponential(size=(3, 50, 70)) ** 2)
+    masks = torch.from_numpy(np.where(rng.random((3, 50, 70)) < 0.2, IGNORE_ID, 0))
+    hard = is_hard(losses, masks, percent)
+    assert not hard[masks == IGNORE_ID].any()
+    valid = losses[masks != IGNORE_ID]
+    wanted = valid.sort(descending=True).values[: int(np.ceil(len(valid) * percent / 100))]
+    assert hard.sum() >= len(wanted)
+    assert hard[(losses >= wanted[-1]) & (masks != IGNORE_ID)].all()
+    assert (losses[hard] > wanted[-1] * (1 - 1 / 127)).all()
+
+
+def test_pixels_far_from_other_classes_keep_their_weight() -> None:
+    masks = torch.zeros(1, 80, 80, dtype=torch.long)
+    masks[:, 40:] = 1
+    share = share_of_others(F.one_hot(masks).permute(0, 3, 1, 2).double())[0, 0]
+    assert (share[:24] == 0).all() and (share[56:] == 0).all()
+    assert float(share[39, 20]) == pytest.approx(15 / 31)
+    assert float(share[25, 20]) == pytest.approx(1 / 31)
+    assert float(share[0, 0]) == 0  # beyond the image's edge is nothing
+
+
+def test_what_each_loss_writes_into_its_columns() -> None:
+    assert SegmentationLoss().columns == ("dice_loss", "cross_entropy")
+    assert SegmentationLoss("focal").columns == (None, "focal_loss")
+    assert SegmentationLoss("lovasz").columns == ("lovasz_loss", None)
+    assert len({SegmentationLoss(name).columns for name in NAMES}) == len(NAMES)
+
+
+def test_the_hardest_pixels_take_one_collective_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whole numbers: the threshold is the same on every rank, in whatever order they are added."""
+    kinds = []
+
+    def noted(sums: torch.Tensor) -> torch.Tensor:
+        kinds.append(sums.dtype)
+        return sums
+
+    monkeypatch.setattr("unet_ddp.training.losses.sum_over_ranks", noted)
+    batch = torch.randn(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.uint8)
+    for name in NAMES:
+        SegmentationLoss(name)(*batch)
+    assert kinds == [torch.float32] * len(NAMES)
+    SegmentationLoss(hard_pixels=20, boundary_weight=1, label_smoothing=0.1)(*batch)
+    assert kinds[len(NAMES) :] == [torch.int64, torch.float32]

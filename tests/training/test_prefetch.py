@@ -74,15 +74,15 @@ def test_other_errors_are_raised() -> None:
     assert errors == []
 
 
-@pytest.mark.parametrize("bad", [None, 3])
+@pytest.mark.parametrize(("bad", "left", "waited"), [(None, 4, 10.0), (3, 2, 6.0)])
 def test_only_the_time_of_reading_is_waiting(
-    monkeypatch: pytest.MonkeyPatch, bad: int | None
+    monkeypatch: pytest.MonkeyPatch, bad: int | None, left: int, waited: float
 ) -> None:
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(prefetch, "time", SimpleNamespace(perf_counter=lambda: clock.now))
 
     def slow() -> Iterator[Sample]:
-        for batch in Source():
+        for batch in Source(bad):
             clock.now += 2.0
             yield batch
 
@@ -93,8 +93,8 @@ def test_only_the_time_of_reading_is_waiting(
     clock.now += 50.0  # training
     next(batches)
     assert batches.waited == 6.0
-    assert len(list(batches)) == 4
-    assert batches.waited == 10.0
+    assert len(list(batches)) == left
+    assert batches.waited == waited
 
 
 class Event:
@@ -112,7 +112,7 @@ class Event:
         return 1000 * (end.at - self.at)
 
 
-def test_on_a_gpu_only_what_it_has_waited_is_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_only_what_it_has_waited_is_waiting() -> None:
     def slow() -> Iterator[Sample]:
         for batch in Source():
             Event.now += 2.0

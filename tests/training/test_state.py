@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tests.tiny import make_batch, make_network, make_state
 from unet_ddp.metrics.scores import Scores, Validation
-from unet_ddp.training.state import Schedule, WeightAverage
+from unet_ddp.training.state import Schedule, TrainState, WeightAverage
 from unet_ddp.training.step import train_steps
 
 YES, NO = torch.tensor(True), torch.tensor(False)
@@ -88,6 +89,57 @@ def test_an_epoch_s_score_is_the_best_only_above_all_before() -> None:
     assert not state.finish_epoch(None)
     assert state.threshold is None
     assert (state.best, state.best_epoch, state.epoch) == (0.6, 5, 7)
+
+
+def after_epochs(scores: list[float], *, epochs: int = 100, patience: int = 3) -> TrainState:
+    """A run of 4 steps an epoch after validations with these scores."""
+    state = make_state(steps=4, patience=patience, schedule=Schedule(1.0, 4 * epochs))
+    for dice in scores:
+        state.step = 4
+        state.finish_epoch(validation(dice))
+    return state
+
+
+def test_patience_ends_after_epochs_without_a_better_score() -> None:
+    assert after_epochs([0.1, 0.5, 0.5, 0.4]).schedule.anneal is None
+    assert after_epochs([0.1, 0.5, 0.5, 0.4, 0.6, 0.6, 0.6]).schedule.anneal is None
+    stuck = after_epochs([0.1, 0.5, 0.5, 0.4, 0.3])
+    assert stuck.schedule.anneal == (20, 24)  # a tenth of 5 epochs, rounded up
+    assert stuck.schedule.end == 24 and not stuck.is_over
+    long = after_epochs([k / 100 for k in range(50)] + [0.1] * 3)
+    assert long.schedule.anneal == (53 * 4, 59 * 4)
+    for score in (0.1, 0.9):  # a new best does not take it back, nor does it begin again
+        long.step = 4
+        long.finish_epoch(validation(score))
+    assert long.schedule.anneal == (53 * 4, 59 * 4)
+    long.epoch = 59
+    assert long.is_over
+
+
+def test_patience_never_makes_a_run_longer() -> None:
+    assert after_epochs([0.5] * 4, epochs=6).schedule.anneal == (16, 20)
+    assert after_epochs([0.5] * 4, epochs=5).schedule.anneal is None
+    assert after_epochs([0.5] * 9, patience=0).schedule.anneal is None
+    assert after_epochs([math.nan] * 4).schedule.anneal == (16, 20)  # no score at all
+
+
+def test_the_rate_falls_to_its_end_from_where_it_was() -> None:
+    plain = Schedule(2.0, 1000)
+    rates = [replace(plain, anneal=(300, 330)).at(step) for step in range(331)]
+    assert rates[:301] == [plain.at(step) for step in range(301)]
+    assert rates[300:] == sorted(rates[300:], reverse=True)
+    assert rates[315] == pytest.approx((plain.at(300) + 0.02) / 2)
+    assert rates[330] == pytest.approx(0.02)
+    assert rates[329] < 0.03
+
+
+def test_the_annealing_is_restored_with_its_patience() -> None:
+    saved = copy.deepcopy(after_epochs([0.5] * 5).state_dict())
+    assert saved["anneal"] == (16, 20)
+    for patience, expected in ((3, (16, 20)), (0, None)):  # --resume --patience 0 goes on
+        state = make_state(patience=patience, schedule=Schedule(1.0, 400))
+        state.load_state_dict(saved)
+        assert state.schedule.anneal == expected
 
 
 def test_steps_of_the_run_are_counted_over_epochs() -> None:

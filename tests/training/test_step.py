@@ -17,7 +17,7 @@ from torch.amp.grad_scaler import GradScaler
 from tests.tiny import PIXELS, make_batch, make_network, make_state
 from unet_ddp.errors import UserError
 from unet_ddp.training import step as step_module
-from unet_ddp.training.losses import DiceCrossEntropy, Losses
+from unet_ddp.training.losses import Losses, SegmentationLoss
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import derive_seed, forward, train_step, train_steps
 
@@ -29,7 +29,7 @@ def gradients_of(network: nn.Module, batches: list[int]) -> tuple[list[Tensor], 
     network.train()
     sums = torch.zeros(3, dtype=torch.float64)
     for number in batches:
-        loss = DiceCrossEntropy()(network(PIXELS(BATCHES[number].image, torch.float64)),
+        loss = SegmentationLoss()(network(PIXELS(BATCHES[number].image, torch.float64)),
                                   BATCHES[number].mask)  # fmt: skip
         (loss.total / len(batches)).backward()
         sums += torch.stack([part.detach() for part in loss]) / len(batches)
@@ -125,16 +125,16 @@ def test_clipping_limits_the_norm_of_the_true_gradients(scale: float | None) -> 
 
 
 def nan_logits(logits: Tensor, masks: Tensor) -> Losses:
-    return DiceCrossEntropy()(logits * math.nan, masks)
+    return SegmentationLoss()(logits * math.nan, masks)
 
 
 def nan_loss_alone(logits: Tensor, masks: Tensor) -> Losses:
-    loss = DiceCrossEntropy()(logits, masks)
+    loss = SegmentationLoss()(logits, masks)
     return loss._replace(total=loss.total + math.nan)  # whose gradient is finite
 
 
 def nan_gradient_alone(logits: Tensor, masks: Tensor) -> Losses:
-    loss = DiceCrossEntropy()(logits, masks)
+    loss = SegmentationLoss()(logits, masks)
     loss.total.register_hook(lambda gradient: gradient * math.inf)
     return loss
 

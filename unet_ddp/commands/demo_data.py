@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 from unet_ddp.cli import parse
-from unet_ddp.config import flag
 from unet_ddp.data.demo import write_demo
 from unet_ddp.errors import print_lines
+from unet_ddp.flags import flag
 
 
 @dataclass(frozen=True)

@@ -82,22 +82,22 @@ def format_findings(report: Report, data: CheckedData | None) -> list[str]:
 
 def _describe_files(data: CheckedData) -> list[str]:
     """Return lines with formats, sizes and mask values, the most frequent first."""
-    pairs, values, show = data.scan.pairs, data.values, Labels((), data.values.rgb).show
-    images = Counter(pair.image.suffix.lower() for pair, _, _ in pairs).most_common()
-    masks = Counter(pair.mask.suffix.lower() for pair, _, _ in pairs).most_common()
+    values, show = data.values, Labels((), data.values.rgb).show
+    formats: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+    for kind, count in zip(data.table.kinds, data.table.counts, strict=True):
+        for counter, suffix in zip(formats, kind.suffixes, strict=True):
+            counter[suffix.lower()] += count
     image_formats, mask_formats = (
-        _join([f"{n} {kind}" for kind, n in formats], 6) for formats in (images, masks)
+        _join([f"{n} {suffix}" for suffix, n in each.most_common()], 6) for each in formats
     )
-    sizes = [
-        f"{n} of {width}x{height}" for (height, width), n in Counter(data.scan.sizes).most_common()
-    ]
-    kind = "colour" if values.rgb else "palette" if values.palette else "grey"
+    sizes = [f"{n} of {width}x{height}" for (height, width), n in data.table.sizes.most_common()]
+    form = "colour" if values.rgb else "palette" if values.palette else "grey"
     total = sum(values.counts.values()) or 1
     counts = sorted(values.counts.items(), key=lambda item: -item[1])
     shares = _join([f"{show(value)} ({count / total:.2%})" for value, count in counts], 12)
     return [
         f"images: {image_formats}; {_join(sizes, 6)}",
-        f"masks: {mask_formats}; {kind}, values {shares}",
+        f"masks: {mask_formats}; {form}, values {shares}",
     ]
 
 
@@ -117,8 +117,8 @@ def _describe_classes(data: CheckedData) -> list[str]:
     training, validation = (
         [n / (sum(counts) or 1) for n in counts]
         for counts in (
-            class_pixels(data.scan, labels, split.training),
-            class_pixels(data.scan, labels, split.validation),
+            class_pixels(data.table, labels, split.training),
+            class_pixels(data.table, labels, split.validation),
         )
     )
     median = statistics.median([share for share in training if share] or [1.0])

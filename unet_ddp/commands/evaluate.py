@@ -17,7 +17,6 @@ from typing import Annotated, Literal, NoReturn
 import torch
 
 from unet_ddp.cli import parse
-from unet_ddp.config import flag
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
@@ -30,9 +29,11 @@ from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import FILES, headline, result_files, terminal_table
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
 from unet_ddp.files import check_no_input, check_writable, replacing, write_errors
+from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
+from unet_ddp.storage import Url, as_path
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class EvaluateConfig:
     """
 
     model: Annotated[str | None, flag("FILE", "-m")] = None
-    """The checkpoint (default: checkpoints/best.pt, else the newest best.pt of the runs in checkpoints)."""
+    """The checkpoint, or its address (default: checkpoints/best.pt, else the newest best.pt of the runs in checkpoints)."""
     images: Annotated[str | None, flag("DIR")] = None
     """Folder of images to score, all of them (default: the validation images of the model's run)."""
     masks: Annotated[str | None, flag("DIR")] = None
@@ -109,7 +110,7 @@ class Job:
 
     model: SavedModel
     source: Path
-    pairs: list[Pair]
+    pairs: Sequence[Pair]
     images: str | None
     """Their folder; None for the validation images of the network's run."""
     threshold: float | None
@@ -119,6 +120,8 @@ class Job:
 def find_job(config: EvaluateConfig) -> Job:
     """Find model and pairs, and all mistakes before the first image is scored."""
     source = find_model(config.model)
+    if isinstance(source, Url) and config.output is None:
+        raise UserError(f"{source}: name a folder for the results with --output")
     output = Path(config.output) if config.output else source.parent / "evaluation"
     existing = [output / name for name in FILES if (output / name).exists()]
     if existing and not config.overwrite:
@@ -131,8 +134,9 @@ def find_job(config: EvaluateConfig) -> Job:
         raise UserError(
             f"--threshold {config.threshold}: for two classes, {source} has {labels.num_classes}"
         )
+    pairs: Sequence[Pair]
     if config.images is not None and config.masks is not None:
-        pairs = find_pairs(Path(config.images), Path(config.masks))
+        pairs = find_pairs(as_path(config.images), as_path(config.masks))
     else:
         pairs = rebuild(model.run, source, labels)
     return Job(model, source, pairs, config.images, config.threshold or model.threshold, output)

@@ -15,10 +15,10 @@ import tyro
 from torch import Tensor, nn
 
 from unet_ddp.cli import parse
-from unet_ddp.config import flag
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError, print_lines
 from unet_ddp.files import check_no_input, replacing, write_errors
+from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import (
     METADATA,
     LoadedModel,
@@ -28,6 +28,7 @@ from unet_ddp.prediction.backends import (
     import_extra,
 )
 from unet_ddp.runs.weights import read_model, with_scale
+from unet_ddp.storage import as_path
 
 LARGEST_DIFFERENCE = 1e-4  # of probabilities, between an exported file and its network
 _SIZES = ((1, 64, 96), (2, 97, 131), (1, 33, 50), (1, 9, 21), (1, 160, 240))  # (N, H, W)
@@ -43,7 +44,7 @@ class ExportConfig:
     """
 
     checkpoint: Annotated[str, tyro.conf.Positional, flag("CHECKPOINT")]
-    """The checkpoint."""
+    """The checkpoint, or its address (s3://…)."""
     output: Annotated[str, tyro.conf.Positional, flag("FILE")]
     """The file to write, .onnx."""
     scale: Annotated[float | None, flag("FACTOR", "-s")] = None
@@ -81,7 +82,7 @@ class Exported(nn.Module):
 
 def export(config: ExportConfig) -> list[str]:
     """Write the file, compare it with the network at several sizes, and return lines to print."""
-    path, source = Path(config.output), Path(config.checkpoint)
+    path, source = Path(config.output), as_path(config.checkpoint)
     if path.suffix.lower() != ".onnx":
         raise UserError(f"{path}: the name must end in .onnx")
     if path.exists() and not config.overwrite:

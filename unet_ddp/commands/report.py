@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,15 +12,16 @@ from typing import Annotated, Literal
 import tyro
 
 from unet_ddp.cli import parse
-from unet_ddp.config import flag
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, print_lines
 from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.evaluation.validation_split import rebuild
+from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import check_described
 from unet_ddp.runs.weights import find_model, read_model
+from unet_ddp.storage import Url, as_path, list_objects, put, read
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class ReportConfig:
     """
 
     folder: Annotated[str | None, tyro.conf.Positional, flag("[FOLDER]")] = None
-    """The run folder (default: checkpoints, or the newest run in it)."""
+    """The run folder, or its address (default: checkpoints, or the newest run in it)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
 
@@ -37,17 +40,35 @@ class ReportConfig:
 def main(argv: Sequence[str]) -> int:
     """Score a run's best network on its validation images again, and write the page."""
     config = parse(ReportConfig, argv, prog="python -m unet_ddp report")
-    folder = Path(config.folder) if config.folder is not None else find_model(None).parent
-    if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
-        raise UserError(f"{folder}: best.pt and metrics.csv not found; name the folder of a run")
-    world = World(device=pick_device(config.device))
-    pairs, notes = find_validation(folder / "best.pt")
-    print_lines(*(f"warning: {note}" for note in notes))
-    print_lines(f"wrote {write_report(folder, pairs, world, notes=notes)}")
+    place = as_path(config.folder) if config.folder is not None else find_model(None).parent
+    with _local_run(place) as folder:
+        if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
+            raise UserError(f"{place}: best.pt and metrics.csv not found; name the folder of a run")
+        world = World(device=pick_device(config.device))
+        pairs, notes = find_validation(folder / "best.pt")
+        print_lines(*(f"warning: {note}" for note in notes))
+        page = write_report(folder, pairs, world, notes=notes)
+    print_lines(f"wrote {place / page.name}")
     return 0
 
 
-def find_validation(source: Path) -> tuple[list[Pair], list[str]]:
+@contextmanager
+def _local_run(place: Path) -> Iterator[Path]:
+    """Yield the folder of a run, or a copy of one at an address; its report is put there."""
+    if not isinstance(place, Url):
+        yield place
+        return
+    names = {name for name, _, _ in list_objects(place, is_deep=False)}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary, place.name)
+        folder.mkdir()
+        for name in names & {"best.pt", "metrics.csv", "config.yaml"}:
+            (folder / name).write_bytes(read(place / name))
+        yield folder
+        put(place / "report.html", folder / "report.html")
+
+
+def find_validation(source: Path) -> tuple[Sequence[Pair], list[str]]:
     """Return the run's validation images; without them none, and a note that says why."""
     if not source.is_file():
         return [], [f"no scores and images: {source} not found"]

@@ -26,11 +26,15 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
 from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.pairs import Stamp
 from unet_ddp.errors import one_line
 from unet_ddp.files import replacing
+from unet_ddp.storage import find_stamp
 
 Arrays = tuple[Pixels, NDArray[np.uint8]]
 """Image (H, W, C) and class ids (H, W)."""
+
+Stamps = tuple[Stamp | None, Stamp | None]
 
 UNUSED_DAYS = 30  # after which a sample is removed
 
@@ -71,10 +75,12 @@ class SampleCache:
         self._is_silent = torch.tensor(not warns)
         self._is_silent.share_memory_()  # type: ignore[no-untyped-call]  # by reading processes
 
-    def load(self, image: Path, mask: Path, decode: Callable[[], Arrays]) -> Arrays:
-        """Return the sample of two files from the cache, or decode and store it."""
+    def load(
+        self, image: Path, mask: Path, decode: Callable[[], Arrays], stamps: Stamps = (None, None)
+    ) -> Arrays:
+        """Return the sample of two files from the cache, or decode and store it; see `path`."""
         try:
-            path = self.path(image, mask)
+            path = self.path(image, mask, stamps)
         except OSError:
             return decode()  # which names the missing file
         sample = self._read(path)
@@ -83,12 +89,14 @@ class SampleCache:
             self._write(path, *sample)
         return sample
 
-    def path(self, image: Path, mask: Path) -> Path:
-        """Return the file of a sample; its name changes with its files and with every option."""
+    def path(self, image: Path, mask: Path, stamps: Stamps = (None, None)) -> Path:
+        """Return the file of a sample; its name changes with its files and with every option.
+
+        `stamps` are those of image and mask, found now where None.
+        """
         parts = [self._options]
-        for path in (image, mask):
-            status = path.stat()
-            parts += [str(path.absolute()), str(status.st_size), str(status.st_mtime_ns)]
+        for path, stamp in zip((image, mask), stamps, strict=True):
+            parts += [str(path.absolute()), *map(str, stamp or find_stamp(path))]
         return self.folder / hashlib.sha256(os.fsencode("\0".join(parts))).hexdigest()
 
     def remove_unused(self) -> None:
@@ -109,8 +117,11 @@ class SampleCache:
 
         The mapping is private and writable: changing a pixel copies its page.
         """
+        at_once = getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
         try:
-            with open(path, "rb", opener=_open_now) as file:
+            with open(
+                path, "rb", opener=lambda name, flags: os.open(name, flags | at_once)
+            ) as file:
                 stored = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
                 if time.time() - os.fstat(file.fileno()).st_mtime > _DAY:
                     with contextlib.suppress(OSError):  # a folder of another user
@@ -145,8 +156,3 @@ class SampleCache:
                 reason = f"{self.folder}: {error.strerror or error}"
                 advice = "samples that it does not hold yet are decoded each time"
                 print(f"warning: --cache: {one_line(reason)}; {advice}", file=sys.stderr)
-
-
-def _open_now(name: str, flags: int) -> int:
-    """Open a file; one that is no file, such as a pipe, is not waited for."""
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -14,13 +16,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.cache import Arrays, SampleCache
+from unet_ddp.data.cache import Arrays, SampleCache, Stamps
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair, mask_size_message
 from unet_ddp.errors import UserError
+from unet_ddp.storage import as_path, hold, is_remote, local_file
 
 Key = tuple[int, int]
 """(epoch, index): all that a sample depends on, so that reading processes keep no state."""
@@ -40,7 +44,7 @@ class Sample(NamedTuple):
 class SegmentationDataset(Dataset[Sample | UserError]):
     """Pairs of files as samples."""
 
-    pairs: InitVar[list[Pair]]
+    pairs: InitVar[Sequence[Pair]]
     labels: Labels  # map the masks' values to class ids
     image_format: ImageFormat  # of all images
     _: KW_ONLY
@@ -50,10 +54,20 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     resize_masks: bool = False  # to the size of their images
     cache: SampleCache | None = None  # keeps samples, decoded and scaled
 
-    def __post_init__(self, pairs: list[Pair]) -> None:
+    def __post_init__(self, pairs: Sequence[Pair]) -> None:
         # Not a list: reading an object writes its reference count, which would copy the memory that
         # a reading process shares with its parent, page by page.
-        self.paths = np.array([(os.fsencode(p.image), os.fsencode(p.mask)) for p in pairs], bytes)
+        self.paths: PackedPairs | NDArray[np.bytes_]
+        self.stamps: NDArray[np.int64] | None = None  # (N, 2, 2) of objects, -1 for files
+        if isinstance(pairs, PackedPairs):
+            self.paths, self.is_remote = pairs, is_remote(pairs.pack.folder)
+            return
+        paths = [(os.fsencode(pair.image), os.fsencode(pair.mask)) for pair in pairs]
+        self.paths = np.array(paths, bytes)
+        self.is_remote = any(is_remote(path) for pair in pairs for path in (pair.image, pair.mask))
+        if self.is_remote:
+            known = [[stamp or (-1, -1) for stamp in pair.stamps] for pair in pairs]
+            self.stamps = np.array(known, np.int64)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -70,7 +84,8 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         if self.cache is None:
             image, mask = self._decode(*paths)
         else:
-            image, mask = self.cache.load(*paths, lambda: self._decode(*paths))
+            stamps = self._stamps(index)
+            image, mask = self.cache.load(*paths, lambda: self._decode(*paths), stamps)
         if self.size is not None and image.shape[:2] != self.size:
             (height, width), (rows, columns) = image.shape[:2], self.size
             raise UserError(
@@ -86,12 +101,36 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         )
 
     def _files(self, index: int) -> tuple[Path, Path]:
+        if isinstance(self.paths, PackedPairs):
+            pair = self.paths[index]
+            return pair.image, pair.mask
         image, mask = self.paths[index]
-        return Path(os.fsdecode(image)), Path(os.fsdecode(mask))
+        return as_path(os.fsdecode(image)), as_path(os.fsdecode(mask))
+
+    def _stamps(self, index: int) -> Stamps:
+        if isinstance(self.paths, PackedPairs):
+            return self.paths[index].stamps
+        if self.stamps is None:
+            return None, None
+        image, mask = (
+            (size, changed) if size >= 0 else None for size, changed in self.stamps[index].tolist()
+        )
+        return image, mask
+
+    def fetch(self, keys: Iterable[Key]) -> None:
+        """Begin to read the objects of samples that are needed next, and drop those of others."""
+        paths: list[Path] = []
+        for _, index in keys:
+            files = self._files(index)
+            with suppress(OSError):  # a missing file, which reading it will say
+                if self.cache is None or not self.cache.path(*files, self._stamps(index)).exists():
+                    paths += files
+        hold(paths)
 
     def _decode(self, image_path: Path, mask_path: Path) -> Arrays:
         """Return image (H, W, C) and class ids (H, W) of two files, scaled."""
-        image, nodata_mask = read_with_nodata_mask(image_path, self.image_format, scale=self.scale)
+        with local_file(image_path) as file:
+            image, nodata_mask = read_with_nodata_mask(file, self.image_format, scale=self.scale)
         mask = self._read_ids(mask_path, image.shape[:2], self.scale)
         if nodata_mask is not None:
             mask[nodata_mask] = IGNORE_ID
@@ -103,15 +142,17 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         The image is decoded only if the data set has a no-data value.
         """
         image_path, mask_path = self._files(index)
-        ids = self._read_ids(mask_path, read_header(image_path).size, 1.0)
-        if self.image_format.nodata is not None:
-            _, nodata_mask = read_with_nodata_mask(image_path, self.image_format)
-            ids[nodata_mask] = IGNORE_ID
+        with local_file(image_path) as file:
+            ids = self._read_ids(mask_path, read_header(file).size, 1.0)
+            if self.image_format.nodata is not None:
+                _, nodata_mask = read_with_nodata_mask(file, self.image_format)
+                ids[nodata_mask] = IGNORE_ID
         return ids
 
     def _read_ids(self, path: Path, size: tuple[int, int], scale: float) -> NDArray[np.uint8]:
         """Return the class ids of a mask at `scale`, which must have or get this size."""
-        ids = self.labels.to_ids(read_mask(path, scale=scale), path)
+        with local_file(path) as file:
+            ids = self.labels.to_ids(read_mask(file, scale=scale), path)
         if ids.shape == size:
             return ids
         if not self.resize_masks:

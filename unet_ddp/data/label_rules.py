@@ -12,6 +12,7 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.labels import IGNORE_ID, Colour, Labels, unpack_colour
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import refuse_special
+from unet_ddp.storage import as_path, local_file
 
 _MOST_GREYS = 64  # more grey values than this are no classes
 _CLUSTERS = 0.9  # share of the pixels near black or near white in soft masks of two classes
@@ -43,7 +44,7 @@ def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
     if config.binary or config.mask_threshold is not None:
         labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
     elif config.palette is not None:
-        labels = _match_palette(Path(config.palette), masks, config)
+        labels = _match_palette(as_path(config.palette), masks, config)
     else:
         _refuse_soft(masks)
         labels = infer_labels(masks, classes=config.classes, ignore=config.ignore_index)
@@ -192,8 +193,9 @@ def read_palette(path: Path) -> tuple[dict[str, int], bool]:
     Its lines are name,value or name,#rrggbb or name,red,green,blue; the first may be a header.
     """
     try:
-        refuse_special(path)
-        text = path.read_text(encoding="utf-8-sig")
+        with local_file(path) as local:
+            refuse_special(local)
+            text = local.read_text(encoding="utf-8-sig")
         rows = [
             (line, [cell.strip() for cell in row])
             for line, row in enumerate(csv.reader(text.splitlines()), start=1)

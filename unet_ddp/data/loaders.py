@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
@@ -19,11 +19,13 @@ from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
+from unet_ddp.data.samplers import AheadSampler, ScoringSampler, TrainingSampler
+from unet_ddp.distributed.fork_server import end_with_rank, start_fork_server
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import cache_folder
+from unet_ddp.storage import hold, start_reader
 
 if TYPE_CHECKING:
     from unet_ddp.data.checks.check import PreparedData
@@ -66,19 +68,18 @@ class SampleLoader:
             _limit_threads()
         self.dataset = dataset
         self.unbatch = unbatch
-        self._loader = DataLoader(
-            dataset,
-            batch_size=batch_size,
-            sampler=sampler,
-            num_workers=workers,
+        self._loader: DataLoader[Any] = DataLoader(
+            **how_to_read(dataset, sampler, batch_size=batch_size, workers=workers),
             timeout=timeout if workers > 0 else 0,
             pin_memory=pin,
             persistent_workers=workers > 0,
-            multiprocessing_context=FORK if workers > 0 else None,
-            worker_init_fn=start_worker,
-            generator=torch.Generator(),  # or it would draw on torch's global one
             collate_fn=_collate,
         )
+
+    @property
+    def forks(self) -> bool:
+        """True if its next use forks reading processes."""
+        return self._loader.num_workers > 0 and getattr(self._loader, "_iterator", None) is None
 
     def __iter__(self) -> Iterator[Sample]:
         for batch in self._loader:
@@ -96,9 +97,42 @@ class SampleLoader:
         The garbage collector might close their queues before it asks them to end, and then wait
         for ever.
         """
+        hold([])
         iterator = getattr(self._loader, "_iterator", None)
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
+
+
+class _FetchedAhead(Dataset[Any]):
+    """The samples of a data set in storage; an `AheadSampler` says which objects to fetch."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getitems__(self, batch: tuple[list[Key], list[Key]]) -> list[Any]:
+        """Return the samples of a batch; the objects of the next one are fetched meanwhile."""
+        keys, following = batch
+        self.dataset.fetch([*keys, *following])
+        return [self.dataset[key] for key in keys]
+
+
+def how_to_read(
+    dataset: Dataset[Any], sampler: Sampler[Key], *, batch_size: int, workers: int
+) -> dict[str, Any]:
+    """Return a DataLoader's arguments: the samples, their batches, and the reading processes."""
+    options: dict[str, Any] = {
+        "num_workers": workers,
+        "worker_init_fn": start_worker,
+        "generator": torch.Generator(),  # or it would draw on torch's global one
+    }
+    if not getattr(dataset, "is_remote", False):
+        context = FORK if workers > 0 else None
+        files = {"dataset": dataset, "sampler": sampler, "batch_size": batch_size}
+        return {**options, **files, "multiprocessing_context": context}
+    server = start_fork_server() if workers > 0 else None
+    batches = AheadSampler(sampler, batch_size=batch_size, workers=workers)
+    objects = {"dataset": _FetchedAhead(dataset), "batch_sampler": batches}
+    return {**options, **objects, "multiprocessing_context": server}
 
 
 @dataclass(frozen=True)
@@ -215,6 +249,8 @@ def start_worker(worker: int) -> None:
     gc.freeze()  # or the garbage collector would copy the parent's memory, page by page
     _limit_threads()
     ignore_signals_in_worker()
+    end_with_rank()
+    start_reader(warns=worker == 0)
 
 
 def _limit_threads() -> None:

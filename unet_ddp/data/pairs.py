@@ -6,20 +6,29 @@ import csv
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from tqdm import tqdm
 
 from unet_ddp.data.cells import unescape_cell
 from unet_ddp.data.formats.header import SUFFIXES
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
+from unet_ddp.storage import StorageError, Url, as_path, find_stamp, list_objects, local_file
 
 _SIDES = {
     "train": "training", "training": "training",
     "val": "validation", "valid": "validation", "validation": "validation",
     "test": "left out", "": None,
 }  # fmt: skip
+SIDES = (None, "training", "validation", "left out")
 _SHOWN = 3  # problems in one error; the doctor lists all
+_AT_ONCE = 32  # objects that are looked for
+
+Stamp = tuple[int, int]
+"""Size in bytes and time (ns) of a file."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,7 @@ class Pair:
     mask: Path
     group: str | None = None  # if a list gives one
     side: str | None = None  # training, validation or left out, if a list says so
+    stamps: tuple[Stamp | None, Stamp | None] = (None, None)  # of objects, as they were found
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,8 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
     same folder if the masks' names have a suffix. `suffix` is the text that a mask's name adds to
     its image's name; detected if None.
     """
-    found_images, found_masks = _files_by_name(images), _files_by_name(masks)
+    stamps: dict[str, Stamp] = {}
+    found_images, found_masks = _files_by_name(images, stamps), _files_by_name(masks, stamps)
     for folder, found, kind in ((images, found_images, "images"), (masks, found_masks, "masks")):
         if not found:
             raise UserError(f"{folder}: contains no {kind} ({', '.join(sorted(SUFFIXES))})")
@@ -97,16 +108,20 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
                 "images, or remove the image"
             )
         else:
-            pairs.append(Pair(name, Path(files[0]), Path(candidates[0])))
+            image, mask = files[0], candidates[0]
+            known = stamps.get(image), stamps.get(mask)
+            pairs.append(Pair(name, as_path(image), as_path(mask), stamps=known))
     wanted = {name + suffix for name in found_images}
-    orphans = [Path(found_masks[name][0]) for name in sorted(found_masks.keys() - wanted)]
+    orphans = [as_path(found_masks[name][0]) for name in sorted(found_masks.keys() - wanted)]
     if one_folder and suffix:
         orphans = [path for path in orphans if path.stem.endswith(suffix)]
     return Matches(pairs, problems, orphans)
 
 
-def _files_by_name(folder: Path) -> dict[str, list[str]]:
-    """Return the image files below `folder`, by relative path without suffix."""
+def _files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
+    """Return the image files below `folder`, by relative path without suffix; note objects' stamps."""
+    if isinstance(folder, Url):
+        return _objects_by_name(folder, stamps)
     if not os.path.isdir(folder):  # pathlib's raises for names that none can have
         is_file = os.path.exists(folder)
         raise UserError(f"{folder}: {'is a file, not a folder' if is_file else 'not found'}")
@@ -122,6 +137,18 @@ def _files_by_name(folder: Path) -> dict[str, list[str]]:
             stem, dot, suffix = name.rpartition(".")
             if stem and name[0] != "." and (dot + suffix).lower() in SUFFIXES:
                 files[prefix + stem].append(f"{parent}/{name}")
+    return files
+
+
+def _objects_by_name(folder: Url, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
+    files: dict[str, list[str]] = defaultdict(list)
+    objects = list_objects(folder)
+    for key, *stamp in tqdm(objects, f"listing {folder}", unit="", leave=False, disable=None):
+        stem, dot, suffix = key.rpartition(".")
+        is_hidden = any(part.startswith(".") for part in key.split("/"))
+        if stem[-1:] not in ("", "/") and not is_hidden and (dot + suffix).lower() in SUFFIXES:
+            files[stem].append(f"{folder}/{key}")
+            stamps[f"{folder}/{key}"] = (stamp[0], stamp[1])
     return files
 
 
@@ -150,14 +177,15 @@ def _detect_suffix(images: Iterable[str], masks: Iterable[str], *, may_be_empty:
 def read_list(path: Path) -> Matches:
     """Read pairs from a CSV file with the columns image, mask and optionally group and split.
 
-    Paths are relative to the file's folder. A row's split is training (train), validation (val)
-    or test, which is left out.
+    Paths are relative to the file's folder, or addresses. A row's split is training (train),
+    validation (val) or test, which is left out.
     """
     try:
-        refuse_special(path)
-        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            rows = [(reader.line_num, row) for row in reader]
+        with local_file(path) as local:
+            refuse_special(local)
+            with local.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+                reader = csv.DictReader(file, skipinitialspace=True)
+                rows = [(reader.line_num, row) for row in reader]
     except (OSError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"--list {path}: {reason}; give a CSV file") from None
@@ -181,7 +209,10 @@ def read_list(path: Path) -> Matches:
             pairs[pair.name] = pair
     if len({pair.side is None for pair in pairs.values()}) > 1:
         problems.append(f"{path}: some rows name their split and some do not; fill the column")
-    return Matches([pairs[name] for name in sorted(pairs)], problems)
+    found = [pairs[name] for name in sorted(pairs)]
+    if any(isinstance(file, Url) for pair in found for file in (pair.image, pair.mask)):
+        found = _find_stamps(found, problems)
+    return Matches(found, problems)
 
 
 def _listed_pair(folder: Path, row: dict[str, str | None]) -> Pair:
@@ -192,10 +223,35 @@ def _listed_pair(folder: Path, row: dict[str, str | None]) -> Pair:
         raise UserError("image or mask is missing")
     if side not in _SIDES:
         raise UserError(f"split {side!r}; it is training, validation or test")
-    for path in (folder / image, folder / mask):
-        if not os.path.isfile(path):  # pathlib's raises for names that none can have
+    paths = [as_path(name if "://" in name else str(folder / name)) for name in (image, mask)]
+    for path in paths:
+        if not (isinstance(path, Url) or os.path.isfile(path)):  # pathlib's may raise
             reason = "is not a file" if os.path.exists(path) else "not found"
             raise UserError(f"{path}: {reason}")
     group = unescape_cell(row.get("group") or "") or None  # unstripped: its blanks count
-    name = str(Path(image).with_suffix(""))
-    return Pair(name, folder / image, folder / mask, group, _SIDES[side])
+    name = str(as_path(image).with_suffix(""))
+    return Pair(name, paths[0], paths[1], group, _SIDES[side])
+
+
+def _find_stamps(pairs: list[Pair], problems: list[str]) -> list[Pair]:
+    """Return the pairs with the stamps of their objects; those without an object are problems."""
+
+    def find(path: Path) -> Stamp | UserError | None:
+        try:
+            return find_stamp(path) if isinstance(path, Url) else None
+        except StorageError:
+            raise
+        except (UserError, OSError) as error:
+            return error if isinstance(error, UserError) else UserError(f"{path}: not found")
+
+    files = [file for pair in pairs for file in (pair.image, pair.mask)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        bar = tqdm(pool.map(find, files), "finding", len(files), leave=False, disable=None)
+        stamps = list(bar)
+    kept = []
+    for pair, image, mask in zip(pairs, stamps[::2], stamps[1::2], strict=True):
+        errors = [str(error) for error in (image, mask) if isinstance(error, UserError)]
+        problems += errors
+        if not isinstance(image, UserError) and not isinstance(mask, UserError):
+            kept.append(replace(pair, stamps=(image, mask)))
+    return kept

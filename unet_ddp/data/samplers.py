@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
-from torch.utils.data import DistributedSampler, Sampler
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler, Sampler
 
 from unet_ddp.data.dataset import Key
 from unet_ddp.errors import UserError
+
+_AT_ONCE = 4096  # indices that are Python's at a time
 
 
 class TrainingSampler(DistributedSampler[Key]):
@@ -38,9 +43,13 @@ class TrainingSampler(DistributedSampler[Key]):
         self.first_step = step
 
     def __iter__(self) -> Iterator[Key]:
-        indices: list[int] = list(super().__iter__())  # type: ignore[arg-type]
-        mine = indices[self.first_step * self.per_step : self.steps * self.per_step]
-        return ((self.epoch, index) for index in mine)
+        # torch's own iterator makes lists, of 36 bytes for each image of the whole set
+        draw = torch.Generator().manual_seed(self.seed + self.epoch)
+        order = torch.randperm(len(self.dataset), generator=draw)  # type: ignore[arg-type]
+        order = order[self.rank : self.total_size : self.num_replicas]
+        mine = order[self.first_step * self.per_step : self.steps * self.per_step]
+        for indices in torch.split(mine, _AT_ONCE):
+            yield from ((self.epoch, index) for index in indices.tolist())
 
     def __len__(self) -> int:
         return (self.steps - self.first_step) * self.per_step
@@ -57,3 +66,26 @@ class ScoringSampler(Sampler[Key]):
 
     def __len__(self) -> int:
         return len(self.indices)
+
+
+class AheadSampler(Sampler[tuple[list[Key], list[Key]]]):
+    """Batches of keys, each with the batch that the same reading process gets next, to fetch it.
+
+    A DataLoader deals the batches to its `workers` reading processes in turn; 0 for none.
+    """
+
+    def __init__(self, sampler: Sampler[Key], *, batch_size: int, workers: int) -> None:
+        self.batches: Any = BatchSampler(sampler, batch_size, drop_last=False)  # type: ignore[arg-type]  # any key
+        self.distance = max(1, workers)
+
+    def __iter__(self) -> Iterator[tuple[list[Key], list[Key]]]:
+        waiting: deque[list[Key]] = deque()
+        for batch in self.batches:
+            waiting.append(batch)
+            if len(waiting) > self.distance:
+                yield waiting.popleft(), batch
+        for batch in waiting:
+            yield batch, []
+
+    def __len__(self) -> int:
+        return len(self.batches)

@@ -8,13 +8,19 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
-from collections import defaultdict
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
 from unet_ddp.data.cells import escape_cell
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.packs import PackedPairs, groups_of, names_of, select, sides_of
+from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing
 
@@ -26,8 +32,8 @@ _NUMBERED = re.compile(r"^(.*[^_\-. ])[_\-. ]+[A-Za-z]?\d+$")
 class Split:
     """Pairs for training and for validation: disjoint, each sorted by name."""
 
-    training: list[Pair]
-    validation: list[Pair]
+    training: Sequence[Pair]
+    validation: Sequence[Pair]
     how: str  # one line for the user: the rule of the split
 
     def without(self, names: Container[str]) -> Split:
@@ -36,9 +42,22 @@ class Split:
         validation = [pair for pair in self.validation if pair.name not in names]
         return Split(training, validation, self.how)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the names of both sides."""
+        digest = hashlib.sha256()
+        for text, side in (("[[", self.training), ("], [", self.validation)):  # as repr writes them
+            digest.update(text.encode())
+            separator = ""
+            for name in names_of(side):
+                digest.update(f"{separator}{name!r}".encode())
+                separator = ", "
+        digest.update(b"]]")
+        return digest.hexdigest()
+
 
 def split_pairs(
-    pairs: list[Pair],
+    pairs: Sequence[Pair],
     *,
     validation: float,
     seed: int,
@@ -57,127 +76,153 @@ def split_pairs(
             a name that does not match is a group by itself. None: groups are detected.
         folds: (number of folds, index from 1); that fold is the validation split instead.
     """
-    if any(pair.side for pair in pairs):
-        return _split_by_list(pairs)
-    groups, how = _group(pairs, pattern)
-    sizes = {name: len(members) for name, members in groups.items()}
+    if (sides := sides_of(pairs)).any():
+        return _split_by_list(pairs, sides)
+    groups = _group(pairs, pattern, seed)
+    how = groups.how
     if folds is not None:
-        chosen, how = _choose_fold(sizes, folds, seed), f"fold {folds[1]} of {folds[0]}, {how}"
+        chosen, how = _choose_fold(groups.sizes, folds), f"fold {folds[1]} of {folds[0]}, {how}"
     else:
         target = max(1, round(len(pairs) * validation / 100)) if validation else 0
-        chosen = _choose(sizes, target, seed)
-        found = sum(sizes[name] for name in chosen)
+        chosen = _choose(groups.sizes, target)
+        found = int(groups.sizes[chosen].sum())
         is_near = target / 2 <= found <= max(2 * target, 2) and 2 * found <= len(pairs)
-        if pattern is None and len(groups) < len(pairs) and not is_near:
-            largest = max(sizes, key=lambda name: sizes[name])
+        if pattern is None and len(groups.sizes) < len(pairs) and not is_near:
+            name, size = groups.largest
             how = (
-                f"image by image; the names look like {len(groups)} groups, {sizes[largest]} of "
-                f"{len(pairs)} images in {largest}: if they belong together, use --group-pattern"
+                f"image by image; the names look like {len(groups.sizes)} groups, {size} of "
+                f"{len(pairs)} images in {name}: if they belong together, use --group-pattern"
             )
-            groups = {pair.name: [pair] for pair in pairs}
-            chosen = _choose(dict.fromkeys(groups, 1), target, seed)
-    return _divide(groups, chosen, how)
+            groups = _Groups(pairs, seed, "", partial(names_of, pairs))
+            chosen = _choose(groups.sizes, target)
+    return _divide(pairs, groups, chosen, how)
 
 
-def _divide(groups: Mapping[str, list[Pair]], chosen: set[str], how: str) -> Split:
+def _divide(pairs: Sequence[Pair], groups: _Groups, chosen: NDArray[np.bool_], how: str) -> Split:
     """Return the split whose validation pairs are those of the `chosen` groups."""
-    training: list[Pair] = []
-    validation: list[Pair] = []
-    for name, members in groups.items():
-        (validation if name in chosen else training).extend(members)
-    if not training:
+    held_out = np.zeros(len(pairs), bool)
+    held_out[groups.order] = np.repeat(chosen, groups.sizes)
+    if held_out.all():
         raise UserError(
-            f"{len(validation)} image(s) in {len(groups)} group(s): none left to train on; "
+            f"{len(pairs)} image(s) in {len(chosen)} group(s): none left to train on; "
             "add images, or use --validation 0"
         )
-    for side in (training, validation):
-        side.sort(key=lambda pair: pair.name)
-    return Split(training, validation, how)
+    return Split(select(pairs, ~held_out), select(pairs, held_out), how)
 
 
-def _split_by_list(pairs: list[Pair]) -> Split:
-    training = [pair for pair in pairs if pair.side == "training"]
-    validation = [pair for pair in pairs if pair.side == "validation"]
+def _split_by_list(pairs: Sequence[Pair], sides: NDArray[np.uint8]) -> Split:
+    training, validation = (
+        select(pairs, sides == SIDES.index(side)) for side in ("training", "validation")
+    )
     if not training:
         raise UserError("--list: no row's split is 'training'; nothing to train on")
     rest = len(pairs) - len(training) - len(validation)
     return Split(training, validation, "by the list" + (f", {rest} left out" if rest else ""))
 
 
-def split_by_folders(training: list[Pair], validation: list[Pair]) -> Split:
+def split_by_folders(training: Sequence[Pair], validation: Sequence[Pair]) -> Split:
     """Return the split of a training and a validation folder, which share no image."""
-    both = {pair.image.resolve() for pair in training} & {p.image.resolve() for p in validation}
-    if both:
-        raise UserError(f"--val-images: {min(both)} is among --images too; use other images")
+    if not isinstance(training, PackedPairs):  # in a pack all are different
+        both = {pair.image.resolve() for pair in training} & {p.image.resolve() for p in validation}
+        if both:
+            raise UserError(f"--val-images: {min(both)} is among --images too; use other images")
     return Split(training, validation, "validation has its own folder")
 
 
 # -- groups --------------------------------------------------------------------------------
 
 
-def group_names(pairs: list[Pair], pattern: str | None) -> dict[str, str]:
+class _Groups:
+    """Groups of pairs that stay on one side, in an order drawn by the seed.
+
+    A hash of seed and name sorts the groups, so that a new image moves no other. `labels` gives the
+    groups' names, pair by pair.
+    """
+
+    def __init__(
+        self, pairs: Sequence[Pair], seed: int, how: str, labels: Callable[[], Iterable[str]]
+    ) -> None:
+        self.how, self.labels = how, labels
+        bar = tqdm(
+            labels(), "splitting", len(pairs), unit="pair", leave=False, disable=None, delay=2
+        )
+        keys = np.fromiter((_hash(label, seed) for label in bar), np.uint64, len(pairs))
+        self.order = np.argsort(keys, kind="stable")  # rows of the pairs, group after group
+        keys = keys[self.order]
+        self.starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+        self.sizes = np.diff(self.starts, append=len(pairs))
+
+    @property
+    def largest(self) -> tuple[str, int]:
+        """Name and size of the largest group, the one of the first pair among equal ones."""
+        size = int(self.sizes.max())
+        row = int(self.order[self.starts[self.sizes == size]].min())
+        return next(islice(self.labels(), row, None)), size
+
+
+def group_names(pairs: Sequence[Pair], pattern: str | None) -> dict[str, str]:
     """Return the group of each pair by its name, as `split_pairs` groups them."""
-    groups, _ = _group(pairs, pattern)
-    return {pair.name: name for name, members in groups.items() for pair in members}
+    return dict(zip(names_of(pairs), _group(pairs, pattern, 0).labels(), strict=True))
 
 
-def _group(pairs: list[Pair], pattern: str | None) -> tuple[dict[str, list[Pair]], str]:
-    """Return groups of pairs that stay on one side, and a line about them."""
+def _group(pairs: Sequence[Pair], pattern: str | None, seed: int) -> _Groups:
     if pattern is not None:
-        groups = _group_by_name(re.compile(pattern), pairs)
-        return groups, f"{len(groups)} groups by --group-pattern"
-    if any(pair.group for pair in pairs):
-        groups = defaultdict(list)
-        for pair in pairs:
-            groups[pair.group or pair.name].append(pair)
-        return groups, f"{len(groups)} groups by the list"
-    groups = _group_by_name(_NUMBERED, pairs)
-    if len(groups) == len(pairs) or len(groups) < 3:  # a prefix common to all is no group
-        return {pair.name: [pair] for pair in pairs}, "image by image"
-    largest = max(groups, key=lambda name: len(groups[name]))
-    return groups, f"{len(groups)} groups by name, e.g. {largest} ({len(groups[largest])} images)"
+        groups = _Groups(pairs, seed, "", partial(_group_by_name, re.compile(pattern), pairs))
+        groups.how = f"{len(groups.sizes)} groups by --group-pattern"
+        return groups
+    if groups_of(pairs) is not None:
+        groups = _Groups(pairs, seed, "", lambda: groups_of(pairs) or ())
+        groups.how = f"{len(groups.sizes)} groups by the list"
+        return groups
+    groups = _Groups(pairs, seed, "", partial(_group_by_name, _NUMBERED, pairs))
+    if 3 <= len(groups.sizes) < len(pairs):  # a prefix common to all is no group
+        name, size = groups.largest
+        groups.how = f"{len(groups.sizes)} groups by name, e.g. {name} ({size} images)"
+        return groups
+    return _Groups(pairs, seed, "image by image", partial(names_of, pairs))
 
 
-def _group_by_name(pattern: re.Pattern[str], pairs: list[Pair]) -> dict[str, list[Pair]]:
-    groups: dict[str, list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        match = pattern.search(pair.name)
-        groups[(match.group(1) or "") if match else pair.name].append(pair)
-    return groups
+def _group_by_name(pattern: re.Pattern[str], pairs: Sequence[Pair]) -> Iterator[str]:
+    for name in names_of(pairs):
+        match = pattern.search(name)
+        yield (match.group(1) or "") if match else name
 
 
-def _random_order(name: str, seed: int) -> str:
-    """Return a hash that sorts names at random, so that a new image moves no other."""
-    return hashlib.sha256(f"{seed}:{name}".encode("utf-8", "surrogateescape")).hexdigest()
+def _hash(name: str, seed: int) -> int:
+    """Return the first 64 bits of a hash: whole ones would differ in no order ever seen."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big")
 
 
-def _choose(sizes: Mapping[str, int], target: int, seed: int) -> set[str]:
+def _choose(sizes: NDArray[np.int64], target: int) -> NDArray[np.bool_]:
     """Choose groups of at most `target` images in all; the smallest group if all are larger."""
-    if target == 0:
-        return set()
-    chosen: set[str] = set()
+    chosen = np.zeros(len(sizes), bool)
     total = 0
-    for name in sorted(sizes, key=lambda name: _random_order(name, seed)):
-        if total + sizes[name] <= target:
-            chosen.add(name)
-            total += sizes[name]
-    return chosen or {min(sizes, key=lambda name: (sizes[name], _random_order(name, seed)))}
+    for place, size in enumerate(sizes):
+        if total == target:
+            break
+        if total + size <= target:
+            chosen[place] = True
+            total += size
+    if target and not total:
+        chosen[sizes.argmin()] = True
+    return chosen
 
 
-def _choose_fold(sizes: Mapping[str, int], folds: tuple[int, int], seed: int) -> set[str]:
+def _choose_fold(sizes: NDArray[np.int64], folds: tuple[int, int]) -> NDArray[np.bool_]:
     """Choose the groups of one fold: large ones are dealt out first, to the emptiest fold."""
     count, index = folds
     if len(sizes) < count:
         raise UserError(
             f"--folds {count}: there are {len(sizes)} groups of images; use fewer folds"
         )
-    members: list[set[str]] = [set() for _ in range(count)]
+    chosen = np.zeros(len(sizes), bool)
     filled = [0] * count
-    for name in sorted(sizes, key=lambda name: (-sizes[name], _random_order(name, seed))):
+    for place in np.argsort(-sizes, kind="stable"):
         emptiest = filled.index(min(filled))
-        members[emptiest].add(name)
-        filled[emptiest] += sizes[name]
-    return members[index - 1]
+        chosen[place] = emptiest == index - 1
+        filled[emptiest] += sizes[place]
+    return chosen
 
 
 # -- split.csv -----------------------------------------------------------------------------

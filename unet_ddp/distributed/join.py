@@ -196,3 +196,14 @@ def launch_name() -> str | None:
         return None
     name = os.environ["TORCHELASTIC_RUN_ID"]
     return name if name != "none" else f"agent {os.getppid()}"
+
+
+def restarted_launch() -> str | None:
+    """Return the name of this launch if it may have begun a run before, else None.
+
+    torchrun restarts its workers; a cluster starts torchrun again, with the --rdzv-id it had.
+    """
+    name, restarts = launch_name(), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if name is None or (restarts == "0" and name != os.environ["TORCHELASTIC_RUN_ID"]):
+        return None
+    return name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from tqdm import tqdm
 
 from unet_ddp.data.dataset import Key, SegmentationDataset
-from unet_ddp.data.loaders import FORK, check_shared_memory, count_workers, start_worker
+from unet_ddp.data.loaders import check_shared_memory, count_workers, how_to_read
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.distributed.world import World
@@ -40,7 +40,7 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
 
     def __init__(
         self,
-        pairs: list[Pair],
+        pairs: Sequence[Pair],
         predictor: Predictor,
         *,
         full_size: bool,
@@ -54,6 +54,8 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
             pairs, predictor.labels, self.format, scale=scale, resize_masks=resize_masks
         )
         self._needs_truth = full_size and scale != 1
+        self.is_remote = self._scaled.is_remote
+        self.fetch = self._scaled.fetch
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -80,8 +82,9 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         return sample
 
 
-def _share(sample: Any) -> Any:
-    """Move a sample to shared memory: an error here is raised, one in the queue's thread lost."""
+def _share(samples: list[Any]) -> Any:
+    """Move the one sample to shared memory: an error here is raised, one in the queue's thread lost."""
+    sample = samples[0]
     if get_worker_info() is not None and isinstance(sample, EvaluationSample):
         for tensor in (sample.image, sample.truth, sample.scaled_truth):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
@@ -97,16 +100,11 @@ def fetch(
     """
     count = count_workers(world, workers)
     check_shared_memory(count)
+    sampler = ScoringSampler(len(dataset), rank=world.rank, size=world.size)
     loader: DataLoader[EvaluationSample | UserError] = DataLoader(
-        dataset,
-        batch_size=None,
-        sampler=ScoringSampler(len(dataset), rank=world.rank, size=world.size),
-        num_workers=count,
+        **how_to_read(dataset, sampler, batch_size=1, workers=count),
         collate_fn=_share,
-        multiprocessing_context=FORK if count > 0 else None,
         pin_memory=world.device.type == "cuda",
-        worker_init_fn=start_worker,
-        generator=torch.Generator(),  # or it would draw on torch's global one
     )
     is_silent = None if world.is_main else True  # None: if this is no terminal
     for sample in tqdm(loader, unit="image", leave=False, disable=is_silent):

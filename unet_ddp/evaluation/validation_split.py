@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from unet_ddp.cli import with_saved
@@ -11,12 +12,11 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
 from unet_ddp.runs.checkpoint import Content
-from unet_ddp.runs.resume import split_fingerprint
 
 _ADVICE = "use --images and --masks"
 
 
-def rebuild(content: Content, source: Path, labels: Labels) -> list[Pair]:
+def rebuild(content: Content, source: Path, labels: Labels) -> Sequence[Pair]:
     """Find and split the pairs as the run did; return those it was validated on.
 
     `content` (see `SavedModel.run`) and `labels` are those of the checkpoint `source`.
@@ -32,7 +32,7 @@ def rebuild(content: Content, source: Path, labels: Labels) -> list[Pair]:
         data = prepare_data(config.data, seed=seed, labels=labels)
     except UserError as error:
         raise UserError(f"{source}: the data of its run: {error}; or {_ADVICE}") from None
-    fingerprint = split_fingerprint(data.split)
+    fingerprint = data.split.fingerprint
     if (content.get("names") or fingerprint) != fingerprint:
         raise UserError(f"{source}: the images of its run or their split have changed; {_ADVICE}")
     if not data.split.validation:

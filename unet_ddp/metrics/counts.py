@@ -57,7 +57,7 @@ def confusion(predicted: Tensor, masks: Tensor, num_classes: int) -> Tensor:
     Both are class ids (N, H, W); pixels where the true `masks` are IGNORE_ID are left out.
     """
     cells = masks.long() * num_classes + predicted
-    return _count(cells, masks, num_classes**2).view(num_classes, num_classes)
+    return count_cells(cells, masks, num_classes**2).view(num_classes, num_classes)
 
 
 def confidence(logits: Tensor) -> Tensor:
@@ -72,10 +72,10 @@ def histogram(probabilities: Tensor, predicted: Tensor, masks: Tensor, num_class
     """Return `Counts.histogram`, (2, BINS) int64, of the result of `confidence` (N, H, W)."""
     is_true = masks == (1 if num_classes == 2 else predicted)
     bins = (probabilities * BINS).long().clamp_(0, BINS - 1)  # nan goes to the first bin
-    return _count(is_true * BINS + bins, masks, 2 * BINS).view(2, BINS)
+    return count_cells(is_true * BINS + bins, masks, 2 * BINS).view(2, BINS)
 
 
-def _count(cells: Tensor, masks: Tensor, size: int) -> Tensor:
+def count_cells(cells: Tensor, masks: Tensor, size: int) -> Tensor:
     """Return how often each integer below `size` occurs in `cells` where `masks` is not ignored.
 
     Ignored pixels go to one more cell: bincount, or indexing by a mask, would be a host sync.

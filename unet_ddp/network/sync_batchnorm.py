@@ -136,23 +136,18 @@ def synchronise_batchnorm(network: nn.Module, world: World) -> nn.Module:
 
 
 def _convert(module: nn.Module) -> nn.Module:
-    if isinstance(module, nn.BatchNorm2d):
-        return _convert_norm(module)
-    for name, child in module.named_children():
-        setattr(module, name, _convert(child))
-    return module
-
-
-def _convert_norm(norm: nn.BatchNorm2d) -> SyncBatchNorm2d:
-    """Return a batch norm that shares parameters, buffers and activation with `norm`."""
-    kind = _SyncBatchNormAct2d if _has_activation(norm) else SyncBatchNorm2d
-    converted = kind(
-        norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats
-    )
-    for shared in (norm._parameters, norm._buffers, norm._modules):
+    """Return `module`; batch norms give way to ours, with their parameters, buffers, activation."""
+    if not isinstance(module, nn.BatchNorm2d):
+        for name, child in module.named_children():
+            setattr(module, name, _convert(child))
+        return module
+    kind = _SyncBatchNormAct2d if _has_activation(module) else SyncBatchNorm2d
+    sizes = module.num_features, module.eps, module.momentum
+    converted = kind(*sizes, module.affine, module.track_running_stats)
+    for shared in (module._parameters, module._buffers, module._modules):
         for name, value in shared.items():
             setattr(converted, name, value)
-    return converted.train(norm.training)
+    return converted.train(module.training)
 
 
 def _has_activation(module: nn.Module) -> bool:

@@ -22,6 +22,7 @@ from unet_ddp.errors import Limit, UserError, from_plain, shorten
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.runs.weights import SavedModel, build_loaded, read_model, with_scale
+from unet_ddp.storage import as_path, local_file
 
 METADATA = "unet_ddp"  # key of our metadata in an exported file
 
@@ -165,9 +166,13 @@ class LoadedModel:
 
 
 def open_model(
-    path: Path, device: torch.device, *, scale: float | None = None, fold: bool = True
+    source: str | Path, device: torch.device, *, scale: float | None = None, fold: bool = True
 ) -> LoadedModel:
-    """Return the network in a checkpoint, of ours or of another U-Net program, or in an ONNX file."""
+    """Return the network in a checkpoint, of ours or of another U-Net program, or in an ONNX file.
+
+    `source` is a file or the address of an object.
+    """
+    path = as_path(str(source))
     if path.suffix.lower() == ".onnx":
         return _open_onnx(path, device, scale)
     return build_model(with_scale(read_model(path), scale), path, device, fold=fold)
@@ -188,11 +193,7 @@ def build_model(
 
 
 def check_described(model: SavedModel, source: Path) -> tuple[Architecture, Labels, Preprocessing]:
-    """Return architecture, labels and preprocessing of a saved model.
-
-    Raises:
-        UserError: its file does not say them.
-    """
+    """Return what a saved model's file says of its network, or raise a UserError if it does not."""
     if model.architecture is None or model.labels is None or model.preprocessing is None:
         raise UserError(
             f"{source}: neither a checkpoint of ours nor a classic U-Net, so its classes are not "
@@ -202,9 +203,10 @@ def check_described(model: SavedModel, source: Path) -> tuple[Architecture, Labe
 
 
 def _open_onnx(path: Path, device: torch.device, scale: float | None) -> LoadedModel:
-    if not path.is_file():
-        raise UserError(f"{path}: not found")
-    backend = OnnxBackend(path, device)
+    with local_file(path) as file:
+        if not file.is_file():
+            raise UserError(f"{path}: not found")
+        backend = OnnxBackend(file, device)
     facts, preprocessing = backend.facts, backend.facts.preprocessing
     if scale is not None:
         raise UserError(
@@ -214,11 +216,7 @@ def _open_onnx(path: Path, device: torch.device, scale: float | None) -> LoadedM
 
 
 def import_extra(name: str, path: Path) -> Any:
-    """Return a module of the extra `onnx`, which `path` needs.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Return a module of the extra `onnx`, which `path` needs; a UserError if not installed."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime reports to its maker
     try:
         return import_module(name)

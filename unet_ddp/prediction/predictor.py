@@ -104,7 +104,7 @@ class Predictor:
             UserError: one can't be loaded, they do not match, or an option is out of range.
         """
         place = device if isinstance(device, torch.device) else pick_device(device)
-        models = [open_model(Path(path), place, scale=scale, fold=fold) for path in paths]
+        models = [open_model(path, place, scale=scale, fold=fold) for path in paths]
         for path, model in zip(paths, models, strict=True):
             _check_match(str(path), model, str(paths[0]), models[0])
         return cls(models, device=place, tile=tile, overlap=overlap, tta=tta, threshold=threshold)

@@ -16,16 +16,17 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import describe_untried
 from unet_ddp.distributed.join import launch_name
 from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
 from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.encoder import freeze_encoder, parameter_groups
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.checkpoint import Content
-from unet_ddp.runs.resume import Resumed, split_fingerprint
+from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.transfer import find_weights_file, fit_weights
 from unet_ddp.training.batch_size import BatchSizeProbe
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.optimizer import AdamW
 from unet_ddp.training.state import Schedule, TrainState, WeightAverage
 
@@ -37,7 +38,7 @@ class Model:
     architecture: Architecture
     preprocessing: Preprocessing
     precision: Precision
-    loss: DiceCrossEntropy
+    loss: SegmentationLoss
     notes: list[str]
     """Lines for the user."""
 
@@ -46,10 +47,14 @@ def choose_model(config: TrainConfig, data: PreparedData, resumed: Resumed, worl
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
     architecture, preprocessing, notes = _choose_architecture(config, data, resumed)
-    loss = DiceCrossEntropy(
+    loss = SegmentationLoss(
+        options.loss,
         dice_weight=options.dice_weight,
         cross_entropy_weight=options.cross_entropy_weight,
         class_weights=options.class_weights,
+        label_smoothing=options.label_smoothing,
+        hard_pixels=options.hard_pixels,
+        boundary_weight=options.boundary_weight,
     )
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
     return Model(architecture, preprocessing, precision, loss.to(world.device), notes)
@@ -117,6 +122,11 @@ def build_state(
 ) -> TrainState:
     """Return the network with the weights it starts from, and the state of its training."""
     options, steps = config.optimization, loaders.sampler.steps
+    if options.patience and not data.split.validation:
+        raise UserError(
+            f"--patience {options.patience}: there are no validation images to score; use --validation "
+            "PERCENT, or leave --patience out"
+        )
     network = _build_weights(config, model, data.labels, resumed, world)
     frozen = freeze_encoder(network) if options.freeze == "encoder" else []
     side = data.crop_size or data.smallest
@@ -136,6 +146,7 @@ def build_state(
         model.preprocessing,
         Schedule(options.learning_rate, options.epochs * steps, options.warmup / 100),
         steps,
+        options.patience,
         options.seed * world.size + world.rank,
         WeightAverage(network, options.ema) if options.ema else None,
         compile_network(replica, world.device, processes=world.size) if options.compile else None,
@@ -183,7 +194,7 @@ def describe_model(
         "labels": data.labels.to_dict(),
         "preprocessing": model.preprocessing.to_dict(),
         "config": config.to_dict(),
-        "names": split_fingerprint(data.split),
+        "names": data.split.fingerprint,
         "images_per_step": loaders.sampler.per_step * world.size,
         "world_size": world.size,
         "launch": launch_name(),
@@ -207,7 +218,7 @@ def describe_run(
         )
     return [
         f"network: {model.architecture}; {count / 1e6:.1f} million parameters",
-        f"run: {config.folder}; {options.epochs} epochs of {state.steps_per_epoch} steps of {images} images "
+        f"run: {config.place}; {options.epochs} epochs of {state.steps_per_epoch} steps of {images} images "
         f"({options.batch_size} on each of {world.size} process(es){each}), {world.device.type}, "
         f"{str(model.precision.dtype).removeprefix('torch.')}, "
         f"{count_workers(world, config.launch.workers)} reading process(es) each",

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import replacing
+from unet_ddp.runs.pointer import find_newest
+from unet_ddp.storage import Url, local_file
 
 FORMAT = 1
 _IS_DIRECTORY = 0x10  # of a zip record's external attributes
@@ -80,18 +82,21 @@ def load_or_previous(path: Path) -> tuple[Content, Path, str]:
 
 
 def load(path: Path) -> Content:
-    """Return the content of `path`, on the CPU; no code in it is ever run.
+    """Return the content of a file or an object, on the CPU; no code in it is ever run.
 
     Raises:
         UserError: no checkpoint, a corrupt one, or one with more than tensors and plain values.
     """
+    if isinstance(path, Url):
+        with local_file(find_newest(path)) as copy:
+            return load(copy)
     if not path.is_file():
         raise UserError(f"{path}: checkpoint not found")
     try:
         _check_archive(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # about pickle protocols
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = _read(path)
         _check_tensors(path, content)
     except UserError:
         raise
@@ -110,6 +115,16 @@ def load(path: Path) -> Content:
     if not isinstance(content, dict):
         raise UserError(f"{path}: no checkpoint: it contains a {type(content).__name__}")
     return content
+
+
+def _read(path: Path) -> Any:
+    with path.open("rb") as file:
+        is_safetensors = file.read(9)[8:] == b"{"
+    if is_safetensors:
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _check_archive(path: Path) -> None:

@@ -88,6 +88,14 @@ class SavedRun:
     model: dict[str, Tensor]
     ema_steps: _Count = 0
     scaler: Scaler | None = None
+    anneal: tuple[_Count, _Count] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a phase that ends before it begins."""
+        if self.anneal is not None and self.anneal[0] >= self.anneal[1]:
+            raise UserError(
+                f"anneal: {list(self.anneal)}; expected two steps, the first before the second"
+            )
 
 
 Described = TypeVar("Described", Description, SavedRun)

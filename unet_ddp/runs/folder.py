@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,11 +17,11 @@ from unet_ddp.cli import save_config
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.splits import write_split
-from unet_ddp.distributed.join import launch_name
+from unet_ddp.distributed.join import restarted_launch
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.files import lock_folder, make_writable
+from unet_ddp.files import lock_folder, make_writable, write_errors
 from unet_ddp.runs.checkpoint import (
     Content,
     copy_to_host,
@@ -37,7 +36,7 @@ from unet_ddp.runs.transfer import find_weights_file
 from unet_ddp.runs.weights import read_model
 from unet_ddp.training.state import TrainState
 
-_RUN_FILES = (
+RUN_FILES = (
     "last.pt", "last.1.pt", "best.pt", "epoch_*.pt", "config.yaml", "metrics.csv", "split.csv",
     "samples.png", "profile.json", "report.html", "events.out.tfevents.*",
 )  # fmt: skip
@@ -96,8 +95,6 @@ class RunFolder:
         """The checkpoint to resume from."""
         return self.path / "last.pt"
 
-    # -- the start ----------------------------------------------------------------------------
-
     def open(self, config: TrainConfig) -> Resumed:
         """Lock the folder and return what the run starts from; nothing is deleted yet.
 
@@ -107,31 +104,28 @@ class RunFolder:
         """
         if config.launch.rescue_dir is not None:
             make_writable(Path(config.launch.rescue_dir), "--rescue-dir")
-        self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
-        for temporary in self.path.glob("*.tmp"):  # left by a kill during a save
-            temporary.unlink()
+        self._lock_folder()
         if self._was_restarted():
             return self._read_last(self.last, overwrite=config.launch.overwrite)
         if config.launch.resume is not None:
-            return self._read_last(config.resume_file, overwrite=config.launch.overwrite)
+            path = self.path / config.resume_file.name
+            return self._read_last(path, overwrite=config.launch.overwrite)
         existing = [path for path in self._list_files() if path.suffix in (".pt", ".csv")]
         if existing and not config.launch.overwrite:
-            raise UserError(
-                f"{self.path} contains a run ({existing[0].name}): continue it with --resume, choose "
-                "another folder with --exp-name NAME, or delete it with --overwrite"
-            )
+            raise contains_a_run(self.path, existing[0].name)
         source = find_weights_file(config)
         return Resumed(weights=read_model(source) if source else None)
 
-    def _was_restarted(self) -> bool:
-        """Return whether this launch began the run before, which then resumes without a flag.
+    def _lock_folder(self) -> None:
+        self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
+        for temporary in self.path.glob("*.tmp"):  # left by a kill during a save
+            temporary.unlink()
 
-        torchrun restarts its workers; a cluster starts torchrun again, with the --rdzv-id it had.
-        """
-        name, restarts = launch_name(), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        if name is None or (restarts == "0" and name != os.environ["TORCHELASTIC_RUN_ID"]):
+    def _was_restarted(self) -> bool:
+        """Return whether this launch began the run before, which then resumes without a flag."""
+        if restarted_launch() is None or not self.last.is_file():
             return False
-        return self.last.is_file() and load_or_previous(self.last)[0].get("launch") == name
+        return load_or_previous(self.last)[0].get("launch") == restarted_launch()
 
     def _read_last(self, path: Path, *, overwrite: bool) -> Resumed:
         if not path.is_file() and not previous(path).is_file():
@@ -171,16 +165,12 @@ class RunFolder:
             UserError: the folder is not writable.
         """
         self._config, self._about = config, about
-        try:
+        advice = "free some space, or choose another folder with --checkpoints"
+        with write_errors(self.path, advice):
             if resumed.is_new:
                 self.clear()
             save_config(config, self.path / "config.yaml")
             write_split(data.split, data.groups, self.path / "split.csv")
-        except OSError as error:
-            raise UserError(
-                f"{self.path}: {error.strerror or error}; free some space, or choose another folder "
-                "with --checkpoints"
-            ) from None
 
     def clear(self) -> None:
         """Delete the run in the folder, and what `evaluate` wrote about it."""
@@ -191,9 +181,7 @@ class RunFolder:
             evaluation.rmdir()
 
     def _list_files(self) -> list[Path]:
-        return [path for pattern in _RUN_FILES for path in self.path.glob(pattern)]
-
-    # -- checkpoints --------------------------------------------------------------------------
+        return [path for pattern in RUN_FILES for path in self.path.glob(pattern)]
 
     def is_due(self, step: int) -> bool:
         """Return whether last.pt is to be written after this step of the run, in mid-epoch."""
@@ -210,7 +198,7 @@ class RunFolder:
         Raises:
             RunError: the earlier one found a weight that is not finite.
         """
-        self.wait()
+        self._finish_write()
         self._saved = time.monotonic()
         if self._writes:
             files = copy_to_host(self._compose_files(state, is_best=is_best))
@@ -222,6 +210,9 @@ class RunFolder:
         Raises:
             RunError: a weight is not finite; nothing was written.
         """
+        self._finish_write()
+
+    def _finish_write(self) -> None:
         writing, self._writing = self._writing, None
         if writing is not None:
             self._failure = writing.result()
@@ -274,8 +265,7 @@ class RunFolder:
             files[f"epoch_{state.epoch:04d}.pt"] = last
         return {**files, "last.pt": last}
 
-    @staticmethod
-    def _write(folder: Path, files: dict[str, Content]) -> str:
+    def _write(self, folder: Path, files: dict[str, Content]) -> str:
         """Write checkpoints in this order; return the failure, empty on success.
 
         Raises:
@@ -294,6 +284,14 @@ class RunFolder:
             except (OSError, RuntimeError) as error:
                 return f"{folder / name}: can't be written ({' '.join(str(error).split())[:120]})"
         return ""
+
+
+def contains_a_run(place: Path, name: str) -> UserError:
+    """Return the error of a new run where there is a run, which the file `name` shows."""
+    return UserError(
+        f"{place} contains a run ({name}): continue it with --resume, choose another folder with "
+        "--exp-name NAME, or delete it with --overwrite"
+    )
 
 
 _ABOUT_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData, check_classes, prepare_data
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, shorten, typed
 from unet_ddp.runs.checkpoint import Content
@@ -138,10 +136,11 @@ class Resumed:
             skip_bad=config.launch.skip_bad_files,
         )
         check_classes(data.labels, config.optimization.class_weights)
+        names = data.split.fingerprint  # once for all ranks
         if saved is None:
             return data
         pixels = Preprocessing.from_dict(saved["preprocessing"])
-        is_same = saved["names"] == split_fingerprint(data.split)
+        is_same = saved["names"] == names
         if not is_same or (pixels.channels, pixels.dtype) != (
             data.format.channels,
             data.format.dtype,
@@ -261,9 +260,3 @@ def _with_batch(
         images_per_step=images_per_step,
     )
     return replace(config, optimization=options)
-
-
-def split_fingerprint(split: Split) -> str:
-    """Return a hash of the names of the training and validation pairs."""
-    names = [[pair.name for pair in side] for side in (split.training, split.validation)]
-    return hashlib.sha256(repr(names).encode()).hexdigest()

@@ -48,7 +48,7 @@ class Tracker:
             log=self._log,
             has_scaler=state.precision.scaler.is_enabled(),
         )
-        self._epochs, self._device = config.optimization.epochs, world.device
+        self._device = world.device
         self._class_names = data.labels.class_names
         self._images_per_step = loaders.sampler.per_step * world.size
         self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
@@ -58,7 +58,7 @@ class Tracker:
         profiles = world.is_main and config.launch.profile
         self._profile = Profile(config.folder, world.device) if profiles else None
         self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
-            total=state.schedule.steps,
+            total=state.schedule.end,
             initial=state.done,
             unit="step",
             disable=None if world.is_main else True,
@@ -85,7 +85,8 @@ class Tracker:
 
     def begin_epoch(self, state: TrainState) -> None:
         """Start the clocks of an epoch, or of the rest of one."""
-        self._bar.set_description(f"epoch {state.epoch + 1}/{self._epochs}")
+        epochs = state.schedule.end // state.steps_per_epoch
+        self._bar.set_description(f"epoch {state.epoch + 1}/{epochs}")
         self._began = self._last = time.perf_counter()
         self._steps, self._waited = 0, 0.0
 
@@ -110,11 +111,7 @@ class Tracker:
         )
 
     def end_training(self) -> None:
-        """Stop the clock of this epoch's training, once the device has done all its steps.
-
-        Raises:
-            RunError: too many steps in a row were not finite.
-        """
+        """Judge the last steps as `step` does, and stop the clock once the device has done them."""
         self._guard.flush()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
@@ -142,7 +139,7 @@ class Tracker:
 
     def log_epoch(self, state: TrainState, validation: Validation | None) -> None:
         """Print a line and write a row about the epoch that ends, before `finish_epoch`."""
-        total, dice, cross_entropy = (state.sums / state.steps_per_epoch).tolist()
+        total, *terms = (state.sums / state.steps_per_epoch).tolist()
         seconds = time.perf_counter() - self._began
         self._log(
             f"epoch {state.epoch + 1}: loss {total:.4f}, {_describe(validation, state.best)}, "
@@ -154,8 +151,7 @@ class Tracker:
             "step": state.done,
             "learning_rate": state.schedule.at(state.done - 1),
             "loss": total,
-            "dice_loss": dice,
-            "cross_entropy": cross_entropy,
+            **{name: term for name, term in zip(state.loss.columns, terms, strict=True) if name},
             **score_columns(validation, self._class_names),
             "skipped_steps": self._guard.skipped,
             "images_per_second": self.images_per_second,
@@ -167,6 +163,17 @@ class Tracker:
                 writer.write(row, state.done)
             except OSError as error:  # a full disk does not end a run
                 self._log(f"warning: {type(writer).__name__}: {error}; this row is lost")
+
+    def log_annealing(self, state: TrainState) -> None:
+        """Print a line if the run's patience is over with this epoch; see `finish_epoch`."""
+        first, end = state.schedule.anneal or (0, 0)
+        if end and first == state.done:
+            self._bar.total = end
+            self._log(
+                f"--patience {state.patience}: best validation Dice {state.best:.4f} in epoch "
+                f"{state.best_epoch + 1}; the learning rate falls to its end in "
+                f"{(end - first) // state.steps_per_epoch} more epoch(s), then the run ends"
+            )
 
 
 def _describe(validation: Validation | None, best: float) -> str:

@@ -15,6 +15,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.encoder import in_encoder
 from unet_ddp.runs.weights import SavedModel, State, build_blank, check_weights
+from unet_ddp.storage import as_path
 
 _SHOWN = 3  # names in a line
 
@@ -22,7 +23,7 @@ _SHOWN = 3  # names in a line
 def find_weights_file(config: TrainConfig) -> Path | None:
     """Return the file of ``--load``, else that of ``--encoder-weights``, which may be a name."""
     name = config.run.load or config.network.encoder_weights or ""
-    return Path(name) if config.run.load or Path(name).suffix else None
+    return as_path(name) if config.run.load or Path(name).suffix else None
 
 
 @dataclass

@@ -16,6 +16,7 @@ from unet_ddp.errors import Limit, UserError, typed
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.runs.checkpoint import Content, find_not_finite, load
 from unet_ddp.runs.description import Description, describe
+from unet_ddp.storage import Url, as_path
 
 _PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile
 _LEVELS = ("model", "state_dict", "model_state_dict", "ema")  # where programs keep the weights
@@ -245,14 +246,11 @@ def with_scale(model: SavedModel, scale: float | None) -> SavedModel:
 
 
 def find_model(given: str | None, folder: Path = Path("checkpoints")) -> Path:
-    """Return the checkpoint to predict with: the given one, the folder's, or its newest run's.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the checkpoint to use: the given, the folder's or its newest run's; else a UserError."""
     if given is not None:
-        path = Path(given)
-        return path / "best.pt" if path.is_dir() else path
+        path = as_path(given)
+        is_run = not path.suffix if isinstance(path, Url) else path.is_dir()
+        return path / "best.pt" if is_run else path
     for name in ("best.pt", "last.pt"):
         found = [folder / name, *folder.glob(f"*/{name}")]
         found = [path for path in found if path.is_file()]

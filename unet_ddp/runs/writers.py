@@ -66,11 +66,7 @@ def score_columns(validation: Validation | None, names: list[str]) -> Row:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of metrics.csv; none if there is no such file.
-
-    Raises:
-        UserError: it is corrupt.
-    """
+    """Return the rows of metrics.csv, none without such a file; a corrupt one is a UserError."""
     if not path.exists():
         return []
     try:
@@ -96,10 +92,8 @@ def _is_until(step: str | None, last: int) -> bool:
 class CsvWriter:
     """Writes metrics.csv: one row per epoch, on the disk at once.
 
-    Rows of steps later than `after` are dropped, as a resumed run writes them again.
-
-    Raises:
-        UserError: the earlier file is corrupt.
+    Rows of steps later than `after` are dropped, as a resumed run writes them again; for a corrupt
+    file see `read_rows`.
     """
 
     def __init__(self, path: Path, *, after: int = 0) -> None:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import free_memory, is_out_of_memory
 from unet_ddp.distributed.world import World, local_only
@@ -21,7 +20,7 @@ from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.network.encoder import freeze_encoder
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.determinism import autotuning
-from unet_ddp.training.losses import DiceCrossEntropy
+from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.out_of_memory import describe_shortage
 from unet_ddp.training.step import forward
 
@@ -41,7 +40,7 @@ class BatchSizeProbe:
 
     architecture: Architecture
     preprocessing: Preprocessing
-    loss: DiceCrossEntropy
+    loss: SegmentationLoss
     precision: Precision
     size: tuple[int, int]
     """(height, width) of the images."""
@@ -90,17 +89,14 @@ class BatchSizeProbe:
         held = [torch.zeros_like(p) for p in network.parameters() for _ in range(copies)]
         if device.type == "cuda":
             held.append(torch.empty(_spare_memory(device), dtype=torch.uint8, device=device))
-        images, masks, _ = self._make_batch(batch)
+        shape = (batch, *self.size, self.preprocessing.channels)
+        images = torch.zeros(shape, dtype=torch.uint8)  # (N, H, W, C)
+        masks = images[..., 0].clone()
         with autotuning():  # as in training: what it tries takes memory
             for _ in range(batches):
                 with self.precision.autocast():
                     logits = forward(network, self.preprocessing, images.to(device))
                 self.precision.scaler.scale(self.loss(logits, masks.to(device)).total).backward()
-
-    def _make_batch(self, batch: int) -> Sample:
-        height, width = self.size
-        images = torch.zeros(batch, height, width, self.preprocessing.channels, dtype=torch.uint8)
-        return Sample(images, images[..., 0].clone(), torch.arange(batch))
 
     def _has_room(self, batch: int, processes: int) -> bool:
         """Return whether a CPU has the memory: its system would not refuse, but kill."""

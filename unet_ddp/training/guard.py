@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,36 +19,27 @@ _SEARCH = 16  # halvings of GradScaler's first scale, 2¹⁶, down to 1
 _GROWTH = 2000  # good steps in a row, after which it doubles its scale
 
 
+@dataclass(eq=False)
 class FiniteGuard:
     """Follows the steps of a run, in the same way on every rank.
 
     The step has skipped itself already, on the device; the guard reports it. On a GPU it judges a
     step two steps later, when the result has been copied to the host, and the last two in `flush`.
-    So many skipped steps in a row as `most` end the run. With `has_scaler`, GradScaler looks for a
-    scale, by steps whose gradients overflow.
     """
 
-    def __init__(
-        self,
-        world: World,
-        pairs: list[Pair],
-        *,
-        most: int,
-        log: Callable[[str], None],
-        has_scaler: bool = False,
-    ) -> None:
-        self.world = world
-        self.pairs = pairs
-        self.most = most
-        self.log = log
-        self.skipped = 0
-        """Skipped steps so far."""
-        self.loss = 0.0
-        """Loss of the last step that was judged."""
-        self._has_scaler = has_scaler
-        self._quiet = _SEARCH if has_scaler else 0  # overflows that are the search for a scale
+    world: World
+    pairs: Sequence[Pair]  # to train on
+    _: KW_ONLY
+    most: int  # skipped steps in a row that end the run
+    log: Callable[[str], None]  # prints a line on the main process
+    has_scaler: bool = False  # GradScaler looks for a scale, by steps whose gradients overflow
+    skipped: int = field(default=0, init=False)  # steps so far
+    loss: float = field(default=0.0, init=False)  # of the last step that was judged
+
+    def __post_init__(self) -> None:
+        self._quiet = _SEARCH if self.has_scaler else 0  # overflows that are the search for a scale
         self._in_a_row = self._good_in_a_row = 0
-        self._delay = 2 if world.device.type == "cuda" else 0
+        self._delay = 2 if self.world.device.type == "cuda" else 0
         self._pending: deque[tuple[int, list[int], Tensor, torch.cuda.Event | None]] = deque()
 
     @property
@@ -72,11 +64,7 @@ class FiniteGuard:
             self._judge(*self._pending.popleft())
 
     def flush(self) -> None:
-        """Judge the steps that are not judged yet, at the end of an epoch.
-
-        Raises:
-            RunError: too many skipped steps in a row.
-        """
+        """Judge the steps that are not judged yet, at the end of an epoch; see `check`."""
         while self._pending:
             self._judge(*self._pending.popleft())
 
@@ -88,7 +76,7 @@ class FiniteGuard:
         self.loss, is_finite = answer.tolist()
         if is_finite:
             self._in_a_row, self._good_in_a_row = 0, self._good_in_a_row + 1
-            self._quiet = int(self._has_scaler and self._good_in_a_row >= _GROWTH)
+            self._quiet = int(self.has_scaler and self._good_in_a_row >= _GROWTH)
             return
         self._good_in_a_row = 0
         self._in_a_row += 1

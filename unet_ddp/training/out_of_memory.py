@@ -14,11 +14,7 @@ from unet_ddp.errors import RunError
 
 @contextmanager
 def explain_out_of_memory(config: TrainConfig, world: World, phase: str) -> Iterator[None]:
-    """Replace torch's error in building, training or validation by one line with what would help.
-
-    Raises:
-        RunError: the memory did not suffice.
-    """
+    """Replace torch's error in building, training or validation by a RunError with what would help."""
     try:
         yield
         return

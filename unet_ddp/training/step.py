@@ -30,7 +30,7 @@ class StepReport:
     """The outcome of one step of the optimizer; tensors stay on the device."""
 
     losses: Tensor
-    """(3,): loss, Dice loss, cross-entropy, over the global batch."""
+    """(3,): loss, region term, pixel term, over the global batch."""
     learning_rate: float
     is_finite: Tensor
     """() bool: loss and gradient are finite; otherwise the step has changed nothing."""

@@ -126,7 +126,7 @@ def test_validation_may_have_its_own_folders(tmp_path: Path) -> None:
         prepared(tmp_path, **own)
     report, found = collected(in_folder(tmp_path, val_images="gone", val_masks="gone"))
     assert report.problems == ["gone: not found"]
-    assert found is not None and len(found.scan.pairs) == 4
+    assert found is not None and len(found.table.pairs) == 4
 
 
 def test_the_demo_set_is_used_only_if_no_data_is_given_or_in_place(

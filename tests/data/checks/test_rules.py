@@ -18,8 +18,9 @@ from unet_ddp.data.checks.rules import (
     find_copies,
     measure_range,
 )
-from unet_ddp.data.checks.scan import ImageMetadata, MaskMetadata, ScannedPair, ScanResult
+from unet_ddp.data.checks.scan import ImageMetadata, MaskMetadata, ScannedPair
 from unet_ddp.data.checks.summary import Report
+from unet_ddp.data.checks.table import Table
 from unet_ddp.data.formats.header import Header, ImageFormat
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.preprocessing import PixelRange
@@ -34,7 +35,7 @@ def scanned(
     *,
     values: tuple[int, ...] = (0, 1),
     counts: tuple[int, ...] = (5, 7),
-    thumbnail: str = "-",
+    thumbnail: str = base64.b64encode(bytes(range(64))).decode(),
     suffix: str = ".png",
 ) -> ScannedPair:
     header = Header(
@@ -52,7 +53,7 @@ def scanned(
 
 def problems(*pairs: ScannedPair, **flags: Any) -> list[str]:
     report = Report(collects=True)
-    check_rules(DataConfig(**flags), report, ScanResult(list(pairs)))
+    check_rules(DataConfig(**flags), report, Table.from_scan(pairs))
     return report.problems
 
 
@@ -118,7 +119,9 @@ def test_rules(pairs: list[ScannedPair], flags: dict[str, Any], expected: list[s
 
 def test_a_run_stops_at_the_first_problem() -> None:
     with pytest.raises(UserError, match=r"m/a\.png is 40x30"):
-        check_rules(DataConfig(), Report(), ScanResult([scanned("a", {"width": 41, "dtype": "x"})]))
+        check_rules(
+            DataConfig(), Report(), Table.from_scan([scanned("a", {"width": 41, "dtype": "x"})])
+        )
 
 
 @pytest.mark.parametrize(
@@ -140,7 +143,7 @@ def test_the_common_format(
     pairs: list[ScannedPair], flags: dict[str, Any], expected: ImageFormat, notes: list[str]
 ) -> None:
     report = Report(collects=True)
-    assert check_rules(DataConfig(**flags), report, ScanResult(pairs)) == expected
+    assert check_rules(DataConfig(**flags), report, Table.from_scan(pairs)) == expected
     assert len(report.notes) == len(notes)
     assert all(note.startswith(text) for note, text in zip(report.notes, notes, strict=True))
     assert ("--channels 4" in "".join(report.notes)) == ("--channels 4" in "".join(notes))
@@ -152,21 +155,28 @@ def test_the_values_of_all_masks() -> None:
         scanned("b", None, {"is_lossy": True}, values=(0, 9), counts=(3, 4)),
         scanned("c", None, {"is_lossy": True}),
     ]
-    values = common_values(ScanResult(pairs))
+    values = common_values(Table.from_scan(pairs))
     assert values.counts == {0: 13, 1: 7, 7: 2, 9: 4}
     assert values.examples == {0: "m/a.png", 7: "m/a.png", 9: "m/b.png", 1: "m/c.png"}
     assert (values.rgb, values.palette, values.lossy) == (False, None, "m/b.png")
     one, other = {"palette": ((0, 0, 0),)}, {"palette": ((1, 1, 1),)}
-    same = ScanResult([scanned("a", None, one), scanned("b", None, one)])
+    same = Table.from_scan([scanned("a", None, one), scanned("b", None, one)])
     assert common_values(same).palette == ((0, 0, 0),) and common_values(same).lossy is None
     assert (
-        common_values(ScanResult([scanned("a", None, one), scanned("b", None, other)])).palette
+        common_values(Table.from_scan([scanned("a", None, one), scanned("b", None, other)])).palette
         is None
     )
-    assert common_values(ScanResult([scanned("a", None, {"is_colour": True})])).rgb
+    assert common_values(Table.from_scan([scanned("a", None, {"is_colour": True})])).rgb
 
 
 # -- range ---------------------------------------------------------------------------------
+
+
+def range_of(images: list[ImageMetadata], channels: int) -> PixelRange | None:
+    """The range of all but the last of the images."""
+    pairs = [scanned(f"n{k}")._replace(image=image) for k, image in enumerate(images)]
+    table = Table.from_scan([*pairs, pairs[0]])
+    return measure_range(table, np.arange(len(pairs) + 1) < len(pairs), channels)
 
 
 def statistics_of(pixels: np.ndarray) -> ImageMetadata:
@@ -180,7 +190,7 @@ def statistics_of(pixels: np.ndarray) -> ImageMetadata:
 def test_the_range_is_that_of_all_pixels(rng: np.random.Generator) -> None:
     """Channels have one range, but each its mean and deviation, as shares of it."""
     images = [rng.integers(-200, 900, (n, 5, 3)) * [1, 2, 3] for n in (4, 9)]
-    measured = measure_range([statistics_of(image) for image in images], 3)
+    measured = range_of([statistics_of(image) for image in images], 3)
     pixels = np.concatenate([image.reshape(-1, 3) for image in images])
     low, high = pixels.min(), pixels.max()
     assert measured is not None and (measured.low, measured.high) == (low, high)
@@ -191,16 +201,16 @@ def test_the_range_is_that_of_all_pixels(rng: np.random.Generator) -> None:
 
 def test_grey_images_among_colour_count_for_each_channel() -> None:
     grey, colour = np.array([[[3]], [[5]]]), np.array([[[1, 2, 3]], [[3, 4, 9]]])
-    measured = measure_range([statistics_of(grey), statistics_of(colour)], 3)
+    measured = range_of([statistics_of(grey), statistics_of(colour)], 3)
     assert measured is not None
     assert measured.mean == pytest.approx([(12 / 4 - 1) / 8, (14 / 4 - 1) / 8, (20 / 4 - 1) / 8])
 
 
 def test_images_without_statistics_have_no_range() -> None:
-    assert measure_range([ImageMetadata(Header(1, 1, 1, "uint8"), (0, 0), "")], 1) is None
+    assert range_of([ImageMetadata(Header(1, 1, 1, "uint8"), (0, 0), "")], 1) is None
     flat = statistics_of(np.full((4, 1, 1), 7))
     unknown = ImageMetadata(Header(1, 1, 1, "int16"), (0, 0), "")
-    assert measure_range([flat, unknown], 1) == PixelRange(7.0, 7.0, (0.0,), (1.0,))
+    assert range_of([flat, unknown], 1) == PixelRange(7.0, 7.0, (0.0,), (1.0,))
 
 
 # -- sizes ---------------------------------------------------------------------------------
@@ -222,7 +232,7 @@ def test_crops_have_the_median_size(
     sizes: list[tuple[int, int]], flags: dict[str, Any], expected: tuple[int, int] | None
 ) -> None:
     pairs = [scanned(f"n{k}", {"height": h, "width": w}) for k, (h, w) in enumerate(sizes)]
-    assert crop_size(DataConfig(**flags), ScanResult(pairs)) == expected
+    assert crop_size(DataConfig(**flags), Table.from_scan(pairs)) == expected
 
 
 # -- copies --------------------------------------------------------------------------------
@@ -249,10 +259,10 @@ def test_copies_across_the_split_are_found(
     training, validation = (
         [p.pair for p in pairs if p.pair.name.startswith(side)] for side in "tv"
     )
-    found = find_copies(ScanResult(pairs), Split(training, validation, ""))
+    found = find_copies(Table.from_scan(pairs), Split(training, validation, ""))
     assert [(one.name, other.name) for one, other in found] == [("v1", "t1"), ("v2", "t2")]
     for split in (Split(training, [], ""), Split([], validation, "")):
-        assert find_copies(ScanResult(pairs), split) == []
+        assert find_copies(Table.from_scan(pairs), split) == []
 
 
 @pytest.mark.parametrize(("correlation", "is_copy"), [(0.9953, True), (0.9947, False)])
@@ -266,4 +276,4 @@ def test_what_counts_as_a_copy(correlation: float, is_copy: bool) -> None:
         for name, grey in (("t", look), ("v", mixed))
     ]
     split = Split([pairs[0].pair], [pairs[1].pair], "")
-    assert bool(find_copies(ScanResult(pairs), split)) == is_copy
+    assert bool(find_copies(Table.from_scan(pairs), split)) == is_copy

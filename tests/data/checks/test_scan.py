@@ -16,12 +16,14 @@ import tifffile
 from PIL import Image
 
 from tests.conftest import make_set
+from tests.object_store import ObjectStore, put_folder
 from unet_ddp.data.checks import scan as module
-from unet_ddp.data.checks.scan import ScanResult, read_image_metadata, read_mask_metadata, scan
+from unet_ddp.data.checks.scan import read_image_metadata, read_mask_metadata, scan
 from unet_ddp.data.formats.header import Header
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.errors import UserError
 from unet_ddp.files import cache_folder
+from unet_ddp.storage import StorageError, Url, put
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +104,7 @@ def test_values_of_a_mask_are_counted(tmp_path: Path, first: int) -> None:
     np.save(tmp_path / "x.npy", codes)
     metadata = read_mask_metadata(tmp_path / "x.npy")
     assert metadata.values == (first, first + 1, first + 5) and metadata.counts == (3, 1, 2)
-    assert not metadata.is_colour
+    assert not metadata.header.has_colour_values
 
 
 def test_a_mask_of_too_many_values_keeps_the_commonest_and_the_ends(tmp_path: Path) -> None:
@@ -124,9 +126,11 @@ def test_which_masks_are_colour_images(tmp_path: Path) -> None:
         ("grey", grey, False), ("rgb", grey.convert("RGB"), True), ("palette", grey.convert("P"), False),
     ]:  # fmt: skip
         image.save(tmp_path / f"{name}.png")
-        assert read_mask_metadata(tmp_path / f"{name}.png").is_colour == is_colour, name
+        assert read_mask_metadata(tmp_path / f"{name}.png").header.has_colour_values == is_colour, (
+            name
+        )
     np.save(tmp_path / "x.npy", np.zeros((4, 5, 3), np.uint8))
-    assert read_mask_metadata(tmp_path / "x.npy").is_colour
+    assert read_mask_metadata(tmp_path / "x.npy").header.has_colour_values
 
 
 def test_a_file_too_large_to_decode_safely_is_refused(
@@ -165,10 +169,6 @@ def test_the_scan_of_all_files_is_that_of_each(
     assert result.pairs == [
         (pair, read_image_metadata(pair.image), read_mask_metadata(pair.mask)) for pair in pairs
     ]
-    assert result.sizes == [(24, 32)] * 11
-    chosen = [pairs[5], Pair("other", Path("o"), Path("o")), pairs[2]]
-    assert [scanned.pair for scanned in result.select(chosen)] == [pairs[5], pairs[2]]
-    assert ScanResult([]).select(chosen) == []
 
 
 def test_all_errors_are_collected_by_pair(tmp_path: Path) -> None:
@@ -372,3 +372,40 @@ def test_statistics_take_no_copy_of_eight_bytes_for_each_sample(
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 * pixels.nbytes  # in one piece 9 times
+
+
+# -- object storage ------------------------------------------------------------------------
+
+
+def test_objects_are_fetched_once_and_known_again(
+    tmp_path: Path, object_store: ObjectStore
+) -> None:
+    make_set(tmp_path / "set", 12)
+    (tmp_path / "set" / "imgs" / "bx.png").write_bytes(b"")
+    url = put_folder(tmp_path / "set", Url("s3://bucket/scan"))
+    pairs = find_pairs(url / "imgs", url / "masks")
+    before = object_store.count_requests()
+    first = scan(pairs)
+    assert object_store.count_requests() == before + 24
+    assert first.errors == {"bx": f"{url}/imgs/bx.png: is empty (0 bytes); replace or remove it"}
+    local = scan([pair for pair in found_pairs(tmp_path / "set") if pair.name != "bx"])
+    assert [pair.mask._replace(stamp=(0, 0)) for pair in first.pairs] == [
+        pair.mask._replace(stamp=(0, 0)) for pair in local.pairs
+    ]
+    assert [pair.image.stamp for pair in first.pairs] == [
+        pair.pair.stamps[0] for pair in first.pairs
+    ]
+    before = object_store.count_requests()
+    assert scan(pairs).pairs == first.pairs
+    assert object_store.count_requests() == before + 1  # the one that can't be read
+    put(url / "masks" / "ax.png", (tmp_path / "set" / "masks" / "cx.png").read_bytes())
+    again = scan(find_pairs(url / "imgs", url / "masks"))
+    assert again.pairs[0].mask.counts == first.pairs[1].mask.counts
+
+
+def test_storage_that_refuses_ends_the_scan(tmp_path: Path, object_store: ObjectStore) -> None:
+    url = put_folder(make_set(tmp_path / "set", 2), Url("s3://bucket/refused"))
+    pairs = find_pairs(url / "imgs", url / "masks")
+    object_store.set_fault("denied")
+    with pytest.raises(StorageError, match=r"refused/.*: access is denied; set AWS_ACCESS_KEY_ID"):
+        scan(pairs)

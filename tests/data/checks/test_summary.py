@@ -6,7 +6,6 @@ import pytest
 
 from tests.data.checks.test_rules import scanned
 from unet_ddp.data.checks.rules import common_values
-from unet_ddp.data.checks.scan import ScanResult
 from unet_ddp.data.checks.summary import (
     Report,
     class_pixels,
@@ -15,6 +14,7 @@ from unet_ddp.data.checks.summary import (
     warn_of_classes,
     warn_of_images,
 )
+from unet_ddp.data.checks.table import Table
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.splits import Split
@@ -49,7 +49,7 @@ def test_a_line_about_the_images(
     sizes: list[tuple[int, int]], form: ImageFormat, scale: float, expected: str
 ) -> None:
     pairs = [scanned(f"n{k}", {"height": h, "width": w}) for k, (h, w) in enumerate(sizes)]
-    assert describe_images(ScanResult(pairs), form, count=7, scale=scale) == expected
+    assert describe_images(Table.from_scan(pairs), form, count=7, scale=scale) == expected
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_a_line_about_the_classes(labels: Labels, expected: str) -> None:
 
 def test_images_that_look_wrong_are_a_warning() -> None:
     pairs = [scanned("a"), scanned("b", thumbnail=""), scanned("c", thumbnail="")]
-    assert warn_of_images(ScanResult(pairs[:1]), []) == []
-    blank, copies = warn_of_images(ScanResult(pairs), [(pairs[0].pair, pairs[1].pair)] * 3)
+    assert warn_of_images(Table.from_scan(pairs[:1]), []) == []
+    blank, copies = warn_of_images(Table.from_scan(pairs), [(pairs[0].pair, pairs[1].pair)] * 3)
     assert blank == "2 image(s) of one colour, e.g. i/b.png: they show nothing"
     assert copies.startswith(
         "3 validation image(s) are (nearly) copies of training images, e.g. i/a.png of i/b.png"
@@ -88,7 +88,7 @@ def warnings(
     sides = [(name, side) for name, side in (("t", training), ("v", validation)) if side]
     pairs = [scanned(n, values=tuple(side), counts=tuple(side.values())) for n, side in sides]
     split = Split([pairs[0].pair], [pair.pair for pair in pairs[1:]], "")
-    result = ScanResult(pairs)
+    result = Table.from_scan(pairs)
     return warn_of_classes(result, common_values(result), labels, split)
 
 
@@ -143,7 +143,7 @@ def test_pixels_of_each_class() -> None:
         scanned("c", values=(0,), counts=(100,)),
     ]
     labels = Labels((9, 0), ignore=5)
-    result = ScanResult(pairs)
+    result = Table.from_scan(pairs)
     assert class_pixels(result, labels, [pairs[0].pair, pairs[1].pair]) == [23, 1]
     assert class_pixels(result, labels, []) == [0, 0]
     with pytest.raises(UserError, match=r"m/b\.png: unknown mask value 5"):

@@ -261,6 +261,17 @@ def test_a_strip_that_inflates_beyond_its_header_is_refused(
     assert peak < 32 << 20
 
 
+def test_a_tifffile_without_its_private_table_of_decoders_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later one may keep them elsewhere; its own decoders are then used."""
+    ones = np.ones((4, 4), np.int16)
+    path = write(tmp_path / "x.tif", ones, compression="zlib")
+    decoders = type(tifffile.TIFF.DECOMPRESSORS)(encode=False)  # as it is before ours are put in
+    monkeypatch.setattr(tifffile.TIFF, "DECOMPRESSORS", {8: decoders[8]})
+    assert (read_image(path, ImageFormat(1, "int16"))[..., 0] == ones).all()
+
+
 def grow(path: Path, data: bytes) -> None:
     """Replace the one strip of a TIFF by `data`, at the file's end."""
     with tifffile.TiffFile(path, mode="r+") as tiff:

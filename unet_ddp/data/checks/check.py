@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from unet_ddp.config import DataConfig
 from unet_ddp.data.checks.rules import (
     check_rules,
@@ -25,6 +27,7 @@ from unet_ddp.data.checks.summary import (
     warn_of_classes,
     warn_of_images,
 )
+from unet_ddp.data.checks.table import Table
 from unet_ddp.data.demo import write_demo
 from unet_ddp.data.formats.header import SUFFIXES, ImageFormat
 from unet_ddp.data.formats.resize import scaled_size
@@ -34,6 +37,7 @@ from unet_ddp.data.pairs import Matches, Pair, match, read_list
 from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.splits import Split, group_names, split_by_folders, split_pairs
 from unet_ddp.errors import UserError
+from unet_ddp.storage import as_path
 
 HOME = Path("data")
 
@@ -42,7 +46,7 @@ HOME = Path("data")
 class CheckedData:
     """A data set of which pairs could be read."""
 
-    scan: ScanResult
+    table: Table
     format: ImageFormat
     values: MaskValues
     labels: Labels | None  # None if the mask values are a problem
@@ -76,17 +80,17 @@ def prepare_data(
     report = Report()
     data = check_dataset(config, report, seed=seed, labels=labels, skip_bad=skip_bad)
     assert data is not None and data.split is not None and data.labels is not None
-    training = data.scan.select(data.split.training)
-    used = ScanResult([*training, *data.scan.select(data.split.validation)])
-    sizes = {scaled_size(*size, config.scale) for size in used.sizes}
+    table, training = data.table, data.table.find(data.split.training)
+    used = np.unique(table.columns["kind"][:][training | table.find(data.split.validation)])
+    sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in used}
     return PreparedData(
         data.split,
         data.labels,
         data.format,
-        crop_size(config, data.scan),
-        scaled_size(*min(data.scan.sizes), config.scale),
+        crop_size(config, table),
+        scaled_size(*min(table.sizes), config.scale),
         report.notes + [f"warning: {line}" for line in report.warnings],
-        measure_range([image for _, image, _ in training], data.format.channels),
+        measure_range(table, training, data.format.channels),
         data.groups,
         sizes.pop() if len(sizes) == 1 else None,
     )
@@ -120,10 +124,11 @@ def check_dataset(
     split = _skip_bad(report, found, split, skip_bad)
     if not found.pairs:
         return None
-    form = check_rules(config, report, found)
-    values = common_values(found)
+    table = Table.from_scan(found.pairs)
+    form = check_rules(config, report, table)
+    values = common_values(table)
     labels = labels or report.attempt(lambda: choose_labels(values, config))
-    data = CheckedData(found, form, values, labels, split, groups)
+    data = CheckedData(table, form, values, labels, split, groups)
     _summarise(config, report, data)
     return data
 
@@ -143,7 +148,7 @@ def _find_pairs(config: DataConfig, report: Report) -> tuple[list[Pair], list[Pa
     training = attempt(lambda: _match(config, report))
     if config.val_images is None or config.val_masks is None:
         return training, None
-    images, masks = Path(config.val_images), Path(config.val_masks)
+    images, masks = as_path(config.val_images), as_path(config.val_masks)
     validation = attempt(lambda: match(images, masks, suffix=config.mask_suffix))
     return training, [replace(pair, name=f"validation/{pair.name}") for pair in validation]
 
@@ -151,10 +156,10 @@ def _find_pairs(config: DataConfig, report: Report) -> tuple[list[Pair], list[Pa
 def _match(config: DataConfig, report: Report) -> Matches:
     """Match the pairs of the list or the folders; the demo set's if none are given or in place."""
     if config.pairs_file is not None:
-        return read_list(Path(config.pairs_file))
+        return read_list(as_path(config.pairs_file))
     images, masks = HOME / "imgs", HOME / "masks"
     if config.images is not None and config.masks is not None:
-        images, masks = Path(config.images), Path(config.masks)
+        images, masks = as_path(config.images), as_path(config.masks)
     elif not (_contains_images(images) or _contains_images(masks)):
         demo = write_demo(HOME / "demo")
         report.notes.append(
@@ -199,9 +204,9 @@ def _skip_bad(
 
 def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
     """Describe the data set, and warn of what looks wrong."""
-    found, labels, split = data.scan, data.labels, data.split
-    count = len(split.training) + len(split.validation) if split else len(found.pairs)
-    report.notes.append(describe_images(found, data.format, count=count, scale=config.scale))
+    table, labels, split = data.table, data.labels, data.split
+    count = len(split.training) + len(split.validation) if split else len(table.pairs)
+    report.notes.append(describe_images(table, data.format, count=count, scale=config.scale))
     if labels:
         report.notes.append(describe_classes(labels))
     if split:
@@ -210,9 +215,12 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
             f"{len(split.validation)} to validate"
         )
     report.warnings += warn_soft_edges(data.values, labels) if labels else []
-    report.warnings += warn_of_images(found, find_copies(found, split) if split else [])
+    copies = find_copies(table, split) if split else []
+    if copies is None:
+        report.notes.append("too many images to look for copies across the split")
+    report.warnings += warn_of_images(table, copies or [])
     if split and labels:
-        warn = report.attempt(lambda: warn_of_classes(found, data.values, labels, split))
+        warn = report.attempt(lambda: warn_of_classes(table, data.values, labels, split))
         report.warnings += warn or []
 
 

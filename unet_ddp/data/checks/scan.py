@@ -24,21 +24,23 @@ from tqdm import tqdm
 from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.data.formats.read import read_header, read_mask, read_thumbnail, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_area
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pair, Stamp
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UserError
 from unet_ddp.files import cache_folder, refuse_special, write_text
+from unet_ddp.storage import StorageError, find_stamp, hold, local_file
 
 THUMBNAIL = 8  # pixels on a side
 _MOST_PIXELS = 100_000_000  # a file of a few KB can ask for gigabytes
 _MOST_VALUES = 1024  # kept of a mask: more are no classes in any case
 _AT_ONCE = 1 << 24  # samples whose squares are summed at a time
 _CHUNK = 32  # files per thread that are read at once
+_HELD = 16  # objects that are fetched at once, and as many ahead
 _SAVE_EVERY = 10  # seconds
 _VERSION = 4  # of the cache's entries
 _share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
 
-_File = tuple[Path, bool]  # path, is it a mask
+_File = tuple[Path, bool, Stamp | None]  # path, is it a mask, an object's stamp
 
 
 class ImageMetadata(NamedTuple):
@@ -62,11 +64,6 @@ class MaskMetadata(NamedTuple):
     values: tuple[int, ...]  # sorted
     counts: tuple[int, ...]  # pixels of each value
 
-    @property
-    def is_colour(self) -> bool:
-        """True if its values are colours."""
-        return self.header.is_colour or (self.header.channels > 1 and self.header.palette is None)
-
 
 Metadata = ImageMetadata | MaskMetadata
 
@@ -86,16 +83,6 @@ class ScanResult:
     pairs: list[ScannedPair]
     errors: dict[str, str] = field(default_factory=dict)  # of the other pairs, by name
 
-    @property
-    def sizes(self) -> list[tuple[int, int]]:
-        """(height, width) of every image."""
-        return [image.header.size for _, image, _ in self.pairs]
-
-    def select(self, pairs: list[Pair]) -> list[ScannedPair]:
-        """Return those of `pairs` that were scanned, in their order."""
-        known = {scanned.pair.name: scanned for scanned in self.pairs}
-        return [known[pair.name] for pair in pairs if pair.name in known]
-
 
 def scan(
     pairs: list[Pair], *, nodata: float | None = None, channels: int | None = None
@@ -104,13 +91,20 @@ def scan(
 
     `nodata` and `channels` are those of the data set; each image's own, without alpha, if None.
     """
-    files = [file for pair in pairs for file in ((pair.image, False), (pair.mask, True))]
+    files = [
+        (path, is_mask, stamp)
+        for pair in pairs
+        for path, is_mask, stamp in zip(
+            (pair.image, pair.mask), (False, True), pair.stamps, strict=True
+        )
+    ]
     scanner = _Scanner(pairs[0].mask.parent, nodata, channels)
     results: Iterable[Any] = scanner.read_all(files)
     results = tqdm(results, "checking files", len(files), unit="file", leave=False, disable=None)
     try:
         found = list(results)
     finally:
+        hold([])
         scanner.save()
     result = ScanResult([])
     for pair, image, mask in zip(pairs, found[::2], found[1::2], strict=True):
@@ -144,40 +138,50 @@ class _Scanner:
             if digest != _digest(text):
                 return
             stored = json.loads(text)
-            headers = [Header(*_as_tuples(values)) for values in stored["headers"]]
+            headers = [Header(*as_tuples(values)) for values in stored["headers"]]
             for key, (place, *values) in stored["entries"].items():
                 kind: Any = MaskMetadata if key.startswith("mask") else ImageMetadata
-                self.entries[key] = kind(headers[place], *_as_tuples(values))
+                self.entries[key] = kind(headers[place], *as_tuples(values))
 
     def read_all(self, files: list[_File]) -> Iterator[Metadata | UserError]:
         """Yield the metadata of each file in order, read by threads if not known."""
         workers = usable_cores()
-        with ThreadPoolExecutor(workers) as pool:
-            for first in range(0, len(files), _CHUNK * workers):
-                chunk = files[first : first + _CHUNK * workers]
+        pool = ThreadPoolExecutor(workers)
+        size = _HELD if any(stamp for *_, stamp in files) else _CHUNK * workers
+        try:
+            for first in range(0, len(files), size):
+                chunk, ahead = files[first : first + size], files[first : first + 2 * size]
+                hold(file[0] for file in ahead if file[2] and not self.get(file))
                 found = [self.get(file) or pool.submit(self.read, file) for file in chunk]
                 for result in found:
                     yield result.result() if isinstance(result, Future) else result
                 if time.monotonic() - self.saved > _SAVE_EVERY:  # a long scan may be killed
                     self.save()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def get(self, file: _File) -> Metadata | None:
         """Return the metadata of the file as it is now, None if that is unknown."""
         found = self.entries.get(_key(file))
         with suppress(OSError):
-            return found if found and found.stamp == _stamp(file[0]) else None
+            return found if found and found.stamp == (file[2] or find_stamp(file[0])) else None
         return None
 
     def read(self, file: _File) -> Metadata | UserError:
         """Read a file's metadata and remember it; called by several threads."""
-        path, is_mask = file
+        path, is_mask, stamp = file
+        found: Metadata
         try:
-            found: Metadata = (
-                read_mask_metadata(path) if is_mask else read_image_metadata(path, *self.options)
-            )
+            with local_file(path) as local:
+                if is_mask:
+                    found = read_mask_metadata(local)
+                else:
+                    found = read_image_metadata(local, *self.options)
+        except StorageError:  # the other files can't be read either
+            raise
         except UserError as error:
             return error
-        self.entries[_key(file)] = found
+        self.entries[_key(file)] = found = found._replace(stamp=stamp or found.stamp)
         self.is_changed = True
         return found
 
@@ -205,14 +209,9 @@ def _key(file: _File) -> str:
     return f"{'mask' if file[1] else 'image'} {file[0].absolute()}"
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
-def _as_tuples(value: Any) -> Any:
+def as_tuples(value: Any) -> Any:
     """Return a value read from JSON, its lists as tuples."""
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
 def read_image_metadata(
@@ -254,7 +253,7 @@ def read_mask_metadata(path: Path) -> MaskMetadata:
 def _read_header(path: Path) -> tuple[Header, tuple[int, int]]:
     """Return header and stamp of a file that is safe to decode."""
     with as_user_error(path):
-        stamp = _stamp(path)
+        stamp = find_stamp(path)
     header = read_header(path)
     if header.width * header.height > _MOST_PIXELS:
         raise UserError(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
-from unet_ddp.data.checks.scan import ScanResult
+from unet_ddp.data.checks.table import Table
 from unet_ddp.data.formats.header import ImageFormat, bits_of
 from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.data.label_rules import MaskValues
@@ -49,9 +49,9 @@ class Report:
             return None
 
 
-def describe_images(scan: ScanResult, form: ImageFormat, *, count: int, scale: float) -> str:
+def describe_images(table: Table, form: ImageFormat, *, count: int, scale: float) -> str:
     """Return a line with number, size and kind of the images."""
-    sizes = sorted(set(scan.sizes))
+    sizes = sorted(table.sizes)
     height, width = sizes[-1]
     many = f"{len(sizes)} sizes up to {width}x{height}" if len(sizes) > 1 else f"{width}x{height}"
     rows, columns = scaled_size(height, width, scale)
@@ -62,9 +62,9 @@ def describe_images(scan: ScanResult, form: ImageFormat, *, count: int, scale: f
     )
 
 
-def describe_alpha(scan: ScanResult, form: ImageFormat) -> list[str]:
+def describe_alpha(table: Table, form: ImageFormat) -> list[str]:
     """Return a line if transparency is dropped."""
-    headers = [image.header for _, image, _ in scan.pairs]
+    headers = [kind.image for kind in table.kinds]
     is_dropped = form.channels == max(header.channels for header in headers)
     if not is_dropped or not any(header.has_alpha for header in headers):
         return []
@@ -76,22 +76,22 @@ def describe_classes(labels: Labels) -> str:
     """Return a line with the classes and their mask values."""
     shown = [
         f"{name} ({labels.show(value)})" if labels.names else name
-        for name, value in zip(labels.class_names[:_SHOWN], labels.values, strict=False)
+        for name, value in zip(labels.class_names, labels.values, strict=True)
     ]
-    more = ", …" if labels.num_classes > _SHOWN else ""
     threshold = f", thresholded at {labels.threshold}" if labels.threshold is not None else ""
     ignored = f"; {labels.show(labels.ignore)} is ignored" if labels.ignore is not None else ""
-    return (
-        f"classes: {labels.num_classes}, mask values {', '.join(shown)}{more}{threshold}{ignored}"
-    )
+    return f"classes: {labels.num_classes}, mask values {_listed(shown)}{threshold}{ignored}"
 
 
-def warn_of_images(scan: ScanResult, copies: list[tuple[Pair, Pair]]) -> list[str]:
+def warn_of_images(table: Table, copies: list[tuple[Pair, Pair]]) -> list[str]:
     """Return warnings of images of one colour, and of copies across the split."""
     lines = []
-    blank = [pair.image for pair, image, _ in scan.pairs if not image.thumbnail]
-    if blank:
-        lines.append(f"{len(blank)} image(s) of one colour, e.g. {blank[0]}: they show nothing")
+    everything = np.ones(len(table.pairs), bool)
+    shows = [block.any(axis=1) for block in table.blocks("thumbnail", everything)]
+    blank = np.flatnonzero(~np.concatenate(shows))
+    if len(blank):
+        first = table.pairs[int(blank[0])].image
+        lines.append(f"{len(blank)} image(s) of one colour, e.g. {first}: they show nothing")
     if copies:
         one, other = copies[0]
         lines.append(
@@ -102,12 +102,10 @@ def warn_of_images(scan: ScanResult, copies: list[tuple[Pair, Pair]]) -> list[st
     return lines
 
 
-def warn_of_classes(
-    scan: ScanResult, values: MaskValues, labels: Labels, split: Split
-) -> list[str]:
+def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Split) -> list[str]:
     """Return warnings of classes that can't be learnt or scored, or look like mistakes."""
-    training = class_pixels(scan, labels, split.training)
-    validation = class_pixels(scan, labels, split.validation)
+    training = class_pixels(table, labels, split.training)
+    validation = class_pixels(table, labels, split.validation)
     names, lines = labels.class_names, []
     only = [name for name, n, m in zip(names, training, validation, strict=True) if m and not n]
     never = [name for name, m in zip(names, validation, strict=True) if not m]
@@ -137,19 +135,10 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
-def class_pixels(scan: ScanResult, labels: Labels, pairs: list[Pair]) -> list[int]:
-    """Return the pixels of each class in the masks of `pairs`.
-
-    Raises:
-        UserError: a mask contains a value that belongs to no class.
-    """
+def class_pixels(table: Table, labels: Labels, pairs: Sequence[Pair]) -> list[int]:
+    """Return the pixels of each class in the masks of `pairs`; see `Labels.to_ids`."""
     totals = [0] * (IGNORE_ID + 1)
-    ids: dict[int, int] = {}
-    for pair, _, mask in scan.select(pairs):
-        new = [value for value in mask.values if value not in ids]
-        if new:
-            classes = labels.to_ids(np.array([new], np.int32), pair.mask)[0]
-            ids.update(zip(new, classes.tolist(), strict=True))
-        for value, count in zip(mask.values, mask.counts, strict=True):
-            totals[ids[value]] += count
+    for row, _, value, pixels in table.count_values(table.find(pairs)):
+        mask = table.pairs[row].mask
+        totals[labels.to_ids(np.array([[value]], np.int32), mask)[0, 0]] += pixels
     return totals[: labels.num_classes]

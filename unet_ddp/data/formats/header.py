@@ -79,6 +79,11 @@ class Header:
         """(height, width)."""
         return self.height, self.width
 
+    @property
+    def has_colour_values(self) -> bool:
+        """True if the values of a mask are colours."""
+        return self.is_colour or (self.channels > 1 and self.palette is None)
+
 
 def upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
     """Return a view of `pixels` (H, W, …) turned by EXIF's orientation, 1 to 8."""

@@ -49,7 +49,14 @@ _MOST_DOTS = 60
 _EVERY = 4  # thresholds for each point drawn: a chart has fewer pixels than there are thresholds
 
 _HISTORY = {  # titles, columns of metrics.csv, names of their lines
-    "Loss": {"loss": "loss", "dice_loss": "Dice", "cross_entropy": "cross-entropy"},
+    "Loss": {  # a run has one or two of its terms
+        "loss": "loss",
+        "dice_loss": "Dice",
+        "tversky_loss": "Tversky",
+        "lovasz_loss": "Lovász",
+        "cross_entropy": "cross-entropy",
+        "focal_loss": "focal",
+    },
     "Validation": {
         "validation_dice": "Dice",
         "validation_iou": "IoU",

@@ -13,6 +13,7 @@ from PIL import Image
 
 from unet_ddp.data.drawing import TINT, to_rgb
 from unet_ddp.data.formats.read import read_header, read_image
+from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Colour, Labels
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation
@@ -20,6 +21,7 @@ from unet_ddp.evaluation.scoring import decide, resize
 from unet_ddp.evaluation.tables import show
 from unet_ddp.metrics.scores import Scores
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.storage import local_file
 
 _MOST = 24  # pictures in a report
 _LONGEST = 640  # pixels of a picture's longer side
@@ -85,16 +87,16 @@ def _caption(scores: Scores, labels: Labels) -> str:
 
 def _read_photo(dataset: EvaluationDataset, index: int) -> Image.Image:
     """Return the image at its own size, or reduced to _LONGEST."""
-    path = dataset.pairs[index].image
-    header = read_header(path)
-    scale = min(1.0, _LONGEST / max(header.width, header.height))
-    pixels = read_image(path, dataset.format, scale=scale)
+    with local_file(dataset.pairs[index].image) as path:
+        header = read_header(path)
+        scale = min(1.0, _LONGEST / max(header.width, header.height))
+        pixels = read_image(path, dataset.format, scale=scale)
     return Image.fromarray(to_rgb(pixels).permute(1, 2, 0).numpy())
 
 
 def _draw_layers(truth: Ids, predicted: Ids, photo: Image.Image, labels: Labels) -> dict[str, str]:
     """Return the pictures to lay over a photo, from class ids (H, W) at the image's own size."""
-    truth, predicted = _reduce(truth, photo.size), _reduce(predicted, photo.size)
+    truth, predicted = (resize_nearest(i, (photo.height, photo.width)) for i in (truth, predicted))
     predicted = np.where(truth == IGNORE_ID, np.uint8(IGNORE_ID), predicted)
     wrong = difference(truth, predicted, labels.num_classes)
     colours = _class_colours(labels)
@@ -118,11 +120,6 @@ def difference(truth: Ids, predicted: Ids, num_classes: int) -> Ids:
     wrong = truth != predicted
     kind = np.where(truth == 1, 2, 1) if num_classes == 2 else 1
     return np.where(truth == IGNORE_ID, IGNORE_ID, wrong * kind).astype(np.uint8)
-
-
-def _reduce(ids: Ids, size: tuple[int, int]) -> Ids:
-    """Return ids at `size` (width, height): the class at the centre of each new pixel."""
-    return np.asarray(Image.fromarray(ids).resize(size, Image.Resampling.NEAREST))
 
 
 def _layer(ids: Ids, colours: dict[int, Colour], alpha: int = 130) -> str:

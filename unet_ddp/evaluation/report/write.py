@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from unet_ddp.config import read_settings
 from unet_ddp.data.drawing import draw_samples
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
@@ -20,9 +19,9 @@ from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, show
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.files import replacing, write_errors, write_text
+from unet_ddp.flags import read_settings
 from unet_ddp.prediction.backends import build_model
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.checkpoint import load
 from unet_ddp.runs.weights import SavedModel, read_model
 from unet_ddp.runs.writers import read_rows
 
@@ -31,7 +30,7 @@ _SAMPLES = 4
 
 def write_report(
     folder: Path,
-    pairs: list[Pair],
+    pairs: Sequence[Pair],
     world: World,
     *,
     notes: Sequence[str] = (),
@@ -88,11 +87,14 @@ def _facts(
     return facts
 
 
-def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path | None:
-    """Write samples.png, the best network's masks of a few pairs; None without either."""
+def write_samples(folder: Path, pairs: Sequence[Pair], device: torch.device) -> list[str]:
+    """Write samples.png, the best network's masks of a few pairs, and return lines about them.
+
+    Without a best network or pairs there are none.
+    """
     best, path, samples = folder / "best.pt", folder / "samples.png", []
     if not best.is_file() or not pairs:
-        return None
+        return []
     model = read_model(best)
     predictor = Predictor([build_model(model, best, device)], device=device)
     resize_masks = resizes_masks(model.run)
@@ -104,24 +106,27 @@ def write_samples(folder: Path, pairs: list[Pair], device: torch.device) -> Path
         samples.append((image, sample.truth[0].numpy(), predicted))
     with write_errors(path), replacing(path) as temporary:
         draw_samples(samples, predictor.labels, temporary)
-    return path
+    epoch, score = model.run["best"]["epoch"] + 1, model.run["best"]["score"]
+    return [
+        f"best: epoch {epoch}, validation Dice {score:.4f}; {best}",
+        f"samples: {path} (image, truth, prediction)",
+    ]
 
 
 def write_reports(
-    folder: Path, pairs: list[Pair], world: World, workers: int | None, log: Callable[[str], None]
+    folder: Path,
+    pairs: Sequence[Pair],
+    world: World,
+    workers: int | None,
+    log: Callable[[str], None],
 ) -> None:
     """Write samples.png and report.html of a run that has ended, and log where they are.
 
     The run is saved: a failure here is a warning.
     """
-    best = folder / "best.pt"
     try:
-        picture = world.on_main(lambda: write_samples(folder, pairs, world.device))
-        if picture is not None:
-            score = load(best)["best"]
-            log(f"best: epoch {score['epoch'] + 1}, validation Dice {score['score']:.4f}; {best}")
-            log(f"samples: {picture} (image, truth, prediction)")
-        page = write_report(folder, pairs, world, workers=workers)
-        log(f"report: {page}")
+        for line in world.on_main(lambda: write_samples(folder, pairs, world.device)):
+            log(line)
+        log(f"report: {write_report(folder, pairs, world, workers=workers)}")
     except UserError as error:
         log(f"warning: {error}; write it later with python -m unet_ddp report {folder}")

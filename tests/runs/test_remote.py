@@ -1,0 +1,433 @@
+"""A run at an address: what is put when, who may write, and what another machine resumes from."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.object_store import ObjectStore
+from tests.runs.test_folder import ABOUT, SAVED, config_of
+from tests.tiny import make_data, make_state
+from unet_ddp.distributed.stop_signal import StopReason
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import RunError, UserError
+from unet_ddp.runs import checkpoint, pointer, remote
+from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.pointer import find_newest
+from unet_ddp.runs.remote import RemoteRunFolder, open_folder
+from unet_ddp.runs.resume import Resumed
+from unet_ddp.storage import Url, as_path, delete, list_objects, put, read
+from unet_ddp.training.state import TrainState
+
+FILES = {"config.yaml", "split.csv", "last.json"}
+PUT = pointer.put
+
+
+class Machine:
+    """A machine with a cache folder of its own, on which runs at one address start."""
+
+    def __init__(self, address: Url, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.address, self.cache, self.monkeypatch = address, cache, monkeypatch
+        self.lines: list[str] = []
+
+    @contextmanager
+    def opened(self, **launch: Any) -> Iterator[tuple[RemoteRunFolder, Resumed]]:
+        """The folder, not claimed, and what the run starts from."""
+        self.monkeypatch.setenv("XDG_CACHE_HOME", str(self.cache))
+        config = config_of(self.address, **launch)
+        with open_folder(config, World(), self.lines.append) as folder:
+            assert isinstance(folder, RemoteRunFolder)
+            yield folder, folder.open(config)
+
+    @contextmanager
+    def run(self, **launch: Any) -> Iterator[RemoteRunFolder]:
+        with self.opened(**launch) as (folder, resumed):
+            claim(folder, resumed)
+            yield folder
+
+    def resumed(self, **launch: Any) -> Resumed:
+        with self.opened(**launch) as (_, resumed):
+            return resumed
+
+    def refused(self, **launch: Any) -> str:
+        with pytest.raises(UserError) as error, self.opened(**launch):
+            pass
+        return str(error.value)
+
+
+def claim(folder: RunFolder, resumed: Resumed) -> None:
+    about = {name: SAVED[name] for name in ABOUT}
+    folder.claim(folder._config, make_data(), resumed, about)
+
+
+@pytest.fixture
+def machines(
+    object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[Machine]:
+    """Two machines and an address that no other test uses."""
+    address = as_path(f"s3://bucket/{tmp_path.name}/run")
+    assert isinstance(address, Url)
+    return [Machine(address, tmp_path / name, monkeypatch) for name in ("one", "two")]
+
+
+@pytest.fixture
+def one(machines: list[Machine]) -> Machine:
+    return machines[0]
+
+
+@pytest.fixture
+def two(machines: list[Machine]) -> Machine:
+    return machines[1]
+
+
+def state_after(epoch: int) -> TrainState:
+    """The state of a run after this many epochs; its first weight says so."""
+    state = make_state()
+    state.epoch = epoch
+    with torch.no_grad():
+        next(state.network.parameters()).fill_(epoch)
+    return state
+
+
+def save(folder: RunFolder, epoch: int, *, is_best: bool = False) -> None:
+    folder.save(state_after(epoch), is_best=is_best)
+    folder.wait()
+
+
+def weight(content: dict[str, Any]) -> float:
+    return float(content["model"]["0.weight"].flatten()[0])
+
+
+def objects(address: Url) -> set[str]:
+    return {key for key, _, _ in list_objects(address)}
+
+
+def generations(address: Url) -> list[int]:
+    saves = json.loads(read(address / "last.json"))["saves"]
+    assert {f"last/{each['name']}" for each in saves} == {
+        key for key in objects(address) if key.startswith("last/")
+    }
+    return [each["generation"] for each in saves]
+
+
+# -- what is put --------------------------------------------------------------------------------
+
+
+def test_a_save_is_put_as_it_is_on_the_disk_and_two_are_kept(one: Machine) -> None:
+    with one.run() as folder:
+        assert objects(one.address) == {"last.json"} and generations(one.address) == []
+        save(folder, 0)
+        assert generations(one.address) == [1] and objects(one.address) > FILES
+        save(folder, 1, is_best=True)
+        save(folder, 2)
+        assert generations(one.address) == [3, 2]
+        for name, path in (("last.pt", find_newest(one.address / "last.pt")), ("best.pt",) * 2):
+            stored = read(path if isinstance(path, Url) else one.address / path)
+            assert stored == (folder.path / name).read_bytes()
+        (folder.path / "report.html").write_text("a page")
+    assert read(one.address / "report.html") == b"a page"  # written after the last save
+    assert objects(one.address) == {
+        *FILES, "best.pt", "report.html", *(k for k in objects(one.address) if "last/" in k)
+    }  # fmt: skip
+    assert weight(checkpoint.load(one.address / "last.pt")) == 2
+    assert weight(checkpoint.load(one.address / "best.pt")) == 1
+
+
+def test_only_what_has_changed_is_put(one: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    with one.run() as folder:
+        save(folder, 1, is_best=True)
+        for module in (pointer, remote):
+            monkeypatch.setattr(
+                module, "put", lambda p, *a, **h: names.append(p.name) or PUT(p, *a, **h)
+            )
+        (folder.path / "metrics.csv").write_text("step\n")
+        save(folder, 2)
+        assert [names[0], names[2]] == ["metrics.csv", "last.json"] and len(names) == 3
+        folder.finish(state_after(2), None)
+    assert len(names) == 3
+
+
+def test_training_does_not_wait_for_storage(one: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saves that are due meanwhile are written to the disk; of them the last one is put."""
+    gate, entered = threading.Event(), threading.Event()
+
+    def slowly(path: Url, *args: Any, **how: Any) -> Any:
+        entered.set()
+        assert gate.wait(60)
+        return PUT(path, *args, **how)
+
+    with one.run() as folder:
+        save(folder, 0)
+        monkeypatch.setattr(pointer, "put", slowly)
+        monkeypatch.setattr(remote, "_SOON", 0.01)
+        folder.save(state_after(1))
+        assert entered.wait(60)
+        for epoch in (2, 3, 4):
+            folder.save(state_after(epoch))
+        threading.Timer(0.5, gate.set).start()
+        folder.wait()
+        assert one.lines[-1] == f"waiting for {one.address}; the last save is in {folder.path}"
+        assert weight(checkpoint.load(one.address / "last.pt")) == 4
+        assert generations(one.address) == [3, 2]
+
+
+@pytest.mark.parametrize("kind", ["throttled", "cut", "unheard"])
+def test_answers_with_faults_cost_nothing_but_time(
+    one: Machine, object_store: ObjectStore, kind: str
+) -> None:
+    with one.run() as folder:
+        for epoch in (1, 2, 3):
+            object_store.set_fault(kind, every=2, method="PUT", count=1)
+            save(folder, epoch, is_best=True)
+        folder.finish(state_after(3), None)
+    assert not [line for line in one.lines if "warning" in line]
+    assert one.lines[-1] == f"{one.address} has save 3" and generations(one.address) == [3, 2]
+
+
+# -- who may write ------------------------------------------------------------------------------
+
+
+def test_a_run_is_not_overwritten_by_accident(one: Machine, two: Machine) -> None:
+    with one.run() as folder:
+        assert two.refused().startswith(f"{one.address} contains a run (last.json): continue it")
+        save(folder, 1)
+    for machine in (one, two):
+        line = machine.refused()
+        assert "--resume" in line and "--exp-name" in line and "--overwrite" in line
+    with two.run(overwrite=True) as folder:
+        save(folder, 5)
+    assert weight(checkpoint.load(one.address / "last.pt")) == 5
+    assert generations(one.address) == [1]
+
+
+def test_a_new_run_deletes_the_files_of_a_run_and_no_others(one: Machine) -> None:
+    others = {"notes.txt", "sub/best.pt"}
+    for name in others | {"epoch_0005.pt", "samples.png"}:
+        put(one.address / name, b"")
+    assert one.refused().startswith(f"{one.address} contains a run (epoch_0005.pt): ")
+    with one.run(overwrite=True) as folder:
+        save(folder, 0)
+    assert {k for k in objects(one.address) if "last/" not in k} == FILES | others
+
+
+def test_of_two_that_start_at_once_one_is_refused(one: Machine, two: Machine) -> None:
+    for launch in ({}, {"resume": "auto"}):
+        with one.opened(**launch) as first, two.opened(**launch) as second:
+            claim(*first)
+            save(first[0], 1)
+            with pytest.raises(UserError, match="another run has begun or continued there"):
+                claim(*second)
+
+
+def test_a_run_that_was_continued_elsewhere_ends_and_puts_nothing(
+    one: Machine, two: Machine
+) -> None:
+    with one.run() as folder:
+        save(folder, 1, is_best=True)
+        with two.run(resume="auto") as other:
+            save(other, 2, is_best=True)
+        folder.save(state_after(7), is_best=True)
+        with pytest.raises(
+            RunError, match="another start has taken the run over; this one ends"
+        ) as e:
+            folder.wait()
+        assert str(folder.path) in str(e.value)
+    assert weight(checkpoint.load(one.address / "last.pt")) == 2
+    assert weight(checkpoint.load(one.address / "best.pt")) == 2
+    # There the later state is older: this machine takes the one in storage.
+    with one.run(resume="auto") as folder:
+        assert weight(checkpoint.load(folder.last)) == 2
+    assert weight(checkpoint.load(folder.path / "best.pt")) == 2
+
+
+# -- resuming -----------------------------------------------------------------------------------
+
+
+def test_another_machine_resumes_from_storage(one: Machine, two: Machine) -> None:
+    with one.run() as folder:
+        save(folder, 1, is_best=True)
+        (folder.path / "metrics.csv").write_text("step\n4\n")
+        save(folder, 2)
+    resume = {"resume": "auto"}
+    with two.run(**resume) as folder:
+        assert two.lines[0] == f"{one.address}: save 2 copied to {folder.path}"
+        assert {"last.pt", "best.pt", "metrics.csv"} <= {
+            path.name for path in folder.path.iterdir()
+        }
+        for name in ("last.pt", "best.pt"):
+            assert (folder.path / name).read_bytes() == read(find_newest(one.address / name))
+        folder.wait()
+        assert generations(one.address) == [2, 1]  # the same content is not put again
+        save(folder, 3)
+        assert generations(one.address) == [3, 2]
+
+
+def test_an_older_checkpoint_is_resumed_by_its_address(one: Machine, two: Machine) -> None:
+    with one.run() as folder:
+        save(folder, 2)
+    put(one.address / "epoch_0001.pt", read(find_newest(one.address / "last.pt")))
+    file = str(one.address / "epoch_0001.pt")
+    assert "its run has continued to" in two.refused(resume=file)
+    resumed = two.resumed(resume=file, overwrite=True)
+    assert resumed.source.name == "epoch_0001.pt" and resumed.content is not None
+
+
+@pytest.mark.parametrize("damage", ["changed", "lost"])
+def test_a_corrupt_checkpoint_falls_back_with_a_warning(
+    one: Machine, two: Machine, damage: str
+) -> None:
+    with one.run() as folder:
+        for epoch in (1, 2):
+            save(folder, epoch)
+    newest = find_newest(one.address / "last.pt")
+    if damage == "lost":
+        delete(newest)
+    else:
+        put(newest, read(newest)[:-1] + b"!")
+    with two.run(resume="auto") as folder:
+        assert two.lines[0].startswith(f"warning: {newest}: ") and "using" in two.lines[0]
+        assert weight(checkpoint.load(folder.last)) == 1
+        save(folder, 2)
+    assert weight(checkpoint.load(one.address / "last.pt")) == 2
+    assert len(generations(one.address)) == 2
+
+
+def test_what_can_not_be_resumed_is_refused_and_changes_nothing(one: Machine, two: Machine) -> None:
+    assert one.refused(resume="auto").startswith(
+        f"{one.address}: no run to resume; start a new one"
+    )
+    with one.run() as folder:
+        assert two.refused(resume="auto").endswith(
+            "no checkpoint was saved; start again with --overwrite"
+        )
+        save(folder, 1)
+    for key in objects(one.address):
+        if key.startswith("last/"):
+            put(one.address / key, b"another content")
+    assert "corrupt: its SHA-256 is" in two.refused(resume="auto")
+    with two.opened(overwrite=True) as (folder, _):
+        assert [path.name for path in folder.path.iterdir()] == [".lock"]
+    put(one.address / "last.json", b'{"token": 5}')
+    assert one.refused().startswith(f"{one.address}/last.json: corrupt (token: 5; expected text")
+
+
+def test_a_restart_of_torchrun_resumes_on_another_machine(
+    one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+    with one.run() as folder:
+        folder._about = {**folder._about, "launch": "job"}
+        save(folder, 3)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    content = two.resumed().content
+    assert content is not None and weight(content) == 3
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another")
+    assert "contains a run" in two.refused()
+
+
+# -- storage that fails -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """While the list has a text, nothing can be put, and the text says why."""
+    reason: list[str] = []
+
+    def fail(path: Url, *args: Any, **how: Any) -> Any:
+        if reason:
+            raise UserError(f"{path}: {reason[0]}")
+        return PUT(path, *args, **how)
+
+    for module in (pointer, remote):
+        monkeypatch.setattr(module, "put", fail)
+    yield reason
+
+
+def test_what_can_not_be_put_is_a_warning_and_the_next_save_tries_again(
+    one: Machine, broken: list[str]
+) -> None:
+    with one.run() as folder:
+        save(folder, 0)
+        broken.append("no answer")
+        save(folder, 1, is_best=True)
+        (line,) = [line for line in one.lines if "warning" in line]
+        assert line.endswith(
+            f": no answer: it stays in {folder.path}, and the next save tries again"
+        )
+        broken.clear()
+        save(folder, 2)
+        assert "best.pt" in objects(one.address) and generations(one.address) == [2, 1]
+        folder.finish(state_after(2), None)
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_an_end_that_can_not_be_put_says_where_the_files_are_and_resumes_from_them(
+    one: Machine, two: Machine, broken: list[str], is_stopped: bool
+) -> None:
+    with one.run() as folder:
+        save(folder, 1)
+        broken.append("no answer")
+        save(folder, 2)
+        reason = StopReason(is_limit=True) if is_stopped else None
+        with pytest.raises(
+            RunError, match=r"the run has ended, but .*: no answer; its files"
+        ) as error:
+            folder.finish(state_after(2), reason)
+        assert f"are in {folder.path}: --resume on this machine puts them" in str(error.value)
+    broken.clear()
+    assert weight(checkpoint.load(one.address / "last.pt")) == 1
+    with one.run(resume="auto") as folder:
+        assert f"{folder.last} is newer than what {one.address} has: it is used" in one.lines
+        folder.wait()
+        assert weight(checkpoint.load(one.address / "last.pt")) == 2
+    assert two.resumed(resume="auto").content is not None
+
+
+def test_a_kill_between_checkpoint_and_pointer_leaves_the_one_before(
+    one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KillError(BaseException):
+        pass
+
+    def die(path: Url, *args: Any, **how: Any) -> Any:
+        if path.name == "last.json":
+            raise KillError
+        return PUT(path, *args, **how)
+
+    with one.run() as folder:
+        save(folder, 1)
+        monkeypatch.setattr(pointer, "put", die)
+        with pytest.raises(KillError):
+            save(folder, 2)
+        monkeypatch.setattr(pointer, "put", PUT)
+        folder._stamps = {path.name: _stamp(path) for path in folder._list_files()}  # it is dead
+    assert len([key for key in objects(one.address) if key.startswith("last/")]) == 2
+    with two.run(resume="auto") as folder:
+        assert weight(checkpoint.load(folder.last)) == 1
+        save(folder, 2)
+    assert generations(one.address) == [2, 1]  # and what nobody names is gone
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def test_addresses_that_can_not_be_written_to_are_refused(one: Machine, tmp_path: Path) -> None:
+    config = config_of(Path())
+    web = replace(config, run=replace(config.run, checkpoints="http://host/run"))
+    with pytest.raises(UserError, match=r"http://host/run: can't be written to; use s3://"):
+        open_folder(web, World(), print)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "unet_ddp").mkdir(mode=0o777)
+    (tmp_path / "one" / "unet_ddp").chmod(0o777)
+    assert "name a folder that only you may write to with XDG_CACHE_HOME" in one.refused()

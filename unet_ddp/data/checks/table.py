@@ -1,0 +1,160 @@
+"""Metadata of all pairs of a data set, in columns: of scanned files, or from the index of a pack."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.data.checks.scan import THUMBNAIL, ImageMetadata, ScannedPair, as_tuples
+from unet_ddp.data.formats.header import Header
+from unet_ddp.data.packs import Pack, PackedPairs
+from unet_ddp.data.pairs import Pair
+
+_BLOCK = 1 << 18  # pairs whose columns are in memory at a time
+
+
+class FileKind(NamedTuple):
+    """The properties that the files of many pairs share."""
+
+    suffixes: tuple[str, str]  # of image and mask
+    image: Header
+    mask: Header
+
+
+class ValueCount(NamedTuple):
+    """The pixels of one value in the masks of one kind."""
+
+    row: int  # of the first pair that has it
+    kind: int
+    value: int
+    pixels: int
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Metadata of pairs; its columns are arrays, or read slice by slice from a file."""
+
+    pairs: Sequence[Pair]
+    kinds: list[FileKind]  # all different, in the order of their first pairs
+    counts: list[int]  # pairs of each kind
+    firsts: list[int]  # row of the first pair of each kind
+    columns: Mapping[str, Any]
+    """kind (N,); thumbnail (N, 64) uint8, zeros for an image of one colour; moments (N, 3 + 2 C)
+    float64: pixels, low, high, sums and sums of squares, or (N, 0) for 8 bit; end (N,): end of the
+    pair's part of value (V,) and pixels (V,), its mask's values and the pixels of each."""
+
+    @classmethod
+    def from_scan(cls, scanned: Sequence[ScannedPair]) -> Table:
+        """Return the table of scanned files."""
+        kinds: dict[FileKind, int] = {}
+        counts: Counter[int] = Counter()
+        firsts: list[int] = []
+        column = np.zeros(len(scanned), np.uint32)
+        for row, (pair, image, mask) in enumerate(scanned):
+            suffixes = (pair.image.suffix, pair.mask.suffix)
+            place = kinds.setdefault(FileKind(suffixes, image.header, mask.header), len(kinds))
+            if place == len(firsts):
+                firsts.append(row)
+            counts[place] += 1
+            column[row] = place
+        masks = [mask for _, _, mask in scanned]
+        columns = {
+            "kind": column,
+            "thumbnail": _unpack_thumbnails([image for _, image, _ in scanned]),
+            "moments": _collect_moments([image for _, image, _ in scanned]),
+            "end": np.cumsum([len(mask.values) for mask in masks], dtype=np.int64),
+            "value": np.array([value for mask in masks for value in mask.values], np.int32),
+            "pixels": np.array([count for mask in masks for count in mask.counts], np.uint32),
+        }
+        pairs = [pair for pair, _, _ in scanned]
+        return cls(pairs, list(kinds), [counts[k] for k in range(len(kinds))], firsts, columns)
+
+    @classmethod
+    def from_pack(cls, pack: Pack) -> Table:
+        """Return the table that the index of a pack contains."""
+        kinds = [
+            FileKind(tuple(suffixes), *(Header(*as_tuples(header)) for header in headers))
+            for suffixes, *headers in pack.about["kinds"]
+        ]
+        return cls(pack.pairs, kinds, pack.about["counts"], pack.about["firsts"], pack.columns)
+
+    @property
+    def sizes(self) -> Counter[tuple[int, int]]:
+        """Number of images of each (height, width)."""
+        sizes: Counter[tuple[int, int]] = Counter()
+        for kind, count in zip(self.kinds, self.counts, strict=True):
+            sizes[kind.image.size] += count
+        return sizes
+
+    def find(self, pairs: Sequence[Pair]) -> NDArray[np.bool_]:
+        """Return for each row if it is one of `pairs`."""
+        chosen = np.zeros(len(self.pairs), bool)
+        if isinstance(pairs, PackedPairs):
+            chosen[pairs.rows] = True
+            return chosen
+        rows = {pair.name: row for row, pair in enumerate(self.pairs)}
+        chosen[[rows[pair.name] for pair in pairs if pair.name in rows]] = True
+        return chosen
+
+    def blocks(self, name: str, chosen: NDArray[np.bool_]) -> Iterator[NDArray[Any]]:
+        """Yield the chosen rows of a column, block by block."""
+        for start in range(0, len(chosen), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            if chosen[rows].any():
+                yield self.columns[name][rows][chosen[rows]]
+
+    @cached_property
+    def values(self) -> list[ValueCount]:
+        """The values of all masks."""
+        return self.count_values(np.ones(len(self.pairs), bool))
+
+    def count_values(self, chosen: NDArray[np.bool_]) -> list[ValueCount]:
+        """Return the values in the chosen masks, in the order of their first rows."""
+        found: dict[tuple[int, int], list[int]] = {}
+        begin = 0
+        for start in range(0, len(chosen), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            ends = self.columns["end"][rows]
+            part, lengths = slice(begin, int(ends[-1])), np.diff(ends, prepend=begin)
+            begin = part.stop
+            row = np.repeat(np.arange(start, start + len(ends)), lengths)
+            keep = chosen[row]
+            kind = np.repeat(self.columns["kind"][rows], lengths)[keep].astype(np.int64)
+            value = self.columns["value"][part][keep].astype(np.int64)
+            pixels, row = self.columns["pixels"][part][keep], row[keep]
+            _, first, inverse = np.unique(
+                kind << 32 | value & 0xFFFFFFFF, return_index=True, return_inverse=True
+            )
+            for place, total in zip(first.tolist(), np.bincount(inverse, pixels), strict=True):
+                key = int(kind[place]), int(value[place])
+                found.setdefault(key, [int(row[place]), 0])[1] += int(total)
+        return sorted(ValueCount(row, *key, pixels) for key, (row, pixels) in found.items())
+
+
+def _unpack_thumbnails(images: Sequence[ImageMetadata]) -> NDArray[np.uint8]:
+    """Return the thumbnails (N, 64) of images."""
+    thumbnails = np.zeros((len(images), THUMBNAIL**2), np.uint8)
+    for row, image in zip(thumbnails, images, strict=True):
+        if image.thumbnail:
+            row[:] = np.frombuffer(base64.b64decode(image.thumbnail), np.uint8)
+    return thumbnails
+
+
+def _collect_moments(images: Sequence[ImageMetadata]) -> NDArray[np.float64]:
+    """Return the statistics (N, 3 + 2 C) of images, (N, 0) if none has any; grey counts C times."""
+    channels = max((len(image.sums) for image in images), default=0)
+    if channels == 0:
+        return np.zeros((len(images), 0))
+    moments = np.zeros((len(images), 3 + 2 * channels))
+    for row, image in zip(moments, images, strict=True):
+        if image.num_pixels and len(image.sums) in (1, channels):  # else the set is unfit
+            row[:3] = image.num_pixels, image.low, image.high
+            row[3 : 3 + channels], row[3 + channels :] = image.sums, image.squares
+    return moments

@@ -1,0 +1,298 @@
+"""Packs: a data set in tar shards, with an index of columns from which training starts at once.
+
+The index is one file: a SHA-256, a line of JSON, and the columns' bytes. Columns are read slice by
+slice, so that ten million pairs take no memory of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.data.pairs import SIDES, Pair
+from unet_ddp.errors import UserError
+from unet_ddp.files import cache_folder, lock_file, replacing
+from unet_ddp.storage import Url, as_path, find_stamp, list_objects, local_file
+
+INDEX = "pack.index"
+BLOCK = 512  # bytes, in which tar counts
+
+_VERSION = 1
+_ROWS = 1 << 16  # whose names are in memory at a time
+_CHUNK = 1 << 24  # bytes that are hashed at a time
+
+
+def shard_name(number: int) -> str:
+    """Return the file name of a shard."""
+    return f"shard-{number:06d}.tar"
+
+
+def member_name(name: str) -> str:
+    """Return the name of a pair's files in a shard, without suffix.
+
+    WebDataset takes the text before the first dot for the name of a sample, and tar programs refuse
+    paths to folders above: dots are written as in addresses, and so is a slash at the beginning.
+    """
+    quoted = name.replace("%", "%25").replace(".", "%2E")
+    return f"%2F{quoted[1:]}" if quoted.startswith("/") else quoted
+
+
+class StoredColumn:
+    """An array in a file, of which slices are read."""
+
+    def __init__(self, file: BinaryIO, offset: int, dtype: str, shape: Sequence[int]) -> None:
+        self.file, self.offset, self.shape = file, offset, tuple(shape)
+        self.dtype = np.dtype(dtype)
+        if self.dtype.kind not in "uif" or min(self.shape) < 0:
+            raise ValueError(dtype)
+        self.row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+        self.nbytes = self.row_bytes * self.shape[0]
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        first, stop, _ = rows.indices(self.shape[0])
+        size = max(0, stop - first) * self.row_bytes
+        data = os.pread(self.file.fileno(), size, self.offset + first * self.row_bytes)
+        if len(data) < size:
+            raise UserError(f"{self.file.name}: was truncated")
+        return np.frombuffer(data, self.dtype).reshape(-1, *self.shape[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class Pack:
+    """An open pack."""
+
+    folder: Path  # or address
+    digest: str  # of its index
+    about: Mapping[str, Any]  # kinds of files, shards, options of the scan
+    columns: Mapping[str, StoredColumn]
+    """Those of a `Table`, and place (N, 4): first block and bytes of image and of mask in the shard;
+    name and group, each text ended by a zero byte, with name_end and group_end (N,); side (N,). The
+    last three only if a list names groups or sides."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_pack, (self.folder, self.digest)
+
+    @cached_property
+    def first_rows(self) -> NDArray[np.int64]:
+        """Row of the first pair of each shard."""
+        return np.array([first for _, _, first in self.about["shards"]])
+
+    @property
+    def pairs(self) -> PackedPairs:
+        """All pairs."""
+        return PackedPairs(self, np.arange(self.columns["kind"].shape[0], dtype=np.uint32))
+
+    def pair(self, row: int) -> Pair:
+        """Return the pair of a row; its paths name parts of a shard."""
+        number = int(np.searchsorted(self.first_rows, row, side="right")) - 1
+        shard = f"{self.folder}/{shard_name(number)}"
+        (places,) = self.columns["place"][row : row + 1].tolist()
+        (kind,) = self.columns["kind"][row : row + 1]
+        name, group = self._text("name", row), self._text("group", row) or None
+        side = self.columns["side"][row : row + 1][0] if "side" in self.columns else 0
+        member = member_name(name).rpartition("/")[2]
+        image, mask = (
+            as_path(f"{shard}#{block * BLOCK}+{size}/{member}{suffix}")
+            for block, size, suffix in zip(
+                places[::2], places[1::2], self.about["kinds"][kind][0], strict=True
+            )
+        )
+        version = int(self.digest[:15], 16)
+        stamps = (places[1], version), (places[3], version)
+        return Pair(name, image, mask, group, SIDES[side], stamps)
+
+    def texts(self, column: str, rows: NDArray[np.uint32]) -> Iterator[str]:
+        """Yield the texts of rows, which are in rising order."""
+        ends = self.columns[f"{column}_end"]
+        for first in range(0, ends.shape[0], _ROWS):
+            own = rows[slice(*np.searchsorted(rows, (first, first + _ROWS)))]
+            if len(own):
+                begin, end = (
+                    int(ends[first - 1 : first].sum()),
+                    int(ends[first : first + _ROWS][-1]),
+                )
+                found = os.fsdecode(self.columns[column][begin:end].tobytes()).split("\0")
+                yield from (found[row] for row in (own - np.uint32(first)).tolist())
+
+    def _text(self, column: str, row: int) -> str:
+        if column not in self.columns:
+            return ""
+        ends = self.columns[f"{column}_end"]
+        begin, end = int(ends[row - 1 : row].sum()) if row else 0, int(ends[row : row + 1][0])
+        return os.fsdecode(self.columns[column][begin : end - 1].tobytes())
+
+    def check_shards(self) -> None:
+        """Check that the shards are those of the index, by their sizes.
+
+        Raises:
+            UserError: one is missing, or has another size.
+        """
+        found = list_files(self.folder)
+        for number, (size, _, _) in enumerate(self.about["shards"]):
+            name = shard_name(number)
+            if found.get(name) != size:
+                has = f"has {found[name]} bytes" if name in found else "is missing"
+                raise UserError(
+                    f"{self.folder}/{name}: {has}, its index says {size} bytes; copy the pack "
+                    "again, whole"
+                )
+
+
+class PackedPairs(Sequence[Pair]):
+    """Pairs of a pack, each made when it is asked for."""
+
+    def __init__(self, pack: Pack, rows: NDArray[np.uint32]) -> None:
+        self.pack, self.rows = pack, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Pair: ...
+    @overload
+    def __getitem__(self, index: slice) -> PackedPairs: ...
+    def __getitem__(self, index: int | slice) -> Pair | PackedPairs:
+        if isinstance(index, slice):
+            return PackedPairs(self.pack, self.rows[index])
+        return self.pack.pair(int(self.rows[index]))
+
+
+def names_of(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Yield the names of pairs."""
+    if isinstance(pairs, PackedPairs):
+        return pairs.pack.texts("name", pairs.rows)
+    return (pair.name for pair in pairs)
+
+
+def groups_of(pairs: Sequence[Pair]) -> Iterator[str] | None:
+    """Return the groups that a list gave, or the names of pairs without; None if it gave none."""
+    if not isinstance(pairs, PackedPairs):
+        return (p.group or p.name for p in pairs) if any(p.group for p in pairs) else None
+    if "group" not in pairs.pack.columns:
+        return None
+    groups = pairs.pack.texts("group", pairs.rows)
+    return (group or name for group, name in zip(groups, names_of(pairs), strict=True))
+
+
+def sides_of(pairs: Sequence[Pair]) -> NDArray[np.uint8]:
+    """Return the place in `SIDES` of the side that a list gave to each of `pairs`."""
+    if not isinstance(pairs, PackedPairs):
+        return np.fromiter((SIDES.index(pair.side) for pair in pairs), np.uint8, len(pairs))
+    if "side" not in pairs.pack.columns:
+        return np.zeros(len(pairs), np.uint8)
+    sides: NDArray[np.uint8] = pairs.pack.columns["side"][:][pairs.rows]
+    return sides
+
+
+def select(pairs: Sequence[Pair], chosen: NDArray[np.bool_]) -> Sequence[Pair]:
+    """Return the chosen ones of `pairs`, sorted by name."""
+    if isinstance(pairs, PackedPairs):
+        return PackedPairs(pairs.pack, pairs.rows[chosen])
+    return sorted(
+        (pairs[row] for row in np.flatnonzero(chosen).tolist()), key=lambda pair: pair.name
+    )
+
+
+# -- files ---------------------------------------------------------------------------------
+
+
+def list_files(folder: Path) -> dict[str, int]:
+    """Return the sizes in bytes of the files in a folder or below an address, by name.
+
+    Raises:
+        UserError: it can't be listed.
+    """
+    if isinstance(folder, Url):
+        return {name: size for name, size, _ in list_objects(folder)}
+    try:
+        return {path.name: path.stat().st_size for path in folder.iterdir()}
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror or error}") from None
+
+
+def write_index(path: Path, about: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> None:
+    """Write the index of a pack to a new file.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    shapes = {name: [column.dtype.str, column.shape] for name, column in columns.items()}
+    head = json.dumps({"version": _VERSION, **about, "columns": shapes}).encode() + b"\n"
+    digest = hashlib.sha256(head)
+    for column in columns.values():
+        digest.update(np.ascontiguousarray(column).data)
+    with path.open("wb") as file:
+        file.write(digest.hexdigest().encode() + b"\n" + head)
+        for column in columns.values():
+            file.write(np.ascontiguousarray(column).data)
+
+
+def open_pack(folder: Path, digest: str | None = None) -> Pack:
+    """Open the pack in a folder or at an address, whose index is copied to this machine once.
+
+    Args:
+        folder: what `pack` wrote.
+        digest: of its index, if this was checked before.
+
+    Raises:
+        UserError: there is none, its index is corrupt, or is another one than that with `digest`.
+    """
+    try:
+        path = _copy_index(folder) if isinstance(folder, Url) else folder / INDEX
+        file = path.open("rb")
+    except (OSError, UserError) as error:
+        reason = f"{folder}: {error.strerror}" if isinstance(error, OSError) else error
+        raise UserError(f"{reason}; --images without --masks names a pack") from None
+    found = file.readline(65).decode(errors="replace").strip()
+    if digest not in (None, found):
+        raise UserError(f"{folder}: its {INDEX} has changed; start again")
+    with suppress(ValueError, LookupError, TypeError, AttributeError):
+        if digest is not None or found == _hash_rest(file):
+            return _read_columns(folder, found, file)
+    raise UserError(f"{folder}/{INDEX}: corrupt or truncated; copy it again")
+
+
+def _read_columns(folder: Path, digest: str, file: BinaryIO) -> Pack:
+    file.seek(65)
+    about = json.loads(file.readline())
+    if about["version"] != _VERSION:
+        raise UserError(f"{folder}/{INDEX}: of another version of unet_ddp; pack the images again")
+    columns, offset = {}, file.tell()
+    for name, (dtype, shape) in about["columns"].items():
+        columns[name] = StoredColumn(file, offset, dtype, shape)
+        offset += columns[name].nbytes
+    if offset != os.fstat(file.fileno()).st_size:
+        raise ValueError(offset)
+    return Pack(folder, digest, about, columns)
+
+
+def _hash_rest(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _copy_index(folder: Url) -> Path:
+    """Return this machine's copy of a remote index, made by the first process that asks."""
+    source, caches = folder / INDEX, cache_folder()
+    if caches is None:
+        raise UserError(f"{source}: needs a cache folder; name one with XDG_CACHE_HOME")
+    key = hashlib.sha256(f"{source} {find_stamp(source)}".encode("utf-8", "surrogateescape"))
+    path = caches / f"pack-{key.hexdigest()[:16]}.index"
+    with lock_file(path.with_suffix(".lock")):
+        if not path.exists():
+            with local_file(source) as copy, replacing(path) as temporary:
+                shutil.copyfile(copy, temporary)
+    return path
