@@ -45,11 +45,11 @@ def new_network(architecture: Architecture = PLAIN, seed: int = 1) -> nn.Module:
 
 def fit(
     state: State, architecture: Architecture = PLAIN, *, old: Labels | None = STREET,
-    new: Labels = STREET, encoder_only: bool = False,
+    new: Labels = STREET, parts: str = "all",
 ) -> tuple[nn.Module, FittedWeights]:  # fmt: skip
     """A network of another seed with the weights that fit, and what is said of them."""
     loaded = SavedModel(state, None, old, None, [])
-    fitted = fit_weights(loaded, architecture, new, FILE, encoder_only=encoder_only)
+    fitted = fit_weights(loaded, architecture, new, FILE, parts=parts)
     network = new_network(architecture, seed=2)
     network.load_state_dict(fitted.state, strict=False)
     return network, fitted
@@ -154,18 +154,18 @@ def test_grey_images_give_what_they_gave_in_colour_and_the_other_way_round() -> 
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
-@pytest.mark.parametrize("encoder_only", [False, True])
-def test_an_encoder_alone(is_whole: bool, encoder_only: bool) -> None:
+@pytest.mark.parametrize("parts", ["all", "encoder"])
+def test_an_encoder_alone(is_whole: bool, parts: str) -> None:
     """--load takes all of a file, --encoder-weights its encoder; the rest is new."""
     state = {k: v for k, v in new_network().state_dict().items() if is_whole or in_encoder(k)}
-    network, fitted = fit(state, encoder_only=encoder_only)
+    network, fitted = fit(state, parts=parts)
     fresh = new_network(seed=2).state_dict()
     for name, value in network.state_dict().items():
-        is_taken = in_encoder(name) or (is_whole and not encoder_only)
+        is_taken = in_encoder(name) or (is_whole and parts == "all")
         assert torch.equal(value, (state if is_taken else fresh)[name]), name
-    assert bool(fitted.new) is not (is_whole and not encoder_only)
+    assert bool(fitted.new) is not (is_whole and parts == "all")
     assert fitted.new == [] or fitted.new[0].startswith("up1.up.weight, up1.up.bias, ")
-    assert (fitted.left != []) is (is_whole and encoder_only)
+    assert (fitted.left != []) is (is_whole and parts == "encoder")
 
 
 def test_the_encoder_of_a_network_with_another_decoder() -> None:
@@ -195,7 +195,7 @@ def test_a_file_of_timm_whose_encoder_has_other_dots() -> None:
     theirs = timm.create_model("convnext_atto").eval()
     images = torch.rand(1, 3, 64, 64)
     architecture = replace(SMP, encoder="tu-convnext_atto")
-    network, _ = fit(theirs.state_dict(), architecture, encoder_only=True, new=Labels((0, 1)))
+    network, _ = fit(theirs.state_dict(), architecture, parts="encoder", new=Labels((0, 1)))
     with torch.no_grad():
         expected = theirs.stages(theirs.stem(images))
         torch.testing.assert_close(network.encoder(images)[-1], expected)
@@ -205,7 +205,7 @@ def test_names_of_earlier_versions() -> None:
     """Without batch norm's counters, and DenseNet's layers as torchvision's files have them."""
     network = new_network(SMP)
     state = {k: v for k, v in network.encoder.state_dict().items() if "num_batches" not in k}
-    assert fit(state, SMP, encoder_only=True)[1].new[0].startswith("decoder.")
+    assert fit(state, SMP, parts="encoder")[1].new[0].startswith("decoder.")
     dense = replace(SMP, encoder="densenet121")
     wanted = build_blank(dense, FILE).state_dict()
     theirs = {
@@ -216,7 +216,7 @@ def test_names_of_earlier_versions() -> None:
     assert "features.denseblock1.denselayer1.norm.1.weight" in theirs
     values = {name: torch.full(value.shape, 0.5) for name, value in theirs.items()}
     loaded = SavedModel(values, None, None, None, [])
-    fitted = fit_weights(loaded, dense, STREET, FILE, encoder_only=True)
+    fitted = fit_weights(loaded, dense, STREET, FILE, parts="encoder")
     assert len(fitted.state) == len(theirs) and fitted.left == []
 
 
@@ -234,7 +234,7 @@ def test_what_does_not_fit_is_one_line() -> None:
         ({"a": torch.ones(1)}, PLAIN, {}, f"{conv} is missing in the file; .* more"),
         (smp, PLAIN, {}, f"{conv} is missing"),
         (plain, replace(PLAIN, width=8), {}, rf"{conv} is \(4, 3, 3, 3\) in the file, \(8, 3"),
-        (without(plain, conv), PLAIN, {"encoder_only": True}, f"{conv} is missing"),
+        (without(plain, conv), PLAIN, {"parts": "encoder"}, f"{conv} is missing"),
         (without(plain, up), PLAIN, {}, f"network: {up} is missing in the file; use the flags"),
         ({**plain, conv: plain[conv][..., :2]}, replace(PLAIN, channels=1), {}, rf"{conv} is \(4, 3, 3, 2"),
         ({**plain, conv: plain[conv].int()}, replace(PLAIN, channels=1), {}, f"{conv} is int32"),
@@ -242,7 +242,7 @@ def test_what_does_not_fit_is_one_line() -> None:
         ({**plain, conv: plain[conv] * torch.nan}, PLAIN, {}, f"{conv} contains nan"),
         ({**plain, "outc.conv.bias": torch.ones(7)}, replace(PLAIN, num_classes=5), {}, "outc.conv"),
         ({**plain, "outc.conv.bias": torch.tensor(1.0)}, PLAIN, {}, r"outc.conv.bias is \(\)"),
-        (smp, replace(SMP, encoder="resnet34"), {"encoder_only": True}, "layer1.2.conv1.weight is missing"),
+        (smp, replace(SMP, encoder="resnet34"), {"parts": "encoder"}, "layer1.2.conv1.weight is missing"),
     ]  # fmt: skip
     for state, architecture, how, message in cases:
         new = Labels(tuple(range(architecture.num_classes)))

@@ -129,6 +129,7 @@ def build_state(
         )
     network = _build_weights(config, model, data.labels, resumed, world)
     frozen = freeze_encoder(network) if options.freeze == "encoder" else []
+    groups = parameter_groups(network, options.encoder_rate)
     side = data.crop_size or data.smallest
     height, width = (max(64, min(length, 256)) for length in side)  # neither tiny nor large
     example = torch.zeros(2, model.architecture.channels, height, width, device=world.device)
@@ -136,11 +137,7 @@ def build_state(
     state = TrainState(
         network,
         replica,
-        AdamW(
-            parameter_groups(network, options.encoder_rate),
-            weight_decay=options.weight_decay,
-            fused=True,
-        ),
+        AdamW(groups, weight_decay=options.weight_decay, fused=True),
         model.precision,
         model.loss,
         model.preprocessing,
@@ -163,9 +160,8 @@ def _build_weights(
     """Return the network on the device: new, pretrained or with the weights of a file."""
     loaded, source, state = resumed.weights, find_weights_file(config), {}
     if loaded is not None and source is not None:
-        fitted = fit_weights(
-            loaded, model.architecture, labels, source, encoder_only=config.run.load is None
-        )
+        parts = "all" if config.run.load else "encoder"
+        fitted = fit_weights(loaded, model.architecture, labels, source, parts=parts)
         model.notes.extend(f"{source}: {note}" for note in loaded.notes)
         model.notes.extend(fitted.describe(source))
         state = fitted.state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unet_ddp.config import TrainConfig
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.encoder import in_encoder
 from unet_ddp.runs.weights import SavedModel, State, build_blank, check_weights
@@ -39,54 +39,41 @@ class FittedWeights:
 
     def describe(self, source: Path) -> list[str]:
         """Return four lines for the user."""
+        lines = {"adapted": self.adapted, "left": self.left, "new": self.new}
         return [
             f"taken: {len(self.state)} tensors of {source}",
-            f"adapted: {'; '.join(self.adapted) or 'nothing'}",
-            f"left: {'; '.join(self.left) or 'nothing'}",
-            f"new: {'; '.join(self.new) or 'nothing'}",
+            *(f"{word}: {'; '.join(parts) or 'nothing'}" for word, parts in lines.items()),
         ]
 
 
 def fit_weights(
-    loaded: SavedModel,
-    architecture: Architecture,
-    labels: Labels,
-    source: Path,
-    *,
-    encoder_only: bool,
+    loaded: SavedModel, architecture: Architecture, labels: Labels, source: Path, *, parts: str
 ) -> FittedWeights:
     """Return the weights that a network takes from a file, adapted to its bands and classes.
 
-    All of the encoder must fit; so must the rest, if the file has more of it than the head.
-
-    Args:
-        loaded: content of the file.
-        architecture: the network, for the new bands and classes.
-        labels: the new classes.
-        source: the file.
-        encoder_only: take the encoder alone.
+    All of the encoder must fit. The rest must too, unless the file has no more of it than the head,
+    or `parts` is "encoder" and not "all".
 
     Raises:
         UserError: see `check_weights` and `build_blank`.
     """
     network = build_blank(architecture, source)
     convolutions = [name for name, part in network.named_modules() if isinstance(part, nn.Conv2d)]
-    head = convolutions[-1]
+    first, head = f"{convolutions[0]}.weight", convolutions[-1]
     names = _match_names(loaded.state, network.state_dict())
+    has_rest = any(not in_encoder(name) and not name.startswith(f"{head}.") for name in names)
     wanted = {  # files of early versions of torch have no counters
         name: tensor
         for name, tensor in network.state_dict().items()
         if name in names or not name.endswith("num_batches_tracked")
     }
-    is_whole = not encoder_only and any(
-        not in_encoder(name) and not name.startswith(f"{head}.") for name in names
-    )
-    part = {name: tensor for name, tensor in wanted.items() if is_whole or in_encoder(name)}
+    part = {k: v for k, v in wanted.items() if in_encoder(k) or (has_rest and parts == "all")}
     fitted = FittedWeights({name: loaded.state[names[name]] for name in part if name in names})
     used = {names[name] for name in fitted.state}
     fitted.left += _enumerate("", [name for name in loaded.state if name not in used])
     fitted.new += _enumerate("", [name for name in wanted if name not in fitted.state])
-    _fit_bands(fitted, f"{convolutions[0]}.weight", wanted, architecture.channels)
+    if wanted[first].shape[1] == architecture.channels:  # else a convolution of rearranged pixels
+        _fit_bands(fitted, first, wanted[first])
     _fit_classes(fitted, head, loaded.labels, labels)
     check_weights(part, fitted.state, source)
     return fitted
@@ -102,9 +89,8 @@ def _match_names(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> d
     found: dict[str, str] = {}
     for prefix in ("", "encoder.", "encoder.model."):
         keys = {_without_dots(prefix + name): name for name in state}
-        found = max(
-            found, {known[key]: name for key, name in keys.items() if key in known}, key=len
-        )
+        matches = {known[key]: name for key, name in keys.items() if key in known}
+        found = max(found, matches, key=len)
     return found
 
 
@@ -112,17 +98,13 @@ def _without_dots(name: str) -> str:
     return re.sub(r"(norm|conv)\.(\d)", r"\1\2", name).replace(".", "_")
 
 
-def _fit_bands(
-    fitted: FittedWeights, name: str, wanted: Mapping[str, Tensor], channels: int
-) -> None:
+def _fit_bands(fitted: FittedWeights, name: str, like: Tensor) -> None:
     """Adapt the first convolution, `name`, if it differs in nothing but the channels of images."""
-    kernels, like = fitted.state.get(name), wanted[name]
-    if kernels is None or kernels.ndim != 4 or not kernels.is_floating_point():
-        return
-    have = kernels.shape[1]
-    if 0 < have != like.shape[1] == channels and kernels[:, :1].shape == like[:, :1].shape:
-        fitted.state[name] = adapt_bands(kernels, channels)
-        fitted.adapted.append(f"{name}, from {have} to {channels} channels")
+    kernels = fitted.state.get(name, like)
+    have, want = (tensor.shape[1] if tensor.ndim == 4 else 0 for tensor in (kernels, like))
+    if 0 < have != want and kernels[:, 0].shape == like[:, 0].shape and kernels.is_floating_point():
+        fitted.state[name] = adapt_bands(kernels, want)
+        fitted.adapted.append(f"{name}, from {have} to {want} channels")
 
 
 def adapt_bands(kernels: Tensor, channels: int) -> Tensor:
@@ -139,30 +121,24 @@ def adapt_bands(kernels: Tensor, channels: int) -> Tensor:
 
 def _fit_classes(fitted: FittedWeights, head: str, old: Labels | None, new: Labels) -> None:
     """Give the head, if it is taken, a row for each new class: the class's own, or the old rows' mean."""
-    tensors = {
-        name: fitted.state[name]
-        for name in (f"{head}.weight", f"{head}.bias")
-        if name in fitted.state and fitted.state[name].is_floating_point()
-    }
-    counts = {len(tensor) if tensor.ndim else 0 for tensor in tensors.values()}
-    old = old or (Labels(tuple(range(max(counts)))) if counts and max(counts) < 256 else None)
+    tensors = {name: fitted.state.get(name) for name in (f"{head}.weight", f"{head}.bias")}
+    taken = {k: v for k, v in tensors.items() if v is not None and v.is_floating_point() and v.ndim}
+    counts = {len(tensor) for tensor in taken.values()}
+    if old is None and counts and max(counts) < IGNORE_ID:
+        old = Labels(tuple(range(max(counts))))
     if old is None or counts != {old.num_classes}:
         return  # not taken, or not of these classes: `check_weights` says so
     rows = match_classes(old, new)
     if rows == [*range(old.num_classes)]:
         return
-    for name, tensor in tensors.items():
+    for name, tensor in taken.items():
         mean = tensor.mean(dim=0)
         fitted.state[name] = torch.stack([mean if k is None else tensor[k] for k in rows])
-    kept = {k for k in rows if k is not None}
+    left = [name for k, name in enumerate(old.class_names) if k not in rows]
+    is_new = [name for k, name in zip(rows, new.class_names, strict=True) if k is None]
     fitted.adapted += _enumerate(f"{head}, to classes ", new.class_names)
-    fitted.left += _enumerate(
-        "classes ", [name for k, name in enumerate(old.class_names) if k not in kept]
-    )
-    fitted.new += _enumerate(
-        "from the mean of the old classes ",
-        [name for k, name in zip(rows, new.class_names, strict=True) if k is None],
-    )
+    fitted.left += _enumerate("classes ", left)
+    fitted.new += _enumerate("from the mean of the old classes ", is_new)
 
 
 def match_classes(old: Labels, new: Labels) -> list[int | None]:
@@ -180,8 +156,7 @@ def match_classes(old: Labels, new: Labels) -> list[int | None]:
     return [known.get(new.show(value)) for value in new.values]
 
 
-def _enumerate(kind: str, names: Iterable[str]) -> list[str]:
+def _enumerate(kind: str, names: list[str]) -> list[str]:
     """Return the first of the names after `kind`, as one text; none for no names."""
-    names = list(names)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return [f"{kind}{', '.join(names[:_SHOWN])[:200]}{more}"] if names else []
