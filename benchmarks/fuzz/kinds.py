@@ -103,7 +103,8 @@ def build_foreign(samples: Samples, folder: Path, dice: Dice) -> Case:
 
     def mutated() -> bytes:
         if use == "encoder-weights" and dice.random() < 0.5:
-            return mutate_bytes(save(_load(samples.run / "best.pt")["model"]), dice)
+            state = _load(samples.run / "best.pt")["model"]
+            return mutate_bytes(save({k: v.contiguous() for k, v in state.items()}), dice)
         if dice.random() < 0.2:
             return mutate_archive(_saved(content, dice), dice)
         return _saved(mutate_values(content, dice), dice)
