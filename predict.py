@@ -55,6 +55,8 @@ def predict(config: PredictConfig, world: World) -> int:
         shards = [stack.enter_context(closing(ShardFile(each, world.rank))) for each in lists]
         job = Job(config, world, files, predictor, shards)
         counts = print_outcomes(job, with_progress(job, process_images(job)))
+        for shard in shards:
+            shard.share()
         failed, single_class, skipped = map(sum, zip(*world.gather(counts), strict=True))
         for each in lists:
             world.on_main(partial(each.merge, world.size))

@@ -10,6 +10,7 @@ every rank; the run's folder and tracker write and print on rank 0 alone.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -30,6 +31,7 @@ from unet_ddp.runs.build import (
     settle_batch_size,
 )
 from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.plan import plan_run
 from unet_ddp.runs.remote import open_folder
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.training.determinism import allow_tf32, autotuning, deterministic
@@ -55,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def train(config: TrainConfig, world: World) -> int:
     """Train from the first step, or from where the run stopped; return the exit status."""
-    log = console(world)
+    began, log = time.monotonic(), console(world)
     determinism = deterministic(log) if config.launch.deterministic else nullcontext()
     allow_tf32()
     with determinism, open_folder(config, world, log) as folder:
@@ -67,6 +69,7 @@ def train(config: TrainConfig, world: World) -> int:
         loaders = build_loaders(config, data, image_format=model.preprocessing.format, world=world)
         with explain_out_of_memory(config, world, "building"):
             state = build_state(config, model, data, resumed, loaders, world)
+        config = plan_run(config, model, data, resumed, state, world, began=began)
         about = describe_model(config, model, data, loaders, world)
         # With --overwrite the earlier run is deleted here, when nothing can be wrong any more.
         world.on_main(lambda: folder.claim(config, data, resumed, about))

@@ -55,17 +55,22 @@ def new_state(world: World, width: int, steps: int) -> TrainState:
     )
 
 
-def time_steps(options: argparse.Namespace, threads: int, communicate: bool) -> list[float]:
-    """Return the seconds of each step, on whatever world this is."""
-    torch.set_num_threads(threads)
-    world = join("cpu", 60)
+def new_batch(world: World, options: argparse.Namespace) -> Sample:
+    """Return this rank's share of random images."""
     count, (width, height) = options.images // world.size, options.size
     random = torch.Generator().manual_seed(world.rank)
-    batch = Sample(
+    return Sample(
         torch.randint(0, 256, (count, height, width, 3), dtype=torch.uint8, generator=random),
         torch.randint(0, 2, (count, height, width), dtype=torch.uint8, generator=random),
         torch.arange(count),
     )
+
+
+def time_steps(options: argparse.Namespace, threads: int, communicate: bool) -> list[float]:
+    """Return the seconds of each step, on whatever world this is."""
+    torch.set_num_threads(threads)
+    world = join("cpu", 60)
+    batch = new_batch(world, options)
     state = new_state(world, options.width, options.steps + WARM_UP)
     with contextlib.ExitStack() as silence:
         if not communicate:

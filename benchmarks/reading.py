@@ -1,10 +1,11 @@
 """Samples per second of one reading process, over the plain way of reading them.
 
-    python -m benchmarks.reading [--images DIR --masks DIR] [--scale 0.5]
+    python -m benchmarks.reading [--images DIR --masks DIR] [--scale 0.5] [--storage]
 
 By default Carvana's form: photographs of 1918x1280 as JPEG, masks as GIF. The plain way: Pillow
 decodes, a bicubic resize, a division by 255, torch.from_numpy; the mask decoded and resized by the
-nearest pixel. One thread each.
+nearest pixel. One thread each. With --storage also by a run's loader, from the disk and from moto's S3
+server (Python) in a process of its own on this machine, whose time counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -23,13 +26,17 @@ from PIL import Image
 
 from benchmarks.images import draw
 from benchmarks.timing import machine, new_parser, print_table, take_turns
+from tests.object_store import put_folder, running_store
 from unet_ddp.config import DataConfig
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.data.loaders import SampleLoader
 from unet_ddp.data.pairs import Pair
+from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.files import cache_folder
+from unet_ddp.storage import Url
 
 WIDTH, HEIGHT, IMAGES = 1918, 1280, 8  # Carvana's
 
@@ -85,6 +92,22 @@ def ways_to_read(config: DataConfig, scale: float) -> tuple[int, dict[str, Calla
     }
 
 
+def ways_to_load(config: DataConfig, scale: float) -> dict[str, Callable[[], object]]:
+    """Return functions that load all pairs in batches of four, from the disk and from storage."""
+    url = Url("s3://bucket/reading")
+    folders = {"images": config.images, "masks": config.masks}
+    placed = {key: str(put_folder(Path(str(name)), url / key)) for key, name in folders.items()}
+    ways = {}
+    for name, place in (("disk", config), ("an S3 server", DataConfig(**placed))):
+        data = prepare_data(place, seed=0)
+        pairs = [*data.split.training, *data.split.validation][:IMAGES]
+        samples = SegmentationDataset(pairs, data.labels, data.format, scale=scale)
+        sampler = ScoringSampler(len(pairs), rank=0, size=1)
+        loader = SampleLoader(samples, sampler, batch_size=4, workers=0)
+        ways[f"a run's loader, from {name}"] = partial(list, loader)
+    return ways
+
+
 def main(argv: list[str] | None = None) -> int:
     """Print the table."""
     parser = new_parser(__doc__)
@@ -92,14 +115,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--masks")
     parser.add_argument("--scale", type=float, default=0.5)
     parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--storage", action="store_true")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory() as home, ExitStack() as stack:
         os.environ["XDG_CACHE_HOME"] = home
         folders = DataConfig(images=options.images, masks=options.masks)
         config = folders if options.images else make_carvana(Path(home))
         pairs, works = ways_to_read(config, options.scale)
+        if options.storage:
+            os.environ.update(stack.enter_context(running_store()).environment)
+            works |= ways_to_load(config, options.scale)
         took = take_turns(works, options.turns)
     print(machine())
     plain = took["the plain way"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -10,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LIMIT = 120  # seconds for one start of a job
+LIMIT = 300  # seconds for one start of a job
 SBATCH = ROOT / "deploy" / "slurm.sbatch"
 NODES = 2
 
@@ -18,20 +19,24 @@ NODES = 2
 def srun(argv: list[str]) -> int:
     """Run a program once for each node, pass SIGUSR1 on, and end all as soon as one fails."""
     program = argv[next(i for i, word in enumerate(argv) if not word.startswith("--")) :]
-    tasks: list[subprocess.Popen[bytes]] = []
-    signal.signal(signal.SIGUSR1, lambda number, frame: [t.send_signal(number) for t in tasks])
+    running: list[int] = []
+
+    def send(number: int, frame: object = None) -> None:
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
+    signal.signal(signal.SIGUSR1, send)
     for node in range(NODES):
         place = {"SLURM_PROCID": str(node), "BATCH_SHELL": str(os.getppid())}
-        tasks.append(subprocess.Popen(program, env={**os.environ, **place}))
+        running.append(os.posix_spawnp(program[0], program, {**os.environ, **place}))
     failure = 0
-    for _ in range(NODES):
+    while running:
         process, status = os.wait()
+        running.remove(process)
         failure = failure or os.waitstatus_to_exitcode(status) % 256
-        for task in tasks:
-            if task.pid == process:
-                task.returncode = status  # never signalled again: its number may be another's
-            elif failure and "--kill-on-bad-exit=1" in argv:
-                task.kill()
+        if failure and "--kill-on-bad-exit=1" in argv:
+            send(signal.SIGKILL)
     return failure
 
 

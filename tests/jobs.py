@@ -214,3 +214,30 @@ def train_some(model: str, encoder: str, side: int) -> list[float]:
     gc.collect()
     leave(world)
     return losses
+
+
+def sums_of_a_step(width: int) -> list[int]:
+    """Bytes of each sum over ranks that a step of train.py waits for; DDP's own are not among them."""
+    from unittest import mock
+
+    import torch.distributed as dist
+
+    from benchmarks.ranks import new_state as new_bare_state
+
+    world = join("cpu", 60)
+    state = new_bare_state(world, width, 2)
+    seen: list[int] = []
+    all_reduce = dist.all_reduce
+
+    def watched(tensor: torch.Tensor, **how: object) -> object:
+        seen.append(tensor.numel() * tensor.element_size())
+        return all_reduce(tensor, **how)
+
+    image = torch.zeros(2, 32, 32, 3, dtype=torch.uint8)
+    batch = Sample(image, image[..., 0], torch.arange(2))
+    with mock.patch.object(dist, "all_reduce", watched):
+        next(train_steps(state, iter([batch])))
+    del state
+    gc.collect()
+    leave(world)
+    return seen

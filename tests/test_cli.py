@@ -226,6 +226,20 @@ def test_settings_that_need_each_other(pair: dict[str, Any]) -> None:
         check_refused(f"{message}: use both or neither", **{name: value})
 
 
+def test_a_budget_takes_the_place_of_epochs(recipe: Any) -> None:
+    for text, seconds in (("90s", 90), ("30m", 1800), ("1.5h", 5400)):
+        assert parse_train(["--budget", text]).launch.budget_seconds == seconds
+    for text in ("30", "m", "-3m", "2d", "1e3s", "9999999h"):
+        with pytest.raises(UserError, match=r"^--budget '.*': not a time; use one like 90s, 30m"):
+            parse_train([f"--budget={text}"])
+    with pytest.raises(UserError, match=r"^--budget and --epochs: use one of them$"):
+        parse_train(["--budget", "1h", "-e", "3"])
+    path = str(recipe("epochs: 7\nbatch_size: 2\n"))
+    config = parse_train(["--config", path, "--budget", "1h"])
+    assert "epochs" not in config.given and "batch_size" in config.given
+    assert with_saved(config, {"epochs": 5}).optimization.epochs == 5  # --resume: the plan's
+
+
 def test_other_rules() -> None:
     configure(folds=3, fold=3)
     check_refused("--fold 4: must be at most 3, as --folds", folds=3, fold=4)

@@ -20,7 +20,7 @@ from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp.network.unet import UNet
 
-FLAGS = ["--width", "2", "--epochs", "1", "--batch-size", "1", "--workers", "0"]
+FLAGS = ["--width", "2", "--batch-size", "1", "--workers", "0"]
 
 
 def missing_folder(folder: Path) -> list[str]:
@@ -112,6 +112,10 @@ def patience_without_validation(folder: Path) -> list[str]:
     return ["--patience", "3", "--validation", "0"]
 
 
+def budget_of_a_second(folder: Path) -> list[str]:
+    return ["--budget", "1s"]
+
+
 MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (missing_folder, ["nowhere: not found"]),
     (unknown_value, ["masks", "x.bmp", "77"]),
@@ -127,6 +131,7 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (broken_resume, ["last.pt", "no checkpoint"]),
     (unknown_flag, ["--epcohs", "--help"]),
     (unknown_model, ["yolo"]),
+    (budget_of_a_second, ["--budget 1 s: one epoch of", "start and report", "use at least 1m"]),
     (patience_without_validation, ["--patience 3", "no validation images", "--validation"]),
 ]
 

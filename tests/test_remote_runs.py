@@ -17,7 +17,7 @@ from tests.object_store import ObjectStore, running_store
 from tests.ranks import Ranks, call_main, warm_python
 from tests.test_resume import assert_same_state
 from unet_ddp.runs import checkpoint
-from unet_ddp.storage import as_path, read
+from unet_ddp.storage import as_path, put, read
 
 pytestmark = pytest.mark.processes
 
@@ -68,6 +68,14 @@ class Place:
         statuses, outs, errs = zip(*outcomes, strict=True)
         return list(statuses), "".join(outs), "".join(errs)
 
+    def call(self, module: str, argv: list[str]) -> str:
+        """Run a command on one machine more; return its output."""
+        ((status, out, err),) = self.ranks.run(
+            1, call_with, self.on("three"), module, argv, str(self.folder)
+        )
+        assert status == 0, err
+        return str(out)
+
     def start(self, machine: str, fault: str, *more: str, **variables: str) -> Any:
         """Train on two ranks as a program that a fault may end."""
         words = [faults.__file__, fault, *self.argv, *NPROC, *more]
@@ -114,11 +122,7 @@ def test_a_run_killed_in_mid_upload_continues_on_another_machine(
     for number, model in enumerate((f"{place.address}/best.pt", str(undisturbed / "best.pt"))):
         mask = place.folder / f"{number}.png"
         argv = [str(place.images / "imgs" / "ax.png"), "--model", model, "--output", str(mask)]
-        ((status, out, err),) = place.ranks.run(
-            1, call_with, place.on("three"), "predict", argv, str(place.folder)
-        )
-        assert (status, err) == (0, ""), err
-        assert f"model: {model}" in out
+        assert f"model: {model}" in place.call("predict", argv)
         masks.append(mask.read_bytes())
     assert masks[0] == masks[1]
     statuses, _, err = place.train("three")  # a second run is refused, once
@@ -162,6 +166,26 @@ def test_a_run_through_faults_ends_as_an_undisturbed_one(
     assert (statuses, err) == ([0, 0], "")
     assert "warning" not in out
     place.assert_ended_as(undisturbed)
+
+
+@pytest.mark.thorough
+def test_the_other_commands_take_addresses(place: Place, undisturbed: Path) -> None:
+    """They say the same of a run at an address as of its files."""
+    address = as_path(place.address)
+    for name in ("best.pt", "metrics.csv", "config.yaml"):
+        put(address / name, undisturbed / name)
+    stored, local = f"{place.address}/best.pt", str(undisturbed / "best.pt")
+    scores = []
+    for number, model in enumerate((stored, local)):
+        argv = ["--model", model, "--output", str(place.folder / str(number))]
+        place.call("unet_ddp.commands.evaluate", argv)
+        found = json.loads((place.folder / str(number) / "scores.json").read_text())
+        scores.append({**found, "model": ""})
+    assert scores[0] == scores[1]
+    out = place.call("unet_ddp.commands.report", [place.address])
+    assert out == f"wrote {place.address}/report.html\n" and b"<html" in place.read("report.html")
+    argv = [*data_flags(place.images), *FLAGS, "--max-steps", "1", "--load", stored]
+    assert f"network as in {stored}" in place.call("train", argv)
 
 
 @pytest.mark.thorough

@@ -144,6 +144,24 @@ def test_a_run_without_patience_left_anneals_and_ends(
     assert rates == [row["learning_rate"] for row in rows(stopped)]
 
 
+def test_a_planned_run_has_the_bits_of_its_plan(ranks: Ranks, images: Path, tmp_path: Path) -> None:
+    """The steps that were timed leave no trace; a resumed run keeps the plan."""
+    planned, plain = tmp_path / "planned", tmp_path / "plain"
+    planned.mkdir()
+    plain.mkdir()
+    flags = ["--width", "2", "--validation", "17", "--ema", "0.9", "--workers", "0"]
+    flags += ["--batch-size", "1", "--budget", "1h"]
+    for more in ([], ["--resume"]):
+        argv = [*data_flags(images), *flags, *more, "--max-steps", "7" if more else "3"]
+        status, out, err = run(ranks, 2, planned, *argv)
+        assert status == 0, err
+        assert ("--budget 1h: " in out) == (not more)
+    epochs = last(planned)["config"]["epochs"]
+    assert epochs > 100
+    train(ranks, 2, plain, images, "--epochs", str(epochs), "--max-steps", "7")
+    assert_same_state(last(planned), last(plain))
+
+
 @pytest.mark.thorough
 def test_random_layers_resume_too(ranks: Ranks, images: Path, tmp_path: Path) -> None:
     """FPN drops whole channels at random: each step draws from (seed, step, rank)."""

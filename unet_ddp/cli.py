@@ -58,12 +58,16 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     argv = [word for word in argv if not re.fullmatch(r"--local[-_]rank=\d+", word)]
     config = parse(kind, argv, prog=prog)
     given = _given_by(argv, config)
+    if {"budget", "epochs"} <= given:
+        raise UserError("--budget and --epochs: use one of them")
     if config.launch.config is not None:
         recipe = read_recipe(as_path(config.launch.config))
         values = {name: value for name, value in recipe.items() if name not in given}
         if values.get("wandb"):
             raise UserError(f"{config.launch.config}: wandb: use --wandb, or delete the line")
         config, given = _with_values(config, values), given | recipe.keys()
+    if config.launch.budget is not None:
+        given -= {"epochs"}  # the recipe's: a resumed run keeps its plan
     config = replace(_in_folder_of_resumed(config), given=given)
     _validate(config)
     return config
@@ -217,6 +221,7 @@ def _validate(config: TrainConfig) -> None:
             raise UserError(f"{' and '.join(map(_as_flag, pair))}: use one of them")
     data, launch = config.data, config.launch
     config.optimization.check_loss()
+    _ = launch.budget_seconds
     if data.folds and data.fold and data.fold > data.folds:
         raise UserError(f"--fold {data.fold}: must be at most {data.folds}, as --folds")
     if data.group_pattern is not None:

@@ -14,7 +14,7 @@ import tyro
 
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.files import working_folder
-from unet_ddp.flags import MASK_VALUE, OPTIONAL_FILE, Plain, flag
+from unet_ddp.flags import MASK_VALUE, OPTIONAL_FILE, Plain, flag, parse_time
 from unet_ddp.storage import as_path
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
@@ -25,11 +25,11 @@ class DataConfig:
     """The images and masks, and how they are read."""
 
     images: Annotated[str | None, flag("DIR")] = None
-    """Folder of images (default: data/imgs, or the built-in demo set if that is empty)."""
+    """Folder of images, or its address (s3://bucket/folder, gs://, az://) (default: data/imgs, or the built-in demo set if that is empty)."""
     masks: Annotated[str | None, flag("DIR")] = None
-    """Folder of masks named like their images, e.g. image.png or image_mask.gif for image.jpg (default: data/masks)."""
+    """Folder, or address, of masks named like their images, e.g. image.png or image_mask.gif for image.jpg (default: data/masks)."""
     pairs_file: Annotated[str | None, flag("FILE", name="list")] = None
-    """CSV file of pairs instead of two folders: columns image,mask and optionally group,split (training, validation or test)."""
+    """CSV file of pairs instead of two folders, with paths or addresses (http:// too): columns image,mask and optionally group,split (training, validation or test)."""
     mask_suffix: Annotated[str | None, flag("TEXT")] = None
     """Text that mask names add to the image's name, e.g. _mask (default: detected)."""
     val_images: Annotated[str | None, flag("DIR")] = None
@@ -201,6 +201,8 @@ class LaunchConfig:
     """Delete the run in the folder and start a new one."""
     config: Annotated[str | None, flag("FILE")] = None
     """Recipe: a YAML file of settings, named as the flags are; flags take precedence."""
+    budget: Annotated[str | None, flag("TIME")] = None
+    """Time of a whole new run, e.g. 90s, 30m or 2h, instead of --epochs: some steps are timed, and as many epochs planned as end in it."""
     max_steps: Annotated[int | None, flag("N"), Limit(at_least=1)] = None
     """Stop after N optimizer steps in all; continue with --resume."""
     nproc: Annotated[int, flag("N"), Limit(at_least=1)] = 1
@@ -223,6 +225,11 @@ class LaunchConfig:
     """Print where the time of ten steps goes, and save their trace in the run's folder."""
     deterministic: bool = False
     """Use deterministic algorithms, slower on a GPU; warn where torch has none."""
+
+    @property
+    def budget_seconds(self) -> float | None:
+        """--budget in seconds; a UserError if it is no time."""
+        return parse_time(self.budget, "--budget") if self.budget is not None else None
 
 
 @dataclass(frozen=True)

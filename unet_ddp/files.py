@@ -18,7 +18,7 @@ from types import FrameType
 from typing import IO
 
 from unet_ddp.errors import UserError, one_line
-from unet_ddp.storage import Url
+from unet_ddp.storage import Url, check_answers, copies, put, refuse_web
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
 _unfinished: set[Path] = set()
@@ -30,6 +30,7 @@ _lock = RLock()  # reentrant: a signal may arrive while the main thread holds it
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary file in the folder of `path`; it replaces `path` if the block succeeds.
 
+    For an object it is in the system's temporary folder, and is put at the end.
     The temporary file is new (O_EXCL, no symbolic link is followed) and its name can't be guessed.
     If the block raises, it is removed and `path` stays as it was. The folder is created. With
     `durable`, file and folder are flushed to the disk, so that a power cut loses neither.
@@ -37,16 +38,17 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     Raises:
         OSError: the file can't be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.gettempdir()) if isinstance(path, Url) else path.parent
+    folder.mkdir(parents=True, exist_ok=True)
     with _lock:  # a signal between the two lines would leave the file
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+        temporary = folder / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
         handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         register_temporary(temporary)
     try:
         yield temporary
         if durable:
             os.fsync(handle)
-        temporary.replace(path)
+        put(path, temporary) if isinstance(path, Url) else temporary.replace(path)
     finally:
         os.close(handle)
         remove_temporary(temporary)
@@ -68,6 +70,8 @@ def write_text(path: Path, text: str) -> None:
 
 def refuse_special(path: Path) -> None:
     """Raise a UserError if `path` is a pipe, socket or device, which may wait or go on for ever."""
+    if isinstance(path, Url):
+        return
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UserError(f"{path}: is a pipe, socket or device, not a file; remove it")
@@ -123,8 +127,7 @@ def working_folder(place: Path) -> Path:
     """
     if not isinstance(place, Url):
         return place
-    if str(place).startswith("http"):
-        raise UserError(f"{place}: can't be written to; use s3://, gs://, az:// or a folder")
+    refuse_web(place)
     cache = cache_folder(warns=False)
     if cache is None:
         advice = "name a folder that only you may write to with XDG_CACHE_HOME"
@@ -163,11 +166,9 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
 
 
 def check_writable(folder: Path, flag: str) -> None:
-    """Check that `folder`, or the folder it would be created in, is writable.
-
-    Raises:
-        UserError: it can't be created or written to; `flag` names another one.
-    """
+    """Raise a UserError unless `folder`, or the one it would be created in, can be written to."""
+    if isinstance(folder, Url):
+        return check_answers(folder)
     try:
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         reason = f"{existing} is a file"
@@ -280,7 +281,7 @@ def exit_on_signals() -> None:
 
 def _remove_and_exit(number: int, frame: FrameType | None) -> None:
     with _lock:  # no other thread begins a file after this
-        for path in _unfinished:
+        for path in _unfinished | copies:
             with suppress(OSError):
                 path.unlink()
         with suppress(OSError):  # a closed terminal

@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import refuse_special
 from unet_ddp.storage import local_file
 
@@ -47,6 +47,18 @@ OPTIONAL_FILE = tyro.constructors.PrimitiveConstructorSpec(  # --resume, --resum
     is_instance=lambda value: value is None or isinstance(value, str),
     str_from_instance=lambda value: [str(value)],
 )
+
+
+def parse_time(text: str, name: str) -> float:
+    """Return the seconds in the value of the flag `name`: 90s, 30m, 1.5h.
+
+    Raises:
+        UserError: it is no such time.
+    """
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([smh])", text)
+    if found is None:
+        raise UserError(f"{name} {shorten(text)}: not a time; use one like 90s, 30m or 2h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def read_settings(path: Path) -> dict[str, Plain]:

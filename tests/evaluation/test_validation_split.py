@@ -71,3 +71,10 @@ def test_a_run_that_resized_masks_says_so() -> None:
     assert resizes_masks({"config": {"resize_masks": True}})
     assert not resizes_masks({"config": {"resize_masks": False}})
     assert not resizes_masks({"config": {}}) and not resizes_masks({})
+
+
+def test_addresses_in_a_checkpoint_are_not_contacted(folder: Path) -> None:
+    """Nothing answers there: to ask would take seconds, and end in another line."""
+    content = {"config": settings(folder, images="s3://elsewhere/i", masks="s3://elsewhere/m")}
+    with pytest.raises(UserError, match=r"s3://elsewhere/.'; addresses in a checkpoint are not"):
+        find(content)

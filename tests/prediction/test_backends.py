@@ -30,6 +30,7 @@ from unet_ddp.prediction.backends import (
 )
 from unet_ddp.prediction.tta import mean_logits
 from unet_ddp.runs.weights import read_model
+from unet_ddp.storage import objects
 
 PIXELS = Preprocessing.for_images(3, scale=1.0)
 
@@ -151,7 +152,9 @@ class Session:
         return [self.ends["found"]]
 
 
-def open_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, session: Session) -> Any:
+def open_session(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, session: Session, address: str | None = None
+) -> Any:
     runtime = SimpleNamespace(
         SessionOptions=SimpleNamespace,
         InferenceSession=lambda *_, **__: session,
@@ -160,7 +163,7 @@ def open_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, session: Sessi
     monkeypatch.setattr(backends, "import_extra", lambda *_: runtime)
     path = tmp_path / "a.onnx"
     path.touch()
-    return open_model(path, CPU)
+    return open_model(address or path, CPU)
 
 
 EXPORTS: list[tuple[str, Any, str]] = [
@@ -175,6 +178,17 @@ EXPORTS: list[tuple[str, Any, str]] = [
     ("bytes_per_pixel", -1, "bytes_per_pixel: "), ("bytes_per_pixel", 1e9, "bytes_per_pixel: "),
     ("bytes_per_pixel", 10**30, "bytes_per_pixel: "), ("classes", ["a"] * 10**5, "classes: "),
 ]  # fmt: skip
+
+
+def test_addresses_are_read_as_files_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(objects, "read_chunks", lambda path: [(tmp_path / path.name).read_bytes()])
+    labels = Labels((0, 255))
+    write_model(tmp_path / "a.pt", labels)
+    assert open_model("s3://bucket/run/a.pt", CPU).labels == labels
+    session, address = Session(json.dumps(FACTS), found=ValueError()), "s3://bucket/run/a.onnx"
+    model = open_session(monkeypatch, tmp_path, session, address)
+    with pytest.raises(UserError, match=rf"^{address}: can't be run on 8x9 pixels"):
+        model.backend(torch.zeros(1, 9, 8, 3))
 
 
 @pytest.mark.parametrize(("name", "value", "message"), EXPORTS)

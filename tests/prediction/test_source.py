@@ -10,6 +10,7 @@ import pytest
 import tifffile
 from PIL import Image
 
+from tests.object_store import ObjectStore
 from tests.prediction.models import noise
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.resize import resize_area
@@ -17,6 +18,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.prediction import source as module
 from unet_ddp.prediction.source import open_array, open_image
 from unet_ddp.prediction.streaming import ArrayReader, ScaledReader
+from unet_ddp.storage import Url, copies, put
 
 COLOUR, GREY, DEEP = ImageFormat(3), ImageFormat(1), ImageFormat(1, "uint16")
 
@@ -87,3 +89,21 @@ def test_arrays_and_pillow_images_are_taken(image: Any, wanted: ImageFormat, exp
 def test_arrays_of_another_kind_are_an_error(image: Any, wanted: ImageFormat) -> None:
     with pytest.raises(UserError, match=rf"takes \(H, W, {wanted.channels}\) of uint8"):
         open_array(image, wanted, 1.0)
+
+
+def test_a_large_tiff_in_storage_is_read_in_bands(
+    tmp_path: Path, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_STREAMED", 100)
+    pixels = noise(40, 30)
+    tifffile.imwrite(
+        tmp_path / "a.tif", pixels, tile=(16, 16), compression="zlib", photometric="rgb"
+    )
+    url = Url("s3://bucket/source/a.tif")
+    put(url, tmp_path / "a.tif")
+    source = open_image(url, ImageFormat(3), scale=1.0)
+    assert isinstance(source.reader, ScaledReader) and not copies
+    assert np.array_equal(source.read(), pixels)
+    put(url, (tmp_path / "a.tif").read_bytes()[:-200])
+    with pytest.raises(UserError, match=r"^s3://bucket/source/a.tif: corrupt or truncated"):
+        open_image(url, ImageFormat(3), scale=1.0).read()

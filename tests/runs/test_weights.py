@@ -412,6 +412,7 @@ def test_the_checkpoint_to_predict_with_is_found(tmp_path: Path) -> None:
         return path
 
     assert find_model("some.pt", tmp_path) == Path("some.pt")
+    assert str(find_model("s3://bucket/run", tmp_path)) == "s3://bucket/run/best.pt"
     assert find_model(str(tmp_path), tmp_path) == tmp_path / "best.pt"
     with pytest.raises(UserError, match=r"best.pt: not found; train first, or use --model FILE"):
         find_model(None, tmp_path)

@@ -130,6 +130,7 @@ def how_to_read(
         files = {"dataset": dataset, "sampler": sampler, "batch_size": batch_size}
         return {**options, **files, "multiprocessing_context": context}
     server = start_fork_server() if workers > 0 else None
+    start_reader(warns=True)  # if this process reads: rank 0 has listed the data set
     batches = AheadSampler(sampler, batch_size=batch_size, workers=workers)
     objects = {"dataset": _FetchedAhead(dataset), "batch_sampler": batches}
     return {**options, **objects, "multiprocessing_context": server}

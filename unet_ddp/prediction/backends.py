@@ -207,6 +207,7 @@ def _open_onnx(path: Path, device: torch.device, scale: float | None) -> LoadedM
         if not file.is_file():
             raise UserError(f"{path}: not found")
         backend = OnnxBackend(file, device)
+        backend.path = path
     facts, preprocessing = backend.facts, backend.facts.preprocessing
     if scale is not None:
         raise UserError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
@@ -12,6 +11,7 @@ import tyro
 from unet_ddp.cli import parse
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.flags import flag
+from unet_ddp.storage import as_path
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class PredictConfig:
     """
 
     inputs: Annotated[tuple[str, ...], tyro.conf.Positional, flag("IMAGE ...")]
-    """Images, folders of images, patterns such as 'a/**/*.jpg', and .txt files with a path on each line."""
+    """Images, folders of images, patterns such as 'a/**/*.jpg', and .txt files with a path on each line; also at s3://, gs:// or az:// addresses, single files at http:// ones."""
     output: Annotated[str | None, flag("PATH", "-o")] = None
-    """The mask's file, or the folder for the masks of several images (default: next to each image)."""
+    """The mask's file, or the folder for the masks of several images, or its address (default: next to each image)."""
     model: Annotated[tuple[str, ...], flag("FILE ...", "-m")] = ()
     """Checkpoint or exported network, or its address (s3://bucket/run/best.pt); several are averaged (default: checkpoints/best.pt, else the newest best.pt of the runs in checkpoints)."""
     scale: Annotated[float | None, flag("FACTOR", "-s")] = None
@@ -78,5 +78,5 @@ def parse_predict(argv: Sequence[str]) -> PredictConfig:
 
 
 def _is_model(name: str) -> bool:
-    path = Path(name)
+    path = as_path(name)
     return (path / "best.pt").exists() or path.suffix.lower() in (".pt", ".pth", ".onnx", ".ckpt")

@@ -10,6 +10,7 @@ from pathlib import Path
 from unet_ddp.data.formats.header import SUFFIXES
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
+from unet_ddp.storage import Url, as_path, exists, list_objects, local_file
 
 _OUTPUT_ENDINGS = ("_mask", "_overlay", "_probabilities")
 
@@ -26,8 +27,10 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
         raise UserError("no inputs: give images, or folders of images")
     images: dict[Path, None] = {}
     for name in inputs:
-        path = Path(name)
-        if os.path.isdir(path):
+        path = as_path(name)
+        if isinstance(path, Url):
+            found = _in_storage(path)
+        elif os.path.isdir(path):
             found = _in_folder(path)
         elif path.suffix.lower() == ".txt" and os.path.exists(path):
             found = _in_list(path)
@@ -39,6 +42,18 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
             raise UserError(f"{path}: not found")
         images.update(dict.fromkeys(found))
     return list(images)
+
+
+def _in_storage(path: Url) -> list[Path]:
+    """Return the images of an address: of a folder, of a list, or itself."""
+    if path.suffix and exists(path):
+        return _in_list(path) if path.suffix.lower() == ".txt" else [path]
+    if path.suffix.lower() in SUFFIXES | {".txt"}:
+        raise UserError(f"{path}: not found")
+    found = _without_outputs(path / key for key, _, _ in list_objects(path, is_deep=False))
+    if not found:
+        raise UserError(f"{path}: contains no images ({', '.join(sorted(SUFFIXES))})")
+    return found
 
 
 def _in_folder(folder: Path) -> list[Path]:
@@ -60,14 +75,15 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def _in_list(path: Path) -> list[Path]:
-    """Return the paths in a list: from the current folder, or else from the list's.
+    """Return the paths in a list: addresses, or from the current folder, or else from the list's.
 
     Empty lines and comments (#) are skipped; what is no image is reported when its turn comes.
     Names need not be UTF-8.
     """
     try:
-        refuse_special(path)
-        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        with local_file(path) as file:
+            refuse_special(file)
+            text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
         if "\0" in text:
             raise OSError("it is not UTF-8 text")
     except OSError as error:
@@ -76,8 +92,13 @@ def _in_list(path: Path) -> list[Path]:
     names = [line for line in lines if line and not line.startswith("#")]
     if not names:
         raise UserError(f"{path}: contains no images; a list has one path per line")
-    here = os.path.exists
-    return [Path(name) if here(name) else path.parent / name for name in names]
+    is_whole = [
+        "://" in name or (os.path.exists(name) and not isinstance(path, Url)) for name in names
+    ]
+    return [
+        as_path(name) if whole else path.parent / name
+        for name, whole in zip(names, is_whole, strict=True)
+    ]
 
 
 def _without_outputs(paths: Iterable[Path]) -> list[Path]:

@@ -8,30 +8,30 @@ its mask, and none waits for another.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from unet_ddp.data.formats.header import Pixels
+from unet_ddp.data.formats.header import TIFFS, Pixels
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
-from unet_ddp.prediction.outputs.names import ImageFiles, check_length, is_done
+from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
 from unet_ddp.prediction.outputs.polygons import geojson_file
 from unet_ddp.prediction.outputs.rle import rle_file
 from unet_ddp.prediction.outputs.shards import ListFile, ShardFile
 from unet_ddp.prediction.prediction import Ids, Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage, open_image
+from unet_ddp.storage import as_path, hold, local_file
 
 _BATCH_SIZE = 8
 
@@ -57,9 +57,9 @@ def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
     """Return the files of all images together."""
     files = []
     if config.rle:
-        files.append(rle_file(Path(config.rle), config.rle_order, labels.num_classes))
+        files.append(rle_file(as_path(config.rle), config.rle_order, labels.num_classes))
     if config.polygons:
-        files.append(geojson_file(Path(config.polygons), labels))
+        files.append(geojson_file(as_path(config.polygons), labels))
     return files
 
 
@@ -79,11 +79,11 @@ def process_images(job: Job) -> Iterator[Outcome]:
     """Yield the outcomes of this process's share of the images, which are then written."""
     config, world, predictor = job.config, job.world, job.predictor
     share = job.files[world.rank :: world.size]
-    existing = [files for files in share if config.skip_existing and is_done(files)]
+    existing = find_done(share) if config.skip_existing else []
     errors = [(files, error) for files in share if (error := check_length(files))]
     done = {files.index for files in (*existing, *(files for files, _ in errors))}
-    remaining = [files for files in share if files.index not in done]
     threads = config.workers or min(len(share) or 1, world.cores)
+    remaining = _fetched_ahead([files for files in share if files.index not in done], threads)
     run = partial(in_threads, threads=threads)
     with one_core_each(threads) if len(share) > 1 else nullcontext():
         yield from run(partial(_list_existing, job), existing)
@@ -100,10 +100,22 @@ def process_images(job: Job) -> Iterator[Outcome]:
             yield from run(lambda files: _write(job, files, predict(files.image)), remaining)
 
 
+def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageFiles]:
+    """Yield the images' files; objects among the next ones are fetched meanwhile.
+
+    Up to `2 * threads + 1` that were yielded are not done yet; TIFFs may be too large to hold.
+    """
+    for place, each in enumerate(files):
+        near = files[max(0, place - 2 * threads - 1) : place + threads + 1]
+        hold(other.image for other in near if other.image.suffix.lower() not in TIFFS)
+        yield each
+
+
 def _list_existing(job: Job, files: ImageFiles) -> Outcome:
     """Add a mask that was written before to the lists."""
     if job.shards:
-        ids = job.predictor.labels.to_ids(read_mask(files.mask), files.mask)
+        with local_file(files.mask) as mask:
+            ids = job.predictor.labels.to_ids(read_mask(mask), files.mask)
         _add_to_lists(job, files, ids)
     return Outcome(is_skipped=True)
 

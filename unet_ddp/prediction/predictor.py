@@ -29,6 +29,7 @@ from unet_ddp.prediction.source import SourceImage, open_array, open_image
 from unet_ddp.prediction.streaming import ArrayReader
 from unet_ddp.prediction.tiling import Tiling, blend
 from unet_ddp.prediction.tta import KINDS, mean_logits
+from unet_ddp.storage import as_path
 
 TILE, OVERLAP = 1024, 0.25
 _FREE_SHARE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take
@@ -131,7 +132,7 @@ class Predictor:
             UserError: it can't be read, or is not of the network's format.
         """
         if isinstance(image, (str, Path)):
-            return self.predict(self.open(Path(image)))
+            return self.predict(self.open(as_path(str(image))))
         return self.predict(open_array(image, self.format, self.preprocessing.scale))
 
     def open(self, path: Path) -> SourceImage:

@@ -16,6 +16,7 @@ from unet_ddp.data.formats.read import read_header, read_image
 from unet_ddp.data.formats.resize import resize_area, scaled_size
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.streaming import ArrayReader, RowReader, ScaledReader, TiffReader
+from unet_ddp.storage import local_file
 
 _STREAMED = 1 << 24  # pixels from which a TIFF is read in bands
 
@@ -44,15 +45,17 @@ class SourceImage:
 
 def open_image(path: Path, wanted: ImageFormat, scale: float) -> SourceImage:
     """Open the image at `path`, scaled; a large TIFF is read when its rows are asked for."""
-    if path.suffix.lower() in (".tif", ".tiff"):
-        tiff = TiffReader.open(path, wanted)
-        if tiff is not None and tiff.height * tiff.width >= _STREAMED:
-            size = tiff.height, tiff.width
-            return SourceImage(ScaledReader(tiff, scaled_size(*size, scale)), size, path)
-        if tiff is not None:
-            tiff.close()
-    header = read_header(path)
-    pixels = read_image(path, wanted, scale=scale)
+    with local_file(path) as file:
+        if path.suffix.lower() in (".tif", ".tiff"):
+            tiff = TiffReader.open(file, wanted)
+            if tiff is not None and tiff.height * tiff.width >= _STREAMED:
+                tiff.path = path  # for messages; an object's copy stays open without a name
+                size = tiff.height, tiff.width
+                return SourceImage(ScaledReader(tiff, scaled_size(*size, scale)), size, path)
+            if tiff is not None:
+                tiff.close()
+        header = read_header(file)
+        pixels = read_image(file, wanted, scale=scale)
     return SourceImage(ArrayReader(pixels), (header.height, header.width), path)
 
 

@@ -53,7 +53,7 @@ class StoredRun:
         self.pointer: Pointer | None = None
         """None if there is no run."""
         self._place = address / "last.json"
-        self._version: Version | None = None  # of the pointer
+        self._content, self._version = b"", Version()  # of the pointer
 
     def open(self) -> Pointer | None:
         """Read the pointer and return it; None if there is no run.
@@ -69,7 +69,7 @@ class StoredRun:
                 raise UserError(
                     f"{self._place}: corrupt ({error}); delete it, and use --overwrite"
                 ) from None
-            self._version = found[1]
+            self._content, self._version = found
         return self.pointer
 
     def replace_pointer(self, pointer: Pointer) -> None:
@@ -81,12 +81,12 @@ class StoredRun:
         """
         content = json.dumps(asdict(pointer), indent=1).encode()
         self._version = put(self._place, content, replaces=self._version or False)
-        self.pointer = pointer
+        self._content, self.pointer = content, pointer
 
     def check_pointer(self) -> None:
         """Raise a FileExistsError if another start has replaced the pointer."""
         found = read_version(self._place)
-        if found is None or found[1] != self._version:
+        if found is None or found[0] != self._content:
             raise FileExistsError(str(self._place))
 
     def path(self, saved: Saved) -> Url:

@@ -92,6 +92,9 @@ class RemoteRunFolder(RunFolder):
                 self._download(names)
         elif launch.resume is not None:
             raise UserError(f"{address}: no checkpoint was saved; start again with --overwrite")
+        file = self._config.resume_file.name
+        if launch.resume is not None and not (self.path / file).is_file():
+            self._copy({file} & names)
 
     def _check_no_run(self, names: set[str]) -> None:
         launch, address = self._config.launch, self._run.address
@@ -126,11 +129,15 @@ class RemoteRunFolder(RunFolder):
             raise UserError(errors[0])
         for text in errors:
             self._log(f"warning: {text}; using {self._run.path(self._saves[0])} instead")
-        wanted = {"best.pt", "metrics.csv", self._config.resume_file.name} - {"last.pt"}
-        for name in wanted & names:
+        self._copy({"best.pt", "metrics.csv"} & names)
+        self._log(f"{self._run.address}: save {self._saves[0].generation} copied to {self.path}")
+
+    def _copy(self, names: set[str]) -> None:
+        """Copy files from storage, which need not be put again."""
+        for name in names:
             with replacing(self.path / name) as temporary, temporary.open("wb") as file:
                 file.writelines(read_chunks(self._run.address / name))
-        self._log(f"{self._run.address}: save {self._saves[0].generation} copied to {self.path}")
+            self._stamps[name] = _stamp((self.path / name).stat())
 
     def claim(
         self, config: TrainConfig, data: PreparedData, resumed: Resumed, about: Content
@@ -199,8 +206,7 @@ class RemoteRunFolder(RunFolder):
         return ""
 
     def _put(self, name: str, file: IO[bytes]) -> None:
-        status = os.fstat(file.fileno())
-        stamp = status.st_ino, status.st_size, status.st_mtime_ns
+        stamp = _stamp(os.fstat(file.fileno()))
         if self._stamps.get(name) != stamp:
             if name == self.last.name:
                 self._run.put_last(file)
@@ -253,6 +259,10 @@ class RemoteRunFolder(RunFolder):
             )
         assert self._run.pointer is not None
         self._log(f"{self._run.address} has save {self._run.pointer.saves[0].generation}")
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _is_of_run(name: str) -> bool:

@@ -4,6 +4,7 @@ from unet_ddp.storage.address import Url, as_path, is_address, is_remote
 from unet_ddp.storage.clients import NotFoundError, StorageError
 from unet_ddp.storage.objects import (
     Version,
+    check_answers,
     copies,
     delete,
     exists,
@@ -15,6 +16,7 @@ from unet_ddp.storage.objects import (
     read,
     read_chunks,
     read_version,
+    refuse_web,
     start_reader,
 )
 
@@ -24,6 +26,7 @@ __all__ = [
     "Url",
     "Version",
     "as_path",
+    "check_answers",
     "copies",
     "delete",
     "exists",
@@ -37,5 +40,6 @@ __all__ = [
     "read",
     "read_chunks",
     "read_version",
+    "refuse_web",
     "start_reader",
 ]

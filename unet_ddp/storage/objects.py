@@ -151,6 +151,18 @@ def exists(path: Url) -> bool:
     return True
 
 
+def check_answers(folder: Url) -> None:
+    """Raise a UserError unless objects can be put below an address, as far as it says by listing."""
+    refuse_web(folder)
+    next(list_objects(folder), None)
+
+
+def refuse_web(place: Url) -> None:
+    """Raise a UserError if objects can't be put below an address of a web server."""
+    if str(place).startswith("http"):
+        raise UserError(f"{place}: can't be written to; use s3://, gs://, az:// or a folder")
+
+
 def read_version(path: Url) -> tuple[bytes, Version] | None:
     """Return the content of a small object and its version; None if there is no such object.
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.object_store import ObjectStore
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.names import ImageFiles, is_done, name_outputs
+from unet_ddp.prediction.outputs.names import ImageFiles, find_done, find_existing, name_outputs
+from unet_ddp.storage import Url, put
 
 LABELS = Labels((0, 1), names=("road", "car"))
 
@@ -151,10 +153,21 @@ def test_no_output_replaces_an_input_or_another_output(
 def test_an_image_is_done_when_all_its_files_exist() -> None:
     (files,) = outputs("a.jpg", overlay=True, probabilities="npy")
     for path in files.outputs():
-        assert not is_done(files)
+        assert find_done([files]) == []
         path.touch()
-    assert is_done(files)
-    assert not is_done(replace(files, probabilities=[Path("x")]))
+    assert find_done([files]) == [files]
+    assert find_done([replace(files, probabilities=[Path("x")])]) == []
+
+
+@pytest.mark.parametrize("count", [2, 30])
+def test_objects_exist_by_question_or_by_listing(object_store: ObjectStore, count: int) -> None:
+    folder = Url(f"s3://bucket/names{count}")
+    for name in ("0_mask.png", "1_mask.png", "sub/0_mask.png"):
+        put(folder / name, b"")
+    paths = [folder / f"{n}_mask.png" for n in range(1, count + 1)]
+    before = object_store.count_requests()
+    assert find_existing([*paths, Path("a.jpg"), Path("missing")]) == {paths[0], Path("a.jpg")}
+    assert object_store.count_requests() - before == (2 if count == 2 else 1)
 
 
 def test_what_a_killed_job_left_is_removed() -> None:

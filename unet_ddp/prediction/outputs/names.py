@@ -13,8 +13,10 @@ from unet_ddp.files import check_no_input, check_writable, identify_path, remove
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.masks import probability_paths
 from unet_ddp.prediction.outputs.shards import remove_stale_shards
+from unet_ddp.storage import Url, as_path, exists, list_objects
 
 _LONGEST_NAME = 255 - len("." + f".{2**22}.RANDOM78.tmp")  # bytes
+_FEW = 20  # objects; to ask for each is then faster than to list a folder
 _MASK_SUFFIXES = (".png", ".tif", ".tiff")
 
 
@@ -53,31 +55,50 @@ def name_outputs(
         probabilities = probability_paths(base, config.probabilities, labels)
         files.append(ImageFiles(index, image, mask, overlay, probabilities))
     flags = (("--rle", config.rle), ("--polygons", config.polygons))
-    lists = [(flag, Path(name)) for flag, name in flags if name is not None]
+    lists = [(flag, as_path(name)) for flag, name in flags if name is not None]
     written = [path for each in files for path in each.outputs()]
     _check_distinct(files, lists)
-    inputs = [("input", Path(name)) for name in config.inputs]
+    inputs = [("input", as_path(name)) for name in config.inputs]
     inputs += [("model", path) for path in models] + [("image", path) for path in images]
     check_no_input([*(("--output", path) for path in written), *lists], inputs)
-    if not config.skip_existing:
-        _check_new(written, "--output", config)
     for folder in {mask.parent for mask in masks}:
         check_writable(folder, "--output")
+    if not config.skip_existing:
+        _check_new(written, "--output", config)
     for flag, path in lists:
         if os.path.isdir(path):
             raise UserError(f"{flag} {path}: is a folder; give a file")
-        _check_new([path], flag, config)
         check_writable(path.parent, flag)
+        _check_new([path], flag, config)
     for _, path in lists:
-        remove_stale([path])
-        remove_stale_shards(path)
-    remove_stale(written)
+        if not isinstance(path, Url):
+            remove_stale_shards(path)
+    remove_stale(path for path in (*written, *(p for _, p in lists)) if not isinstance(path, Url))
     return files
 
 
-def is_done(files: ImageFiles) -> bool:
-    """Return whether all files of an image exist."""
-    return all(os.path.exists(path) for path in files.outputs())  # a name may be too long
+def find_done(files: Sequence[ImageFiles]) -> list[ImageFiles]:
+    """Return those of which all files exist."""
+    existing = find_existing(path for each in files for path in each.outputs())
+    return [each for each in files if existing.issuperset(each.outputs())]
+
+
+def find_existing(paths: Iterable[Path]) -> set[Path]:
+    """Return those that exist; objects are asked for if they are few, else their folders listed."""
+    existing: set[Path] = set()
+    folders: dict[Url, list[Path]] = {}
+    for path in paths:
+        if isinstance(path, Url):
+            folders.setdefault(path.parent, []).append(path)
+        elif os.path.exists(path):  # pathlib's raises for names that are too long
+            existing.add(path)
+    for folder, wanted in folders.items():
+        if len(wanted) < _FEW:
+            existing.update(path for path in wanted if isinstance(path, Url) and exists(path))
+        else:
+            found = {key for key, _, _ in list_objects(folder, is_deep=False)}
+            existing.update(path for path in wanted if path.name in found)
+    return existing
 
 
 def check_length(files: ImageFiles) -> UserError | None:
@@ -89,7 +110,7 @@ def check_length(files: ImageFiles) -> UserError | None:
 
 
 def _name_masks(images: Sequence[Path], config: PredictConfig) -> list[Path]:
-    output = Path(config.output) if config.output else None
+    output = as_path(config.output) if config.output else None
     if output is not None and len(images) == 1 and output.suffix and not os.path.isdir(output):
         if output.suffix.lower() not in _MASK_SUFFIXES:
             raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
@@ -99,8 +120,10 @@ def _name_masks(images: Sequence[Path], config: PredictConfig) -> list[Path]:
 
 
 def _check_new(paths: Iterable[Path], flag: str, config: PredictConfig) -> None:
+    paths = list(paths)
+    existing = set() if config.overwrite else find_existing(paths)
     for path in paths:
-        if not config.overwrite and os.path.exists(path):
+        if path in existing:
             raise UserError(f"{path}: already exists; use --overwrite, or another {flag}")
 
 

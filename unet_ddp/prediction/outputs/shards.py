@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import glob
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
+from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
 from unet_ddp.prediction.prediction import Ids
+from unet_ddp.storage import Url, delete, local_file, put
 
 _ADVICE = "make room, or name another file"
 
@@ -46,12 +49,16 @@ class ListFile:
 class ShardFile:
     """One process's lines for a list, in a temporary file next to it.
 
-    The lines of a hundred thousand images need not fit into memory.
+    The lines of a hundred thousand images need not fit into memory. For a list in storage, the file
+    is in the system's temporary folder until `share` puts it next to the list.
     """
 
     def __init__(self, list_file: ListFile, rank: int) -> None:
         self.list_file = list_file
-        self._path = _shard_path(list_file.path, rank)
+        self._shared = self._path = _shard_path(list_file.path, rank)
+        if isinstance(self._shared, Url):
+            name = f".{self._shared.name}.{os.getpid()}.{os.urandom(4).hex()}"
+            self._path = Path(tempfile.gettempdir(), name)
         self._lock = Lock()
         register_temporary(self._path)
         with write_errors(list_file.path, _ADVICE):
@@ -67,17 +74,26 @@ class ShardFile:
             self._file.write(b"%d %d\n%s" % (index, len(line), line))
             self._file.flush()  # another process will read it
 
+    def share(self) -> None:
+        """Make the lines known to the process that merges them."""
+        if isinstance(self._shared, Url):
+            put(self._shared, self._path)
+
     def close(self) -> None:
         """Remove the file."""
         with suppress(OSError):  # the disk is full, which `add` has said
             self._file.close()
         remove_temporary(self._path)
+        if isinstance(self._shared, Url):
+            with suppress(UserError):  # which the job has said
+                delete(self._shared)
 
 
 def read_shards(path: Path, size: int) -> Iterator[bytes]:
     """Yield the lines of all `size` processes' shards, ordered by image."""
     with ExitStack() as stack:
-        files = [stack.enter_context(_shard_path(path, rank).open("rb")) for rank in range(size)]
+        shards = [stack.enter_context(local_file(_shard_path(path, rank))) for rank in range(size)]
+        files = [stack.enter_context(shard.open("rb")) for shard in shards]
         lines: list[tuple[int, int, int, int]] = []  # index of the image, rank, offset, length
         for rank, file in enumerate(files):
             while header := file.readline():

@@ -1,0 +1,205 @@
+"""Step time, efficiency and cost on 1, 8, 64 and 256 GPUs, predicted on paper from measured pieces.
+
+    python -m benchmarks.scaling              # the table, from one GPU's speed and published links
+    python -m benchmarks.scaling published    # the same model on a vendor's published figures
+    python -m benchmarks.scaling here         # and on two gloo ranks, over benchmarks.ranks' step
+
+docs/scaling.md has the formulas, and where each figure is from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import mean, median
+
+import torch
+from torch import nn
+
+from benchmarks.ranks import new_batch, new_state
+from benchmarks.step_model import (
+    Arrivals,
+    Cluster,
+    Link,
+    Work,
+    cost,
+    efficiency,
+    fill_buckets,
+    predict,
+)
+from benchmarks.timing import machine, new_parser, print_table
+from tests.ranks import Ranks
+from unet_ddp.distributed.join import join, leave
+from unet_ddp.distributed.world import local_only, sum_over_ranks, without_sync
+from unet_ddp.network.architecture import build_network, choose_architecture
+from unet_ddp.training.step import train_steps
+
+LARGE = 8 << 20  # bytes of a sum that shows the bandwidth
+
+# -- the pieces that are measured here -------------------------------------------------------------
+
+
+def measure_gradients(network: nn.Module, *, side: int = 128) -> Arrivals:
+    """Return when the gradients of a step are known, on one square image of `side` pixels."""
+    arrivals: list[tuple[float, int]] = []
+    for parameter in network.parameters():
+        parameter.register_post_accumulate_grad_hook(
+            lambda p: arrivals.append((time.perf_counter(), p.numel() * p.element_size()))
+        )
+    for _ in range(2):  # the first one allocates
+        arrivals.clear()
+        began = time.perf_counter()
+        network(torch.rand(1, 3, side, side)).sum().backward()
+        took = time.perf_counter() - began
+    return [((when - began) / took, size) for when, size in arrivals]
+
+
+def list_sums(network: nn.Module, classes: int = 2) -> list[int]:
+    """Return the bytes of each sum of a step: of each batch norm and of the loss, there and back."""
+    widths = [m.num_features for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
+    norms = [size for width in widths for size in (8 * (2 * width + 1), 4 * 2 * width)]
+    return [*norms, *2 * [4 * (3 * classes + 1)]]
+
+
+def time_pieces(options: argparse.Namespace) -> list[float]:
+    """Return the median seconds of a step alone, a sum of 16 bytes, one of `LARGE`, and a true step.
+
+    They take turns. A sum follows a layer's work: a rank waits for the other as it does in a step.
+    """
+    torch.set_num_threads(1)
+    world = join("cpu", 60)
+    state = new_state(world, options.width, 2 * options.steps)
+    steps = train_steps(state, itertools.repeat(new_batch(world, options)), clip=1.0)
+    image, kernel = torch.rand(4, 16, 240, 160), torch.rand(16, 16, 3, 3)
+
+    def time_sum(size: int) -> float:
+        nn.functional.conv2d(image, kernel)
+        return seconds(lambda: sum_over_ranks(torch.zeros(size // 4)))
+
+    took = []
+    for _ in range(options.steps):
+        with local_only(), without_sync(state.replica):
+            alone = seconds(steps.__next__)
+        small, large = (mean(time_sum(size) for _ in range(8)) for size in (16, LARGE))
+        took.append((alone, small, large, seconds(steps.__next__)))
+    del state, steps
+    gc.collect()  # DDP's objects go before their group
+    leave(world)
+    return [median(times) for times in zip(*took[2:], strict=True)]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return the seconds that `work` takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+# -- the tables ------------------------------------------------------------------------------------
+
+# Eight A100 a node: the bandwidths of nccl issue 527, and a quarter of the 12.9 us of a sum of eight
+# bytes, which takes four rounds on 16 GPUs (aws-k8s-tester pull request 503).
+A100 = Cluster(8, Link(3.2e-6, 230.8e9), Link(3.2e-6, 29.6e9))
+
+# NVIDIA's DeepLearningExamples on 8 A100, mixed precision: parameters, images a step and GPU, images/s
+# of one GPU and of eight. Their norms need no other rank.
+PUBLISHED = (
+    ("nnU-Net, 2-D", 20_613_092, 128, 1345.29, 10694.10),
+    ("nnU-Net, 2-D", 20_613_092, 64, 1238.68, 9417.27),
+    ("nnU-Net, 2-D", 20_613_092, 32, 1040.58, 7747.27),
+    ("classic U-Net", 34_512_258, 8, 141.03, 1000.89),
+    ("classic U-Net", 34_512_258, 1, 75.04, 384.27),
+)
+
+ASSUMED = {
+    "images-per-second": (141.03, "of one GPU: benchmarks.step"),
+    "samples-per-second": (27.3, "of one reading process: benchmarks.reading"),
+    "workers": (12, "reading processes of a GPU"),
+    "image-kb": (150, "of an image and its mask"),
+    "storage": (10, "GB/s to all nodes"),
+    "between": (29.6, "GB/s between nodes, as nccl-tests' busbw"),
+    "latency": (3.2, "us of a round between nodes"),
+    "price": (3.0, "of a GPU for an hour"),
+}
+
+
+def new_network(width: int) -> nn.Module:
+    """Return the classic U-Net as train.py builds it."""
+    return build_network(choose_architecture("unet", None, channels=3, num_classes=2, width=width))
+
+
+def print_paper(options: argparse.Namespace) -> None:
+    """Print the table of 1 to 256 GPUs."""
+    network, batch = new_network(64), 8
+    buckets, sums = fill_buckets(measure_gradients(network)), list_sums(network)
+    compute = batch / options.images_per_second
+    read = 1 / (options.samples_per_second * options.workers)
+    work = Work(batch, compute, buckets, sums, read, options.image_kb * 1e3)
+    between = Link(options.latency * 1e-6, options.between * 1e9)
+    cluster = replace(A100, between=between, storage=options.storage * 1e9, price=options.price)
+    print(f"{sum(s for _, s in buckets) / 1e6:.0f} MB of gradients in {len(buckets)} buckets,")
+    print(f"{len(sums)} small sums, {batch} images per step and GPU; milliseconds\n")
+    rows = []
+    for ranks in (1, 8, 64, 256):
+        step = predict(work, cluster, ranks)
+        share = f"{efficiency(work, cluster, ranks):.1%}"
+        speed, price = f"{ranks * batch / step.seconds:.0f}", f"{cost(work, cluster, ranks):.2f}"
+        rows.append((ranks, *(f"{1e3 * part:.2f}" for part in step), speed, share, price))
+    head = "GPUs", "step", "sums", "gradients", "data", "images/s", "efficiency", "million images"
+    print_table(head, rows)
+
+
+def print_published(options: argparse.Namespace) -> None:
+    """Print the vendor's speed of eight GPUs over one, and the model's."""
+    arrivals = measure_gradients(new_network(64))
+    whole = sum(size for _, size in arrivals)
+    rows = []
+    for name, parameters, batch, one, eight in PUBLISHED:
+        buckets = fill_buckets([(at, size * 4 * parameters // whole) for at, size in arrivals])
+        found, true = 8 * efficiency(Work(batch, batch / one, buckets), A100, 8), eight / one
+        rows.append((name, batch, f"{true:.2f}", f"{found:.2f}", f"{found / true - 1:+.1%}"))
+    print_table(("network", "images", "published", "predicted", "error"), rows)
+
+
+def print_here(options: argparse.Namespace) -> None:
+    """Print the predicted step of two gloo ranks over the measured one, turn by turn."""
+    network, pool, rows = new_network(options.width), Ranks(2), []
+    buckets, sums = fill_buckets(measure_gradients(network)), list_sums(network)
+    for turn in range(options.turns):
+        found = pool.run(2, time_pieces, options)
+        alone, small, large, together = (mean(times) for times in zip(*found, strict=True))
+        link = Link(small, LARGE / max(large - small, 1e-9))
+        work = Work(options.images // 2, alone, buckets, sums)
+        step = predict(work, Cluster(2, link, link, overlaps=False), 2)
+        times = alone, step.sums, step.gradients, step.seconds, together
+        rows.append((turn + 1, *(f"{1e3 * t:.1f}" for t in times), step.seconds / together))
+    pool.close()
+    print(machine())
+    cells = [(*row[:-1], f"{row[-1]:.3f}") for row in rows]
+    print_table(("turn", "alone", "sums", "gradients", "predicted", "measured", "ratio"), cells)
+    print(f"\nmilliseconds; predicted over measured: {median(r[-1] for r in rows):.3f}, the median")
+
+
+TABLES = {"paper": print_paper, "published": print_published, "here": print_here}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print one of the tables."""
+    parser = new_parser(__doc__)
+    parser.add_argument("table", nargs="?", choices=TABLES, default="paper")
+    for name, (value, text) in ASSUMED.items():
+        parser.add_argument(f"--{name}", type=float, default=value, help=f"paper: {text} ({value})")
+    parser.add_argument("--turns", type=int, default=5, help="here")
+    parser.set_defaults(width=16, size=(240, 160), images=8, steps=8)  # of benchmarks.ranks
+    options = parser.parse_args(argv)
+    TABLES[options.table](options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""benchmarks.scaling measures what a step really does, and its tables follow from that."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from benchmarks import scaling
+from tests.jobs import sums_of_a_step
+from tests.ranks import Ranks
+
+
+def table(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """Return the cells of the printed table's rows."""
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    return [line.strip("| ").split(" | ") for line in lines[2:]]
+
+
+def test_the_sums_are_those_of_a_step(ranks: Ranks) -> None:
+    for seen in ranks.run(2, sums_of_a_step, 4):
+        assert sorted(seen) == sorted(scaling.list_sums(scaling.new_network(4)))
+        assert len(seen) == 38
+
+
+def test_gradients_come_from_the_last_layer_to_the_first() -> None:
+    network = scaling.new_network(4)
+    arrivals = scaling.measure_gradients(network)
+    times = [when for when, _ in arrivals]
+    assert times == sorted(times) and times[0] > 0 and times[-1] <= 1
+    sizes = [4 * p.numel() for p in network.parameters()]
+    assert sum(size for _, size in arrivals) == sum(sizes)
+    assert arrivals[-1][1] == sizes[0] and arrivals[0][1] in sizes[-2:]
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """124 MB of gradients in the second half of the step, instead of three seconds to measure them."""
+    gradients = [(0.5 + part / 120, 2_070_000) for part in range(1, 61)]
+    monkeypatch.setattr(scaling, "measure_gradients", lambda network: gradients)
+    small = scaling.new_network(4)
+    monkeypatch.setattr(scaling, "new_network", lambda width: small)
+
+
+@pytest.mark.usefixtures("known")
+def test_the_table_of_gpus_loses_a_little_with_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+    scaling.main([])
+    rows = table(capsys)
+    assert [row[0] for row in rows] == ["1", "8", "64", "256"]
+    assert rows[0][1] == f"{1e3 * 8 / 141.03:.2f}" and rows[0][6] == "100.0%"
+    shares = [float(row[6].rstrip("%")) for row in rows]
+    assert shares == sorted(shares, reverse=True) and shares[-1] < 100
+    prices = [float(row[7]) for row in rows]
+    assert prices == sorted(prices)
+    scaling.main(["--between", "1"])
+    assert float(table(capsys)[-1][6].rstrip("%")) < shares[-1] / 2
+
+
+@pytest.mark.usefixtures("known")
+def test_the_vendors_figures_are_met_where_a_step_is_long(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scaling.main(["published"])
+    found = {(row[0], row[1]): (row[2], float(row[4].rstrip("%"))) for row in table(capsys)}
+    for case, speed, within in (
+        (("nnU-Net, 2-D", "128"), "7.95", 3),
+        (("classic U-Net", "8"), "7.10", 25),
+    ):
+        assert found[case][0] == speed
+        assert 0 < found[case][1] < within  # the model has no slow rank: it is never below
+
+
+@pytest.mark.thorough
+@pytest.mark.processes
+def test_two_ranks_here_are_predicted_and_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    scaling.print_here(argparse.Namespace(width=2, size=(48, 32), images=4, steps=3, turns=1))
+    ((_, alone, sums, gradients, predicted, measured, ratio),) = table(capsys)
+    parts = float(alone) + float(sums) + float(gradients)
+    assert float(predicted) == pytest.approx(parts, abs=0.2)
+    assert float(ratio) == pytest.approx(float(predicted) / float(measured), rel=0.1)

@@ -1,0 +1,107 @@
+"""Steps are timed and thrown away; the epochs planned from them end in time."""
+
+from __future__ import annotations
+
+import copy
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.tiny import make_batch, make_state
+from unet_ddp.config import OptimizationConfig
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
+from unet_ddp.training.rehearsal import (
+    Pace,
+    describe_time,
+    rehearse,
+    restoring,
+    time_steps,
+    time_validation,
+)
+
+
+class Loaders:
+    """Loaders of an epoch of two steps, and a note of the epochs that were begun."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[int, int]] = []
+        self.sampler = SimpleNamespace(start_at=lambda *at: self.begun.append(at))
+        self.training = [make_batch(number) for number in range(2)]
+        self.validation = [make_batch(9, count=1)] * 40
+
+
+def flattened(content: Any) -> list[Any]:
+    """All values in a state, in order, tensors as lists; but for the rates, set before each step."""
+    if isinstance(content, dict):
+        return [
+            item
+            for name in sorted(content.keys() - {"param_groups"}, key=str)
+            for item in [name, *flattened(content[name])]
+        ]
+    return [content.tolist() if isinstance(content, torch.Tensor) else content]
+
+
+def test_a_rehearsal_leaves_no_trace() -> None:
+    state, loaders = make_state(ema=0.9, steps=2), Loaders()
+    before = copy.deepcopy(state.state_dict())
+    with restoring(state):
+        steps = rehearse(state, loaders, OptimizationConfig())
+        assert all(report.is_finite for report in islice(steps, 5))
+        assert loaders.begun == [(0, 0), (1, 0), (2, 0)]
+        assert not torch.equal(state.network[0].weight, before["model"]["0.weight"])
+    assert flattened(state.state_dict()) == flattened(before)
+    time_steps(state, loaders, OptimizationConfig(), World(), budget=60)
+    time_validation(state, loaders, images=40, num_classes=2)
+    assert flattened(state.state_dict()) == flattened(before)
+    assert state.schedule == make_state(steps=2).schedule
+
+
+def test_times_are_those_of_a_step_and_a_whole_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that a step and a validation image move by a second each."""
+    now = [0.0]
+    state, loaders = make_state(steps=2), Loaders()
+
+    def tick(*_: object) -> None:
+        now[0] += 1
+
+    state.network.register_forward_hook(tick)
+    monkeypatch.setattr("unet_ddp.training.rehearsal.time.perf_counter", lambda: now[0])
+    for budget, steps in ((60, 4 + 3), (160, 4 + 8), (1e6, 4 + 20)):
+        now[0] = 0
+        assert time_steps(state, loaders, OptimizationConfig(), World(), budget=budget) == 1
+        assert now[0] == steps
+    now[0] = 0
+    assert time_validation(state, loaders, images=40, num_classes=2) == 40
+    assert now[0] == 1 + 16
+    assert time_validation(state, loaders, images=0, num_classes=2) == 0
+
+
+def test_planned_epochs_end_within_the_budget() -> None:
+    pace = Pace(step=0.5, steps=100, validation=10)
+    assert pace.epoch == 60
+    for budget in (300, 1000, 7200):
+        epochs = pace.count_epochs(budget, spent=20)
+        left = budget - (20 + epochs * 60 + 10 + 5)
+        assert 0.05 * budget <= left < 0.05 * budget + 60
+    assert pace.count_epochs(100, spent=20) == 1
+
+
+def test_a_budget_without_an_epoch_says_what_it_takes() -> None:
+    pace = Pace(step=0.5, steps=100, validation=10)
+    with pytest.raises(UserError) as refused:
+        pace.count_epochs(90, spent=20)
+    assert str(refused.value) == (
+        "--budget 90 s: one epoch of 100 steps takes about 60 s, start and report 35 s; use at least 2m"
+    )
+    assert pace.count_epochs(120, spent=20) == 1
+
+
+def test_times_in_words() -> None:
+    times = (0.0312, 4.21, 61, 119, 150, 5400, 9000)
+    assert [describe_time(seconds) for seconds in times] == [
+        "0.031 s", "4.2 s", "61 s", "119 s", "2 min", "90 min", "2.5 h",
+    ]  # fmt: skip

@@ -1,0 +1,142 @@
+"""Steps that are taken and thrown away before a run: they time it, for --budget."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+
+from unet_ddp.config import OptimizationConfig
+from unet_ddp.data.loaders import Loaders
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
+from unet_ddp.training.determinism import autotuning
+from unet_ddp.training.prefetch import Prefetcher
+from unet_ddp.training.state import TrainState
+from unet_ddp.training.step import StepReport, train_steps
+from unet_ddp.training.validation import count_pixels
+
+_WARM_UP, _MOST_STEPS, _MOST_IMAGES = 3, 20, 16  # untimed steps; timed steps and images
+_SHARE = 0.05  # of the budget: the longest rehearsal, and what is left unplanned
+_REPORT = 5.0  # seconds of the report at the end, beside its scoring
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The measured seconds of a run's parts."""
+
+    step: float
+    steps: int
+    """Steps in an epoch."""
+    validation: float
+
+    @property
+    def epoch(self) -> float:
+        """Seconds of an epoch with its validation."""
+        return self.step * self.steps + self.validation
+
+    def count_epochs(self, budget: float, spent: float) -> int:
+        """Return how many epochs end within `budget` seconds, of which `spent` are over.
+
+        The report at the end scores the validation images once more.
+
+        Raises:
+            UserError: not one does.
+        """
+        fixed = spent + self.validation + _REPORT
+        epochs = math.floor(((1 - _SHARE) * budget - fixed) / self.epoch)
+        if epochs < 1:
+            raise UserError(
+                f"--budget {describe_time(budget)}: one epoch of {self.steps} steps takes about "
+                f"{describe_time(self.epoch)}, start and report {describe_time(fixed)}; use at least "
+                f"{math.ceil((fixed + self.epoch) / (1 - _SHARE) / 60)}m"
+            )
+        return epochs
+
+
+def describe_time(seconds: float) -> str:
+    """Return a time in a unit that suits it."""
+    if seconds < 120:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def restoring(state: TrainState) -> Iterator[None]:
+    """Leave the state as it is now, whatever steps do to it in this context."""
+    before, schedule = copy.deepcopy(state.state_dict()), state.schedule
+    try:
+        yield
+    finally:
+        state.schedule = schedule
+        state.load_state_dict(before)
+
+
+def rehearse(
+    state: TrainState, loaders: Loaders, options: OptimizationConfig
+) -> Iterator[StepReport]:
+    """Yield after each step of an endless run, as train.py takes them; see `restoring`."""
+
+    def fail(error: UserError) -> None:
+        raise error
+
+    while True:
+        loaders.sampler.start_at(state.epoch, 0)
+        batches = Prefetcher(
+            loaders.training,
+            ahead=2 * options.accumulate,
+            device=state.precision.device,
+            on_error=fail,
+        )
+        batches.fill()
+        for report in train_steps(state, batches, accumulate=options.accumulate, clip=options.clip):
+            batches.fill()
+            yield report
+        state.epoch, state.step = state.epoch + 1, 0
+
+
+def time_steps(
+    state: TrainState,
+    loaders: Loaders,
+    options: OptimizationConfig,
+    world: World,
+    *,
+    budget: float,
+) -> float:
+    """Return the seconds of a step on this rank; at most 20 are timed, or a share of the budget."""
+    steps = rehearse(state, loaders, options)
+
+    def take(count: int) -> float:
+        began = time.perf_counter()
+        for report in islice(steps, count):
+            loss = report.losses[0]
+        loss.item()  # waits for the device
+        return (time.perf_counter() - began) / count
+
+    with restoring(state), autotuning():
+        take(_WARM_UP)
+        one = take(1)
+        most = _SHARE * budget / max(one, 1e-6)
+        return take(world.on_main(lambda: max(_WARM_UP, min(_MOST_STEPS, int(most)))))
+
+
+def time_validation(state: TrainState, loaders: Loaders, *, images: int, num_classes: int) -> float:
+    """Return the seconds of the validation of this rank's share of `images`; 16 of them are timed."""
+    if not images or loaders.validation is None:
+        return 0.0
+    tried = min(images, _MOST_IMAGES)
+    for count in (1, tried):  # the first pass starts the reading processes
+        began = time.perf_counter()
+        counts = count_pixels(
+            state.validation_network,
+            islice(loaders.validation, count),
+            state.preprocess,
+            state.precision,
+            num_classes=num_classes,
+        )
+        counts.confusion.sum().item()  # waits for the device
+    return (time.perf_counter() - began) * images / tried
