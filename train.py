@@ -31,6 +31,7 @@ from unet_ddp.runs.build import (
     settle_batch_size,
 )
 from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.hosts import compare_data, compare_hosts, fetch_run
 from unet_ddp.runs.plan import plan_run
 from unet_ddp.runs.remote import open_folder
 from unet_ddp.runs.tracking import Tracker, console
@@ -57,13 +58,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def train(config: TrainConfig, world: World) -> int:
     """Train from the first step, or from where the run stopped; return the exit status."""
-    began, log = time.monotonic(), console(world)
+    began, log = time.monotonic() - time.process_time(), console(world)  # with the imports
     determinism = deterministic(log) if config.launch.deterministic else nullcontext()
     allow_tf32()
+    compare_hosts(config, world)
     with determinism, open_folder(config, world, log) as folder:
-        resumed = world.on_main(lambda: folder.open(config))
+        fetched = fetch_run(config, folder.launchers, world)  # if rank 0's host has it not
+        resumed = world.on_main(lambda: folder.open(config, fetched))
         config = resumed.settle(config, world)
         data = world.on_main(lambda: resumed.prepare_data(config))
+        compare_data(data.split, world)
         model = choose_model(config, data, resumed, world)
         config = settle_batch_size(config, model, data, resumed, world)
         loaders = build_loaders(config, data, image_format=model.preprocessing.format, world=world)

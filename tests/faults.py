@@ -14,6 +14,7 @@ import resource
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -91,6 +92,8 @@ def build_with(fault: str) -> Callable[..., TrainState]:
             state.optimizer.register_step_post_hook(
                 lambda *_: action() if state.done + 1 == step else None
             )
+        elif fault == "slow steps":
+            state.optimizer.register_step_post_hook(lambda *_: time.sleep(0.2))
         elif fault == "nan in each epoch":
             spoil_gradients(state, is_bad=lambda: state.step == 1)
         elif fault == "nan for ever":
@@ -145,6 +148,11 @@ def planted(fault: str) -> Iterator[None]:
         if fault == "full disk":
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             stack.enter_context(mock.patch.object(run_folder, "save", save_on_full_disk))
+        elif fault == "slow steps":
+            torch.set_default_dtype(torch.float64)  # nothing but the order of sums is left
+            stack.callback(torch.set_default_dtype, torch.float32)
+            stack.enter_context(mock.patch.object(train, "write_reports"))  # predicts in float32
+            stack.enter_context(mock.patch.object(train, "build_state", build_with(fault)))
         elif fault == "a reading process dies":
             read = read_with(send(signal.SIGKILL))
             stack.enter_context(mock.patch.object(SegmentationDataset, "__getitem__", read))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._subclasses import fake_tensor
 from torch.amp.grad_scaler import GradScaler
 
-from tests.tiny import CPU, PIXELS, make_state
+from tests.tiny import CPU, PIXELS, make_loss, make_state
 from tests.training.test_losses import CASES
 from unet_ddp.data import preprocessing
 from unet_ddp.data.dataset import Sample
@@ -54,7 +54,7 @@ def fake_state(
         UNet(3, classes, width=2, checkpointing=checkpointing) for _ in "ab"
     )
     state = make_state(network, average=average, sums=torch.zeros(3, dtype=torch.float64))
-    state.loss = SegmentationLoss(class_weights=(1.0,) * classes, **loss)
+    state.loss = make_loss(class_weights=(1.0,) * classes, **loss)
     state.precision = Precision(CPU, dtype="bfloat16" if dtype == "bfloat16" else "auto")
     if dtype == "float16":
         state.precision.scaler = GradScaler("cpu", init_scale=1024.0)

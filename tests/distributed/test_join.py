@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from unet_ddp.distributed import join as join_module
-from unet_ddp.distributed.join import _check_own_gpus, join, launch_name, leave
+from unet_ddp.distributed.join import _check_devices, join, leave
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -43,7 +43,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(
         dist,
         "TCPStore",
-        lambda host, port, **how: calls.append(("store", host, port, how)) or "tcp",
+        lambda host, port, **how: calls.append(("store", host, port, how)) or Tcp(),
     )
     monkeypatch.setattr(dist, "PrefixStore", lambda prefix, store: (prefix, store))
     monkeypatch.setattr(
@@ -54,9 +54,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     )
     monkeypatch.setattr(join_module, "_find_peers", lambda: (77,))
     monkeypatch.setattr(
-        join_module, "_check_own_gpus", lambda *args: calls.append(("own gpus", *args))
+        join_module, "_check_devices", lambda *args: calls.append(("devices", *args))
     )
     return calls
+
+
+class Tcp:
+    """A store."""
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.timeout = timeout
 
 
 class Keys(dict[str, bytes]):
@@ -88,7 +95,7 @@ def test_torchrun_s_variables_give_the_place(
     set_environment(monkeypatch, RANK=5, WORLD_SIZE=8, LOCAL_RANK=1, LOCAL_WORLD_SIZE=4)
     world = join("cpu", 30)
     assert (world.rank, world.size, world.local_rank, world.local_size) == (5, 8, 1, 4)
-    assert world.peers == (77,) and world.store == ("attempt_0", "tcp")
+    assert world.peers == (77,) and isinstance(world.store, Tcp)
     patience = timedelta(seconds=30)
     how = {"world_size": 8, "is_master": False, "timeout": patience, "multi_tenant": True}
     group = {
@@ -102,6 +109,7 @@ def test_torchrun_s_variables_give_the_place(
         ("threads", 2),  # 8 cores for 4 processes
         ("die", signal.SIGTERM),
         ("store", "node0", 29500, how),
+        ("devices", world.store, 5, 8, torch.device("cpu")),
         ("group", "gloo", group),
     ]
 
@@ -178,9 +186,10 @@ def test_a_store_that_is_not_there_is_one_line(
     set_environment(monkeypatch, RANK=1, WORLD_SIZE=2)
     with pytest.raises(SystemExit) as stop:
         run_on_all_ranks(lambda *_: 0, None, nproc=1, device="cpu", timeout=5)
-    assert stop.value.code == 1
+    assert stop.value.code == 2
     assert capsys.readouterr().err == (
-        "error: MASTER_ADDR=node0 MASTER_PORT=29500: no store there: refused\n"
+        "error: MASTER_ADDR=node0 MASTER_PORT=29500: rank 1 finds no store there (refused); use the "
+        "address of rank 0's host, which this host must reach, and a port that is free there\n"
     )
 
 
@@ -192,28 +201,32 @@ def test_without_a_local_size_all_processes_are_on_this_machine(
     assert (world.local_rank, world.local_size) == (0, 2)
 
 
-@pytest.mark.parametrize(
-    ("values", "is_master", "prefix"),
-    [
-        ({"RANK": 0}, True, "attempt_0"),
-        ({"RANK": 1}, False, "attempt_0"),
-        ({"RANK": 0, "TORCHELASTIC_USE_AGENT_STORE": "True"}, False, "attempt_0"),
-        ({"RANK": 0, "TORCHELASTIC_RESTART_COUNT": 2}, True, "attempt_2"),
-        ({"RANK": 0, "TORCHELASTIC_RESTART_COUNT": 2, "LOCAL_WORLD_SIZE": 1}, True, "attempt_0"),
-    ],
-)
-def test_each_attempt_has_a_store_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-    calls: list[Any],
-    values: dict[str, Any],
-    is_master: bool,
-    prefix: str,
+@pytest.mark.parametrize("values", [{"RANK": 0}, {"RANK": 1}])
+def test_rank_0_hosts_a_store_that_is_new(
+    monkeypatch: pytest.MonkeyPatch, calls: list[Any], values: dict[str, Any]
 ) -> None:
-    """On several machines the attempts' numbers can differ: there the keys stay plain."""
-    set_environment(monkeypatch, **{"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, **values})
-    assert join("cpu", 5).store == (prefix, "tcp")
+    set_environment(monkeypatch, **{"WORLD_SIZE": 2, **values})
+    assert isinstance(join("cpu", 5).store, Tcp)
     (store,) = (call for call in calls if call[0] == "store")
-    assert store[3]["is_master"] is is_master
+    assert store[3]["is_master"] is (values["RANK"] == 0)
+
+
+def test_the_launcher_s_store_has_keys_of_each_attempt(
+    monkeypatch: pytest.MonkeyPatch, calls: list[Any]
+) -> None:
+    agreed: list[Any] = []
+    monkeypatch.setattr(
+        join_module, "agree_on_attempt", lambda *args: agreed.append(args[1:]) or "attempt 4"
+    )
+    set_environment(
+        monkeypatch, RANK=0, WORLD_SIZE=2, LOCAL_WORLD_SIZE=1, TORCHELASTIC_USE_AGENT_STORE="True"
+    )
+    prefix, store = join("cpu", 500).store  # type: ignore[misc]
+    assert prefix == "attempt 4" and agreed == [(0, 2, 500)]
+    (made,) = (call for call in calls if call[0] == "store")
+    assert made[3]["is_master"] is False
+    assert made[3]["timeout"] == timedelta(seconds=30)  # to find it: it exists
+    assert store.timeout == timedelta(seconds=500)
 
 
 def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> None:
@@ -224,7 +237,7 @@ def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> Non
     world = join("auto", 5)
     assert world.device == gpu
     assert calls[0] == ("gpu", gpu)
-    assert calls[-3] == ("own gpus", world.store, 1, 2, gpu)  # NCCL would end in a traceback
+    assert calls[-3] == ("devices", world.store, 1, 2, gpu)  # NCCL would end in a traceback
     _, backend, how = calls[-2]
     assert backend == "nccl" and how["device_id"] == gpu
     # The hosts' group gives up first: what NCCL's watchdog does is no line of ours.
@@ -242,6 +255,7 @@ def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> Non
         ("aaa", "123", None),
         ("aba", "121", "0 and 2"),
         ("aaa", "122", "1 and 2"),
+        ("aab", "1-2", "rank 0 has a GPU, rank 1 has none"),
         ("abc", "111", None),  # containers of one GPU, which NCCL takes for machines
     ],
 )
@@ -259,7 +273,8 @@ def test_ranks_that_see_one_and_the_same_gpu_all_say_so(
     def check(rank: int) -> str:
         place.rank = rank
         try:
-            _check_own_gpus(store, rank, 3, torch.device("cuda", rank))
+            device = torch.device("cpu") if gpus[rank] == "-" else torch.device("cuda", rank)
+            _check_devices(store, rank, 3, device)
         except UserError as error:
             return str(error)
         return ""
@@ -267,7 +282,9 @@ def test_ranks_that_see_one_and_the_same_gpu_all_say_so(
     with ThreadPoolExecutor(3) as ranks:
         (line,) = set(ranks.map(check, range(3)))  # the same on all
     assert bool(line) is (pair is not None)
-    if pair:
+    if pair and "-" in gpus:
+        assert line.startswith(pair) and "--device cpu" in line
+    elif pair:
         assert (
             line.startswith(f"ranks {pair} have one GPU (a {gpus[int(pair[0])]})")
             and "srun" in line
@@ -287,9 +304,9 @@ def test_the_store_s_host_leaves_last(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="u")
     )
     for rank in range(2):
-        store: Any = Store({f"gpu {n}": f"{socket.gethostname()} u".encode() for n in range(2)})
+        store: Any = Store({f"device {n}": f"{socket.gethostname()} u".encode() for n in range(2)})
         with pytest.raises(UserError, match="ranks 0 and 1 have one GPU"):
-            _check_own_gpus(store, rank, 2, torch.device("cuda", 0))
+            _check_devices(store, rank, 2, torch.device("cuda", 0))
         assert f"read {rank}" in store
     assert waited == [["read 0", "read 1"]]
 
@@ -382,11 +399,3 @@ def test_a_group_is_left(
     monkeypatch.setattr(dist, "is_initialized", lambda: False)
     leave(World(store=store), failed=failed)
     assert done == expected
-
-
-def test_a_launch_has_one_name_over_its_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert launch_name() is None
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")
-    assert launch_name() == "job 7"
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # torchrun's default, the same for all
-    assert launch_name() == f"agent {os.getppid()}"

@@ -44,6 +44,9 @@ TWO = World(1, 2, peers=(os.getppid(),))
         (OSError(errno.ENAMETOOLONG, "File name too long", "nn"), "rank 1 of 2: [Errno 36] File name too long: 'nn'", "use another name"),
         (OSError(errno.EROFS, "Read-only file system"), "rank 1 of 2: [Errno 30] Read-only file system; ", "--resume"),
         (RuntimeError("[gloo] Timed out waiting 5000ms for recv"), "rank 1 of 2 waited too long for the others, in ", "see --timeout"),
+        (RuntimeError("[/x/gloo/transport/tcp/pair.cc:545] Read error [10.0.0.2]:175: No route to host. This is"), "rank 1 of 2 lost host 10.0.0.2 (No route to host)", "start it again on all hosts with --resume"),
+        (RuntimeError("[/x/pair.cc:547] Connection closed by peer [10.0.0.2]:175. This"), "rank 1 of 2 lost host 10.0.0.2 (connection closed)", "--resume"),
+        (RuntimeError("[/x/pair.cc:545] Read error [fe80::2]:175: Connection timed out"), "rank 1 of 2 lost host fe80::2 (Connection timed out)", "--nnodes"),
         (RuntimeError("NCCL watchdog timeout"), "rank 1 of 2 waited too long for the others, in ", "--resume"),
     ],
 )  # fmt: skip

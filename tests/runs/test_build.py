@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,7 @@ def test_a_new_run_s_model_is_that_of_the_flags() -> None:
     assert model.preprocessing == Preprocessing(4, (0.5,) * 4, (0.1,) * 4, 1.0, "uint16", 1, 9, 7.0)
     assert model.notes == []
     loss = model.loss
-    assert (loss.dice_weight, loss.cross_entropy_weight) == (2.0, 3.0)
+    assert loss.options is config.optimization
     assert loss.class_weights is not None and loss.class_weights.tolist() == [1.0, 4.0]
     assert model.precision.dtype == torch.float32
     half = choose_model(with_options(amp_dtype="bfloat16"), data, Resumed(), WORLD)
@@ -312,11 +311,8 @@ def test_a_checkpoint_describes_its_run(monkeypatch: pytest.MonkeyPatch) -> None
         "names": data.split.fingerprint,
         "images_per_step": 6,
         "world_size": 3,
-        "launch": None,
         "made_with": {"torch": str(torch.__version__), "threads": torch.get_num_threads()},
     }
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert describe_model(config, model, data, loaders, world)["launch"] == f"agent {os.getppid()}"
 
 
 def test_the_lines_about_a_run() -> None:

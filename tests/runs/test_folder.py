@@ -22,6 +22,7 @@ from tests.tiny import PIXELS, make_data, make_network, make_state
 from unet_ddp import files
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.data.labels import Labels
+from unet_ddp.distributed.hosts import launcher_name
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -34,7 +35,7 @@ from unet_ddp.runs.resume import Resumed
 
 ABOUT = {
     "unet_ddp": "1.0", "architecture": {}, "labels": {}, "preprocessing": {}, "config": {},
-    "names": "abc", "images_per_step": 4, "launch": None,
+    "names": "abc", "images_per_step": 4,
 }  # fmt: skip
 
 
@@ -172,38 +173,53 @@ def test_going_back_in_a_run_must_be_asked_for(tmp_path: Path) -> None:
     assert resumed.content is not None and resumed.content["value"] == 1
 
 
+ME = {"TORCHELASTIC_RUN_ID": "none"}
+
+
 @pytest.mark.parametrize(
-    ("restarts", "name", "launch", "resumes"),
+    ("saved", "environment", "resumes"),
     [
-        ("1", "job", "job", True),
-        ("2", "none", f"agent {os.getppid()}", True),
-        ("0", "job", "job", True),  # a cluster starts torchrun again, by its own name for the job
-        ("0", "job", "another job", False),
-        ("0", "none", f"agent {os.getppid()}", False),
-        ("1", "job", "another job", False),
-        ("1", None, None, False),
+        (["lost", "me"], ME, True),  # one of the hosts is left
+        (["lost"], ME, False),
+        (None, ME, False),  # of an earlier version
+        ("me", ME, False),
+        (["me"], {}, False),  # no torchrun
     ],
 )
 def test_a_restart_of_torchrun_resumes_its_own_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    restarts: str,
-    name: str | None,
-    launch: str | None,
+    saved: Any,
+    environment: dict[str, str],
     resumes: bool,
 ) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
-    if name is None:
-        monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    else:
-        monkeypatch.setenv("TORCHELASTIC_RUN_ID", name)
-    write(tmp_path / "last.pt", launch=launch)
+    """Whatever torchrun's own count says: that a host comes is no restart to it."""
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    me = str(launcher_name())
+    names = [name.replace("me", me) for name in saved] if isinstance(saved, list) else saved
+    write(tmp_path / "last.pt", launchers=names)
     if resumes:
         assert opened(tmp_path).content is not None
     else:
         assert "contains a run" in refused(tmp_path)
+    (tmp_path / "last.pt").write_bytes(b"corrupt")
+    assert "contains a run" in refused(tmp_path)
     (tmp_path / "last.pt").unlink()
     assert opened(tmp_path).content is None
+
+
+def test_files_of_another_host_replace_older_ones(tmp_path: Path) -> None:
+    write(tmp_path / "last.pt", value=1)
+    write(tmp_path / "other" / "last.pt", value=2)
+    files = {"last.pt": (tmp_path / "other" / "last.pt").read_bytes(), "metrics.csv": b"epoch\n"}
+    config = config_of(tmp_path, resume="auto")
+    with RunFolder(config, World(), [].append) as folder:
+        content = folder.open(config, files).content
+    assert content is not None and content["value"] == 2
+    assert (tmp_path / "metrics.csv").read_bytes() == b"epoch\n"
 
 
 def test_given_weights_start_a_new_run(tmp_path: Path) -> None:
@@ -388,7 +404,7 @@ def test_the_files_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert best_content.keys() == {*kept, "format", "model", "best", "threshold"}
     assert first_weight(tmp_path / "best.pt") == 9.0  # the average's
     assert best_content["best"] == {"score": 0.8, "epoch": 1} and best_content["threshold"] == 0.3
-    assert last.keys() == {*ABOUT, *state.state_dict(), "format"}
+    assert last.keys() == {*ABOUT, *state.state_dict(), "format", "run", "launchers"}
     assert last["images_per_step"] == 4
     epoch = checkpoint.load(tmp_path / "epoch_0004.pt")
     assert epoch.keys() == last.keys() and epoch["position"]["epoch"] == 4

@@ -325,7 +325,6 @@ def test_a_restart_of_torchrun_resumes_on_another_machine(
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
     with one.run() as folder:
-        folder._about = {**folder._about, "launch": "job"}
         save(folder, 3)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     content = two.resumed().content

@@ -14,11 +14,18 @@ import torch
 import torch.distributed as dist
 
 from unet_ddp.distributed.device import pick_device, usable_cores
+from unet_ddp.distributed.hosts import (
+    SILENCE,
+    agree_on_attempt,
+    end_silent_connections,
+    is_elastic,
+)
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 
 _PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_CONNECT = timedelta(seconds=30)  # ranks may be that late, if they are not torchrun's
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -38,16 +45,14 @@ def join(device: str, timeout: float) -> World:
     chosen = pick_device(device, local_rank, local_size)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    if local_size > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":  # torchrun sets 1
-        torch.set_num_threads(max(1, usable_cores() // local_size))
+    _share_cores(local_size)
     if "RANK" not in os.environ:
         return World(device=chosen)
     die_with_parent(signal.SIGTERM)  # an orphan would train on and keep the folder locked
     patience = timedelta(seconds=timeout)
-    store = _connect_store(rank, size, local_size, patience)
+    store = _connect_store(rank, size, patience)
     is_gpu = chosen.type == "cuda"
-    if is_gpu:
-        _check_own_gpus(store, rank, size, chosen)
+    _check_devices(store, rank, size, chosen)
     dist.init_process_group(
         "nccl" if is_gpu else "gloo",
         store=store,
@@ -61,25 +66,48 @@ def join(device: str, timeout: float) -> World:
     is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == str(size)  # not if it is only assumed
     has_hosts = is_gpu and (is_one_machine or _all_reachable(store, rank, size))
     hosts = dist.new_group(backend="gloo", timeout=patience) if has_hosts else None
+    if is_elastic():  # the others can go on without a host that is lost, so they hear of it soon
+        end_silent_connections(SILENCE)
     return World(rank, size, local_rank, local_size, chosen, store, _find_peers(), hosts)
 
 
-def _check_own_gpus(store: dist.Store, rank: int, size: int, device: torch.device) -> None:
-    """Raise UserError, the same on every rank, if two ranks have one GPU, which NCCL refuses."""
-    uuid = torch.cuda.get_device_properties(device).uuid
-    store.set(f"gpu {rank}", f"{socket.gethostname()} {uuid}")
-    gpus = [store.get(f"gpu {other}").decode() for other in range(size)]
+def _share_cores(local_size: int) -> None:
+    if local_size > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":  # torchrun sets 1
+        torch.set_num_threads(max(1, usable_cores() // local_size))
+
+
+def _check_devices(store: dist.Store, rank: int, size: int, device: torch.device) -> None:
+    """Raise UserError, the same on every rank, if some have no GPU, or two one, which NCCL refuses."""
+    uuid = torch.cuda.get_device_properties(device).uuid if device.type == "cuda" else ""
+    store.set(f"device {rank}", uuid and f"{socket.gethostname()} {uuid}")
+    found = [store.get(f"device {other}").decode() for other in range(size)]
+    problem = _find_problem(found)
+    if problem:
+        store.set(f"read {rank}", "")
+        if rank == 0:  # it may host the store: the others have read all before it leaves
+            with contextlib.suppress(dist.DistError):
+                store.wait([f"read {other}" for other in range(size)])
+        raise UserError(problem)
+
+
+def _find_problem(gpus: list[str]) -> str | None:
+    """Return the line for ranks whose GPUs can't train together; a CPU is an empty name."""
+    if not any(gpus):
+        return None
+    if not all(gpus):
+        with_gpu = next(rank for rank, gpu in enumerate(gpus) if gpu)
+        return (
+            f"rank {with_gpu} has a GPU, rank {gpus.index('')} has none: use --device cpu on every host, "
+            "or hosts with GPUs alone"
+        )
     for second, gpu in enumerate(gpus):
         first = gpus.index(gpu)
         if first < second:
-            store.set(f"read {rank}", "")
-            if rank == 0:  # it may host the store: the others have read all before it leaves
-                with contextlib.suppress(dist.DistError):
-                    store.wait([f"read {other}" for other in range(size)])
-            raise UserError(
+            return (
                 f"ranks {first} and {second} have one GPU ({gpu}): start one process for each GPU, "
                 "show each its own (srun --gpus-per-task=1), or use --device cpu"
             )
+    return None
 
 
 def _all_reachable(store: dist.Store, rank: int, size: int) -> bool:
@@ -134,12 +162,11 @@ def _find_peers() -> tuple[int, ...]:
     return tuple(process for host, process in found if host == me[0] and process != me[1])
 
 
-def _connect_store(rank: int, size: int, local_size: int, timeout: timedelta) -> dist.Store:
-    """Return the store of this attempt.
+def _connect_store(rank: int, size: int, timeout: timedelta) -> dist.Store:
+    """Return the store of this attempt, whose keys no earlier attempt has.
 
-    torchrun's restarted workers get the store of the workers before them and would read their
-    stale addresses there (pytorch issue 135712), so each attempt has its own key prefix. On
-    several machines the attempts' numbers can differ, so there the keys stay plain.
+    Raises:
+        RunError: this rank does not find the store, or another rank does not come.
     """
     agent_has_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -149,14 +176,20 @@ def _connect_store(rank: int, size: int, local_size: int, timeout: timedelta) ->
             port,
             world_size=size,
             is_master=rank == 0 and not agent_has_it,
-            timeout=timeout,
+            timeout=min(timeout, _CONNECT),
             multi_tenant=True,
         )
     except dist.DistError as error:
         reason = str(error).partition("\n")[0][:160]
-        raise RunError(f"MASTER_ADDR={host} MASTER_PORT={port}: no store there: {reason}") from None
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if local_size == size else "0"
-    return dist.PrefixStore(f"attempt_{attempt}", store)
+        raise RunError(
+            f"MASTER_ADDR={host} MASTER_PORT={port}: rank {rank} finds no store there ({reason}); use the "
+            "address of rank 0's host, which this host must reach, and a port that is free there"
+        ) from None
+    store.set_timeout(timeout)
+    if not agent_has_it:  # rank 0 hosts it: it is as new as the attempt
+        return store
+    attempt = agree_on_attempt(store, rank, size, timeout.total_seconds())
+    return dist.PrefixStore(attempt, store)
 
 
 def host_store() -> dist.TCPStore:
@@ -188,22 +221,3 @@ def leave(world: World, *, failed: bool = False) -> None:
     if not failed:
         dist.barrier()
     dist.destroy_process_group()
-
-
-def launch_name() -> str | None:
-    """Return a name of this torchrun, the same after all its restarts; None without torchrun."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
-    name = os.environ["TORCHELASTIC_RUN_ID"]
-    return name if name != "none" else f"agent {os.getppid()}"
-
-
-def restarted_launch() -> str | None:
-    """Return the name of this launch if it may have begun a run before, else None.
-
-    torchrun restarts its workers; a cluster starts torchrun again, with the --rdzv-id it had.
-    """
-    name, restarts = launch_name(), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if name is None or (restarts == "0" and name != os.environ["TORCHELASTIC_RUN_ID"]):
-        return None
-    return name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import signal
 import socket
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
+from unet_ddp.distributed.hosts import end_silent_connections
 from unet_ddp.distributed.join import host_store, join, leave, read_place
 from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
@@ -25,6 +27,8 @@ Entrypoint = Callable[[Config, World], int]
 """A program of one process in the world; it returns its exit status, 0 for success."""
 
 NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)  # for a file
+_LOST = "Connection timed out|No route to host|Network is unreachable|Connection reset by peer|Broken pipe"
+_SAY_WITHIN = 5  # seconds
 FAULT, MISTAKE = 1, 2  # exit statuses: a fault of ours, a mistake of the user's
 
 
@@ -72,9 +76,9 @@ def _run_entrypoint(
         world = join(device, timeout)
     except UserError as error:
         exit_with_error(error)
-    except RunError as error:
+    except RunError as error:  # of this rank alone, about the address that it was given
         print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
-        return FAULT
+        return MISTAKE
     try:
         status = entrypoint(config, world)
         leave(world)
@@ -99,6 +103,7 @@ def _report_error(error: BaseException, world: World) -> int:
     """
     status = _exit_status(error)
     if world.store is not None:
+        end_silent_connections(_SAY_WITHIN)  # the store's host may be what is lost
         try:
             first = world.store.compare_set("failed", "", str(world.rank)).decode()
             if first != str(world.rank):
@@ -150,7 +155,11 @@ def explain_error(error: BaseException, world: World) -> str | None:
             f"{rank} can't continue: process {' and '.join(dead)} of this run died (out of memory, "
             "or killed); continue with --resume"
         )
-    return _explain_reading(reason, rank) or _explain_timeout(error, reason, rank)
+    return (
+        _explain_reading(reason, rank)
+        or _explain_connection(reason, rank)
+        or _explain_timeout(error, reason, rank)
+    )
 
 
 def _explain_reading(reason: str, rank: str) -> str | None:
@@ -173,6 +182,20 @@ def _explain_reading(reason: str, rank: str) -> str | None:
             "--shm-size; continue with --resume"
         )
     return None
+
+
+def _explain_connection(reason: str, rank: str) -> str | None:
+    """Explain gloo's error for a rank on another host that died or can't be reached."""
+    found = re.search(
+        rf"\[([^\]\s]+)\]:\d+: ({_LOST})|Connection closed by peer \[([^\]\s]+)\]", reason
+    )
+    if found is None:
+        return None
+    return (
+        f"{rank} lost host {found[1] or found[3]} ({found[2] or 'connection closed'}): it or its process "
+        "has died, or the network is down; torchrun goes on if --nnodes and --max-restarts allow it, "
+        "otherwise start it again on all hosts with --resume"
+    )
 
 
 def _explain_timeout(error: BaseException, reason: str, rank: str) -> str | None:

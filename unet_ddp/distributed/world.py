@@ -52,7 +52,7 @@ class World:
     hosts: Any = None
     """A gloo group beside NCCL, by which hosts agree without their GPUs; None if there is none."""
     _calls: Iterator[int] = field(default_factory=itertools.count, repr=False)
-    """Numbers the calls of `on_main`, the same on every rank."""
+    """Numbers the calls of `on_rank`, the same on every rank."""
 
     @property
     def is_main(self) -> bool:
@@ -65,7 +65,11 @@ class World:
         return max(1, usable_cores() // self.local_size)
 
     def on_main(self, work: Callable[[], Result]) -> Result:
-        """Run `work` on rank 0 and return its result on every rank.
+        """Run `work` on rank 0 and return its result on every rank; see `on_rank`."""
+        return self.on_rank(0, work)
+
+    def on_rank(self, rank: int, work: Callable[[], Result]) -> Result:
+        """Run `work` on one rank and return its result on every rank.
 
         The other ranks wait. An exception of `work` is raised on every rank, so that none of them
         waits forever.
@@ -73,18 +77,18 @@ class World:
         if self.store is None:
             return work()
         outcome: list[Any] = [None, None]
-        done = f"main did work {next(self._calls)}"
-        if self.is_main:
+        done = f"work {next(self._calls)} is done"
+        if self.rank == rank:
             try:
                 outcome[0] = work()
             except Exception as error:
                 self.store.set(done, "")
-                dist.broadcast_object_list([None, _sendable(error)], src=0, group=self.hosts)
+                dist.broadcast_object_list([None, _sendable(error)], src=rank, group=self.hosts)
                 raise
             self.store.set(done, "")
         else:  # by the store: the scan of many files may take longer than a collective's timeout
             self.store.wait([done], _PATIENCE)
-        dist.broadcast_object_list(outcome, src=0, group=self.hosts)
+        dist.broadcast_object_list(outcome, src=rank, group=self.hosts)
         if outcome[1] is not None:
             raise outcome[1]
         result: Result = outcome[0]

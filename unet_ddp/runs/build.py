@@ -14,7 +14,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import describe_untried
-from unet_ddp.distributed.join import launch_name
+from unet_ddp.distributed.hosts import warn_of_launcher
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
@@ -47,17 +47,9 @@ def choose_model(config: TrainConfig, data: PreparedData, resumed: Resumed, worl
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
     architecture, preprocessing, notes = _choose_architecture(config, data, resumed)
-    loss = SegmentationLoss(
-        options.loss,
-        dice_weight=options.dice_weight,
-        cross_entropy_weight=options.cross_entropy_weight,
-        class_weights=options.class_weights,
-        label_smoothing=options.label_smoothing,
-        hard_pixels=options.hard_pixels,
-        boundary_weight=options.boundary_weight,
-    )
+    loss = SegmentationLoss(options).to(world.device)
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
-    return Model(architecture, preprocessing, precision, loss.to(world.device), notes)
+    return Model(architecture, preprocessing, precision, loss, notes)
 
 
 def _choose_architecture(
@@ -193,7 +185,6 @@ def describe_model(
         "names": data.split.fingerprint,
         "images_per_step": loaders.sampler.per_step * world.size,
         "world_size": world.size,
-        "launch": launch_name(),
         "made_with": {"torch": str(torch.__version__), "threads": torch.get_num_threads()},
     }
 
@@ -206,7 +197,7 @@ def describe_run(
     count = sum(parameter.numel() for parameter in state.network.parameters())
     images = loaders.sampler.per_step * world.size
     each = f", {options.accumulate} times" if options.accumulate > 1 else ""
-    notes = describe_untried(world.device)
+    notes = [*warn_of_launcher(), *describe_untried(world.device)]
     if options.compile and world.size > 1 and world.device.type == "cuda":
         notes.append(
             "warning: --compile on several GPUs: torch's batch norm over GPUs interrupts the compiled "

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import IO
+from uuid import uuid4
 
 import torch
 
@@ -17,7 +18,7 @@ from unet_ddp.cli import save_config
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.splits import write_split
-from unet_ddp.distributed.join import restarted_launch
+from unet_ddp.distributed.hosts import launcher_name
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -31,6 +32,7 @@ from unet_ddp.runs.checkpoint import (
     save,
 )
 from unet_ddp.runs.description import Description, SavedRun, describe
+from unet_ddp.runs.hosts import was_restarted, write_fetched
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.transfer import find_weights_file
 from unet_ddp.runs.weights import read_model
@@ -60,6 +62,7 @@ class RunFolder:
     def __init__(self, config: TrainConfig, world: World, log: Callable[[str], None]) -> None:
         self.path = config.folder
         self._about: Content = {}  # the part of each checkpoint that stays the same
+        self.launchers = sorted({name for name in world.gather(launcher_name()) if name})
         self._config = config
         self._writes = world.is_main
         self._log = log
@@ -95,8 +98,10 @@ class RunFolder:
         """The checkpoint to resume from."""
         return self.path / "last.pt"
 
-    def open(self, config: TrainConfig) -> Resumed:
-        """Lock the folder and return what the run starts from; nothing is deleted yet.
+    def open(
+        self, config: TrainConfig, fetched: Mapping[str, bytes] = MappingProxyType({})
+    ) -> Resumed:
+        """Lock the folder, write `fetched` files of other hosts, return what the run starts from.
 
         Raises:
             UserError: another run uses the folder, it contains a run that was not to be resumed
@@ -105,7 +110,8 @@ class RunFolder:
         if config.launch.rescue_dir is not None:
             make_writable(Path(config.launch.rescue_dir), "--rescue-dir")
         self._lock_folder()
-        if self._was_restarted():
+        write_fetched(self.path, fetched)
+        if self.last.is_file() and was_restarted(self.last, self.launchers):
             return self._read_last(self.last, overwrite=config.launch.overwrite)
         if config.launch.resume is not None:
             path = self.path / config.resume_file.name
@@ -120,12 +126,6 @@ class RunFolder:
         self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
         for temporary in self.path.glob("*.tmp"):  # left by a kill during a save
             temporary.unlink()
-
-    def _was_restarted(self) -> bool:
-        """Return whether this launch began the run before, which then resumes without a flag."""
-        if restarted_launch() is None or not self.last.is_file():
-            return False
-        return load_or_previous(self.last)[0].get("launch") == restarted_launch()
 
     def _read_last(self, path: Path, *, overwrite: bool) -> Resumed:
         if not path.is_file() and not previous(path).is_file():
@@ -164,7 +164,8 @@ class RunFolder:
         Raises:
             UserError: the folder is not writable.
         """
-        self._config, self._about = config, about
+        run = resumed.content.get("run") if resumed.content else uuid4().hex
+        self._config, self._about = config, {**about, "run": run, "launchers": self.launchers}
         advice = "free some space, or choose another folder with --checkpoints"
         with write_errors(self.path, advice):
             if resumed.is_new:

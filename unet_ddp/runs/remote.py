@@ -15,7 +15,6 @@ from typing import IO
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
-from unet_ddp.distributed.join import launch_name, restarted_launch
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -81,7 +80,8 @@ class RemoteRunFolder(RunFolder):
             return
         self._saves = pointer.saves
         is_own = self._token_file.is_file() and self._token_file.read_text() == pointer.token
-        is_restart = pointer.launch is not None and pointer.launch == restarted_launch()
+        begun_by = set((pointer.launch or "").splitlines())
+        is_restart = not begun_by.isdisjoint(self.launchers)
         if launch.resume is None and not is_restart:
             if not launch.overwrite and (pointer.saves or not is_own):
                 raise contains_a_run(address, "last.json")
@@ -152,7 +152,7 @@ class RemoteRunFolder(RunFolder):
             write_text(self._token_file, self._token)
         try:
             saves = () if resumed.is_new else self._saves
-            self._run.replace_pointer(Pointer(self._token, launch_name(), saves))
+            self._run.replace_pointer(Pointer(self._token, "\n".join(self.launchers), saves))
         except FileExistsError:
             raise UserError(
                 f"{address}: another run has begun or continued there at this moment; choose another "

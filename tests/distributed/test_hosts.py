@@ -1,0 +1,362 @@
+"""Ranks of one attempt agree on it, whatever earlier attempts left in the launcher's store."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from tests.conftest import SEED, data_flags, make_set
+from tests.hosts import IS_POSSIBLE, Hosts, wait_for
+from tests.ranks import LIMIT, ROOT, TRAIN, Ranks, call_main
+from tests.test_resume import assert_same_state, call_main_in_float64
+from unet_ddp.distributed import hosts
+from unet_ddp.distributed.hosts import agree_on_attempt, end_silent_connections, launcher_name
+from unet_ddp.errors import RunError
+from unet_ddp.runs import checkpoint
+
+
+@pytest.fixture
+def store() -> dist.Store:
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=30))
+    return store
+
+
+def test_all_ranks_have_one_name_and_no_attempt_has_another_s(store: dist.Store) -> None:
+    """Twenty attempts of 1 to 4 ranks in one store; some end with ranks that never came."""
+    dice, seen = random.Random(SEED), set()
+    with ThreadPoolExecutor(4) as ranks:
+        for _ in range(20):
+            size = dice.randint(1, 4)
+            if size > 1 and dice.random() < 0.5:  # rank 0 or another was killed before it came
+                here = set(range(size)) - {dice.randrange(size)}
+                store.set_timeout(timedelta(seconds=0.05))
+                lost = [ranks.submit(agree_on_attempt, store, rank, size, 0.05) for rank in here]
+                names = {one.result() for one in lost if not one.exception()}
+                assert not names & seen
+                store.set_timeout(timedelta(seconds=30))
+                seen |= names  # some go on to wait for the group, under this attempt's name
+            order = dice.sample(range(size), size)
+            found = [ranks.submit(agree_on_attempt, store, rank, size, 30) for rank in order]
+            (name,) = {one.result() for one in found}
+            assert name not in seen
+            seen.add(name)
+
+
+def test_a_rank_that_does_not_come_is_said(store: dist.Store) -> None:
+    store.set_timeout(timedelta(seconds=0.05))
+    for rank in range(2):
+        with pytest.raises(RunError, match=f"rank {rank} of 3: not all ranks came within 0.05 s"):
+            agree_on_attempt(store, rank, 3, 0.05)
+
+
+def test_a_rank_0_that_was_cut_off_gives_up(
+    store: dist.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later rank 0 has come while it waited."""
+    store.set("rank 1", "stale")
+    began = time.monotonic()
+    with ThreadPoolExecutor(2) as ranks:
+        first = ranks.submit(agree_on_attempt, store, 0, 2, 30)
+        while not store.check(["ranks"]):
+            time.sleep(0.001)
+        second = ranks.submit(agree_on_attempt, store, 0, 2, 30)
+        assert isinstance(first.exception(), RunError)
+        store.set("rank 1", "name")
+        while "name" not in store.get("ranks").decode():
+            time.sleep(0.001)
+        store.set(f"{store.get('rank 0').decode()} name", "")
+        assert second.result() == store.get("rank 0").decode()
+    assert time.monotonic() - began < 20
+
+
+def test_the_system_ends_connections_to_hosts_that_do_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        with client, server.accept()[0] as accepted:
+            before = len([*Path("/proc/self/fd").iterdir()])
+            end_silent_connections(6)
+            assert len([*Path("/proc/self/fd").iterdir()]) == before
+            for connection in (client, accepted):
+                assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 2
+                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 6000
+            client.sendall(b"alive")
+            assert accepted.recv(5) == b"alive"
+
+
+def test_a_launcher_has_one_name_for_its_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert launcher_name() is None
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    name = launcher_name()
+    assert name is not None and name == launcher_name()
+    host, process, started = name.split()
+    assert (host, process) == (socket.gethostname(), str(os.getppid()))
+    assert int(started) > 0  # the process id alone comes again
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    assert launcher_name() != name
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")  # a cluster's, which starts torchrun again
+    assert launcher_name() == "job 7"
+
+
+@pytest.mark.parametrize(
+    ("argv", "variable", "is_elastic"),
+    [
+        ("torchrun --nnodes=1:2 train.py", None, True),
+        ("torchrun --nnodes 2:4 train.py --nnodes=3", None, True),
+        ("torchrun --nnodes=2:2 train.py", None, False),
+        ("torchrun --nnodes=2 train.py", None, False),
+        ("torchrun train.py", None, False),
+        ("torchrun train.py", "1:4", True),
+        ("torchrun --nnodes=2 train.py", "1:4", False),
+    ],
+)
+@pytest.mark.parametrize("shares", ["True", "False"])
+def test_an_elastic_launcher_is_warned_of_its_shared_store(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    argv: str,
+    variable: str | None,
+    is_elastic: bool,
+    shares: str,
+) -> None:
+    (tmp_path / "proc" / str(os.getppid())).mkdir(parents=True)
+    command = tmp_path / "proc" / str(os.getppid()) / "cmdline"
+    command.write_bytes(argv.replace(" ", "\0").encode() + b"\0")
+    monkeypatch.setattr(hosts, "Path", lambda path: Path(f"{tmp_path}{path}"))
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.delenv("PET_NNODES", raising=False)
+    if variable:
+        monkeypatch.setenv("PET_NNODES", variable)
+    assert not hosts.is_elastic()  # not torchrun's
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", shares)
+    assert hosts.is_elastic() is is_elastic
+    warned = hosts.warn_of_launcher()
+    assert len(warned) == (is_elastic and shares == "True")
+    assert all("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in line for line in warned)
+
+
+# -- two network namespaces as hosts ------------------------------------------------------------
+
+FLAGS = ["--width", "2", "--epochs", "2", "--validation", "17", "--ema", "0.9", "--workers", "0", "--batch-size", "1"]  # fmt: skip
+FAULTS = str(ROOT / "tests" / "faults.py")
+
+
+def two_hosts(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that needs two namespaces; each program in them takes seconds to start."""
+    for mark in (
+        pytest.mark.hosts,
+        pytest.mark.thorough,
+        pytest.mark.processes,
+        pytest.mark.skipif(not IS_POSSIBLE, reason="two hosts take Linux, root and ip"),
+    ):
+        test = mark(test)
+    return test
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Hosts]:
+    hosts = Hosts()
+    yield hosts
+    hosts.close()
+
+
+@pytest.fixture
+def pair(network: Hosts) -> Iterator[Hosts]:
+    yield network
+    network.end()
+    for host in (1, 2):
+        network.plug(host)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_set(tmp_path_factory.mktemp("set"), 12, size=(32, 32))
+
+
+@pytest.fixture(scope="module")
+def one_host(ranks: Ranks, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an undisturbed run of two processes on one host."""
+    folder = tmp_path_factory.mktemp("one")
+    outcomes = ranks.run(2, call_main, "train", [*data_flags(images), *FLAGS], str(folder))
+    assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+    return folder
+
+
+def finish(*started: subprocess.Popen[bytes]) -> list[int]:
+    return [process.wait(LIMIT) for process in started]
+
+
+def last(folder: Path) -> dict[str, Any]:
+    return checkpoint.load(folder / "checkpoints" / "last.pt")
+
+
+@two_hosts
+def test_two_hosts_that_share_a_folder_end_as_one(
+    pair: Hosts, images: Path, one_host: Path, tmp_path: Path
+) -> None:
+    """By static rendezvous: a rank for each host, an address and a port."""
+    started = [
+        pair.start(
+            host, tmp_path, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1",
+            f"--node_rank={host - 1}", f"--master_addr={pair.address(1)}", "--master_port=29511",
+            TRAIN, *data_flags(images), *FLAGS,
+        )
+        for host in (1, 2)
+    ]  # fmt: skip
+    assert finish(*started) == [0, 0], (tmp_path / "log.txt").read_text()
+    assert_same_state(last(tmp_path), last(one_host))
+    assert (tmp_path / "checkpoints" / "report.html").exists()
+
+
+@two_hosts
+def test_a_host_hands_its_newer_checkpoint_over(
+    pair: Hosts, images: Path, one_host: Path, tmp_path: Path
+) -> None:
+    """Nothing is shared but the data, and the hosts' order has changed since the run was saved."""
+    folders = [tmp_path / "1", tmp_path / "2"]
+
+    def run(*more: str) -> None:
+        started = [
+            pair.torchrun(host, folder, "--", *data_flags(images), *FLAGS, *more)
+            for host, folder in enumerate(folders, start=1)
+        ]
+        statuses = finish(*started)
+        assert statuses == [0, 0], [(folder / "log.txt").read_text() for folder in folders]
+
+    run("--max-steps", "7")
+    here, there = (folder / "checkpoints" for folder in folders)
+    assert not there.exists()
+    here.rename(there)
+    here.mkdir()
+    shutil.copy(there / "last.1.pt", here / "last.pt")  # an older state of the run
+    run("--resume")
+    assert (
+        "resuming checkpoints/last.pt: 1 epochs and 2 steps" in (tmp_path / "1/log.txt").read_text()
+    )
+    assert_same_state(last(folders[0]), last(one_host))
+    assert scores(folders[0]) == scores(one_host)
+
+
+def scores(folder: Path) -> list[dict[str, str]]:
+    rows = csv.DictReader((folder / "checkpoints" / "metrics.csv").read_text().splitlines())
+    return [{name: row[name] for name in ("step", "loss", "validation_dice")} for row in rows]
+
+
+@two_hosts
+def test_different_hosts_are_refused_on_both(pair: Hosts, images: Path, tmp_path: Path) -> None:
+    began, folders = time.monotonic(), [tmp_path / "1", tmp_path / "2"]
+    started = [
+        pair.torchrun(host, folder, "--", *data_flags(images), "--width", str(host))
+        for host, folder in enumerate(folders, start=1)
+    ]  # fmt: skip
+    assert finish(*started) == [1, 1]  # torchrun's own
+    logs = [(folder / "log.txt").read_text() for folder in folders]
+    assert all(re.search(r"exitcode\s*: 2 ", log) for log in logs), logs
+    (line,) = (line for log in logs for line in log.splitlines() if line.startswith("error:"))
+    names = [pair.name(host) for host in (1, 2)]
+    assert line == (
+        f"error: --width is 2 on {names[1]}, but 1 on {names[0]} (rank 0): start the same program with "
+        "the same settings on every host"
+    )
+    assert time.monotonic() - began < LIMIT
+
+
+@two_hosts
+def test_hosts_come_and_go(pair: Hosts, ranks: Ranks, images: Path, tmp_path: Path) -> None:
+    """A cable that is cut and plugged in again, one that is loose, a host that dies and comes back."""
+    elastic = ["--images-per-step", "4", "--validation", "17", "--width", "2", "--workers", "0", "--ema", "0.9", "--epochs", "50"]  # fmt: skip
+    flags = [*data_flags(images), *elastic, "--batch-size", "1"]
+    folders = [tmp_path / "1", tmp_path / "2"]
+    log = folders[0] / "log.txt"
+
+    def start(host: int) -> subprocess.Popen[bytes]:
+        return pair.torchrun(
+            host, folders[host - 1], "--max-restarts=9", "--", "slow steps", *flags,
+            "--save-every-steps", "1", conf="last_call_timeout=2", nodes="1:2", program=FAULTS,
+            TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", TORCH_CPP_LOG_LEVEL="ERROR",
+        )  # fmt: skip
+
+    def wait_for_world(size: int) -> None:
+        """Until an epoch has ended since the latest start of a world of this size."""
+        text = (
+            f"on each of {size} process(es), 2 times"
+            if size == 2
+            else "(2 on each of 1 process(es), 2 times"
+        )
+        wait_for(
+            lambda: "\nepoch" in log.read_text().rpartition("\nrun: ")[2].partition(text)[2], log
+        )
+
+    first, second = start(1), start(2)
+    wait_for(log.exists, folders[0])
+    wait_for_world(2)
+    pair.plug(2, to="down")
+    cut = time.monotonic()
+    wait_for_world(1)  # long before --timeout, 600 s
+    assert time.monotonic() - cut < 90
+    assert f"error: rank 0 of 2 lost host {pair.address(2)}" in log.read_text()
+    pair.plug(2)
+    wait_for_world(2)  # the same torchrun on host 2, which asks again
+    starts, epochs = (log.read_text().count(text) for text in ("\nrun: ", "\nepoch "))
+    for _ in range(3):  # the cable is loose
+        pair.plug(2, to="down")
+        pair.plug(2)
+    wait_for(lambda: log.read_text().count("\nepoch ") > epochs + 1, log)
+    assert log.read_text().count("\nrun: ") == starts
+    pair.kill(2)
+    wait_for_world(1)
+    second = start(2)
+    wait_for_world(2)
+    assert finish(first, second) == [0, 0], log.read_text()
+    assert "warning" not in log.read_text()
+    assert not (folders[1] / "checkpoints").exists()
+
+    undisturbed = tmp_path / "undisturbed"
+    undisturbed.mkdir()
+    outcomes = ranks.run(2, call_main_in_float64, flags, str(undisturbed))
+    assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+    assert last(folders[0])["images_per_step"] == 4
+    found, expected = scores(folders[0]), scores(undisturbed)
+    assert [row["step"] for row in found] == [str(2 * epoch) for epoch in range(1, 51)]
+    for row, other in zip(found, expected, strict=True):
+        for name in row:
+            assert float(row[name]) == pytest.approx(float(other[name]), abs=1e-6), row
+
+
+@two_hosts
+def test_the_rendezvous_host_is_lost(pair: Hosts, images: Path, tmp_path: Path) -> None:
+    """The run ends, and says what to type."""
+    folders = [tmp_path / "1", tmp_path / "2"]
+    flags = ["slow steps", *data_flags(images), *FLAGS, "--epochs", "900"]
+    _, second = (
+        pair.torchrun(
+            host, folder, "--max-restarts=9", "--", *flags, nodes="1:2", program=FAULTS,
+            TORCH_CPP_LOG_LEVEL="ERROR",
+        )
+        for host, folder in enumerate(folders, start=1)
+    )  # fmt: skip
+    log = folders[0] / "log.txt"
+    wait_for(lambda: log.exists() and "\nepoch" in log.read_text(), folders[0])
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in log.read_text()  # the warning
+    pair.kill(1)
+    assert finish(second) == [1]
+    said = (folders[1] / "log.txt").read_text()
+    assert f"error: rank 1 of 2 lost host {pair.address(1)}" in said, said
+    assert "start it again on all hosts with --resume" in said

@@ -1,0 +1,116 @@
+"""Several hosts: the launcher's attempts, hosts that no longer answer, and launchers that survive them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import torch.distributed as dist
+
+from unet_ddp.errors import RunError
+
+SILENCE = 15  # seconds; torchrun too takes a host for lost after them
+_POLL = 0.02  # seconds
+
+
+def agree_on_attempt(store: dist.Store, rank: int, size: int, timeout: float) -> str:
+    """Return a name of this attempt: the same on all ranks, and no earlier attempt's.
+
+    The store is the launcher's and has the keys of earlier attempts, and hosts count their
+    restarts differently (pytorch issue 135712). So each rank writes a new random name, rank 0
+    repeats the list of the names that it finds, and a rank waits for the list that has its own.
+
+    Raises:
+        RunError: a rank does not come within `timeout` seconds.
+    """
+    mine, until = uuid.uuid4().hex, time.monotonic() + timeout
+    store.set(f"rank {rank}", mine)
+    with suppress(dist.DistStoreError):  # a rank of whom there is no key yet
+        while time.monotonic() < until:
+            if rank == 0:
+                names = [store.get(f"rank {other}").decode() for other in range(size)]
+                if names[0] != mine:  # a later rank 0 has come: this one was cut off
+                    break
+                store.set("ranks", " ".join(names))
+                if all(store.check([f"{mine} {name}"]) for name in names[1:]):
+                    return mine
+            else:
+                names = store.get("ranks").decode().split()
+                if len(names) == size and names[rank] == mine:
+                    store.set(f"{names[0]} {mine}", "")
+                    return names[0]
+            time.sleep(_POLL)
+    raise RunError(
+        f"rank {rank} of {size}: not all ranks came within {timeout:g} s; look at the other hosts' "
+        "output, and see --timeout"
+    )
+
+
+def end_silent_connections(seconds: float) -> None:
+    """Have the system end this process's connections on which the other host no longer answers.
+
+    It would repeat what it sends for a quarter of an hour, and wait for ever for what it receives
+    (Linux; elsewhere --timeout decides alone).
+    """
+    if sys.platform != "linux":
+        return
+    for handle in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # it is the folder's, closed by now; or no connection
+            if not str(handle.readlink()).startswith(
+                "socket:"
+            ):  # a handle of it would be left open
+                continue
+            with socket.socket(fileno=os.dup(int(handle.name))) as connection:
+                _limit_silence(connection, seconds)
+
+
+def _limit_silence(connection: socket.socket, seconds: float) -> None:
+    connection.getpeername()  # an OSError if it only listens
+    probe = max(1, int(seconds / 3))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
+
+
+def launcher_name() -> str | None:
+    """Return the name by which a restart knows that it continues a run; None without torchrun.
+
+    It is that of --rdzv-id, with which a cluster starts torchrun again, or this torchrun's own.
+    """
+    if os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none":
+        return os.environ["TORCHELASTIC_RUN_ID"]
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    name = f"{socket.gethostname()} {os.getppid()}"
+    with suppress(OSError, IndexError):  # process ids come again, in containers soon
+        status = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8", errors="replace")
+        name += f" {status.rpartition(')')[2].split()[19]}"  # when it was started
+    return name
+
+
+def is_elastic() -> bool:
+    """Return whether this process's torchrun goes on with fewer hosts, as --nnodes=1:2 says."""
+    nodes = os.environ.get("PET_NNODES", "")
+    with suppress(OSError):
+        argv = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace")
+        given = re.search(r"\0--nnodes[=\0]([\d:]+)\0", argv)
+        nodes = given[1] if given else nodes
+    fewest, _, most = nodes.partition(":")
+    return "TORCHELASTIC_RUN_ID" in os.environ and bool(most) and fewest != most
+
+
+def warn_of_launcher() -> list[str]:
+    """Return a line if a host that comes back would end this elastic run."""
+    if not is_elastic() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return []
+    return [
+        "warning: --nnodes with a minimum, but without TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in torchrun's "
+        "environment: a host that comes back will end the run; see docs/several-hosts.md"
+    ]
