@@ -139,6 +139,7 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "images_per_step": ([1], [0]),
     "learning_rate": ([1e-9], [0, math.nan]),
     "warmup": ([0, 99.9], [-0.1, 100]),
+    "encoder_rate": ([0.01, 2], [0]),
     "weight_decay": ([0], [-0.1]),
     "clip": ([0, math.inf], [-0.1]),
     "dice_weight": ([0], [-0.1]),
