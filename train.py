@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def train(config: TrainConfig, world: World) -> int:
     """Train from the first step, or from where the run stopped; return the exit status."""
-    began, log = time.monotonic(), console(world)
+    began, log = time.monotonic() - time.process_time(), console(world)  # with the imports
     determinism = deterministic(log) if config.launch.deterministic else nullcontext()
     allow_tf32()
     compare_hosts(config, world)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.tiny import make_loss
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.data.preprocessing import Preprocessing
@@ -90,7 +91,7 @@ def weights_after(
         encoder,
         dtype=torch.float64,
         steps=steps,
-        loss=SegmentationLoss(class_weights=(0.5, 1.0, 2.0)),
+        loss=make_loss(class_weights=(0.5, 1.0, 2.0)),
         checkpointing=checkpointing,
     )
     mine = GLOBAL_BATCH // world.size // accumulate
@@ -124,7 +125,7 @@ def loss_gradients(cases: list[dict[str, Any]]) -> list[tuple[np.ndarray, np.nda
     found = []
     for options in cases:
         weights = torch.linspace(-2, 3, 9, dtype=torch.float64).view(3, 3).requires_grad_()
-        losses = SegmentationLoss(**options)(torch.einsum("ck,nkhw->nchw", weights, images), masks)
+        losses = make_loss(**options)(torch.einsum("ck,nkhw->nchw", weights, images), masks)
         losses.total.backward()
         assert weights.grad is not None
         mean = sum_over_ranks(weights.grad) / world.size  # as DDP takes it

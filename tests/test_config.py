@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.object_store import ObjectStore
 from unet_ddp.config import (
     DataConfig,
     LaunchConfig,
@@ -17,6 +18,10 @@ from unet_ddp.config import (
     RunConfig,
     TrainConfig,
 )
+from unet_ddp.data.label_rules import read_palette
+from unet_ddp.errors import UserError
+from unet_ddp.flags import read_settings
+from unet_ddp.storage import Url, put
 
 
 @pytest.mark.parametrize(
@@ -102,3 +107,13 @@ def test_folder_and_checkpoint_to_resume(
     config = TrainConfig(run=run, launch=LaunchConfig(resume=resume))
     assert config.folder == Path(folder)
     assert config.resume_file == Path(file)
+
+
+def test_recipes_and_palettes_may_be_objects(object_store: ObjectStore) -> None:
+    url = Url("s3://bucket/config")
+    put(url / "a.yaml", b"epochs: 7\nimages: s3://bucket/imgs\n")
+    assert read_settings(url / "a.yaml") == {"epochs": 7, "images": "s3://bucket/imgs"}
+    put(url / "a.csv", b"road,1\ncar,2\n")
+    assert read_palette(url / "a.csv") == ({"road": 1, "car": 2}, False)
+    with pytest.raises(UserError, match=r"^s3://bucket/config/none.yaml: not found$"):
+        read_settings(url / "none.yaml")

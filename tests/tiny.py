@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from unet_ddp.config import OptimizationConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.formats.header import ImageFormat
@@ -48,6 +49,10 @@ def make_state(
         "average": WeightAverage(network, ema) if ema else None,
     }
     return TrainState(**{**state, **changed})
+
+
+def make_loss(**settings: Any) -> SegmentationLoss:
+    return SegmentationLoss(OptimizationConfig(**settings))
 
 
 def make_batch(number: int, *, count: int = 2, height: int = 6, width: int = 5) -> Sample:

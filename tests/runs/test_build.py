@@ -67,7 +67,7 @@ def test_a_new_run_s_model_is_that_of_the_flags() -> None:
     assert model.preprocessing == Preprocessing(4, (0.5,) * 4, (0.1,) * 4, 1.0, "uint16", 1, 9, 7.0)
     assert model.notes == []
     loss = model.loss
-    assert (loss.dice_weight, loss.cross_entropy_weight) == (2.0, 3.0)
+    assert loss.options is config.optimization
     assert loss.class_weights is not None and loss.class_weights.tolist() == [1.0, 4.0]
     assert model.precision.dtype == torch.float32
     half = choose_model(with_options(amp_dtype="bfloat16"), data, Resumed(), WORLD)
@@ -306,3 +306,9 @@ def test_the_lines_about_a_run() -> None:
         model, loaders, state = build_run(config)
         line = describe_run(config, model, state, loaders, WORLD)[1]
         assert f"{start} images (2 on each of 1 process(es), {accumulate} times), cpu" in line
+
+
+def test_patience_needs_validation_images() -> None:
+    with pytest.raises(UserError, match=r"^--patience 3: there are no validation images to score"):
+        build_run(with_options(patience=3), make_data(validation=""))
+    assert build_run(with_options(patience=3))[2].patience == 3

@@ -10,7 +10,6 @@ import pytest
 from tests.object_store import ObjectStore
 from unet_ddp.errors import UserError
 from unet_ddp.storage import (
-    StorageError,
     Url,
     as_path,
     copies,
@@ -197,9 +196,6 @@ def test_what_can_not_be_reached_is_one_line_within_seconds(
         put(url("s3://missing/a"), b"")
     with pytest.raises(UserError, match=r"az://a/b: no keys .* set AZURE_STORAGE_ACCOUNT_NAME"):
         read(url("az://a/b"))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(StorageError, match=r"s3://other: http://127.0.0.1:9 can't be reached"):
-        list(list_objects(url("s3://other")))
     with pytest.raises(UserError, match=r"web servers do not list their files; name them in a"):
         list(list_objects(url("http://127.0.0.1:9/a")))
     assert time.monotonic() - started < 12

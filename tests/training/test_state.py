@@ -214,3 +214,12 @@ def test_a_new_average_starts_from_the_weights_that_are_restored() -> None:
     state.load_state_dict(copy.deepcopy(saved))
     assert torch.equal(state.validation_network[0].weight, saved["model"]["0.weight"])
     assert state.average is not None and state.average.steps == 0
+
+
+def test_a_run_is_over_after_the_validation_of_its_last_epoch() -> None:
+    """A kill between the last step and the end resumes with what is left."""
+    state = make_state(steps=4)
+    state.epoch, state.step = 1, 4
+    assert not state.is_over
+    state.finish_epoch(None)
+    assert state.is_over

@@ -46,17 +46,9 @@ def choose_model(config: TrainConfig, data: PreparedData, resumed: Resumed, worl
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
     architecture, preprocessing, notes = _choose_architecture(config, data, resumed)
-    loss = SegmentationLoss(
-        options.loss,
-        dice_weight=options.dice_weight,
-        cross_entropy_weight=options.cross_entropy_weight,
-        class_weights=options.class_weights,
-        label_smoothing=options.label_smoothing,
-        hard_pixels=options.hard_pixels,
-        boundary_weight=options.boundary_weight,
-    )
+    loss = SegmentationLoss(options).to(world.device)
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
-    return Model(architecture, preprocessing, precision, loss.to(world.device), notes)
+    return Model(architecture, preprocessing, precision, loss, notes)
 
 
 def _choose_architecture(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unet_ddp.config import OptimizationConfig
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.distributed.world import sum_over_ranks
 from unet_ddp.metrics.counts import count_cells
@@ -23,10 +24,7 @@ _COLUMNS = {  # of metrics.csv, by the terms that the names of losses consist of
     "focal": "focal_loss",
 }
 _REGION = ("dice", "tversky", "lovasz")
-_FALSE_POSITIVES = {
-    "dice": 0.5,
-    "tversky": 0.3,
-}  # weight of a false positive; 1 less that of others
+_FALSE_POSITIVES = {"dice": 0.5, "tversky": 0.3}  # their weight; the rest of 1 for false negatives
 _GAMMA = 2.0  # of the focal loss
 _WINDOW = 31  # pixels; of the boundary weights
 _BINS, _BITS, _LEAST = 4096, 16, (127 - 24) << 7  # of losses: 128 for each power of two from 2^-24
@@ -45,16 +43,11 @@ class Losses(NamedTuple):
 class _Batch(NamedTuple):
     """One rank's pixels, and the weights of the classes."""
 
-    log_probabilities: Tensor
-    """(N, C, H, W)."""
-    probabilities: Tensor
-    """(N, C, H, W); 0 where the mask is ignored."""
-    truth: Tensor
-    """(N, C, H, W) bool; ignored pixels are in no class."""
-    masks: Tensor
-    """(N, H, W) class ids."""
-    weights: Tensor
-    """(C,)."""
+    log_probabilities: Tensor  # (N, C, H, W)
+    probabilities: Tensor  # (N, C, H, W); 0 where the mask is ignored
+    truth: Tensor  # (N, C, H, W) bool; ignored pixels are in no class
+    masks: Tensor  # (N, H, W) class ids
+    weights: Tensor  # (C,)
 
 
 class SegmentationLoss(nn.Module):
@@ -68,41 +61,19 @@ class SegmentationLoss(nn.Module):
     half precision.
 
     Args:
-        name: the terms, as in --loss.
-        dice_weight: factor of the region term.
-        cross_entropy_weight: factor of the pixel term.
-        class_weights: one per class, for both terms.
-        label_smoothing: share of the truth that the pixel term gives to all classes alike.
-        hard_pixels: percentage of the valid pixels that the pixel term is the mean of.
-        boundary_weight: further weight in the pixel term of a pixel among other classes' pixels.
+        options: the settings of the loss; default: the program's.
     """
 
     class_weights: Tensor | None
 
-    def __init__(
-        self,
-        name: str = "dice_ce",
-        *,
-        dice_weight: float = 1.0,
-        cross_entropy_weight: float = 1.0,
-        class_weights: tuple[float, ...] | None = None,
-        label_smoothing: float = 0.0,
-        hard_pixels: float = 100.0,
-        boundary_weight: float = 0.0,
-    ) -> None:
+    def __init__(self, options: OptimizationConfig | None = None) -> None:
         super().__init__()
-        terms = name.split("_")
+        self.options = options or OptimizationConfig()
+        terms, weights = self.options.loss.split("_"), self.options.class_weights
         self.region = next((term for term in terms if term in _REGION), None)
         self.pixel = next((term for term in terms if term not in _REGION), None)
-        self.dice_weight = dice_weight
-        self.cross_entropy_weight = cross_entropy_weight
-        self.label_smoothing = label_smoothing
-        self.hard_pixels = hard_pixels
-        self.boundary_weight = boundary_weight
-        weights = (
-            torch.tensor(class_weights, dtype=torch.float64) if class_weights is not None else None
-        )
-        self.register_buffer("class_weights", weights)
+        weighed = None if weights is None else torch.tensor(weights, dtype=torch.float64)
+        self.register_buffer("class_weights", weighed)
 
     @property
     def columns(self) -> tuple[str | None, str | None]:
@@ -140,7 +111,7 @@ class SegmentationLoss(nn.Module):
         total = sum_over_ranks(torch.cat([*own.values()]))  # one collective for all of it
         sums = dict(zip(own, torch.split(total, sizes), strict=True))
         region, pixel = self._region(sums, weights), self._pixel(sums, weights)
-        loss = self.dice_weight * region + self.cross_entropy_weight * pixel
+        loss = self.options.dice_weight * region + self.options.cross_entropy_weight * pixel
         return Losses(loss, region.detach(), pixel.detach())
 
     def _sums(self, batch: _Batch) -> dict[str, Tensor]:
@@ -166,7 +137,7 @@ class SegmentationLoss(nn.Module):
 
     def _targets(self, batch: _Batch) -> Tensor:
         """Return the factors of the pixels' log-probabilities (N, C, H, W)."""
-        targets, share = batch.truth, self.label_smoothing
+        targets, share = batch.truth, self.options.label_smoothing
         if share:
             valid = (batch.masks != IGNORE_ID).unsqueeze(1).to(batch.weights.dtype)
             targets = valid * share / targets.shape[1] + targets * (1 - valid * share)
@@ -177,12 +148,12 @@ class SegmentationLoss(nn.Module):
     def _pixel_factors(self, batch: _Batch) -> Tensor | None:
         """Return a factor for each pixel, (N, 1, H, W) without gradient; None if all are 1."""
         factors = None
-        if self.boundary_weight:
+        if self.options.boundary_weight:
             others = share_of_others(batch.truth.to(batch.weights.dtype))
-            factors = 1 + self.boundary_weight * others
-        if self.hard_pixels < 100:
+            factors = 1 + self.options.boundary_weight * others
+        if self.options.hard_pixels < 100:
             losses = -(batch.log_probabilities.detach() * batch.truth).sum(1)  # (N, H, W)
-            hard = is_hard(losses, batch.masks, self.hard_pixels).unsqueeze(1)
+            hard = is_hard(losses, batch.masks, self.options.hard_pixels).unsqueeze(1)
             factors = hard.to(losses.dtype) if factors is None else factors * hard
         return factors
 

@@ -151,8 +151,8 @@ class TrainState:
 
     @property
     def is_over(self) -> bool:
-        """True when all epochs are done."""
-        return self.done >= self.schedule.end
+        """True when all epochs are done, the last one's validation too."""
+        return self.step == 0 and self.done >= self.schedule.end
 
     @property
     def forward(self) -> nn.Module:
