@@ -17,6 +17,7 @@ from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.world import World, sum_over_ranks
 from unet_ddp.network.architecture import build_network, choose_architecture
+from unet_ddp.network.encoder import freeze_encoder, parameter_groups
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.training.losses import SegmentationLoss
@@ -55,22 +56,26 @@ def new_state(
     loss: SegmentationLoss | None = None,
     rate: float = 1e-3,
     checkpointing: bool = False,
+    frozen: bool = False,
+    encoder_rate: float = 1.0,
 ) -> TrainState:
     """A run of one epoch of `steps` steps, at its start."""
     torch.manual_seed(5)
     architecture = choose_architecture(model, encoder, channels=3, num_classes=3, width=4)
     network = build_network(architecture, checkpointing=checkpointing)
     network = synchronise_batchnorm(network.to(world.device, dtype), world)
+    parts = freeze_encoder(network) if frozen else []
     example = torch.zeros(2, 3, side, side, dtype=dtype, device=world.device)
     return TrainState(
         network=network,
         replica=world.replicate(network, example),
-        optimizer=AdamW(network.parameters(), lr=rate, fused=True),
+        optimizer=AdamW(parameter_groups(network, encoder_rate), lr=rate, fused=True),
         precision=Precision(world.device, amp=False),
         loss=(loss or SegmentationLoss()).to(world.device),
         preprocess=PIXELS,
         schedule=Schedule(rate, steps),
         steps_per_epoch=steps,
+        frozen=parts,
         sums=torch.zeros(3, dtype=torch.float64, device=world.device),
     )
 
@@ -81,7 +86,7 @@ def weights_after(
     accumulate: int = 1,
     steps: int = 20,
     device: str = "cpu",
-    checkpointing: bool = False,
+    **how: Any,
 ) -> dict[str, np.ndarray]:
     """Weights after `steps` steps in float64, on a world of any size, joined by gloo."""
     world = replace(join("cpu", 60), device=torch.device(device))
@@ -92,7 +97,7 @@ def weights_after(
         dtype=torch.float64,
         steps=steps,
         loss=make_loss(class_weights=(0.5, 1.0, 2.0)),
-        checkpointing=checkpointing,
+        **how,
     )
     mine = GLOBAL_BATCH // world.size // accumulate
     batches = (

@@ -53,6 +53,7 @@ def test_defaults_and_saved_names() -> None:
         "checkpointing": False,
         "epochs": 10, "patience": 0, "batch_size": 4, "accumulate": 1, "images_per_step": None,
         "learning_rate": 1e-3, "warmup": 5.0, "weight_decay": 1e-4, "clip": 1.0,
+        "encoder_rate": 1.0, "freeze": "none",
         "loss": "dice_ce", "dice_weight": 1.0, "cross_entropy_weight": 1.0, "class_weights": None,
         "label_smoothing": 0.0, "hard_pixels": 100.0, "boundary_weight": 0.0, "amp": True, "amp_dtype": "auto",
         "compile": False, "ema": 0.0, "seed": 0,

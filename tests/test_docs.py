@@ -38,7 +38,10 @@ def requirements() -> list[Requirement]:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", *(f"docs/{n}.md" for n in ("migrating", "evaluation", "prediction", "losses"))],
+    [
+        "README.md",
+        *(f"docs/{n}.md" for n in ("migrating", "evaluation", "prediction", "losses", "transfer")),
+    ],
 )
 def test_flags_in_the_documents_exist(page: str) -> None:
     """Except other programs' flags in the first column of the migration table."""

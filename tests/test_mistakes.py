@@ -61,6 +61,28 @@ def weights_of_nan(folder: Path) -> list[str]:
     return ["--load", str(folder / "nan.pt")]
 
 
+def weights_of_another_network(folder: Path) -> list[str]:
+    torch.save({"block.weight": torch.ones(3)}, folder / "other.pt")
+    return ["--load", str(folder / "other.pt")]
+
+
+def another_encoder(folder: Path) -> list[str]:
+    state = UNet(3, 2, width=4).state_dict()
+    torch.save({name: state[name] for name in state if "up" not in name}, folder / "e.pth")
+    return ["--encoder-weights", str(folder / "e.pth")]
+
+
+def encoder_of_nan(folder: Path) -> list[str]:
+    state = UNet(1, 2, width=2).state_dict()
+    state["inc.double_conv.0.weight"][0, 0, 0, 0] = torch.nan
+    torch.save(state, folder / "e.pth")
+    return ["--encoder-weights", str(folder / "e.pth")]
+
+
+def nothing_to_freeze(folder: Path) -> list[str]:
+    return ["--freeze", "encoder"]
+
+
 def nothing_to_resume(folder: Path) -> list[str]:
     return ["--resume"]
 
@@ -97,6 +119,10 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (contains_a_run, ["checkpoints", "--resume", "--exp-name", "--overwrite"]),
     (no_checkpoint, ["notes.pt", "no checkpoint"]),
     (weights_of_nan, ["nan.pt: outc.conv.bias contains nan"]),
+    (weights_of_another_network, ["other.pt: ", "inc.double_conv.0.weight is missing in the file"]),
+    (another_encoder, ["e.pth: ", "inc.double_conv.0.weight is (4, 3, 3, 3) in the file, (2, 3"]),
+    (encoder_of_nan, ["e.pth: inc.double_conv.0.weight contains nan"]),
+    (nothing_to_freeze, ["--freeze encoder", "--load or --encoder-weights"]),
     (nothing_to_resume, ["last.pt: no checkpoint to resume from"]),
     (broken_resume, ["last.pt", "no checkpoint"]),
     (unknown_flag, ["--epcohs", "--help"]),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from tests import jobs
 from tests.ranks import Ranks
 from tests.training.test_losses import CASES
 from unet_ddp.errors import UserError
+from unet_ddp.network.encoder import in_encoder
 
 ENCODER = "tu-mobilenetv3_small_050"
 
@@ -33,6 +37,30 @@ def test_final_weights_agree_with_those_of_one_rank(
     assert alone["losses"][-1] < alone["losses"][0]
     for weights in ranks.run(size, jobs.weights_after, "unet", encoder, 1, steps):
         assert max(float(np.abs(weights[name] - alone[name]).max()) for name in alone) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("encoder", "size", "how"),
+    [
+        (None, 2, {"frozen": True}),
+        (None, 2, {"encoder_rate": 0.1}),
+        pytest.param(ENCODER, 2, {"frozen": True}, marks=pytest.mark.thorough),
+        pytest.param(None, 4, {"frozen": True}, marks=pytest.mark.thorough),
+        pytest.param(None, 4, {"encoder_rate": 0.1}, marks=pytest.mark.thorough),
+        pytest.param(None, 2, {"frozen": True, "checkpointing": True}, marks=pytest.mark.thorough),
+    ],
+)
+def test_fine_tuning_agrees_too(
+    ranks: Ranks, encoder: str | None, size: int, how: dict[str, Any]
+) -> None:
+    """A frozen encoder has no gradients that DDP would wait for, and its batch norm sums nothing."""
+    alone = ranks.run(1, partial(jobs.weights_after, **how), "unet", encoder, 1, 4)[0]
+    start = ranks.run(1, partial(jobs.weights_after, **how), "unet", encoder, 1, 0)[0]
+    for weights in ranks.run(size, partial(jobs.weights_after, **how), "unet", encoder, 1, 4):
+        assert max(float(np.abs(weights[name] - alone[name]).max()) for name in alone) < 1e-6
+        changed = {name for name in start if not np.array_equal(weights[name], start[name])}
+        is_trained = any(in_encoder(name) for name in changed)
+        assert is_trained is ("encoder_rate" in how) and len(changed) > 20
 
 
 def test_every_loss_and_its_gradient_agree_on_1_2_and_4_ranks(ranks: Ranks) -> None:

@@ -17,6 +17,7 @@ from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp.cli import parse_train
 from unet_ddp.distributed.world import World
+from unet_ddp.network.encoder import in_encoder
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs.folder import RunFolder
 
@@ -171,6 +172,56 @@ def test_random_layers_resume_too(ranks: Ranks, images: Path, tmp_path: Path) ->
     train(ranks, 2, tmp_path / "stopped", images, *flags, "--max-steps", "2")
     train(ranks, 2, tmp_path / "stopped", images, *flags, "--resume")
     assert_same_state(last(tmp_path / "stopped"), last(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(
+    ("size", "flags"),
+    [
+        (2, ["--load", "--freeze", "encoder"]),
+        (1, ["--encoder-weights", "--encoder-rate", "0.1"]),
+        pytest.param(4, ["--load", "--freeze", "encoder"], marks=pytest.mark.thorough),
+        pytest.param(2, ["--encoder-weights", "--encoder-rate", "0.1"], marks=pytest.mark.thorough),
+    ],
+)
+def test_fine_tuning_resumes_too(
+    ranks: Ranks, images: Path, alone: Path, tmp_path: Path, size: int, flags: list[str]
+) -> None:
+    """From other bands; the resumed run needs the file no more."""
+    source = str(shutil.copy(alone / "checkpoints" / "best.pt", tmp_path / "old.pt"))
+    flags = [flags[0], source, *flags[1:], "--channels", "1"]
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "stopped").mkdir()
+    said = train(ranks, size, tmp_path / "whole", images, *flags)[0]
+    assert f"tensors of {source}\nadapted: inc.double_conv.0.weight, from 3 to 1" in said
+    train(ranks, size, tmp_path / "stopped", images, *flags, "--max-steps", "3")
+    (tmp_path / "old.pt").unlink()
+    train(ranks, size, tmp_path / "stopped", images, "--resume")
+    whole, stopped = last(tmp_path / "whole"), last(tmp_path / "stopped")
+    assert_same_state(stopped, whole)
+    old = checkpoint.load(alone / "checkpoints" / "best.pt")["model"]
+    kept = [
+        name for name in old if in_encoder(name) and torch.equal(old[name], whole["model"][name])
+    ]
+    count = sum(in_encoder(name) for name in old)
+    assert len(kept) == (count - 1 if "--freeze" in flags else 0)  # all but the adapted one
+
+
+def test_an_encoder_is_thawed_by_a_resume(
+    ranks: Ranks, images: Path, alone: Path, tmp_path: Path
+) -> None:
+    """First the head alone, then all of it: the encoder's moments begin there."""
+    source = str(alone / "checkpoints" / "best.pt")
+    train(ranks, 2, tmp_path, images, "--load", source, "--freeze", "encoder", "--max-steps", "5")
+    first = last(tmp_path)
+    said = train(
+        ranks, 2, tmp_path, images, "--resume", "--freeze", "none", "--encoder-rate", "0.1"
+    )
+    assert "changed since: encoder_rate 1.0 -> 0.1, freeze encoder -> none" in said[0]
+    second, name = last(tmp_path), "inc.double_conv.0.weight"
+    assert torch.equal(first["model"][name], checkpoint.load(Path(source))["model"][name])
+    assert not torch.equal(first["model"][name], second["model"][name])
+    assert 0 not in first["optimizer"]["state"]
+    assert second["optimizer"]["state"][0]["step"].item() == 5
 
 
 def test_best_is_kept_over_a_resume(ranks: Ranks, images: Path, tmp_path: Path) -> None:

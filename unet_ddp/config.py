@@ -25,7 +25,7 @@ class DataConfig:
     """The images and masks, and how they are read."""
 
     images: Annotated[str | None, flag("DIR")] = None
-    """Folder of images, or its address (s3://bucket/folder, gs://, az://) (default: data/imgs, or the built-in demo set if that is empty)."""
+    """Folder of images, or its address (s3://bucket/folder, gs://, az://), or a pack, which has the masks too (default: data/imgs, or the built-in demo set if that is empty)."""
     masks: Annotated[str | None, flag("DIR")] = None
     """Folder, or address, of masks named like their images, e.g. image.png or image_mask.gif for image.jpg (default: data/masks)."""
     pairs_file: Annotated[str | None, flag("FILE", name="list")] = None
@@ -82,8 +82,8 @@ class NetworkConfig:
     """unet (the classic U-Net), unet++, fpn, deeplabv3plus, segformer or another of segmentation-models-pytorch."""
     encoder: Annotated[str | None, flag("NAME")] = None
     """Encoder of segmentation-models-pytorch, e.g. resnet34 or tu-efficientnet_b0; unet is then that library's."""
-    encoder_weights: Annotated[str | None, flag("NAME")] = None
-    """Pretrained weights for the encoder, e.g. imagenet; downloaded once."""
+    encoder_weights: Annotated[str | None, flag("NAME|FILE")] = None
+    """Pretrained weights for the encoder, e.g. imagenet, downloaded once; or a file of timm, torchvision or this program."""
     width: Annotated[int, flag("CHANNELS"), Limit(at_least=1)] = 32
     """Classic U-Net: channels of the first level; the paper's has 64."""
     bilinear: bool = False
@@ -112,6 +112,10 @@ class OptimizationConfig:
     """Peak learning rate of AdamW, reached after the warm-up; a cosine then lowers it to a hundredth."""
     warmup: Annotated[float, flag("PERCENT"), Limit(at_least=0, below=100)] = 5.0
     """Percentage of all steps in which the learning rate rises to its peak."""
+    encoder_rate: Annotated[float, flag("FACTOR"), Limit(above=0)] = 1.0
+    """Learning rate of the encoder (classic U-Net: its way down), as a share of --learning-rate, e.g. 0.1."""
+    freeze: Literal["none", "encoder"] = "none"
+    """encoder: keep its weights and batch norm statistics as loaded, and train the rest."""
     weight_decay: Annotated[float, flag("RATE"), Limit(at_least=0)] = 1e-4
     """Decoupled weight decay of AdamW."""
     clip: Annotated[float, flag("NORM"), Limit(at_least=0)] = 1.0
@@ -182,7 +186,7 @@ class RunConfig:
     save_every_minutes: Annotated[float, flag("M"), Limit(at_least=0)] = 10.0
     """Also write last.pt when the previous one is M minutes old; 0: off."""
     load: Annotated[str | None, flag("FILE", "-f")] = None
-    """Start from the weights in this checkpoint (or s3:// address), of this program or another U-Net's."""
+    """Start from the weights in this checkpoint (or s3:// address), of this program or another; classes and channels may differ."""
     wandb: bool = False
     """Also log to Weights & Biases (pip install 'unet-ddp[wandb]'); no file switches it on."""
 

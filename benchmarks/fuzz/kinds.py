@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 
 import predict
 import train
@@ -97,18 +98,21 @@ def _predict_or_evaluate(samples: Samples, path: Path, *, is_evaluated: bool) ->
 
 
 def build_foreign(samples: Samples, folder: Path, dice: Dice) -> Case:
-    """Give another program's mutated checkpoint to predict, evaluate and --load."""
+    """Give another program's mutated weights to predict, evaluate, --load and --encoder-weights."""
     content = foreign(_load(samples.run / "best.pt"), dice.randrange(4))
 
     def mutated() -> bytes:
+        if use == "encoder-weights" and dice.random() < 0.5:
+            state = _load(samples.run / "best.pt")["model"]
+            return mutate_bytes(save({k: v.contiguous() for k, v in state.items()}), dice)
         if dice.random() < 0.2:
             return mutate_archive(_saved(content, dice), dice)
         return _saved(mutate_values(content, dice), dice)
 
+    use = dice.choice(("predict", "predict", "evaluate", "load", "encoder-weights"))
     path = _write(folder / "other.pth", mutated, dice)
-    use = dice.choice(("predict", "predict", "evaluate", "load"))
-    if use == "load":
-        return Case(train.main, ["--load", str(path), *samples.data_flags, *_ONE_STEP])
+    if use in ("load", "encoder-weights"):
+        return Case(train.main, [f"--{use}", str(path), *samples.data_flags, *_ONE_STEP])
     return _predict_or_evaluate(samples, path, is_evaluated=use == "evaluate")
 
 

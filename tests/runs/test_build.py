@@ -217,7 +217,7 @@ def test_given_weights_are_loaded_and_pretrained_ones_are_not_fetched(
     asked.clear()
     weights = SavedModel(given, PLAIN, None, None, [])
     _, _, state = build_run(config, resumed=Resumed(weights=weights))
-    assert asked == []  # but one with these weights
+    assert asked == [{"encoder_weights": None, "checkpointing": False}]
     assert all(torch.equal(state.network.state_dict()[name], given[name]) for name in given)
 
 
@@ -230,7 +230,7 @@ def test_a_resumed_state_is_restored_with_the_new_weight_decay() -> None:
     _, _, restored = build_run(changed, resumed=resumed)
     assert (restored.epoch, restored.best) == (2, 0.5)
     assert torch.equal(restored.network.outc.conv.weight, state.network.outc.conv.weight)
-    assert [group["weight_decay"] for group in restored.optimizer.param_groups] == [0.7]
+    assert [group["weight_decay"] for group in restored.optimizer.param_groups] == [0.7, 0.7]
 
 
 @pytest.mark.parametrize(
@@ -264,6 +264,34 @@ def test_a_run_that_stopped_after_an_epoch_s_last_step_is_resumed() -> None:
     about = describe_model(CONFIG, model, make_data(), loaders, WORLD)
     _, _, restored = build_run(resumed=Resumed({**about, **state.state_dict()}))
     assert restored.step == restored.steps_per_epoch
+
+
+def test_a_file_s_encoder_is_frozen_under_a_network_of_the_flags(tmp_path: Path) -> None:
+    """--encoder-weights FILE: its normalisation too, as its weights expect it."""
+    torch.manual_seed(9)
+    other = Architecture("unet", 1, 5, None, 2, True)
+    theirs = Preprocessing(1, (0.1,), (0.2,), 0.25)
+    weights = SavedModel(build_network(other).state_dict(), other, None, theirs, ["found"])
+    config = with_options(freeze="encoder", encoder_rate=0.5)
+    config = replace(
+        config,
+        run=RunConfig(),
+        network=replace(config.network, bilinear=True, encoder_weights="y.pt"),
+    )
+    model, _, state = build_run(config, make_data(format=ImageFormat(1)), Resumed(weights=weights))
+    assert model.architecture == replace(PLAIN, channels=1, bilinear=True)
+    assert model.preprocessing == replace(theirs, scale=1.0)
+    assert model.notes[0] == "y.pt: found" and model.notes[1].startswith("taken: ")
+    assert len(model.notes) == 5
+    network = state.network
+    assert torch.equal(network.inc.double_conv[0].weight, weights.state["inc.double_conv.0.weight"])
+    assert [*state.frozen] == [
+        network.inc, network.down1, network.down2, network.down3, network.down4
+    ]  # fmt: skip
+    assert not network.inc.training and not network.inc.double_conv[0].weight.requires_grad
+    assert network.up1.training and network.outc.conv.weight.requires_grad
+    assert [group["lr_scale"] for group in state.optimizer.param_groups] == [0.5, 1.0]
+    assert build_run()[2].frozen == []
 
 
 # -- what is saved and said -----------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch._subclasses import fake_tensor
 
 from tests.conftest import data_flags, make_set
@@ -80,6 +81,21 @@ def test_a_flipped_bit_is_found(tmp_path: Path, rng: np.random.Generator) -> Non
         else:
             assert found.keys() == state.keys()
             assert all(torch.equal(found[name], state[name]) for name in state), (place, bit)
+
+
+def test_safetensors_are_read_by_their_content(tmp_path: Path) -> None:
+    """Whatever the file is called, as a copy of an object has another name."""
+    state = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2, dtype=torch.float16)}
+    for name in ("model.safetensors", "model.pt"):
+        save_file(state, tmp_path / name)
+        found = load(tmp_path / name)
+        assert found.keys() == state.keys()
+        assert all(torch.equal(found[key], state[key]) for key in state)
+    whole = (tmp_path / "model.pt").read_bytes()
+    for broken in (whole[:-1], whole[:12], b"\xff" * 8 + whole[8:], whole.replace(b"F32", b"F99")):
+        (tmp_path / "x.pt").write_bytes(broken)
+        with pytest.raises(UserError, match=r"x.pt: no checkpoint, or corrupt or truncated"):
+            load(tmp_path / "x.pt")
 
 
 def test_a_truncated_file_is_found(tmp_path: Path) -> None:

@@ -232,7 +232,13 @@ def test_given_weights_start_a_new_run(tmp_path: Path) -> None:
     assert resumed.weights.state.keys() == {"a.weight"}
     torch.save({"module.a": torch.ones(1)}, tmp_path / "x.pth")
     with RunFolder(config, World(), [].append) as folder:
-        assert folder.open(config).notes == [f"{tmp_path / 'x.pth'}: prefix module. stripped"]
+        weights = folder.open(config).weights
+        assert weights is not None and weights.notes == ["prefix module. stripped"]
+    encoder = replace(config.network, encoder_weights=str(tmp_path / "x.pth"))
+    config = replace(config, run=replace(config.run, load=None), network=encoder)
+    with RunFolder(config, World(), [].append) as folder:
+        weights = folder.open(config).weights
+        assert weights is not None and weights.state.keys() == {"a"}
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")

@@ -18,7 +18,7 @@ from PIL import Image
 from tests.conftest import make_set
 from tests.ranks import call_main
 from tests.tiny import make_data, make_pairs
-from unet_ddp.config import LaunchConfig, OptimizationConfig, TrainConfig
+from unet_ddp.config import LaunchConfig, NetworkConfig, OptimizationConfig, TrainConfig
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
@@ -28,6 +28,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs import resume as resume_module
 from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.weights import SavedModel
 
 
 def with_options(given: str = "", **options: Any) -> TrainConfig:
@@ -47,6 +48,16 @@ def numbers(config: TrainConfig) -> tuple[Any, int, int | None]:
 
 
 # -- a new run ----------------------------------------------------------------------------------
+
+
+def test_new_weights_are_not_frozen() -> None:
+    config, weights = with_options(freeze="encoder"), SavedModel({}, None, None, None, [])
+    with pytest.raises(UserError, match=r"--freeze encoder: .* use --load or --encoder-weights"):
+        Resumed().settle(config, World())
+    pretrained = replace(config, network=NetworkConfig(encoder_weights="imagenet"))
+    assert Resumed().settle(pretrained, World()) is pretrained
+    assert Resumed(weights=weights).settle(config, World()) is config
+    assert saved(8).settle(with_options("freeze", freeze="encoder"), World())  # trained ones are
 
 
 @pytest.mark.parametrize(

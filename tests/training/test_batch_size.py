@@ -149,6 +149,7 @@ def test_the_bytes_of_an_image_are_measured() -> None:
     )
     assert plain > 32 * 48 * 2 * 4 * 4  # at least four float32 activations of the first level
     assert checkpointed < plain / 2
+    assert new_probe(frozen="encoder")._saved_per_image < 0.8 * plain  # the way up's alone
 
 
 def test_saved_memory_is_counted_once() -> None:

@@ -208,6 +208,45 @@ def test_all_groups_of_the_optimizer_have_the_rate() -> None:
     assert [group["lr"] for group in state.optimizer.param_groups] == [state.schedule.at(0)] * 2
 
 
+def test_a_group_s_rate_is_scaled_and_the_last_group_s_is_reported() -> None:
+    """SGD's change is the gradient: a tenth of it where the rate is a tenth."""
+    changes = []
+    for scale in (1.0, 0.1):
+        network = make_network()
+        first, rest = [*network[0].parameters()], [*network[1:].parameters()]
+        groups = [{"params": first, "lr_scale": scale}, {"params": rest}]
+        state = make_state(network, optimizer=torch.optim.SGD(groups, lr=1.0, fused=True))
+        before = [parameter.detach().clone() for parameter in (*first, *rest)]
+        (report,) = train_steps(state, iter(BATCHES), until=1)
+        assert report.learning_rate == state.schedule.at(0)
+        changes.append([new - old for new, old in zip((*first, *rest), before, strict=True)])
+    assert_equal([changes[1][0] * 10, *changes[1][1:]], changes[0])
+
+
+def test_frozen_parts_keep_every_bit_in_training() -> None:
+    """Weights, batch norm's statistics and their average; the rest is trained on them."""
+    network = make_network(dropout=0.5)
+    frozen = nn.Sequential(*network[:4]).requires_grad_(False)  # its dropout is off, too
+    state = make_state(network, frozen=list(network[:4]), ema=0.9)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    features = []
+    network[4].register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].clone()))
+    for _ in range(2):  # epochs, with a validation between
+        list(train_steps(state, iter(BATCHES)))
+        network.train()
+        state.epoch, state.step = 1, 0
+    assert state.average is not None
+    for name, value in network.state_dict().items():
+        is_frozen = not name.startswith("4.")
+        assert torch.equal(value, before[name]) is is_frozen, name
+        if is_frozen:
+            assert torch.equal(state.average.network.state_dict()[name], value), name
+    with torch.no_grad():
+        expected = frozen.eval()(PIXELS(BATCHES[0].image, torch.float64))
+    torch.testing.assert_close(features[0], expected)
+    assert all(not state.optimizer.state[p] for p in frozen.parameters())  # and no moments
+
+
 def losses_with_dropout(seed: int, *, stop: int | None = None) -> list[float]:
     """Losses of four steps of a network with dropout; with a resume after `stop` steps."""
     state = make_state(make_network(dropout=0.5), seed=seed)

@@ -10,6 +10,7 @@ from torch import nn
 from unet_ddp import __version__
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import describe_untried
@@ -18,12 +19,12 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
 from unet_ddp.network.compiled import compile_network
+from unet_ddp.network.encoder import freeze_encoder, parameter_groups
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.runs.weights import build_loaded
-from unet_ddp.storage import as_path
+from unet_ddp.runs.transfer import find_weights_file, fit_weights
 from unet_ddp.training.batch_size import BatchSizeProbe
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.optimizer import AdamW
@@ -73,12 +74,14 @@ def _choose_architecture(
     loaded = resumed.weights
     if loaded is None or loaded.architecture is None:
         return architecture, preprocessing, []
-    architecture = replace(
-        loaded.architecture, num_classes=architecture.num_classes, channels=architecture.channels
-    )
     other, kind = loaded.preprocessing, (preprocessing.channels, preprocessing.dtype)
     if other is not None and (other.channels, other.dtype) == kind:
         preprocessing = replace(other, scale=scale, nodata=preprocessing.nodata)
+    if config.run.load is None:  # --encoder-weights FILE
+        return architecture, preprocessing, []
+    architecture = replace(
+        loaded.architecture, num_classes=architecture.num_classes, channels=architecture.channels
+    )
     return architecture, preprocessing, [f"network as in {config.run.load}"]
 
 
@@ -96,6 +99,7 @@ def settle_batch_size(
         data.crop_size or data.smallest,
         checkpointing=config.network.checkpointing,
         has_average=config.optimization.ema > 0,
+        frozen=config.optimization.freeze,
     )
     return resumed.settle_batch_size(config, probe, world, count=len(data.split.training))
 
@@ -115,7 +119,9 @@ def build_state(
             f"--patience {options.patience}: there are no validation images to score; use --validation "
             "PERCENT, or leave --patience out"
         )
-    network = _build_weights(config, model, resumed, world)
+    network = _build_weights(config, model, data.labels, resumed, world)
+    frozen = freeze_encoder(network) if options.freeze == "encoder" else []
+    groups = parameter_groups(network, options.encoder_rate)
     side = data.crop_size or data.smallest
     height, width = (max(64, min(length, 256)) for length in side)  # neither tiny nor large
     example = torch.zeros(2, model.architecture.channels, height, width, device=world.device)
@@ -123,7 +129,7 @@ def build_state(
     state = TrainState(
         network,
         replica,
-        AdamW(network.parameters(), weight_decay=options.weight_decay, fused=True),
+        AdamW(groups, weight_decay=options.weight_decay, fused=True),
         model.precision,
         model.loss,
         model.preprocessing,
@@ -133,33 +139,36 @@ def build_state(
         options.seed * world.size + world.rank,
         WeightAverage(network, options.ema) if options.ema else None,
         compile_network(replica, world.device, processes=world.size) if options.compile else None,
+        frozen,
         sums=torch.zeros(3, dtype=torch.float64, device=world.device),
     )
     resumed.restore(state)
     return state
 
 
-def _build_weights(config: TrainConfig, model: Model, resumed: Resumed, world: World) -> nn.Module:
-    """Return the network on the device: new, pretrained or with the weights of --load."""
-    options = config.optimization
-    torch.manual_seed(options.seed)  # the same first weights on every rank
+def _build_weights(
+    config: TrainConfig, model: Model, labels: Labels, resumed: Resumed, world: World
+) -> nn.Module:
+    """Return the network on the device: new, pretrained or with the weights of a file."""
+    loaded, source, state = resumed.weights, find_weights_file(config), {}
+    if loaded is not None and source is not None:
+        parts = "all" if config.run.load else "encoder"
+        fitted = fit_weights(loaded, model.architecture, labels, source, parts=parts)
+        model.notes.extend(f"{source}: {note}" for note in loaded.notes)
+        model.notes.extend(fitted.describe(source))
+        state = fitted.state
     pretrained = None if resumed.content or resumed.weights else config.network.encoder_weights
     if pretrained is not None:  # downloaded by one process, found in its cache by the others
         world.on_main(
             lambda: build_network(model.architecture, encoder_weights=pretrained) and None
         )
-    checkpointing = config.network.checkpointing
-    if resumed.weights is not None:
-        network = build_loaded(
-            model.architecture,
-            resumed.weights.state,
-            as_path(str(config.run.load)),
-            checkpointing=checkpointing,
-        )
-    else:
-        network = build_network(
-            model.architecture, encoder_weights=pretrained, checkpointing=checkpointing
-        )
+    torch.manual_seed(config.optimization.seed)  # the same first weights on every rank
+    network = build_network(
+        model.architecture,
+        encoder_weights=pretrained,
+        checkpointing=config.network.checkpointing,
+    )
+    network.load_state_dict(state, strict=False)
     return synchronise_batchnorm(network.to(world.device), world)
 
 

@@ -96,7 +96,7 @@ def load(path: Path) -> Content:
         _check_archive(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # about pickle protocols
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = _read(path)
         _check_tensors(path, content)
     except UserError:
         raise
@@ -115,6 +115,16 @@ def load(path: Path) -> Content:
     if not isinstance(content, dict):
         raise UserError(f"{path}: no checkpoint: it contains a {type(content).__name__}")
     return content
+
+
+def _read(path: Path) -> Any:
+    with path.open("rb") as file:
+        is_safetensors = file.read(9)[8:] == b"{"
+    if is_safetensors:
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _check_archive(path: Path) -> None:

@@ -34,8 +34,8 @@ from unet_ddp.runs.checkpoint import (
 from unet_ddp.runs.description import Description, SavedRun, describe
 from unet_ddp.runs.hosts import was_restarted, write_fetched
 from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.transfer import find_weights_file
 from unet_ddp.runs.weights import read_model
-from unet_ddp.storage import as_path
 from unet_ddp.training.state import TrainState
 
 RUN_FILES = (
@@ -119,9 +119,8 @@ class RunFolder:
         existing = [path for path in self._list_files() if path.suffix in (".pt", ".csv")]
         if existing and not config.launch.overwrite:
             raise contains_a_run(self.path, existing[0].name)
-        weights = read_model(as_path(config.run.load)) if config.run.load else None
-        notes = [f"{config.run.load}: {note}" for note in weights.notes] if weights else []
-        return Resumed(weights=weights, notes=notes)
+        source = find_weights_file(config)
+        return Resumed(weights=read_model(source) if source else None)
 
     def _lock_folder(self) -> None:
         self._lock = lock_folder(self.path, "--checkpoints or --exp-name")

@@ -60,6 +60,12 @@ class Resumed:
                 step can't be divided among these processes.
         """
         if self.content is None:
+            has_weights = self.weights is not None or config.network.encoder_weights is not None
+            if config.optimization.freeze != "none" and not has_weights:
+                raise UserError(
+                    "--freeze encoder: its weights are new, and nothing would train them; use --load or "
+                    "--encoder-weights too"
+                )
             return _accumulate(config, world)
         config = with_saved(config, self.content["config"])
         self._note_changes(config)

@@ -20,6 +20,7 @@ from unet_ddp.storage import Url, as_path
 
 _PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile
 _LEVELS = ("model", "state_dict", "model_state_dict", "ema")  # where programs keep the weights
+_HEADS = ("outc.conv.weight", "segmentation_head.0.weight")  # the classic U-Net's and smp's
 _FOREIGN_SCALE = 0.5  # the default of the well-known U-Net scripts, which do not store theirs
 
 State = dict[str, Tensor]
@@ -87,8 +88,9 @@ def _ours(path: Path, content: Content) -> SavedModel:
 
 
 def _foreign(state: State, mask_values: Any, notes: list[str]) -> SavedModel:
-    if "outc.conv.weight" in state and state["outc.conv.weight"].shape[:1] == (1,):
-        state = _two_classes(state)
+    heads = [name for name in _HEADS if name in state and state[name].shape[:1] == (1,)]
+    if heads:
+        state = _two_classes(state, heads[0])
         notes.append(
             "one sigmoid output turned into two softmax outputs, which is the same function"
         )
@@ -131,11 +133,11 @@ def infer_unet(state: Mapping[str, Tensor]) -> Architecture | None:
     )
 
 
-def _two_classes(state: State) -> State:
+def _two_classes(state: State, head: str) -> State:
     """Add a background output that is always 0: softmax over (0, x) is sigmoid(x)."""
     heads: State = {
         key: torch.cat([torch.zeros_like(state[key]), state[key]])
-        for key in ("outc.conv.weight", "outc.conv.bias")
+        for key in (head, head.replace("weight", "bias"))
         if key in state
     }
     return {**state, **heads}
@@ -159,22 +161,29 @@ def _foreign_labels(mask_values: Any, num_classes: int) -> Labels:
         raise UserError(f"mask_values: {error}") from None
 
 
-def build_loaded(
-    architecture: Architecture, state: State, source: Path, *, checkpointing: bool = False
-) -> nn.Module:
+def build_blank(architecture: Architecture, source: Path) -> nn.Module:
+    """Return the network on the meta device, or with new weights if it can't be built there.
+
+    Raises:
+        UserError: see `build_network`; it names `source`.
+    """
+    try:
+        with torch.device("meta"):
+            return build_network(architecture)
+    except UserError:  # unknown, or an encoder that can't be built there; none is large
+        try:
+            return build_network(architecture)
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from None
+
+
+def build_loaded(architecture: Architecture, state: State, source: Path) -> nn.Module:
     """Return the network with these weights; memory is allocated once they are known to fit.
 
     Raises:
         UserError: see `check_weights` and `build_network`.
     """
-    try:
-        with torch.device("meta"):
-            blank = build_network(architecture, checkpointing=checkpointing)
-    except UserError:  # unknown, or an encoder that can't be built there; none is large
-        try:
-            blank = build_network(architecture, checkpointing=checkpointing)
-        except UserError as error:
-            raise UserError(f"{source}: {error}") from None
+    blank = build_blank(architecture, source)
     check_weights(blank.state_dict(), state, source)
     is_classic = architecture.encoder is None  # all its tensors are in the file
     network = blank.to_empty(device="cpu") if is_classic else build_network(architecture)

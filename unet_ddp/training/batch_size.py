@@ -17,6 +17,7 @@ from unet_ddp.distributed.device import free_memory, is_out_of_memory
 from unet_ddp.distributed.world import World, local_only
 from unet_ddp.errors import RunError
 from unet_ddp.network.architecture import Architecture, build_network
+from unet_ddp.network.encoder import freeze_encoder
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.determinism import autotuning
 from unet_ddp.training.losses import SegmentationLoss
@@ -46,6 +47,8 @@ class BatchSizeProbe:
     checkpointing: bool = False
     has_average: bool = False
     """The run keeps a moving average of the weights."""
+    frozen: str = "none"
+    """The part of the network that is not trained: none or encoder."""
 
     def find_largest(self, share: int, *, start: int, processes: int) -> tuple[int, str]:
         """Return the largest batch that fits of `start`, its half and so on, or 0 and the reason.
@@ -80,6 +83,8 @@ class BatchSizeProbe:
         device = self.precision.device
         network = build_network(self.architecture, checkpointing=self.checkpointing).to(device)
         network.train()
+        if self.frozen == "encoder":
+            freeze_encoder(network)
         copies = 3 if self.has_average else 2  # the optimizer's two moments, and the average
         held = [torch.zeros_like(p) for p in network.parameters() for _ in range(copies)]
         if device.type == "cuda":

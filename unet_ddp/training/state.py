@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -110,6 +111,8 @@ class TrainState:
     average: WeightAverage | None = None
     compiled: nn.Module | None = None
     """The replica as torch.compile returns it: the same weights."""
+    frozen: Sequence[nn.Module] = ()
+    """Parts of the network that stay as they are: always in evaluation mode."""
     epoch: int = 0
     step: int = 0
     """Steps of the optimizer done in this epoch."""

@@ -75,7 +75,7 @@ def train_step(
             state.average.update_ema(network, is_finite)
         state.sums += torch.where(is_finite, losses, torch.zeros_like(losses))
     state.step += 1
-    return StepReport(losses, optimizer.param_groups[0]["lr"], is_finite, pairs)
+    return StepReport(losses, optimizer.param_groups[-1]["lr"], is_finite, pairs)
 
 
 def train_steps(
@@ -92,9 +92,11 @@ def train_steps(
     steps; for the others see `train_step`.
     """
     state.replica.train()
+    for part in state.frozen:
+        part.eval()
     while state.step < state.steps_per_epoch and (until is None or state.done < until):
         for group in state.optimizer.param_groups:
-            group["lr"] = state.schedule.at(state.done)
+            group["lr"] = state.schedule.at(state.done) * group.get("lr_scale", 1.0)
         torch.manual_seed(derive_seed(state.seed, state.done))
         yield train_step(state, batches, accumulate=accumulate, clip=clip)
 

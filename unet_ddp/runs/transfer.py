@@ -1,0 +1,162 @@
+"""Start a network from the weights of one with other classes, other bands or another decoder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from unet_ddp.config import TrainConfig
+from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.network.architecture import Architecture
+from unet_ddp.network.encoder import in_encoder
+from unet_ddp.runs.weights import SavedModel, State, build_blank, check_weights
+from unet_ddp.storage import as_path
+
+_SHOWN = 3  # names in a line
+
+
+def find_weights_file(config: TrainConfig) -> Path | None:
+    """Return the file of ``--load``, else that of ``--encoder-weights``, which may be a name."""
+    name = config.run.load or config.network.encoder_weights or ""
+    return as_path(name) if config.run.load or Path(name).suffix else None
+
+
+@dataclass
+class FittedWeights:
+    """The weights that a network takes from a file, and an account of them."""
+
+    state: State
+    adapted: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    """Of the file, not taken."""
+    new: list[str] = field(default_factory=list)
+    """Of the network, not in the file."""
+
+    def describe(self, source: Path) -> list[str]:
+        """Return four lines for the user."""
+        lines = {"adapted": self.adapted, "left": self.left, "new": self.new}
+        return [
+            f"taken: {len(self.state)} tensors of {source}",
+            *(f"{word}: {'; '.join(parts) or 'nothing'}" for word, parts in lines.items()),
+        ]
+
+
+def fit_weights(
+    loaded: SavedModel, architecture: Architecture, labels: Labels, source: Path, *, parts: str
+) -> FittedWeights:
+    """Return the weights that a network takes from a file, adapted to its bands and classes.
+
+    All of the encoder must fit. The rest must too, unless the file has no more of it than the head,
+    or `parts` is "encoder" and not "all".
+
+    Raises:
+        UserError: see `check_weights` and `build_blank`.
+    """
+    network = build_blank(architecture, source)
+    convolutions = [name for name, part in network.named_modules() if isinstance(part, nn.Conv2d)]
+    first, head = f"{convolutions[0]}.weight", convolutions[-1]
+    names = _match_names(loaded.state, network.state_dict())
+    has_rest = any(not in_encoder(name) and not name.startswith(f"{head}.") for name in names)
+    wanted = {  # files of early versions of torch have no counters
+        name: tensor
+        for name, tensor in network.state_dict().items()
+        if name in names or not name.endswith("num_batches_tracked")
+    }
+    part = {k: v for k, v in wanted.items() if in_encoder(k) or (has_rest and parts == "all")}
+    fitted = FittedWeights({name: loaded.state[names[name]] for name in part if name in names})
+    used = {names[name] for name in fitted.state}
+    fitted.left += _enumerate("", [name for name in loaded.state if name not in used])
+    fitted.new += _enumerate("", [name for name in wanted if name not in fitted.state])
+    if wanted[first].shape[1] == architecture.channels:  # else a convolution of rearranged pixels
+        _fit_bands(fitted, first, wanted[first])
+    _fit_classes(fitted, head, loaded.labels, labels)
+    check_weights(part, fitted.state, source)
+    return fitted
+
+
+def _match_names(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the names in `state` of the tensors in `wanted`.
+
+    The file of an encoder has no prefix; timm's encoders have other dots than its whole networks,
+    and so have torchvision's files of DenseNets.
+    """
+    known = {_without_dots(name): name for name in wanted}
+    found: dict[str, str] = {}
+    for prefix in ("", "encoder.", "encoder.model."):
+        keys = {_without_dots(prefix + name): name for name in state}
+        matches = {known[key]: name for key, name in keys.items() if key in known}
+        found = max(found, matches, key=len)
+    return found
+
+
+def _without_dots(name: str) -> str:
+    return re.sub(r"(norm|conv)\.(\d)", r"\1\2", name).replace(".", "_")
+
+
+def _fit_bands(fitted: FittedWeights, name: str, like: Tensor) -> None:
+    """Adapt the first convolution, `name`, if it differs in nothing but the channels of images."""
+    kernels = fitted.state.get(name, like)
+    have, want = (tensor.shape[1] if tensor.ndim == 4 else 0 for tensor in (kernels, like))
+    if 0 < have != want and kernels[:, 0].shape == like[:, 0].shape and kernels.is_floating_point():
+        fitted.state[name] = adapt_bands(kernels, want)
+        fitted.adapted.append(f"{name}, from {have} to {want} channels")
+
+
+def adapt_bands(kernels: Tensor, channels: int) -> Tensor:
+    """Return kernels (out, C, height, width) for images of other `channels`, as timm's adapt_input_conv.
+
+    For one channel the kernels are summed: grey images give what they gave as colour images of
+    three equal channels. For others they are repeated and cut off, and scaled by C / channels.
+    """
+    if channels == 1:
+        return kernels.sum(dim=1, keepdim=True)
+    have = kernels.shape[1]
+    return kernels[:, torch.arange(channels) % have] * (have / channels)
+
+
+def _fit_classes(fitted: FittedWeights, head: str, old: Labels | None, new: Labels) -> None:
+    """Give the head, if it is taken, a row for each new class: the class's own, or the old rows' mean."""
+    tensors = {name: fitted.state.get(name) for name in (f"{head}.weight", f"{head}.bias")}
+    taken = {k: v for k, v in tensors.items() if v is not None and v.is_floating_point() and v.ndim}
+    counts = {len(tensor) for tensor in taken.values()}
+    if old is None and counts and max(counts) < IGNORE_ID:
+        old = Labels(tuple(range(max(counts))))
+    if old is None or counts != {old.num_classes}:
+        return  # not taken, or not of these classes: `check_weights` says so
+    rows = match_classes(old, new)
+    if rows == [*range(old.num_classes)]:
+        return
+    for name, tensor in taken.items():
+        mean = tensor.mean(dim=0)
+        fitted.state[name] = torch.stack([mean if k is None else tensor[k] for k in rows])
+    left = [name for k, name in enumerate(old.class_names) if k not in rows]
+    is_new = [name for k, name in zip(rows, new.class_names, strict=True) if k is None]
+    fitted.adapted += _enumerate(f"{head}, to classes ", new.class_names)
+    fitted.left += _enumerate("classes ", left)
+    fitted.new += _enumerate("from the mean of the old classes ", is_new)
+
+
+def match_classes(old: Labels, new: Labels) -> list[int | None]:
+    """Return for each new class the old one that is the same; None if there is none.
+
+    Classes are the same by name if both sets have names, else by mask value; of two sets of two
+    classes, the background and the foreground are.
+    """
+    if old.names and new.names:
+        known = {name: k for k, name in enumerate(old.names)}
+        return [known.get(name) for name in new.names]
+    if old.num_classes == new.num_classes == 2:
+        return [0, 1]
+    known = {old.show(value): k for k, value in enumerate(old.values)}
+    return [known.get(new.show(value)) for value in new.values]
+
+
+def _enumerate(kind: str, names: list[str]) -> list[str]:
+    """Return the first of the names after `kind`, as one text; none for no names."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return [f"{kind}{', '.join(names[:_SHOWN])[:200]}{more}"] if names else []
