@@ -147,7 +147,7 @@ def save(folder: Path, epoch: int, step: int, run: str | None = "r", *launchers:
     folder.mkdir(exist_ok=True)
     position = {"epoch": epoch, "step": step}
     content = {"position": position, "run": run, "launchers": list(launchers), "x": torch.ones(3)}
-    checkpoint.save(folder / "last.pt", content)
+    checkpoint.save(folder / "last.pt", content, keep_previous=True)
     (folder / "metrics.csv").write_text(f"{epoch} {step}")
 
 
@@ -216,3 +216,25 @@ def test_a_corrupt_file_is_no_state(hosts: Hosts, tmp_path: Path) -> None:
     save(tmp_path / "b", 2, 1)
     (tmp_path / "a" / "last.pt").write_bytes(b"corrupt")
     assert fetch(hosts, tmp_path)[0] != {}
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/run", "elsewhere"])
+def test_hosts_agree_on_who_looks_for_a_state(hosts: Hosts, tmp_path: Path, place: str) -> None:
+    """Folders and files to resume may have other names on each host; none waits for another."""
+    save(tmp_path / "b", 1, 2)
+
+    def work(world: World, rank: int) -> dict[str, bytes]:
+        run = RunConfig(checkpoints=[place, str(tmp_path / "b")][rank])
+        resume = "auto" if rank or "://" in place else f"{place}/last.pt"
+        return fetch_run(TrainConfig(run=run, launch=LaunchConfig(resume=resume)), [], world)
+
+    assert hosts.run(work) == [{}, {}]
+
+
+def test_a_corrupt_state_comes_with_the_one_before(hosts: Hosts, tmp_path: Path) -> None:
+    save(tmp_path / "b", 1, 2)
+    save(tmp_path / "b", 2, 0)
+    last = tmp_path / "b" / "last.pt"
+    last.write_bytes(last.read_bytes()[:-100])
+    write_fetched(tmp_path / "a", fetch(hosts, tmp_path)[0])
+    assert checkpoint.load_or_previous(tmp_path / "a" / "last.pt")[0]["position"]["epoch"] == 1

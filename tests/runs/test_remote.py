@@ -427,3 +427,44 @@ def test_addresses_that_can_not_be_written_to_are_refused(one: Machine, tmp_path
     (tmp_path / "one" / "unet_ddp").mkdir(mode=0o777)
     (tmp_path / "one" / "unet_ddp").chmod(0o777)
     assert "name a folder that only you may write to with XDG_CACHE_HOME" in one.refused()
+
+
+def test_a_start_that_could_not_be_put_leaves_the_newer_state(
+    one: Machine, broken: list[str]
+) -> None:
+    """Neither failed starts nor their number make this machine's state one of another's."""
+    with one.run() as folder:
+        save(folder, 1)
+        broken.append("no answer")
+        save(folder, 2)
+    for _ in range(2):
+        with pytest.raises(UserError, match="no answer"), one.run(resume="auto"):
+            pass
+    broken.clear()
+    with one.run(resume="auto") as folder:
+        assert weight(checkpoint.load(folder.last)) == 2
+    assert weight(checkpoint.load(one.address / "last.pt")) == 2
+
+
+def test_an_answer_that_was_lost_for_good_is_no_other_start(
+    one: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """last.json was put, but this process does not know it."""
+
+    def unheard(path: Url, *args: Any, **how: Any) -> Any:
+        PUT(path, *args, **how)
+        raise UserError(f"{path}: no answer")
+
+    with one.run() as folder:
+        save(folder, 1)
+        monkeypatch.setattr(
+            pointer,
+            "put",
+            lambda p, *a, **h: (unheard if p.name == "last.json" else PUT)(p, *a, **h),
+        )
+        save(folder, 2)
+        monkeypatch.setattr(pointer, "put", PUT)
+        save(folder, 3)
+        folder.finish(state_after(3), None)
+    assert weight(checkpoint.load(one.address / "last.pt")) == 3
+    assert generations(one.address) == [3, 2]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from obstore.exceptions import GenericError
 
 from tests.object_store import ObjectStore
 from unet_ddp.errors import UserError
@@ -23,6 +24,7 @@ from unet_ddp.storage import (
     read,
     read_version,
 )
+from unet_ddp.storage.clients import explain
 
 NAMES = ["a b#c%20.png", "ü/ö.png", "q?z=1&a.png", "..foo", "a+b"]
 
@@ -79,6 +81,15 @@ def test_only_the_version_that_is_known_is_replaced(object_store: ObjectStore) -
     assert read_version(FOLDER / "pointer") == (b"second", second)
     with pytest.raises(UserError, match="no such bucket"):
         read_version(url("s3://missing/a"))
+
+
+def test_a_file_whose_answer_was_lost_replaces_none_either(
+    object_store: ObjectStore, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_bytes(b"content")
+    object_store.set_fault("unheard", method="PUT", count=1)
+    put(FOLDER / "unheard", tmp_path / "a", replaces=False)
+    assert read(FOLDER / "unheard") == b"content"
 
 
 def test_sub_folders_can_be_left_out() -> None:
@@ -199,3 +210,16 @@ def test_what_can_not_be_reached_is_one_line_within_seconds(
     with pytest.raises(UserError, match=r"web servers do not list their files; name them in a"):
         list(list_objects(url("http://127.0.0.1:9/a")))
     assert time.monotonic() - started < 12
+
+
+@pytest.mark.parametrize("key", ["metadata/x.png", "401.png", "set/403/x.png"])
+def test_the_name_of_an_object_is_no_reason(key: str) -> None:
+    error = GenericError(f"Error performing GET http://h/{key} - status code: 503 Slow Down")
+    assert str(explain(url(f"s3://bucket/{key}"), error)).endswith("503 Slow Down")
+
+
+def test_denied_access_is_said(object_store: ObjectStore) -> None:
+    object_store.set_fault("denied")
+    for attempt in (lambda: read(FOLDER / "a"), lambda: list(list_objects(FOLDER))):
+        with pytest.raises(UserError, match=r"access is denied; set AWS_ACCESS_KEY_ID"):
+            attempt()

@@ -28,7 +28,9 @@ _PLACES = {
 }  # fmt: skip
 _LAUNCH = ("overwrite", "max_steps", "deterministic", "skip_bad_files", "max_bad_steps")
 _LIBRARIES = ("torch", "numpy", "pillow", "albumentations")
-_MOVED = ("best.pt", "metrics.csv", "last.pt")  # the last one says that the others are there
+_MOVED = (  # last.pt says that the others are there; if it is corrupt, last.1.pt is used
+    "best.pt", "metrics.csv", "last.1.pt", "last.pt",
+)  # fmt: skip
 
 
 def compare_hosts(config: TrainConfig, world: World) -> None:
@@ -127,9 +129,10 @@ def fetch_run(config: TrainConfig, launchers: Sequence[str], world: World) -> di
     Raises:
         UserError: rank 0's host has another run in its folder.
     """
-    hosts = world.gather(socket.gethostname())
     is_elsewhere = isinstance(config.place, Url) or config.launch.resume not in (None, "auto")
-    if is_elsewhere or len(set(hosts)) == 1:
+    found = world.gather((socket.gethostname(), is_elsewhere))
+    hosts = [host for host, _ in found]
+    if any(elsewhere for _, elsewhere in found) or len(set(hosts)) == 1:
         return {}
     states = world.gather(_read_state(config.folder) if world.local_rank == 0 else None)
     wanted = {
@@ -147,8 +150,8 @@ def fetch_run(config: TrainConfig, launchers: Sequence[str], world: World) -> di
             f"after {other.epoch} epochs and {other.step} steps: move one of them away, or name the run "
             "with --exp-name"
         )
-    found = {name: world.on_rank(newest, partial(_read, config.folder / name)) for name in _MOVED}
-    return {name: data for name, data in found.items() if data is not None and world.is_main}
+    files = {name: world.on_rank(newest, partial(_read, config.folder / name)) for name in _MOVED}
+    return {name: data for name, data in files.items() if data is not None and world.is_main}
 
 
 def write_fetched(folder: Path, files: Mapping[str, bytes]) -> None:

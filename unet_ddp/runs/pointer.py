@@ -53,7 +53,7 @@ class StoredRun:
         self.pointer: Pointer | None = None
         """None if there is no run."""
         self._place = address / "last.json"
-        self._content, self._version = b"", Version()  # of the pointer
+        self._version = Version()  # of the pointer
 
     def open(self) -> Pointer | None:
         """Read the pointer and return it; None if there is no run.
@@ -61,16 +61,21 @@ class StoredRun:
         Raises:
             UserError: it can't be read, or is corrupt.
         """
-        found = read_version(self._place)
+        found = self._read()
         if found is not None:
-            try:
-                self.pointer = from_plain(Pointer, json.loads(found[0]))
-            except (ValueError, RecursionError) as error:  # UserError and what json raises
-                raise UserError(
-                    f"{self._place}: corrupt ({error}); delete it, and use --overwrite"
-                ) from None
-            self._content, self._version = found
+            self.pointer, self._version = found
         return self.pointer
+
+    def _read(self) -> tuple[Pointer, Version] | None:
+        found = read_version(self._place)
+        if found is None:
+            return None
+        try:
+            return from_plain(Pointer, json.loads(found[0])), found[1]
+        except (ValueError, RecursionError) as error:  # UserError and what json raises
+            raise UserError(
+                f"{self._place}: corrupt ({error}); delete it, and use --overwrite"
+            ) from None
 
     def replace_pointer(self, pointer: Pointer) -> None:
         """Put a pointer in place of the one that is known.
@@ -81,13 +86,15 @@ class StoredRun:
         """
         content = json.dumps(asdict(pointer), indent=1).encode()
         self._version = put(self._place, content, replaces=self._version or False)
-        self._content, self.pointer = content, pointer
+        self.pointer = pointer
 
     def check_pointer(self) -> None:
         """Raise a FileExistsError if another start has replaced the pointer."""
-        found = read_version(self._place)
-        if found is None or found[0] != self._content:
+        assert self.pointer is not None  # `replace_pointer` was called
+        found = self._read()
+        if found is None or found[0].token != self.pointer.token:
             raise FileExistsError(str(self._place))
+        self.pointer, self._version = found  # one may be new, if the answer to its put was lost
 
     def path(self, saved: Saved) -> Url:
         """Return the address of a checkpoint."""

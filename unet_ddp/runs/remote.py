@@ -49,8 +49,8 @@ class RemoteRunFolder(RunFolder):
         super().__init__(config, world, log)
         assert isinstance(config.place, Url)
         self._run = StoredRun(config.place)
-        self._token = secrets.token_hex(4)
-        self._token_file = self.path / ".token"  # of the start that used this folder last
+        self._tokens = [secrets.token_hex(4)]  # of this start, and of the one that it continues
+        self._token_file = self.path / ".token"  # of the starts that used this folder last
         self._saves: tuple[Saved, ...] = ()  # in storage, from the one on that the run resumes
         self._stamps: dict[str, Stamp] = {}  # of the files as they were put
         self._upload: Future[str] | None = None
@@ -79,7 +79,11 @@ class RemoteRunFolder(RunFolder):
             self._check_no_run(names)
             return
         self._saves = pointer.saves
-        is_own = self._token_file.is_file() and self._token_file.read_text() == pointer.token
+        is_own = (
+            self._token_file.is_file() and pointer.token in self._token_file.read_text().split()
+        )
+        if is_own:  # and stays so if this start can't replace the pointer
+            self._tokens.append(pointer.token)
         begun_by = set((pointer.launch or "").splitlines())
         is_restart = not begun_by.isdisjoint(self.launchers)
         if launch.resume is None and not is_restart:
@@ -149,10 +153,10 @@ class RemoteRunFolder(RunFolder):
         """
         address = self._run.address
         with write_errors(self.path, _MAKE_ROOM):
-            write_text(self._token_file, self._token)
+            write_text(self._token_file, "\n".join(self._tokens))
         try:
             saves = () if resumed.is_new else self._saves
-            self._run.replace_pointer(Pointer(self._token, "\n".join(self.launchers), saves))
+            self._run.replace_pointer(Pointer(self._tokens[0], "\n".join(self.launchers), saves))
         except FileExistsError:
             raise UserError(
                 f"{address}: another run has begun or continued there at this moment; choose another "

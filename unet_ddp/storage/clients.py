@@ -100,9 +100,9 @@ def explain(path: Url, error: Exception) -> UserError:
         reason = "there is no such bucket; create it, or correct its name"
     elif isinstance(error, FileNotFoundError):
         return NotFoundError(f"{path}: not found")
-    elif "169.254.169.254" in text or "metadata" in text or "must be specified" in text:
+    elif re.search(r"//(169\.254\.169\.254|metadata\.google\.)|must be specified", text):
         reason = f"no keys to it were found; {keys}"
-    elif isinstance(error, PermissionError) or re.search(r"\b40[13]\b", text):
+    elif re.search(r"status code: 40[13]\b", text):
         reason = f"access is denied; {keys}"
     elif "error sending request" in text and (host := re.search(r"https?://[^/\s]+", text)):
         reason = f"{host[0]} can't be reached; check the name and the network"

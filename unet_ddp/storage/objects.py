@@ -203,8 +203,7 @@ def put(
     from obstore import exceptions
     from obstore import put as put_once
 
-    mode: Any = replaces or "create"
-    mode = "overwrite" if replaces is True else mode
+    mode: Any = "overwrite" if replaces is True else replaces or "create"
     until = time.monotonic() + PATIENCE.total_seconds()
     for pause in (*_PAUSES, None):  # the client itself does not repeat a put that was cut off
         try:
@@ -213,7 +212,8 @@ def put(
             return _version(put_once(store, key, content, mode=mode))
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
             found = read_version(path)
-            if found is None or found[0] != content:
+            ours = content.read_bytes() if isinstance(content, Path) else content
+            if found is None or found[0] != ours:
                 raise FileExistsError(str(path)) from None
             return found[1]  # put by an attempt whose answer was lost
         except (exceptions.BaseError, OSError) as error:
