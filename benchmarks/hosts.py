@@ -25,7 +25,7 @@ from benchmarks.images import make_images
 from benchmarks.timing import new_parser, print_table
 from tests.hosts import Hosts
 
-IMAGES, STEPS_PER_EPOCH, STEPS_PER_KILL = 40, 9, 45
+IMAGES, STEPS_PER_EPOCH, STEPS_PER_KILL = 40, 9, 18
 
 
 class TwoHosts:

@@ -5,18 +5,28 @@
 Tiny files, so that their number is what counts: names are matched and split, files are scanned for
 the first time and from the cache, and one process reads the whole set three times while its memory
 is watched.
+
+    python -m benchmarks.pairs --packed 10000000
+
+draws the index of a pack of so many pairs, without files, and measures the memory of processes that
+prepare the data, and that take part in training: at most, and over that of `import torch`.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
+import pickle
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import astuple
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,11 +34,15 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.timing import new_parser, print_table
+from unet_ddp.config import DataConfig
+from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.checks.scan import scan
+from unet_ddp.data.columns import write_columns
 from unet_ddp.data.dataset import Sample, SegmentationDataset
-from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.formats.header import Header, ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import SampleLoader
+from unet_ddp.data.packs import INDEX, shard_name
 from unet_ddp.data.pairs import find_pairs
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.data.splits import split_pairs
@@ -92,6 +106,80 @@ def measure(count: int) -> list[str]:
     ]  # fmt: skip
 
 
+# -- packs ---------------------------------------------------------------------------------
+
+
+def draw_index(folder: Path, count: int) -> None:
+    """Write the index of a pack of `count` pairs in groups of 16, and shards without content."""
+    kind = (
+        (".jpg", ".png"),
+        astuple(Header(512, 512, 3, "uint8")),
+        astuple(Header(512, 512, 1, "uint8")),
+    )
+    each = 5000  # pairs of a shard
+    shards = [(each * 100 * 512, "", first) for first in range(0, count, each)]
+    for number, (size, *_) in enumerate(shards):
+        with (folder / shard_name(number)).open("wb") as file:
+            file.truncate(size)
+    random = np.random.default_rng(0)
+    block = np.arange(count, dtype=np.uint32) % each * 100
+    sizes = random.integers(20_000, 40_000, count, dtype=np.uint32)
+    zeros = random.integers(0, 512 * 512, count, dtype=np.uint32)
+    names = [b"car%07d_%02d\0" % (n // 16, n % 16) for n in range(count)]
+    columns = {
+        "kind": np.zeros(count, np.uint32),
+        "thumbnail": random.integers(0, 255, (count, 64), dtype=np.uint8),
+        "moments": np.zeros((count, 0)),
+        "end": np.arange(2, 2 * count + 1, 2),
+        "value": np.tile(np.array([0, 255], np.int32), count),
+        "pixels": np.stack([zeros, 512 * 512 - zeros], axis=1).reshape(-1),
+        "place": np.stack([block + 1, sizes, block + 81, sizes // 10], axis=1),
+        "name": np.frombuffer(b"".join(names), np.uint8),
+        "name_end": np.arange(1, count + 1) * len(names[0]),
+    }
+    about = {"kinds": [kind], "counts": [count], "firsts": [0], "shards": shards, "mark": ""}
+    write_columns(folder / INDEX, {**about, "validation": 0, "scan": [None, None]}, columns)
+
+
+def prepare(folder: Path) -> tuple[float, str]:
+    """Prepare the data as rank 0 does, keep it as the other ranks get it; return its seconds of a core."""
+    began = time.process_time()
+    data = prepare_data(DataConfig(images=str(folder)), seed=0)
+    data.split.fingerprint  # noqa: B018  # which is computed when it is asked for
+    seconds = time.process_time() - began
+    (folder / "data.pickle").write_bytes(pickle.dumps(data))
+    return seconds, data.split.how
+
+
+def take_part(folder: Path) -> tuple[float, str]:
+    """Find the files of the first 20,000 samples of a rank of two; return its seconds of a core."""
+    began = time.process_time()
+    data = pickle.loads((folder / "data.pickle").read_bytes())
+    dataset = SegmentationDataset(data.split.training, data.labels, data.format, scale=1.0)
+    sampler = TrainingSampler(len(dataset), BATCH, rank=0, size=2, seed=0)
+    keys = iter(sampler)
+    for _, index in islice(keys, 20_000):
+        dataset._files(index)
+    return time.process_time() - began, f"{len(sampler)} of {len(dataset)} samples"
+
+
+def run_packed(count: int) -> None:
+    """Print a line for each kind of process, with its memory at most."""
+    alone = "import torch; print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        draw_index(folder, count)
+        size = (folder / INDEX).stat().st_size / 1e6
+        base = int(subprocess.check_output([sys.executable, "-c", alone]))
+        print(f"{count:,} pairs, index of {size:.0f} MB; import torch alone: {base / 1024:.0f} MB")
+        for role in ("prepare", "take_part"):
+            words = [sys.executable, "-m", "benchmarks.pairs", "--role", role, name]
+            peak, seconds, about = subprocess.check_output(words, text=True).strip().split("\t")
+            print(
+                f"{role}: {(int(peak) - base) / 1024:.0f} MB more, {seconds} s of a core; {about}"
+            )
+
+
 class WatchedDataset(SegmentationDataset):
     """A data set whose last sample of an epoch has its reader's memory in place of its index."""
 
@@ -128,7 +216,17 @@ def main(argv: list[str] | None = None) -> int:
     """Print the table."""
     parser = new_parser(__doc__)
     parser.add_argument("--counts", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--packed", type=int, help="pairs of a drawn index, instead")
+    parser.add_argument("--role", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    if options.role:
+        seconds, about = globals()[options.role[0]](Path(options.role[1]))
+        held = Path("/proc/self/status").read_text(encoding="ascii").partition("VmHWM:")[2]
+        print(held.split()[0], f"{seconds:.1f}", about, sep="\t")
+        return 0
+    if options.packed:
+        run_packed(options.packed)
+        return 0
     print_table(HEADS, map(measure, options.counts))
     return 0
 

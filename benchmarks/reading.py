@@ -4,7 +4,7 @@
 
 By default Carvana's form: photographs of 1918x1280 as JPEG, masks as GIF. The plain way: Pillow
 decodes, a bicubic resize, a division by 255, torch.from_numpy; the mask decoded and resized by the
-nearest pixel. One thread each. With --storage also by a run's loader, from the disk and from moto's S3
+nearest pixel. One thread each. With --storage also by a run's loader, of files and of shards, from the disk and from moto's S3
 server (Python) in a process of its own on this machine, whose time counts.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
@@ -27,16 +27,19 @@ from PIL import Image
 from benchmarks.images import draw
 from benchmarks.timing import machine, new_parser, print_table, take_turns
 from tests.object_store import put_folder, running_store
+from unet_ddp.commands.pack import write_pack
 from unet_ddp.config import DataConfig
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import SampleCache
-from unet_ddp.data.checks.check import prepare_data
+from unet_ddp.data.checks.check import check_dataset, prepare_data
+from unet_ddp.data.checks.summary import Report
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.loaders import SampleLoader
+from unet_ddp.data.packs import open_pack
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.files import cache_folder
-from unet_ddp.storage import Url
+from unet_ddp.storage import Url, as_path
 
 WIDTH, HEIGHT, IMAGES = 1918, 1280, 8  # Carvana's
 
@@ -92,15 +95,27 @@ def ways_to_read(config: DataConfig, scale: float) -> tuple[int, dict[str, Calla
     }
 
 
-def ways_to_load(config: DataConfig, scale: float) -> dict[str, Callable[[], object]]:
-    """Return functions that load all pairs in batches of four, from the disk and from storage."""
+def ways_to_load(config: DataConfig, scale: float, folder: Path) -> dict[str, Callable[[], object]]:
+    """Return functions that load all pairs in batches of four, from the disk and from storage.
+
+    As files and as shards, which are written to `folder`.
+    """
     url = Url("s3://bucket/reading")
     folders = {"images": config.images, "masks": config.masks}
     placed = {key: str(put_folder(Path(str(name)), url / key)) for key, name in folders.items()}
+    places = {"disk": config, "an S3 server": DataConfig(**placed)}
+    checked = check_dataset(config, Report(), seed=0)
+    assert checked is not None
+    (folder / "pack").mkdir()
+    for name, shards in (("the disk", folder / "pack"), ("an S3 server", Url("s3://bucket/pack"))):
+        write_pack(shards, checked, config)
+        places[f"shards on {name}"] = DataConfig(images=str(shards))
     ways = {}
-    for name, place in (("disk", config), ("an S3 server", DataConfig(**placed))):
+    for name, place in places.items():
         data = prepare_data(place, seed=0)
-        pairs = [*data.split.training, *data.split.validation][:IMAGES]
+        pairs: Sequence[Pair] = [*data.split.training, *data.split.validation][:IMAGES]
+        if place.masks is None:
+            pairs = open_pack(as_path(str(place.images))).pairs[:IMAGES]
         samples = SegmentationDataset(pairs, data.labels, data.format, scale=scale)
         sampler = ScoringSampler(len(pairs), rank=0, size=1)
         loader = SampleLoader(samples, sampler, batch_size=4, workers=0)
@@ -126,7 +141,7 @@ def main(argv: list[str] | None = None) -> int:
         pairs, works = ways_to_read(config, options.scale)
         if options.storage:
             os.environ.update(stack.enter_context(running_store()).environment)
-            works |= ways_to_load(config, options.scale)
+            works |= ways_to_load(config, options.scale, Path(home))
         took = take_turns(works, options.turns)
     print(machine())
     plain = took["the plain way"]

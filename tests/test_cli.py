@@ -185,7 +185,7 @@ def test_every_limit_is_tested() -> None:
 
 def test_limits_and_rules_hold_on_the_command_line() -> None:
     assert refusal("-e", "0") == "--epochs 0: must be 1 or more"
-    assert refusal("--images", "x") == "--images and --masks: use both or neither"
+    assert refusal("--masks", "x") == "--images and --masks: use both or neither"
 
 
 def test_messages_of_limits() -> None:
@@ -219,11 +219,25 @@ def test_settings_that_exclude_each_other(one: dict[str, Any], other: dict[str, 
     configure(**other)
 
 
-@pytest.mark.parametrize("pair", [PAIRS, VAL_PAIRS, FOLDS])
+@pytest.mark.parametrize("pair", [VAL_PAIRS, FOLDS])
 def test_settings_that_need_each_other(pair: dict[str, Any]) -> None:
     message = " and ".join(f"--{name.replace('_', '-')}" for name in pair)
     for name, value in pair.items():
         check_refused(f"{message}: use both or neither", **{name: value})
+
+
+def test_a_pack_takes_the_place_of_all_folders(tmp_path: Path) -> None:
+    """--images without --masks is a pack: masks, lists and folders of a recipe or a run are void."""
+    check_refused("--images and --masks: use both or neither", masks="a")
+    (tmp_path / "r.yaml").write_text("images: a\nmasks: b\nval_images: c\nval_masks: d\nseed: 3\n")
+    flags = ["--config", str(tmp_path / "r.yaml"), "--images", "pack"]
+    config = parse_train(flags)
+    assert (config.data.images, config.data.masks, config.data.val_images) == ("pack", None, None)
+    config = parse_train([*flags, "--masks", "e"])
+    assert (config.data.masks, config.data.val_images) == ("e", "c")
+    saved = {"list": "pairs.csv", "seed": 3, "scale": 0.5}
+    config = with_saved(parse_train(["--images", "pack", "--seed", "4"]), saved)
+    assert (config.data.images, config.data.pairs_file, config.data.scale) == ("pack", None, 0.5)
 
 
 def test_a_budget_takes_the_place_of_epochs(recipe: Any) -> None:
@@ -499,7 +513,7 @@ def test_saved_lists_are_values_and_never_flags() -> None:
         ({"amp": "no"}, "amp: 'no' can't be"),
         ({"list": 1.5}, "list: 1.5 can't be a value of --list"),
         ({"epochs": 0}, "--epochs 0: must be 1 or more"),
-        ({"images": "a"}, "--images and --masks"),
+        ({"masks": "a"}, "--images and --masks"),
     ],
 )
 def test_saved_settings_are_checked(saved: dict[str, Any], said: str) -> None:

@@ -108,10 +108,6 @@ def one_value_per_channel(folder: Path) -> list[str]:
     return ["--model", "deeplabv3plus", "--encoder", "resnet18"]
 
 
-def patience_without_validation(folder: Path) -> list[str]:
-    return ["--patience", "3", "--validation", "0"]
-
-
 def budget_of_a_second(folder: Path) -> list[str]:
     return ["--budget", "1s"]
 
@@ -132,7 +128,6 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (unknown_flag, ["--epcohs", "--help"]),
     (unknown_model, ["yolo"]),
     (budget_of_a_second, ["--budget 1 s: one epoch of", "start and report", "use at least 1m"]),
-    (patience_without_validation, ["--patience 3", "no validation images", "--validation"]),
 ]
 
 

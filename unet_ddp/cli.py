@@ -31,7 +31,7 @@ Training = TypeVar("Training", bound=TrainConfig)
 _annotations = cache(partial(get_type_hints, include_extras=True))
 _COUNTABLE = Limit(-(2**53), 2**53)  # whole numbers
 _SOURCES = {"images", "masks", "list", "val_images", "val_masks", "palette"}  # may be addresses
-_NEED_EACH_OTHER = (("images", "masks"), ("val_images", "val_masks"), ("folds", "fold"))
+_NEED_EACH_OTHER = (("val_images", "val_masks"), ("folds", "fold"))
 _EXCLUDE_EACH_OTHER = (
     ("list", "images"), ("list", "val_images"), ("list", "folds"), ("folds", "val_images"),
     ("binary", "mask_threshold"), ("binary", "palette"), ("mask_threshold", "palette"),
@@ -105,6 +105,8 @@ def _given_by(argv: Sequence[str], config: TrainConfig) -> frozenset[str]:
             name = word.split("=")[0].lstrip("-").replace("-", "_")
             name = name if word.startswith("--") else name[:1]  # -e5
             given |= {names[key] for key in (name, name.removeprefix("no_")) if key in names}
+    if "images" in given and "masks" not in given:  # a pack, in place of all folders
+        given |= {"masks", "list", "val_images", "val_masks"}
     return frozenset(given)
 
 
@@ -216,6 +218,8 @@ def _validate(config: TrainConfig) -> None:
     for pair in _NEED_EACH_OTHER:
         if len(given.intersection(pair)) == 1:
             raise UserError(f"{' and '.join(map(_as_flag, pair))}: use both or neither")
+    if "masks" in given and "images" not in given:  # the other way round it is a pack
+        raise UserError("--images and --masks: use both or neither")
     for pair in _EXCLUDE_EACH_OTHER:
         if given.issuperset(pair):
             raise UserError(f"{' and '.join(map(_as_flag, pair))}: use one of them")

@@ -25,7 +25,7 @@ class DataConfig:
     """The images and masks, and how they are read."""
 
     images: Annotated[str | None, flag("DIR")] = None
-    """Folder of images, or its address (s3://bucket/folder, gs://, az://) (default: data/imgs, or the built-in demo set if that is empty)."""
+    """Folder of images, or its address (s3://bucket/folder, gs://, az://), or a pack, which has the masks too (default: data/imgs, or the built-in demo set if that is empty)."""
     masks: Annotated[str | None, flag("DIR")] = None
     """Folder, or address, of masks named like their images, e.g. image.png or image_mask.gif for image.jpg (default: data/masks)."""
     pairs_file: Annotated[str | None, flag("FILE", name="list")] = None

@@ -334,3 +334,9 @@ def test_the_lines_about_a_run() -> None:
         model, loaders, state = build_run(config)
         line = describe_run(config, model, state, loaders, WORLD)[1]
         assert f"{start} images (2 on each of 1 process(es), {accumulate} times), cpu" in line
+
+
+def test_patience_needs_validation_images() -> None:
+    with pytest.raises(UserError, match=r"^--patience 3: there are no validation images to score"):
+        build_run(with_options(patience=3), make_data(validation=""))
+    assert build_run(with_options(patience=3))[2].patience == 3

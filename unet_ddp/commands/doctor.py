@@ -16,6 +16,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import CheckedData, check_classes, check_dataset
 from unet_ddp.data.checks.summary import Report, class_pixels
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.errors import print_lines
 
@@ -42,6 +43,9 @@ def main(argv: Sequence[str]) -> int:
         skip_bad=config.launch.skip_bad_files,
     )
     if data is not None:
+        if isinstance(data.table.pairs, PackedPairs):
+            pack = data.table.pairs.pack
+            report.attempt(lambda: pack.check_shards(whole=True))
         if data.labels is not None:
             weights = config.optimization.class_weights
             report.attempt(partial(check_classes, data.labels, weights))

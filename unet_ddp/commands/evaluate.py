@@ -17,6 +17,7 @@ from typing import Annotated, Literal, NoReturn
 import torch
 
 from unet_ddp.cli import parse
+from unet_ddp.data.packs import open_pack
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
@@ -46,7 +47,7 @@ class EvaluateConfig:
     model: Annotated[str | None, flag("FILE", "-m")] = None
     """The checkpoint, or its address (default: checkpoints/best.pt, else the newest best.pt of the runs in checkpoints)."""
     images: Annotated[str | None, flag("DIR")] = None
-    """Folder of images to score, all of them (default: the validation images of the model's run)."""
+    """Folder of images, or a pack, to score all of them (default: the validation images of the model's run)."""
     masks: Annotated[str | None, flag("DIR")] = None
     """Folder of their masks, with the values that the model was trained with."""
     output: Annotated[str | None, flag("DIR", "-o")] = None
@@ -72,7 +73,7 @@ class EvaluateConfig:
 def parse_evaluate(argv: Sequence[str]) -> EvaluateConfig:
     """Return the configuration of an evaluation; what is wrong with it is a UserError."""
     config = parse(EvaluateConfig, argv, prog="python -m unet_ddp evaluate")
-    if (config.images is None) != (config.masks is None):
+    if config.images is None and config.masks is not None:
         raise UserError("--images and --masks: use both or neither")
     return config
 
@@ -135,7 +136,9 @@ def find_job(config: EvaluateConfig) -> Job:
             f"--threshold {config.threshold}: for two classes, {source} has {labels.num_classes}"
         )
     pairs: Sequence[Pair]
-    if config.images is not None and config.masks is not None:
+    if config.images is not None and config.masks is None:
+        pairs = open_pack(as_path(config.images)).pairs
+    elif config.images is not None and config.masks is not None:
         pairs = find_pairs(as_path(config.images), as_path(config.masks))
     else:
         pairs = rebuild(model.run, source, labels)

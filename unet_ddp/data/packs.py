@@ -1,36 +1,30 @@
-"""Packs: a data set in tar shards, with an index of columns from which training starts at once.
-
-The index is one file: a SHA-256, a line of JSON, and the columns' bytes. Columns are read slice by
-slice, so that ten million pairs take no memory of their own.
-"""
+"""Packs: a data set in tar shards, with an index of columns from which training starts at once."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
+from unet_ddp.data.columns import StoredColumn, hash_file, read_columns
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.errors import UserError
 from unet_ddp.files import cache_folder, lock_file, replacing
-from unet_ddp.storage import Url, as_path, find_stamp, list_objects, local_file
+from unet_ddp.storage import NotFoundError, Url, as_path, find_stamp, list_objects, local_file
 
 INDEX = "pack.index"
 BLOCK = 512  # bytes, in which tar counts
 
-_VERSION = 1
 _ROWS = 1 << 16  # whose names are in memory at a time
-_CHUNK = 1 << 24  # bytes that are hashed at a time
 
 
 def shard_name(number: int) -> str:
@@ -46,26 +40,6 @@ def member_name(name: str) -> str:
     """
     quoted = name.replace("%", "%25").replace(".", "%2E")
     return f"%2F{quoted[1:]}" if quoted.startswith("/") else quoted
-
-
-class StoredColumn:
-    """An array in a file, of which slices are read."""
-
-    def __init__(self, file: BinaryIO, offset: int, dtype: str, shape: Sequence[int]) -> None:
-        self.file, self.offset, self.shape = file, offset, tuple(shape)
-        self.dtype = np.dtype(dtype)
-        if self.dtype.kind not in "uif" or min(self.shape) < 0:
-            raise ValueError(dtype)
-        self.row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
-        self.nbytes = self.row_bytes * self.shape[0]
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        first, stop, _ = rows.indices(self.shape[0])
-        size = max(0, stop - first) * self.row_bytes
-        data = os.pread(self.file.fileno(), size, self.offset + first * self.row_bytes)
-        if len(data) < size:
-            raise UserError(f"{self.file.name}: was truncated")
-        return np.frombuffer(data, self.dtype).reshape(-1, *self.shape[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,13 +75,10 @@ class Pack:
         (kind,) = self.columns["kind"][row : row + 1]
         name, group = self._text("name", row), self._text("group", row) or None
         side = self.columns["side"][row : row + 1][0] if "side" in self.columns else 0
-        member = member_name(name).rpartition("/")[2]
-        image, mask = (
-            as_path(f"{shard}#{block * BLOCK}+{size}/{member}{suffix}")
-            for block, size, suffix in zip(
-                places[::2], places[1::2], self.about["kinds"][kind][0], strict=True
-            )
-        )
+        member, suffixes = member_name(name).rpartition("/")[2], self.about["kinds"][kind][0]
+        image = as_path(f"{shard}#{places[0] * BLOCK}+{places[1]}/{member}{suffixes[0]}")
+        member += self.about["mark"]
+        mask = as_path(f"{shard}#{places[2] * BLOCK}+{places[3]}/{member}{suffixes[1]}")
         version = int(self.digest[:15], 16)
         stamps = (places[1], version), (places[3], version)
         return Pair(name, image, mask, group, SIDES[side], stamps)
@@ -132,21 +103,26 @@ class Pack:
         begin, end = int(ends[row - 1 : row].sum()) if row else 0, int(ends[row : row + 1][0])
         return os.fsdecode(self.columns[column][begin : end - 1].tobytes())
 
-    def check_shards(self) -> None:
-        """Check that the shards are those of the index, by their sizes.
+    def check_shards(self, *, whole: bool = False) -> None:
+        """Check that the shards are those of the index: their sizes, or the `whole` content.
 
         Raises:
-            UserError: one is missing, or has another size.
+            UserError: one is missing, or another.
         """
+        if str(self.folder).startswith("http"):
+            return  # web servers do not list their files
         found = list_files(self.folder)
-        for number, (size, _, _) in enumerate(self.about["shards"]):
-            name = shard_name(number)
-            if found.get(name) != size:
-                has = f"has {found[name]} bytes" if name in found else "is missing"
-                raise UserError(
-                    f"{self.folder}/{name}: {has}, its index says {size} bytes; copy the pack "
-                    "again, whole"
-                )
+        shards = tqdm(self.about["shards"], "reading", unit="shard", leave=False, disable=None)
+        for number, (size, digest, _) in enumerate(shards if whole else self.about["shards"]):
+            path = self.folder / shard_name(number)
+            fault = "missing" if path.name not in found else ""
+            if not fault and found[path.name] != size:
+                fault = f"{found[path.name]} bytes, its index says {size}"
+            if not fault and whole:
+                with local_file(path) as file:
+                    fault = "" if hash_file(file) == digest else "corrupt"
+            if fault:
+                raise UserError(f"{path}: {fault}; copy it again, or pack the images again")
 
 
 class PackedPairs(Sequence[Pair]):
@@ -221,23 +197,6 @@ def list_files(folder: Path) -> dict[str, int]:
         raise UserError(f"{folder}: {error.strerror or error}") from None
 
 
-def write_index(path: Path, about: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write the index of a pack to a new file.
-
-    Raises:
-        OSError: it can't be written.
-    """
-    shapes = {name: [column.dtype.str, column.shape] for name, column in columns.items()}
-    head = json.dumps({"version": _VERSION, **about, "columns": shapes}).encode() + b"\n"
-    digest = hashlib.sha256(head)
-    for column in columns.values():
-        digest.update(np.ascontiguousarray(column).data)
-    with path.open("wb") as file:
-        file.write(digest.hexdigest().encode() + b"\n" + head)
-        for column in columns.values():
-            file.write(np.ascontiguousarray(column).data)
-
-
 def open_pack(folder: Path, digest: str | None = None) -> Pack:
     """Open the pack in a folder or at an address, whose index is copied to this machine once.
 
@@ -250,38 +209,12 @@ def open_pack(folder: Path, digest: str | None = None) -> Pack:
     """
     try:
         path = _copy_index(folder) if isinstance(folder, Url) else folder / INDEX
-        file = path.open("rb")
-    except (OSError, UserError) as error:
-        reason = f"{folder}: {error.strerror}" if isinstance(error, OSError) else error
-        raise UserError(f"{reason}; --images without --masks names a pack") from None
-    found = file.readline(65).decode(errors="replace").strip()
-    if digest not in (None, found):
-        raise UserError(f"{folder}: its {INDEX} has changed; start again")
-    with suppress(ValueError, LookupError, TypeError, AttributeError):
-        if digest is not None or found == _hash_rest(file):
-            return _read_columns(folder, found, file)
-    raise UserError(f"{folder}/{INDEX}: corrupt or truncated; copy it again")
-
-
-def _read_columns(folder: Path, digest: str, file: BinaryIO) -> Pack:
-    file.seek(65)
-    about = json.loads(file.readline())
-    if about["version"] != _VERSION:
-        raise UserError(f"{folder}/{INDEX}: of another version of unet_ddp; pack the images again")
-    columns, offset = {}, file.tell()
-    for name, (dtype, shape) in about["columns"].items():
-        columns[name] = StoredColumn(file, offset, dtype, shape)
-        offset += columns[name].nbytes
-    if offset != os.fstat(file.fileno()).st_size:
-        raise ValueError(offset)
-    return Pack(folder, digest, about, columns)
-
-
-def _hash_rest(file: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
+        return Pack(folder, *read_columns(path, digest))
+    except OSError as error:
+        reason = "contains no pack" if isinstance(error, FileNotFoundError) else error.strerror
+    except NotFoundError:
+        reason = "contains no pack"
+    raise UserError(f"{folder}: {reason} ({INDEX}); for a folder of images, use --masks too")
 
 
 def _copy_index(folder: Url) -> Path:

@@ -24,6 +24,8 @@ from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing
 
+OWN_FOLDER = "validation has its own folder"
+
 # view 07 of car 0ee135a3cccc, frame f00930 of drive 0006R0
 _NUMBERED = re.compile(r"^(.*[^_\-. ])[_\-. ]+[A-Za-z]?\d+$")
 
@@ -126,7 +128,7 @@ def split_by_folders(training: Sequence[Pair], validation: Sequence[Pair]) -> Sp
         both = {pair.image.resolve() for pair in training} & {p.image.resolve() for p in validation}
         if both:
             raise UserError(f"--val-images: {min(both)} is among --images too; use other images")
-    return Split(training, validation, "validation has its own folder")
+    return Split(training, validation, OWN_FOLDER)
 
 
 # -- groups --------------------------------------------------------------------------------
@@ -147,8 +149,8 @@ class _Groups:
             labels(), "splitting", len(pairs), unit="pair", leave=False, disable=None, delay=2
         )
         keys = np.fromiter((_hash(label, seed) for label in bar), np.uint64, len(pairs))
-        self.order = np.argsort(keys, kind="stable")  # rows of the pairs, group after group
-        keys = keys[self.order]
+        self.order = np.argsort(keys)  # rows of the pairs, group after group
+        keys.sort()  # in place: to index them would take as much memory again
         self.starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
         self.sizes = np.diff(self.starts, append=len(pairs))
 
@@ -156,7 +158,7 @@ class _Groups:
     def largest(self) -> tuple[str, int]:
         """Name and size of the largest group, the one of the first pair among equal ones."""
         size = int(self.sizes.max())
-        row = int(self.order[self.starts[self.sizes == size]].min())
+        row = int(np.minimum.reduceat(self.order, self.starts)[self.sizes == size].min())
         return next(islice(self.labels(), row, None)), size
 
 
@@ -229,7 +231,12 @@ def _choose_fold(sizes: NDArray[np.int64], folds: tuple[int, int]) -> NDArray[np
 
 
 def write_split(split: Split, groups: Mapping[str, str], path: Path) -> None:
-    """Write the split as a list that ``--list`` reads; `groups` has the groups by pair name."""
+    """Write the split as a list that ``--list`` reads; `groups` has the groups by pair name.
+
+    That of a pack is not written: a line for each of its pairs may be gigabytes.
+    """
+    if isinstance(split.training, PackedPairs):
+        return
     with (
         replacing(path) as temporary,
         temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,

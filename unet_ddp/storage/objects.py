@@ -26,10 +26,11 @@ from unet_ddp.storage.clients import (
 
 _CHUNK = 1 << 24  # bytes that are read at a time
 _AT_ONCE = 32  # requests
+_GAP = 4096  # bytes between two parts of an archive that one request reads
 _SLOW, _SLOW_AGAIN = 10.0, 60.0  # seconds of a read that is warned of; between two warnings
 _PAUSES = (1.0, 4.0, 15.0)  # seconds between attempts to put
 _warns_from = 0.0  # on the monotonic clock
-_held: dict[str, Future[bytes]] = {}
+_held: dict[str, Future[dict[str, bytes]]] = {}
 """Objects that `hold` reads."""
 Version = dict[str, str]
 """The version of an object, which changes when it is put again."""
@@ -64,8 +65,16 @@ def hold(paths: Iterable[Path]) -> None:
     wanted = {str(path): path for path in paths if isinstance(path, Url) and is_remote(path)}
     for name in _held.keys() - wanted.keys():
         _held.pop(name).cancel()
-    for name in wanted.keys() - _held.keys():
-        _held[name] = _threads(os.getpid()).submit(_fetch_whole, wanted[name])
+    groups: list[list[Url]] = []
+    for path in [path for name, path in wanted.items() if name not in _held]:
+        archive, first, _ = _span(path)
+        before, _, end = _span(groups[-1][0]) if groups and len(groups[-1]) == 1 else ("", 0, 0)
+        if archive != before or not 0 <= first - end <= _GAP:
+            groups.append([])  # else the mask of the image in an archive: one request
+        groups[-1].append(path)
+    for group in groups:
+        content = _threads(os.getpid()).submit(_fetch_together, group)
+        _held.update(dict.fromkeys(map(str, group), content))
 
 
 @cache
@@ -235,7 +244,7 @@ def read_chunks(path: Url) -> Iterator[bytes]:
     global _warns_from
     started = time.monotonic()
     if held := _held.get(str(path)):
-        yield held.result()
+        yield held.result()[str(path)]
     else:
         yield from _fetch(path)
     now = time.monotonic()
@@ -248,8 +257,20 @@ def _version(meta: Any) -> Version:
     return {name: meta[name] for name in ("e_tag", "version") if meta.get(name)}
 
 
-def _fetch_whole(path: Url) -> bytes:
-    return b"".join(_fetch(path))
+def _span(path: Path) -> tuple[str, int, int]:
+    """Return archive, first byte and end of a part; an object itself, and zeros."""
+    part = PART.fullmatch(str(path))
+    return (part[1], int(part[2]), int(part[2]) + int(part[3])) if part else (str(path), 0, 0)
+
+
+def _fetch_together(paths: list[Url]) -> dict[str, bytes]:
+    """Return the content of an object, or of two parts of an archive."""
+    if len(paths) == 1:
+        return {str(paths[0]): b"".join(_fetch(paths[0]))}
+    spans = (archive, first, _), (_, _, last) = [_span(path) for path in paths]
+    content = b"".join(_fetch(Url(f"{archive}#{first}+{last - first}/{paths[0].name}")))
+    parts = (content[start - first : end - first] for _, start, end in spans)
+    return dict(zip(map(str, paths), parts, strict=True))
 
 
 def _fetch(path: Url) -> Iterator[bytes]:

@@ -94,6 +94,8 @@ def test_pixels_without_data_are_filled_before_scaling(tmp_path: Path) -> None:
     assert pixels[0, 2, 0] == 0
     pixels, mask = read_with_nodata_mask(tmp_path / "x.npy", ImageFormat(1, "float32", -8.0))
     assert mask is not None and not mask.any() and (pixels[..., 0] == values).all()
+    _, mask = read_with_nodata_mask(tmp_path / "x.npy", ImageFormat(1, "float32", -8.0), scale=0.5)
+    assert mask is not None and mask.tolist() == [[False] * 3]  # of the scaled image's size
     assert read_with_nodata_mask(tmp_path / "x.npy", FLOAT)[1] is None
 
 

@@ -155,3 +155,10 @@ def test_svg_is_the_same_on_every_run_and_fits_into_a_page() -> None:
     ids = [set(re.findall(r' id="(\w+)"', each.svg)) for each in history_charts(ROWS)]
     assert all(ids) and not ids[0] & ids[1]
     assert set(re.findall(r"#(\w+)", chart.svg)) <= ids[0]
+
+
+def test_the_loss_chart_has_the_terms_of_the_run() -> None:
+    rows = [
+        {"epoch": str(k), "loss": "1", "tversky_loss": "0.5", "focal_loss": "0.1"} for k in (1, 2)
+    ]
+    assert [name for _, name in history_charts(rows)[0].legend] == ["loss", "Tversky", "focal"]

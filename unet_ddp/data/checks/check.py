@@ -5,7 +5,7 @@ A run stops at the first kind of problem; the doctor collects all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from unet_ddp.data.formats.header import SUFFIXES, ImageFormat
 from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.data.label_rules import MaskValues, choose_labels, warn_soft_edges
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.packs import PackedPairs, open_pack
 from unet_ddp.data.pairs import Matches, Pair, match, read_list
 from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.splits import Split, group_names, split_by_folders, split_pairs
@@ -114,17 +115,21 @@ def check_dataset(
         skip_bad: pairs that can't be read and are left out; more are a problem.
     """
     training, validation = _find_pairs(config, report)
-    pairs = [*training, *(validation or [])]
-    if not pairs:
+    if not len(training) and not validation:
         report.add_problems([] if report.problems else ["no pairs of image and mask"])
         return None
     split = report.attempt(lambda: _split(config, training, validation, seed)) if training else None
-    groups = group_names(training, config.group_pattern) if split else {}
-    found = scan(pairs, nodata=config.nodata, channels=config.channels)
-    split = _skip_bad(report, found, split, skip_bad)
-    if not found.pairs:
-        return None
-    table = Table.from_scan(found.pairs)
+    groups: dict[str, str] = {}
+    if isinstance(training, PackedPairs):
+        table = Table.from_pack(training.pack)
+    else:
+        groups = group_names(training, config.group_pattern) if split else {}
+        pairs = [*training, *(validation or [])]
+        found = scan(pairs, nodata=config.nodata, channels=config.channels)
+        split = _skip_bad(report, found, split, skip_bad)
+        if not found.pairs:
+            return None
+        table = Table.from_scan(found.pairs)
     form = check_rules(config, report, table)
     values = common_values(table)
     labels = labels or report.attempt(lambda: choose_labels(values, config))
@@ -133,8 +138,27 @@ def check_dataset(
     return data
 
 
-def _find_pairs(config: DataConfig, report: Report) -> tuple[list[Pair], list[Pair] | None]:
+def _open_pack(config: DataConfig, folder: Path) -> tuple[PackedPairs, PackedPairs | None]:
+    """Return the pairs of a pack, and those that are its validation folder's."""
+    if config.val_images is not None:
+        raise UserError("--val-images: a pack has its own validation images; leave the flag out")
+    pack = open_pack(folder)
+    pack.check_shards()
+    known, now = pack.about["scan"], [config.nodata, config.channels]
+    if pack.columns["moments"].shape[1] and str(known) != str(now):  # nan is not equal to nan
+        raise UserError(
+            f"{folder}: was packed with --nodata and --channels {known}, not {now} (None: not given); "
+            "give the same, or pack the images again"
+        )
+    first = len(pack.pairs) - pack.about["validation"]
+    return pack.pairs[:first], pack.pairs[first:] if pack.about["validation"] else None
+
+
+def _find_pairs(config: DataConfig, report: Report) -> tuple[Sequence[Pair], Sequence[Pair] | None]:
     """Return the pairs, and those of a validation folder if there is one."""
+    if config.images is not None and config.masks is None:
+        folder = as_path(config.images)
+        return report.attempt(lambda: _open_pack(config, folder)) or ([], None)
 
     def attempt(find: Callable[[], Matches]) -> list[Pair]:
         found = report.attempt(find) or Matches([])
@@ -176,7 +200,7 @@ def _contains_images(folder: Path) -> bool:
 
 
 def _split(
-    config: DataConfig, training: list[Pair], validation: list[Pair] | None, seed: int
+    config: DataConfig, training: Sequence[Pair], validation: Sequence[Pair] | None, seed: int
 ) -> Split:
     if validation is not None:
         return split_by_folders(training, validation)

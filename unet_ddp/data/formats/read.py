@@ -55,6 +55,8 @@ def read_with_nodata_mask(
         pixels = pixels.copy()
         pixels[nodata_mask] = np.array(wanted.fill or 0, pixels.dtype)
         nodata_mask = resize_area(nodata_mask[..., None].astype(np.float32), size)[..., 0] > 0
+    elif nodata_mask is not None:
+        nodata_mask = np.zeros(size, bool)
     refuse_not_finite(pixels, path)
     return resize_area(pixels, size), nodata_mask
 

@@ -1,0 +1,175 @@
+"""``python -m unet_ddp pack``: write a data set as tar shards and an index, to train on from storage.
+
+    python -m unet_ddp pack --images DIR --masks DIR --output s3://bucket/pack
+    torchrun --nproc_per_node=4 train.py --images s3://bucket/pack
+
+The shards have WebDataset's layout: the files of a pair follow each other, ``id.jpg`` and ``id.png``.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from unet_ddp.cli import parse_run
+from unet_ddp.config import DataConfig, TrainConfig
+from unet_ddp.data.checks.check import CheckedData, check_dataset
+from unet_ddp.data.checks.summary import Report
+from unet_ddp.data.columns import hash_file, write_columns
+from unet_ddp.data.packs import (
+    BLOCK,
+    INDEX,
+    list_files,
+    member_name,
+    shard_name,
+)
+from unet_ddp.data.pairs import SIDES, Pair
+from unet_ddp.data.splits import OWN_FOLDER
+from unet_ddp.errors import UserError, print_lines
+from unet_ddp.files import lock_folder, make_writable, replacing, write_errors
+from unet_ddp.flags import flag
+from unet_ddp.storage import Url, as_path, local_file, put
+
+SHARD_BYTES = 256 * 1024**2
+
+
+@dataclass(frozen=True)
+class PackConfig(TrainConfig):
+    """Write a data set as tar shards and an index, to train on from storage.
+
+    Takes the flags of train.py that say what the images and masks are.
+    """
+
+    output: Annotated[str | None, flag("DIR", "-o")] = None
+    """New folder for the pack, or an address like s3://bucket/folder."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Check the data set that `argv` names and pack it."""
+    config = parse_run(PackConfig, argv, prog="python -m unet_ddp pack")
+    if config.output is None:
+        raise UserError("--output: name a new folder, or an address like s3://bucket/folder")
+    output = as_path(config.output)
+    with _reserve(output):
+        report = Report()
+        data = check_dataset(config.data, report, seed=config.optimization.seed)
+        assert data is not None  # a report that does not collect raises
+        print_lines(*report.notes, *(f"warning: {line}" for line in report.warnings))
+        shards = write_pack(output, data, config.data)
+    size = sum(size for size, _, _ in shards) / 1e9
+    print_lines(
+        f"packed {len(data.table.pairs)} pairs into {len(shards)} shard(s) of {size:.2f} GB in all; "
+        f"train on them with: train.py --images {output}"
+    )
+    return 0
+
+
+@contextmanager
+def _reserve(output: Path) -> Iterator[None]:
+    """Refuse an output that contains a pack, or that another process writes to."""
+    lock = None
+    if not isinstance(output, Url):
+        make_writable(output, "--output")
+        lock = lock_folder(output, "--output")
+    try:
+        if INDEX in list_files(output):
+            raise UserError(f"{output}: contains a pack already; use another --output")
+        yield
+    finally:
+        if lock:
+            lock.close()
+            (output / ".lock").unlink(missing_ok=True)
+
+
+def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[tuple[Any, ...]]:
+    """Write the shards, and then the index that makes them a pack; return the shards."""
+    table = data.table
+    suffixes = [[suffix.lower() for suffix in kind.suffixes] for kind in table.kinds]
+    images, masks = (set(side) for side in zip(*suffixes, strict=True))
+    mark = ".mask" if images & masks else ""  # id.png can be one of them only
+    places = np.zeros((len(table.pairs), 4), np.uint32)
+    bar = tqdm(table.pairs, "packing", unit="pair", leave=False, disable=None)
+    shards = list(_write_shards(output, bar, places, mark))
+    own = data.split is not None and data.split.how == OWN_FOLDER
+    about = {
+        "kinds": [(kind.suffixes, astuple(kind.image), astuple(kind.mask)) for kind in table.kinds],
+        "mark": mark,
+        "counts": table.counts,
+        "firsts": table.firsts,
+        "shards": shards,
+        "validation": len(data.split.validation) if own and data.split else 0,
+        "scan": [config.nodata, config.channels],
+    }
+    columns = {name: column[:] for name, column in table.columns.items()} | {"place": places}
+    columns |= _text_column("name", [pair.name for pair in table.pairs])
+    if any(pair.group for pair in table.pairs):
+        columns |= _text_column("group", [pair.group or "" for pair in table.pairs])
+    sides = np.array([SIDES.index(pair.side) for pair in table.pairs], np.uint8)
+    columns |= {"side": sides} if sides.any() else {}
+    with _new_file(output / INDEX) as path:
+        write_columns(path, about, columns)
+    return shards
+
+
+def _write_shards(
+    output: Path, pairs: Iterable[Pair], places: NDArray[np.uint32], mark: str
+) -> Iterator[tuple[int, str, int]]:
+    """Write pairs to shards, and to `places` where; yield size, SHA-256 and first row of each."""
+    rows = iter(enumerate(pairs))
+    row, pair = next(rows, (0, None))
+    number = 0
+    while pair is not None:
+        first = row
+        with _new_file(output / shard_name(number)) as path:
+            with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
+                while pair is not None and (row == first or tar.offset < SHARD_BYTES):
+                    name = member_name(pair.name)
+                    places[row] = [
+                        *_add(tar, pair.image, name + pair.image.suffix),
+                        *_add(tar, pair.mask, name + mark + pair.mask.suffix),
+                    ]
+                    row, pair = next(rows, (row, None))
+            found = path.stat().st_size, hash_file(path), first
+        yield found
+        number += 1
+
+
+def _add(tar: tarfile.TarFile, source: Path, name: str) -> tuple[int, int]:
+    """Add a file byte by byte; return its first block and its size in bytes."""
+    member = tarfile.TarInfo(name)
+    with local_file(source) as path, path.open("rb") as file:
+        member.size = os.fstat(file.fileno()).st_size
+        tar.addfile(member, file)
+    return (tar.offset - member.size) // BLOCK, member.size
+
+
+def _text_column(name: str, texts: list[str]) -> dict[str, NDArray[Any]]:
+    """Return texts, each ended by a zero byte, as columns."""
+    encoded = [os.fsencode(text) + b"\0" for text in texts]
+    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+    return {name: np.frombuffer(b"".join(encoded), np.uint8), f"{name}_end": ends}
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary file that becomes `path`, a file or an object, if the block succeeds."""
+    if not isinstance(path, Url):
+        with write_errors(path, "make room, or use another --output"), replacing(path) as temporary:
+            yield temporary
+        return
+    with tempfile.TemporaryDirectory(prefix="unet_ddp-") as folder:
+        yield Path(folder) / path.name
+        try:
+            put(path, Path(folder) / path.name, replaces=path.name != INDEX)
+        except FileExistsError:
+            raise UserError(f"{path}: another pack was put there; use another --output") from None

@@ -1,0 +1,122 @@
+"""Columns of numbers in a file, read slice by slice: ten million rows take no memory of their own.
+
+The file is a SHA-256 of all that follows, a line of JSON, and the columns' bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.errors import UserError
+
+_VERSION = 1
+_START = 65  # bytes of the digest's line
+_CHUNK = 1 << 24  # bytes that are hashed at a time
+
+
+class _OpenFile:
+    """A file that is open as long as anyone refers to it; processes may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.handle = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle"):
+            os.close(self.handle)
+
+    def read(self, start: int, size: int) -> bytes:
+        data = os.pread(self.handle, size, start)
+        if len(data) < size:
+            raise UserError(f"{self.path}: corrupt or truncated; copy it again")
+        return data
+
+
+class StoredColumn:
+    """An array in a file, of which slices are read."""
+
+    def __init__(self, file: _OpenFile, offset: int, dtype: str, shape: Sequence[int]) -> None:
+        self.file, self.offset, self.shape = file, offset, tuple(shape)
+        self.dtype = np.dtype(dtype)
+        if self.dtype.kind not in "uif" or min(self.shape) < 0:
+            raise ValueError(dtype)
+        self.row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+        self.end = offset + self.row_bytes * self.shape[0]
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        first, stop, _ = rows.indices(self.shape[0])
+        count = max(0, stop - first)
+        data = self.file.read(self.offset + first * self.row_bytes, count * self.row_bytes)
+        return np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
+
+
+class Columns(NamedTuple):
+    """An open file of columns."""
+
+    digest: str
+    about: dict[str, Any]
+    columns: dict[str, StoredColumn]
+
+
+def write_columns(
+    path: Path, about: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]
+) -> None:
+    """Write a file of columns; `about` is plain values.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    shapes = {name: [column.dtype.str, column.shape] for name, column in columns.items()}
+    head = json.dumps({"version": _VERSION, "columns": shapes, **about}).encode() + b"\n"
+    flat = [np.ascontiguousarray(column).reshape(-1) for column in columns.values()]
+    parts: list[Any] = [head, *(column.view(np.uint8).data for column in flat)]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    with path.open("wb") as file:
+        file.write(digest.hexdigest().encode() + b"\n")
+        file.writelines(parts)
+
+
+def read_columns(path: Path, digest: str | None = None) -> Columns:
+    """Open a file of columns, and check its content if its `digest` is not known already.
+
+    Raises:
+        OSError: it can't be opened.
+        UserError: it is corrupt, or another one than that with `digest`.
+    """
+    file = _OpenFile(path)
+    found = file.read(0, _START).decode(errors="replace").strip()
+    if digest not in (None, found):
+        raise UserError(f"{path}: has changed; start again")
+    if digest is None and found != hash_file(path, _START):
+        raise UserError(f"{path}: corrupt or truncated; copy it again")
+    with path.open("rb") as lines:
+        lines.seek(_START)
+        about = json.loads(lines.readline())
+        offset = lines.tell()
+    if about["version"] != _VERSION:
+        raise UserError(f"{path}: of another version of unet_ddp; pack the images again")
+    columns: dict[str, StoredColumn] = {}
+    for name, (dtype, shape) in about["columns"].items():
+        columns[name] = StoredColumn(file, offset, dtype, shape)
+        offset = columns[name].end
+    return Columns(found, about, columns)
+
+
+def hash_file(path: Path, start: int = 0) -> str:
+    """Return the SHA-256 of a file from the byte `start` on."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        file.seek(start)
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
