@@ -202,7 +202,7 @@ def test_a_server_that_is_not_there_is_one_line_within_seconds(
     ranks.run(2, os.getpid)  # its start is not measured
     started = time.monotonic()
     ended = ranks.run(2, run, elsewhere, "train", argv, str(tmp_path))
-    assert [status for status, _, _ in ended] == [2, 2] and time.monotonic() - started < 20
+    assert [status for status, _, _ in ended] == [2, 2] and time.monotonic() - started < 60
     said = "".join(err for _, _, err in ended)
     assert said.count("error: ") == 1
     assert (

@@ -10,7 +10,7 @@ from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
 
 COMMANDS = {  # each is the main() of a module of its name
     "doctor": ("--images DIR --masks DIR", "check a data set before training on it"),
-    "pack": ("--images DIR --masks DIR --output URL", "write a data set as tar shards to train on"),
+    "pack": ("--images DIR ... -o URL", "write a data set as tar shards to train on"),
     "evaluate": ("[--model FILE ...]", "score a network on images and masks"),
     "report": ("[RUN FOLDER]", "write a run's report.html again"),
     "export": ("best.pt model.onnx", "write a network as a file for other programs"),

@@ -72,7 +72,7 @@ def format_findings(report: Report, data: CheckedData | None) -> list[str]:
         if not report.problems:
             lines += ["", *_describe_classes(data)]
         groups = Counter(data.groups.values()).most_common()
-        if data.split and len(groups) < len(data.split.training) + len(data.split.validation):
+        if data.split and 0 < len(groups) < len(data.split.training) + len(data.split.validation):
             lines.append("groups: " + _join([f"{name} ({n})" for name, n in groups], 8))
     lines.append("")
     lines += [f"error: {line}" for line in report.problems]
