@@ -192,7 +192,7 @@ def list_files(folder: Path) -> dict[str, int]:
     if isinstance(folder, Url):
         return {name: size for name, size, _ in list_objects(folder)}
     try:
-        return {path.name: path.stat().st_size for path in folder.iterdir()}
+        return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
     except OSError as error:
         raise UserError(f"{folder}: {error.strerror or error}") from None
 
