@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from unet_ddp.commands import demo_data
+from unet_ddp.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,8 @@ def test_demo_data(
     assert demo_data.main(argv) == 0
     assert written == [folder]
     assert capsys.readouterr().out == f"{folder}: imgs and masks to train on, unseen to predict\n"
+
+
+def test_an_address_is_no_folder() -> None:
+    with pytest.raises(UserError, match="--folder s3://b/x: is no place on this machine"):
+        demo_data.main(["--folder", "s3://b/x"])

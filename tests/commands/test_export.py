@@ -119,6 +119,7 @@ def test_a_file_that_computes_something_else_is_not_kept(
         (["a.pt", "a.gif"], "a.gif: the name must end in .onnx"),
         (["a.pt", "there.ONNX"], "there.onnx: already exists; use --overwrite"),
         (["nowhere.pt", "b.onnx"], "nowhere.pt: "),
+        (["a.pt", "s3://bucket/b.onnx"], "s3://bucket/b.onnx: is no place on this machine"),
         (["a.pt", "b.onnx", "-s", "0.5"], "--scale 0.5"),
         (["a.pt"], "file"),
     ],

@@ -539,6 +539,11 @@ def test_the_end_rescues_what_can_not_be_written(tmp_path: Path, disk: FullDisk)
     assert not (run / "last.pt").exists()
 
 
+def test_an_address_rescues_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--rescue-dir s3://b/x: is no place on this machine; name"):
+        open_folder(tmp_path, rescue_dir="s3://b/x").__enter__()
+
+
 @pytest.mark.parametrize("fault", ["removed", "full", "all full"])
 def test_a_rescue_folder_that_fails_at_the_end_is_replaced_by_the_temporary_one(
     tmp_path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch, fault: str

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from unet_ddp.cli import parse
 from unet_ddp.data.demo import write_demo
 from unet_ddp.errors import print_lines
 from unet_ddp.flags import flag
+from unet_ddp.storage import local_path
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,6 @@ class DemoConfig:
 def main(argv: Sequence[str]) -> int:
     """Write the demo set and return the exit status."""
     config = parse(DemoConfig, argv, prog="python -m unet_ddp demo-data")
-    folder = write_demo(Path(config.folder))
+    folder = write_demo(local_path(config.folder, "--folder"))
     print_lines(f"{folder}: imgs and masks to train on, unseen to predict")
     return 0

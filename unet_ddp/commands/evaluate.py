@@ -34,7 +34,7 @@ from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
-from unet_ddp.storage import Url, as_path
+from unet_ddp.storage import Url, as_path, local_path
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,9 @@ def find_job(config: EvaluateConfig) -> Job:
     source = find_model(config.model)
     if isinstance(source, Url) and config.output is None:
         raise UserError(f"{source}: name a folder for the results with --output")
-    output = Path(config.output) if config.output else source.parent / "evaluation"
+    output = (
+        local_path(config.output, "--output") if config.output else source.parent / "evaluation"
+    )
     existing = [output / name for name in FILES if (output / name).exists()]
     if existing and not config.overwrite:
         raise UserError(f"{existing[0]} already exists; use --overwrite, or another --output")

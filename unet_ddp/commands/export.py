@@ -28,7 +28,7 @@ from unet_ddp.prediction.backends import (
     import_extra,
 )
 from unet_ddp.runs.weights import read_model, with_scale
-from unet_ddp.storage import as_path
+from unet_ddp.storage import as_path, local_path
 
 LARGEST_DIFFERENCE = 1e-4  # of probabilities, between an exported file and its network
 _SIZES = ((1, 64, 96), (2, 97, 131), (1, 33, 50), (1, 9, 21), (1, 160, 240))  # (N, H, W)
@@ -82,7 +82,7 @@ class Exported(nn.Module):
 
 def export(config: ExportConfig) -> list[str]:
     """Write the file, compare it with the network at several sizes, and return lines to print."""
-    path, source = Path(config.output), as_path(config.checkpoint)
+    path, source = local_path(config.output, "FILE"), as_path(config.checkpoint)
     if path.suffix.lower() != ".onnx":
         raise UserError(f"{path}: the name must end in .onnx")
     if path.exists() and not config.overwrite:

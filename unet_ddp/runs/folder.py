@@ -36,6 +36,7 @@ from unet_ddp.runs.hosts import was_restarted, write_fetched
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.transfer import find_weights_file
 from unet_ddp.runs.weights import read_model
+from unet_ddp.storage import local_path
 from unet_ddp.training.state import TrainState
 
 RUN_FILES = (
@@ -108,7 +109,7 @@ class RunFolder:
                 or overwritten, or there is none to resume.
         """
         if config.launch.rescue_dir is not None:
-            make_writable(Path(config.launch.rescue_dir), "--rescue-dir")
+            make_writable(local_path(config.launch.rescue_dir, "--rescue-dir"), "--rescue-dir")
         self._lock_folder()
         write_fetched(self.path, fetched)
         if self.last.is_file() and was_restarted(self.last, self.launchers):

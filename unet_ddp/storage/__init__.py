@@ -1,6 +1,6 @@
 """Objects in storage by their addresses: s3://, gs://, az://, http:// to read."""
 
-from unet_ddp.storage.address import Url, as_path, is_address, is_remote
+from unet_ddp.storage.address import Url, as_path, is_address, is_remote, local_path
 from unet_ddp.storage.clients import NotFoundError, StorageError
 from unet_ddp.storage.objects import (
     Version,
@@ -36,6 +36,7 @@ __all__ = [
     "is_remote",
     "list_objects",
     "local_file",
+    "local_path",
     "put",
     "read",
     "read_chunks",

@@ -50,6 +50,14 @@ def as_path(text: str) -> Path:
     return Url(text) if PART.fullmatch(text) else Path(text)
 
 
+def local_path(text: str, flag: str) -> Path:
+    """Return a path of this machine; an address is a UserError, which names `flag`."""
+    path = as_path(text)
+    if isinstance(path, Url):
+        raise UserError(f"{flag} {text}: is no place on this machine; name a path of it")
+    return path
+
+
 def is_address(text: object) -> bool:
     """Return whether a setting names something that is not on this machine."""
     return str(text).partition("://")[0] in SCHEMES
