@@ -74,15 +74,12 @@ def main(argv: Sequence[str]) -> int:
 
 @contextmanager
 def _reserve(output: Path) -> Iterator[None]:
-    """Refuse an output that contains a pack, or that another process writes to.
-
-    SIGTERM leaves no temporary file.
-    """
+    """Refuse an output with a pack, or of another process; leave no temporary file on SIGTERM."""
     lock = None
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if not isinstance(output, Url):
         make_writable(output, "--output")
         lock = lock_folder(output, "--output")
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         if INDEX in list_files(output):
             raise UserError(f"{output}: contains a pack already; use another --output")

@@ -89,10 +89,8 @@ class Pack:
         for first in range(0, ends.shape[0], _ROWS):
             own = rows[slice(*np.searchsorted(rows, (first, first + _ROWS)))]
             if len(own):
-                begin, end = (
-                    int(ends[first - 1 : first].sum()),
-                    int(ends[first : first + _ROWS][-1]),
-                )
+                begin = int(ends[first - 1 : first].sum())
+                end = int(ends[first : first + _ROWS][-1])
                 found = os.fsdecode(self.columns[column][begin:end].tobytes()).split("\0")
                 yield from (found[row] for row in (own - np.uint32(first)).tolist())
 
