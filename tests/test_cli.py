@@ -248,6 +248,8 @@ def test_a_budget_takes_the_place_of_epochs(recipe: Any) -> None:
             parse_train([f"--budget={text}"])
     with pytest.raises(UserError, match=r"^--budget and --epochs: use one of them$"):
         parse_train(["--budget", "1h", "-e", "3"])
+    config = parse_train(["--config", str(recipe("budget: 1h\n")), "-e", "3"])
+    assert (config.launch.budget, config.optimization.epochs) == (None, 3)  # a flag wins
     path = str(recipe("epochs: 7\nbatch_size: 2\n"))
     config = parse_train(["--config", path, "--budget", "1h"])
     assert "epochs" not in config.given and "batch_size" in config.given

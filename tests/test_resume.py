@@ -137,8 +137,9 @@ def test_a_run_without_patience_left_anneals_and_ends(
     first, end = content["anneal"]  # one step in each epoch
     assert end - first == -(-first // 10) and content["position"]["epoch"] == end < 50
     train(ranks, 1, stopped, images, *argv, "--max-steps", str(first))
-    status, _, err = run(ranks, 1, stopped, "--resume", "--workers", "0")
+    status, out, err = run(ranks, 1, stopped, "--resume", "--workers", "0")
     assert status == 0, err
+    assert f"--patience 2: was over, so the run ends after {end} epochs; --patience 0" in out
     assert_same_state(last(stopped), content)
     rates = [row["learning_rate"] for row in rows(whole)]
     assert rates == [row["learning_rate"] for row in rows(stopped)]

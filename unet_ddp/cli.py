@@ -60,6 +60,7 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     given = _given_by(argv, config)
     if {"budget", "epochs"} <= given:
         raise UserError("--budget and --epochs: use one of them")
+    given |= {"budget"} if "epochs" in given else given  # a recipe's budget would win
     if config.launch.config is not None:
         recipe = read_recipe(as_path(config.launch.config))
         values = {name: value for name, value in recipe.items() if name not in given}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import re
+import signal
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +33,7 @@ from unet_ddp.data.loaders import build_loaders
 from unet_ddp.data.packs import INDEX, open_pack
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.storage import as_path
 
 
 def pack(config: DataConfig, output: Path) -> DataConfig:
@@ -228,6 +232,55 @@ def test_a_pack_that_was_not_finished_is_none(
         prepare_data(packed(config, tmp_path / "pack"), seed=0)
     expected = describe(prepare_data(config, seed=0))
     assert describe(prepare_data(pack(config, tmp_path / "pack"), seed=0)) == expected
+
+
+def test_a_stopped_process_leaves_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM in the middle of a shard; the file of one that was killed goes when it is packed again."""
+    folder, out = make_set(tmp_path, 6), tmp_path / "pack"
+    before, add = signal.getsignal(signal.SIGTERM), module._add
+
+    def stop(*args: Any) -> Any:
+        assert signal.getsignal(signal.SIGTERM) is not before  # or it would end pytest
+        signal.raise_signal(signal.SIGTERM)
+        return add(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_add", stop)
+        with pytest.raises(SystemExit) as end:
+            main(["pack", *data_flags(folder), "--output", str(out)])
+    assert end.value.code == 128 + signal.SIGTERM and list(out.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is before
+    (out / f".shard-000000.tar.{2**30}.ab12.tmp").write_bytes(b"of a process that was killed")
+    assert main(["pack", *data_flags(folder), "--output", str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == [INDEX, "shard-000000.tar"]
+
+
+def test_an_image_that_vanishes_is_named(tmp_path: Path) -> None:
+    config = in_folder(make_set(tmp_path, 6))
+    data = check_dataset(config, Report(), seed=0)
+    assert data is not None
+    image = data.table.pairs[2].image
+    image.unlink()
+    with pytest.raises(UserError, match=f"^{re.escape(str(image))}: not found"):
+        write_pack(tmp_path, data, config)
+
+
+def test_a_full_temporary_folder_is_one_line() -> None:
+    url = as_path("s3://bucket/pack/shard-000000.tar")
+    with (
+        pytest.raises(UserError, match=r"No space left on device; make room, or .* TMPDIR$"),
+        module._new_file(url),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_link_to_nowhere_beside_a_pack_does_no_harm(tmp_path: Path) -> None:
+    """As an editor's lock file is one."""
+    own = pack(in_folder(make_set(tmp_path, 6)), tmp_path / "pack")
+    (tmp_path / "pack" / ".#notes").symlink_to("user@host.1")
+    assert len(prepare_data(own, seed=0).split.training) == 5
 
 
 def truncate(path: Path, size: int) -> None:

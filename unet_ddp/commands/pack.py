@@ -8,7 +8,10 @@ The shards have WebDataset's layout: the files of a pair follow each other, ``id
 
 from __future__ import annotations
 
+import io
 import os
+import signal
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,17 +29,12 @@ from unet_ddp.config import DataConfig, TrainConfig
 from unet_ddp.data.checks.check import CheckedData, check_dataset
 from unet_ddp.data.checks.summary import Report
 from unet_ddp.data.columns import hash_file, write_columns
-from unet_ddp.data.packs import (
-    BLOCK,
-    INDEX,
-    list_files,
-    member_name,
-    shard_name,
-)
+from unet_ddp.data.formats.header import as_user_error
+from unet_ddp.data.packs import BLOCK, INDEX, list_files, member_name, shard_name
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.data.splits import OWN_FOLDER
 from unet_ddp.errors import UserError, print_lines
-from unet_ddp.files import lock_folder, make_writable, replacing, write_errors
+from unet_ddp.files import lock_folder, make_writable, remove_stale, replacing, write_errors
 from unet_ddp.flags import flag
 from unet_ddp.storage import Url, as_path, local_file, put
 
@@ -76,16 +74,18 @@ def main(argv: Sequence[str]) -> int:
 
 @contextmanager
 def _reserve(output: Path) -> Iterator[None]:
-    """Refuse an output that contains a pack, or that another process writes to."""
+    """Refuse an output with a pack, or of another process; leave no temporary file on SIGTERM."""
     lock = None
     if not isinstance(output, Url):
         make_writable(output, "--output")
         lock = lock_folder(output, "--output")
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         if INDEX in list_files(output):
             raise UserError(f"{output}: contains a pack already; use another --output")
         yield
     finally:
+        signal.signal(signal.SIGTERM, before)
         if lock:
             lock.close()
             (output / ".lock").unlink(missing_ok=True)
@@ -147,9 +147,10 @@ def _write_shards(
 def _add(tar: tarfile.TarFile, source: Path, name: str) -> tuple[int, int]:
     """Add a file byte by byte; return its first block and its size in bytes."""
     member = tarfile.TarInfo(name)
-    with local_file(source) as path, path.open("rb") as file:
-        member.size = os.fstat(file.fileno()).st_size
-        tar.addfile(member, file)
+    with local_file(source) as path, as_user_error(path):
+        content = path.read_bytes()
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
     return (tar.offset - member.size) // BLOCK, member.size
 
 
@@ -164,10 +165,14 @@ def _text_column(name: str, texts: list[str]) -> dict[str, NDArray[Any]]:
 def _new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary file that becomes `path`, a file or an object, if the block succeeds."""
     if not isinstance(path, Url):
+        remove_stale([path])
         with write_errors(path, "make room, or use another --output"), replacing(path) as temporary:
             yield temporary
         return
-    with tempfile.TemporaryDirectory(prefix="unet_ddp-") as folder:
+    with (
+        write_errors(Path(tempfile.gettempdir()), "make room, or name another folder with TMPDIR"),
+        tempfile.TemporaryDirectory(prefix="unet_ddp-") as folder,
+    ):
         yield Path(folder) / path.name
         try:
             put(path, Path(folder) / path.name, replaces=path.name != INDEX)

@@ -89,10 +89,8 @@ class Pack:
         for first in range(0, ends.shape[0], _ROWS):
             own = rows[slice(*np.searchsorted(rows, (first, first + _ROWS)))]
             if len(own):
-                begin, end = (
-                    int(ends[first - 1 : first].sum()),
-                    int(ends[first : first + _ROWS][-1]),
-                )
+                begin = int(ends[first - 1 : first].sum())
+                end = int(ends[first : first + _ROWS][-1])
                 found = os.fsdecode(self.columns[column][begin:end].tobytes()).split("\0")
                 yield from (found[row] for row in (own - np.uint32(first)).tolist())
 
@@ -192,7 +190,7 @@ def list_files(folder: Path) -> dict[str, int]:
     if isinstance(folder, Url):
         return {name: size for name, size, _ in list_objects(folder)}
     try:
-        return {path.name: path.stat().st_size for path in folder.iterdir()}
+        return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
     except OSError as error:
         raise UserError(f"{folder}: {error.strerror or error}") from None
 

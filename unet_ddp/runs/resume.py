@@ -172,6 +172,11 @@ class Resumed:
                 "another checkpoint"
             )
         state.load_state_dict(saved)
+        if state.schedule.anneal:
+            self.notes.append(
+                f"--patience {state.patience}: was over, so the run ends after "
+                f"{state.schedule.end // state.steps_per_epoch} epochs; --patience 0 takes that back"
+            )
 
     def settle_batch_size(
         self, config: TrainConfig, probe: BatchSizeProbe, world: World, *, count: int
