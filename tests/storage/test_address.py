@@ -31,6 +31,13 @@ def test_file_addresses_are_ordinary_paths() -> None:
     assert as_path("file:///data/a.png") == Path("/data/a.png")
 
 
+@pytest.mark.parametrize("text", ["file://http://h/", "http:/h/", "s3:", "file://gs://h/"])
+def test_an_archive_is_at_no_address_that_is_address_does_not_know(text: str) -> None:
+    """Those of a checkpoint that are would be opened, though `is_address` has refused the others."""
+    text += "a.tar#0+1/b.csv"
+    assert not is_address(text) and not is_remote(as_path(text))
+
+
 def test_a_scheme_that_is_not_known_is_refused() -> None:
     with pytest.raises(UserError, match=r"ftp://x/y: ftp:// is not known; use s3://"):
         as_path("ftp://x/y")

@@ -47,7 +47,8 @@ def as_path(text: str) -> Path:
             known = ", ".join(f"{each}://" for each in SCHEMES)
             raise UserError(f"{text}: {scheme}:// is not known; use {known} or a path")
         return Url(text)
-    return Url(text) if PART.fullmatch(text) else Path(text)
+    is_local_part = PART.fullmatch(text) and not _COLLAPSED.match(text)  # http:/host: a folder
+    return Url(text) if is_local_part else Path(text)
 
 
 def local_path(text: str, flag: str) -> Path:
