@@ -60,10 +60,10 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     given = _given_by(argv, config)
     if {"budget", "epochs"} <= given:
         raise UserError("--budget and --epochs: use one of them")
-    given |= {"budget"} if "epochs" in given else given  # a recipe's budget would win
     if config.launch.config is not None:
         recipe = read_recipe(as_path(config.launch.config))
-        values = {name: value for name, value in recipe.items() if name not in given}
+        hidden = {*given, "budget"} if "epochs" in given else given
+        values = {name: value for name, value in recipe.items() if name not in hidden}
         if values.get("wandb"):
             raise UserError(f"{config.launch.config}: wandb: use --wandb, or delete the line")
         config, given = _with_values(config, values), given | recipe.keys()
