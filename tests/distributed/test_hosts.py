@@ -64,6 +64,19 @@ def test_a_rank_that_does_not_come_is_said(store: dist.Store) -> None:
             agree_on_attempt(store, rank, 3, 0.05)
 
 
+class LostStore(dist.HashStore):
+    """A store whose host ends while a rank waits."""
+
+    def get(self, key: str) -> bytes:
+        raise dist.DistNetworkError("Failed to recv, got 0 bytes")
+
+
+def test_a_store_that_is_lost_meanwhile_is_one_line() -> None:
+    for rank in range(2):
+        with pytest.raises(RunError, match=f"rank {rank} of 2: .* or the launcher's host is lost"):
+            agree_on_attempt(LostStore(), rank, 2, 30)
+
+
 def test_a_rank_0_that_was_cut_off_gives_up(
     store: dist.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,11 +27,11 @@ def agree_on_attempt(store: dist.Store, rank: int, size: int, timeout: float) ->
     repeats the list of the names that it finds, and a rank waits for the list that has its own.
 
     Raises:
-        RunError: a rank does not come within `timeout` seconds.
+        RunError: a rank does not come within `timeout` seconds, or the store is lost.
     """
     mine, until = uuid.uuid4().hex, time.monotonic() + timeout
     store.set(f"rank {rank}", mine)
-    with suppress(dist.DistStoreError):  # a rank of whom there is no key yet
+    with suppress(dist.DistError):  # a rank of whom there is no key yet; no store any more
         while time.monotonic() < until:
             if rank == 0:
                 names = [store.get(f"rank {other}").decode() for other in range(size)]
@@ -47,8 +47,8 @@ def agree_on_attempt(store: dist.Store, rank: int, size: int, timeout: float) ->
                     return names[0]
             time.sleep(_POLL)
     raise RunError(
-        f"rank {rank} of {size}: not all ranks came within {timeout:g} s; look at the other hosts' "
-        "output, and see --timeout"
+        f"rank {rank} of {size}: not all ranks came within {timeout:g} s, or the launcher's host is "
+        "lost; look at the other hosts' output, and see --timeout"
     )
 
 
