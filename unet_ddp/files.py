@@ -127,7 +127,7 @@ def working_folder(place: Path) -> Path:
     """
     if not isinstance(place, Url):
         return place
-    refuse_web(place)
+    refuse_web(place, "--checkpoints")
     cache = cache_folder(warns=False)
     if cache is None:
         advice = "name a folder that only you may write to with XDG_CACHE_HOME"
@@ -168,7 +168,7 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
 def check_writable(folder: Path, flag: str) -> None:
     """Raise a UserError unless `folder`, or the one it would be created in, can be written to."""
     if isinstance(folder, Url):
-        return check_answers(folder)
+        return check_answers(folder, flag)
     try:
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         reason = f"{existing} is a file"

@@ -160,16 +160,16 @@ def exists(path: Url) -> bool:
     return True
 
 
-def check_answers(folder: Url) -> None:
+def check_answers(folder: Url, flag: str) -> None:
     """Raise a UserError unless objects can be put below an address, as far as it says by listing."""
-    refuse_web(folder)
+    refuse_web(folder, flag)
     next(list_objects(folder), None)
 
 
-def refuse_web(place: Url) -> None:
-    """Raise a UserError if objects can't be put below an address of a web server."""
+def refuse_web(place: Url, flag: str) -> None:
+    """Raise a UserError, which names `flag`, if `place` is an address of a web server."""
     if str(place).startswith("http"):
-        raise UserError(f"{place}: can't be written to; use s3://, gs://, az:// or a folder")
+        raise UserError(f"{place}: can't be written to; name a folder or s3://, … with {flag}")
 
 
 def read_version(path: Url) -> tuple[bytes, Version] | None:
