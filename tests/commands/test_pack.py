@@ -381,3 +381,21 @@ def test_a_pack_in_storage(
     assert object_store.count_requests() - before == samples + 3
     with pytest.raises(UserError, match=r"s3://bucket/none: contains no pack"):
         prepare_data(packed(config, "s3://bucket/none"), seed=0)
+
+
+def test_a_damaged_copy_of_an_index_is_made_again(
+    sets: list[DataConfig],
+    tmp_path: Path,
+    object_store: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert sets[0].images is not None and sets[0].masks is not None
+    url = "s3://bucket/damaged"
+    assert main(["pack", "--images", sets[0].images, "--masks", sets[0].masks, "-o", url]) == 0
+    digest = open_pack(as_path(url)).digest
+    (copy,) = (tmp_path / "unet_ddp").glob("pack-*.index")
+    flip(copy, -1)
+    with pytest.raises(UserError, match="corrupt or truncated"):
+        open_pack(as_path(url))
+    assert open_pack(as_path(url)).digest == digest

@@ -205,13 +205,18 @@ def open_pack(folder: Path, digest: str | None = None) -> Pack:
     Raises:
         UserError: there is none, its index is corrupt, or is another one than that with `digest`.
     """
+    path = folder / INDEX
     try:
-        path = _copy_index(folder) if isinstance(folder, Url) else folder / INDEX
+        path = _copy_index(folder) if isinstance(folder, Url) else path
         return Pack(folder, *read_columns(path, digest))
     except OSError as error:
         reason = "contains no pack" if isinstance(error, FileNotFoundError) else error.strerror
     except NotFoundError:
         reason = "contains no pack"
+    except UserError:
+        if isinstance(folder, Url) and not isinstance(path, Url):
+            path.unlink(missing_ok=True)  # a damaged copy: the next start makes another
+        raise
     raise UserError(f"{folder}: {reason} ({INDEX}); for a folder of images, use --masks too")
 
 

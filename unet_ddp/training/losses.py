@@ -95,11 +95,8 @@ class SegmentationLoss(nn.Module):
 
     def _global(self, logits: Tensor, masks: Tensor) -> Losses:
         num_classes = logits.shape[1]
-        weights = (
-            logits.new_ones(num_classes)
-            if self.class_weights is None
-            else self.class_weights.to(logits)
-        )
+        given = self.class_weights
+        weights = logits.new_ones(num_classes) if given is None else given.to(logits)
         classes = torch.arange(num_classes, device=masks.device).view(1, -1, 1, 1)
         truth = masks.unsqueeze(1) == classes
         # One softmax for both terms. Not F.cross_entropy, which a GPU adds up in random order.
