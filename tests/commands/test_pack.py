@@ -206,6 +206,9 @@ def test_the_command_packs_what_the_check_finds_fit(
     status, text = run(capsys, "pack", *flags, "--output", str(tmp_path / "other"))
     assert status == 2 and "cx.png: corrupt or truncated" in text and text.count("\n") == 1
     assert list((tmp_path / "other").iterdir()) == []
+    flags += ["--skip-bad-files", "1"]
+    status, text = run(capsys, "pack", *flags, "--output", str(tmp_path / "other"))
+    assert status == 0 and "(1 of at most 1)" in text and "packed 5 pairs into 1 shard(s)" in text
 
 
 def test_a_pack_that_was_not_finished_is_none(

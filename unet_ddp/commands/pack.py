@@ -60,7 +60,12 @@ def main(argv: Sequence[str]) -> int:
     output = as_path(config.output)
     with _reserve(output):
         report = Report()
-        data = check_dataset(config.data, report, seed=config.optimization.seed)
+        data = check_dataset(
+            config.data,
+            report,
+            seed=config.optimization.seed,
+            skip_bad=config.launch.skip_bad_files,
+        )
         assert data is not None  # a report that does not collect raises
         print_lines(*report.notes, *(f"warning: {line}" for line in report.warnings))
         shards = write_pack(output, data, config.data)
