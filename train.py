@@ -83,7 +83,7 @@ def train(config: TrainConfig, world: World) -> int:
         with loaders, tracker, StopSignal(world) as stop:
             if resumed.is_new:
                 folder.save(state)  # in the background, so that a kill finds a run to resume
-            world.on_main(folder.wait)  # reading processes are forked next, not while a thread writes
+            world.on_main(folder.wait)  # reading processes are forked next: no thread may write
             while not state.is_over and not stop.reason:
                 with explain_out_of_memory(config, world, "training"), autotuning():
                     train_one_epoch(config, state, loaders, folder, tracker, stop)
