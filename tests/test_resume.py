@@ -145,6 +145,7 @@ def test_a_run_without_patience_left_anneals_and_ends(
     assert rates == [row["learning_rate"] for row in rows(stopped)]
 
 
+@pytest.mark.thorough
 def test_a_planned_run_has_the_bits_of_its_plan(ranks: Ranks, images: Path, tmp_path: Path) -> None:
     """The steps that were timed leave no trace; a resumed run keeps the plan."""
     planned, plain = tmp_path / "planned", tmp_path / "plain"
@@ -207,6 +208,7 @@ def test_fine_tuning_resumes_too(
     assert len(kept) == (count - 1 if "--freeze" in flags else 0)  # all but the adapted one
 
 
+@pytest.mark.thorough
 def test_an_encoder_is_thawed_by_a_resume(
     ranks: Ranks, images: Path, alone: Path, tmp_path: Path
 ) -> None:

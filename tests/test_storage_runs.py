@@ -131,6 +131,7 @@ def test_predictions_in_storage_are_those_on_disk(
     assert status == 2 and f"{SET}/out/ax_mask.png: already exists; use --overwrite" in err
 
 
+@pytest.mark.thorough
 def test_doctor_and_evaluate_read_storage(
     web: str,
     folder: Path,
@@ -194,6 +195,7 @@ def test_mistakes_are_one_line_on_all_ranks(
     assert time.monotonic() - started < 30
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_not_there_is_one_line_within_seconds(
     tmp_path: Path, object_store: ObjectStore, ranks: Ranks
 ) -> None:
