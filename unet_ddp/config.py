@@ -6,6 +6,7 @@ unique over the groups of a configuration, so that flags, recipes and saved sett
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -108,8 +109,10 @@ class OptimizationConfig:
     """Batches per optimizer step; loss and batch norm see one batch at a time."""
     images_per_step: Annotated[int | None, flag("N"), Limit(at_least=1)] = None
     """Images per optimizer step over all processes, instead of --accumulate (default with --batch-size auto: 16)."""
-    learning_rate: Annotated[float, flag("RATE", "-l", "--lr"), Limit(above=0)] = 1e-3
-    """Peak learning rate of AdamW, reached after the warm-up; a cosine then lowers it to a hundredth."""
+    learning_rate: Annotated[
+        float | Literal["auto"], flag("RATE", "-l", "--lr"), Limit(above=0, note=", or auto")
+    ] = 1e-3
+    """Peak learning rate of AdamW, reached after the warm-up; a cosine then lowers it to a hundredth. auto: found by steps at a rising rate, which are thrown away."""
     warmup: Annotated[float, flag("PERCENT"), Limit(at_least=0, below=100)] = 5.0
     """Percentage of all steps in which the learning rate rises to its peak."""
     encoder_rate: Annotated[float, flag("FACTOR"), Limit(above=0)] = 1.0
@@ -154,6 +157,11 @@ class OptimizationConfig:
     """Score, save and predict with an exponential moving average of the weights of this decay, e.g. 0.999; 0: off."""
     seed: Annotated[int, flag("N"), Limit(at_least=0)] = 0
     """Seed of everything random: weights, split, order, augmentation, dropout."""
+
+    @property
+    def peak_rate(self) -> float:
+        """--learning-rate, nan until `auto` has found one."""
+        return math.nan if self.learning_rate == "auto" else self.learning_rate
 
     def check_loss(self) -> None:
         """Raise a UserError if the loss would be 0, or lacks the term that a setting is about."""

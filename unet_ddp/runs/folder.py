@@ -22,7 +22,7 @@ from unet_ddp.distributed.hosts import launcher_name
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.files import lock_folder, make_writable, write_errors
+from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
 from unet_ddp.runs.checkpoint import (
     Content,
     copy_to_host,
@@ -41,11 +41,10 @@ from unet_ddp.training.state import TrainState
 
 RUN_FILES = (
     "last.pt", "last.1.pt", "best.pt", "epoch_*.pt", "config.yaml", "metrics.csv", "split.csv",
-    "samples.png", "profile.json", "report.html", "events.out.tfevents.*",
+    "learning_rate.csv", "samples.png", "profile.json", "report.html", "events.out.tfevents.*",
 )  # fmt: skip
 _EVALUATION_FILES = (
-    "scores.json", "per_image.csv", "confusion.csv", "threshold.csv", "calibration.csv",
-    "report.html",
+    "scores.json", "per_image.csv", "confusion.csv", "threshold.csv", "calibration.csv", "report.html"
 )  # fmt: skip
 
 
@@ -173,6 +172,8 @@ class RunFolder:
                 self.clear()
             save_config(config, self.path / "config.yaml")
             write_split(data.split, data.groups, self.path / "split.csv")
+            if resumed.range_test:
+                write_text(self.path / "learning_rate.csv", "".join(resumed.range_test))
 
     def clear(self) -> None:
         """Delete the run in the folder, and what `evaluate` wrote about it."""

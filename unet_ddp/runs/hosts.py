@@ -29,7 +29,7 @@ _PLACES = {
 _LAUNCH = ("overwrite", "max_steps", "deterministic", "skip_bad_files", "max_bad_steps")
 _LIBRARIES = ("torch", "numpy", "pillow", "albumentations")
 _MOVED = (  # last.pt says that the others are there; if it is corrupt, last.1.pt is used
-    "best.pt", "metrics.csv", "last.1.pt", "last.pt",
+    "learning_rate.csv", "best.pt", "metrics.csv", "last.1.pt", "last.pt",
 )  # fmt: skip
 
 

@@ -32,6 +32,12 @@ class Page:
     pictures: Sequence[Picture] = ()
     history: Sequence[Mapping[str, str]] = ()
     """The rows of metrics.csv."""
+    range_test: Sequence[Mapping[str, str]] = ()
+    """The rows of learning_rate.csv."""
+    table: Sequence[Sequence[str]] = ()
+    """A heading and a row for each run that is compared."""
+    comparison: Sequence[Any] = ()
+    """Charts of the runs that are compared."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
@@ -63,7 +69,7 @@ def render(page: Page) -> str:
         evaluation=evaluation,
         legend=legend(evaluation.labels) if evaluation else [],
         columns=list(COLUMNS),
-        history=history_charts(page.history),
+        history=[*page.comparison, *history_charts(page.history, page.range_test)],
         probabilities=probability_charts(evaluation) if evaluation else [],
         most_classes=_MOST_CLASSES,
         version=__version__,

@@ -60,6 +60,7 @@ def write_report(
             evaluation=evaluation,
             pictures=make_gallery(evaluation, predictor, dataset) if evaluation else [],
             history=history,
+            range_test=read_rows(folder / "learning_rate.csv"),
             settings=read_settings(settings) if settings.exists() else {},
             notes=notes,
         )

@@ -1,0 +1,121 @@
+"""``python -m unet_ddp compare``: runs in one table and one chart."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from unet_ddp.cli import parse
+from unet_ddp.errors import UserError, print_lines, shorten
+from unet_ddp.evaluation.report.page import Page, render
+from unet_ddp.evaluation.tables import show
+from unet_ddp.files import write_errors, write_text
+from unet_ddp.flags import flag
+from unet_ddp.runs.weights import build_blank, read_model
+from unet_ddp.runs.writers import read_rows
+from unet_ddp.storage import Url, as_path, local_file, local_path
+from unet_ddp.training.rehearsal import describe_time
+
+_MOST_LINES = 8
+_PLACES = {"checkpoints", "exp_name", "wandb", "save_every", "save_every_steps", "save_every_minutes"}
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Compare runs: scores, costs, and the settings in which they differ, the best run first.
+
+    python -m unet_ddp compare checkpoints/*
+    """
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, flag("RUN ...")]
+    """Run folders or checkpoints in them, or their addresses."""
+    output: Annotated[str, flag("FILE", "-o")] = "compare.html"
+    """Page to write, with the table and charts of validation Dice."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's files say of it; scores are nan where there was no validation."""
+
+    name: str
+    dice: Sequence[float]
+    """Validation Dice of each epoch."""
+    seconds: Sequence[float]
+    """Time of training and validation until the end of each epoch."""
+    cells: Mapping[str, str]
+    """Its row of the table, but for settings."""
+    settings: Mapping[str, Any]
+
+    @property
+    def best(self) -> float:
+        """Highest validation Dice; -infinity without one."""
+        return max((dice for dice in self.dice if dice == dice), default=-math.inf)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the table and write the page."""
+    config = parse(CompareConfig, argv, prog="python -m unet_ddp compare")
+    output = local_path(config.output, "--output")
+    if output.suffix != ".html":
+        raise UserError(f"--output {config.output}: the page is HTML; use a name like compare.html")
+    print_lines(*compare([as_path(run) for run in config.runs], output))
+    return 0
+
+
+def compare(places: Sequence[Path], output: Path) -> list[str]:
+    """Write the page about runs, and return their table as lines.
+
+    Raises:
+        UserError: one is no run of this program, or has no epochs yet.
+    """
+    runs = sorted(map(read_run, places), key=lambda run: -run.best)
+    table = tabulate(runs)
+    page = Page(f"{len(runs)} runs", table=table, comparison=_draw(runs[:_MOST_LINES]))
+    with write_errors(output):
+        write_text(output, render(page))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
+    return [*lines, f"wrote {output}"]
+
+
+def read_run(place: Path) -> Run:
+    """Return the run of a folder, of a checkpoint, or at an address; see `compare` for errors."""
+    folder = place.parent if place.suffix == ".pt" else place
+    source = place
+    if folder is place:
+        has_best = isinstance(place, Url) or (place / "best.pt").is_file()
+        source = place / ("best.pt" if has_best else "last.pt")
+    model = read_model(source)
+    settings = model.run.get("config")
+    if settings is None or model.architecture is None:
+        raise UserError(f"{source}: not a checkpoint of this program's runs; leave it out")
+    with local_file(folder / "metrics.csv") as path:
+        rows = read_rows(path)
+    if not rows:
+        raise UserError(f"{folder}: no epoch is done (metrics.csv); leave it out, or train it first")
+    dice, iou, seconds = (
+        [_to_float(row.get(name)) for row in rows]
+        for name in ("validation_dice", "validation_iou", "seconds")
+    )
+    best = max(range(len(rows)), key=lambda k: -math.inf if math.isnan(dice[k]) else dice[k])
+    parameters = build_blank(model.architecture, source).parameters()
+    return Run(
+        folder.absolute().name if folder is place else f"{folder.absolute().name}/{place.name}",
+        dice,
+        list(itertools.accumulate(seconds)),
+        {
+            "Dice": show(dice[best]),
+            "IoU": show(iou[best]),
+            "of epoch": f"{best + 1} of {len(rows)}",
+            "steps": rows[-1].get("step") or "-",
+            "time": describe_time(sum(seconds)),
+            "parameters": f"{sum(p.numel() for p in parameters) / 1e6:.2f} M",
+        },
+        settings,
+    )
