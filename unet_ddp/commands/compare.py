@@ -18,12 +18,19 @@ from unet_ddp.evaluation.tables import show
 from unet_ddp.files import write_errors, write_text
 from unet_ddp.flags import flag
 from unet_ddp.runs.weights import build_blank, read_model
-from unet_ddp.runs.writers import read_rows
+from unet_ddp.runs.writers import read_rows, to_float
 from unet_ddp.storage import Url, as_path, local_file, local_path
 from unet_ddp.training.rehearsal import describe_time
 
 _MOST_LINES = 8
-_PLACES = {"checkpoints", "exp_name", "wandb", "save_every", "save_every_steps", "save_every_minutes"}
+_PLACES = {
+    "checkpoints",
+    "exp_name",
+    "wandb",
+    "save_every",
+    "save_every_steps",
+    "save_every_minutes",
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,9 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
     """
     runs = sorted(map(read_run, places), key=lambda run: -run.best)
     table = tabulate(runs)
-    page = Page(f"{len(runs)} runs", table=table, comparison=_draw(runs[:_MOST_LINES]))
+    more = [f"charts: the best {_MOST_LINES}"] if len(runs) > _MOST_LINES else []
+    charts = _draw(runs[:_MOST_LINES])
+    page = Page(f"{len(runs)} runs", table=table, comparison=charts, notes=more)
     with write_errors(output):
         write_text(output, render(page))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -98,15 +107,18 @@ def read_run(place: Path) -> Run:
     with local_file(folder / "metrics.csv") as path:
         rows = read_rows(path)
     if not rows:
-        raise UserError(f"{folder}: no epoch is done (metrics.csv); leave it out, or train it first")
+        raise UserError(
+            f"{folder}: no epoch is done (metrics.csv); leave it out, or train it first"
+        )
     dice, iou, seconds = (
-        [_to_float(row.get(name)) for row in rows]
+        [to_float(row.get(name)) for row in rows]
         for name in ("validation_dice", "validation_iou", "seconds")
     )
     best = max(range(len(rows)), key=lambda k: -math.inf if math.isnan(dice[k]) else dice[k])
+    name = folder.name or folder.absolute().name
     parameters = build_blank(model.architecture, source).parameters()
     return Run(
-        folder.absolute().name if folder is place else f"{folder.absolute().name}/{place.name}",
+        name if folder is place else f"{name}/{place.name}",
         dice,
         list(itertools.accumulate(seconds)),
         {
@@ -119,3 +131,33 @@ def read_run(place: Path) -> Run:
         },
         settings,
     )
+
+
+def tabulate(runs: Sequence[Run]) -> list[list[str]]:
+    """Return a heading and a row for each run: its cells, and the settings that differ."""
+    names = sorted(set[str]().union(*(run.settings for run in runs)) - _PLACES)
+    values = {name: [_show(run.settings.get(name)) for run in runs] for name in names}
+    differing = {name: column for name, column in values.items() if len(set(column)) > 1}
+    rows = zip((run.name for run in runs), *differing.values(), strict=True)
+    return [
+        ["run", *runs[0].cells, *differing],
+        *([name, *run.cells.values(), *row] for run, (name, *row) in zip(runs, rows, strict=True)),
+    ]
+
+
+def _show(value: object) -> str:
+    return "-" if value is None else value if isinstance(value, str) else shorten(value)
+
+
+def _draw(runs: Sequence[Run]) -> list[Any]:
+    """Return charts of validation Dice by epoch and by time."""
+    from unet_ddp.evaluation.report.charts import Line, draw  # matplotlib: a second
+
+    unit, name = (60, "minutes") if max(run.seconds[-1] for run in runs) > 600 else (1, "seconds")
+    by_epoch = [Line(run.name, range(1, len(run.dice) + 1), run.dice) for run in runs]
+    by_time = [Line(run.name, [each / unit for each in run.seconds], run.dice) for run in runs]
+    charts = (
+        draw("Validation Dice", by_epoch, xlabel="epoch"),
+        draw("Validation Dice over time", by_time, xlabel=name),
+    )
+    return [chart for chart in charts if chart.legend]

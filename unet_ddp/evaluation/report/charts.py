@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from unet_ddp.evaluation.results import Evaluation
+from unet_ddp.runs.writers import to_float
 
 _SIZE = (400 / 72, 250 / 72)  # inches, of 72 units of the SVG each
 _AREA = (0.13, 0.16, 0.84, 0.79)  # left, bottom, width, height of the axes, as shares of _SIZE
@@ -109,28 +110,20 @@ def history_charts(
 
     The rows of learning_rate.csv give another chart.
     """
-    epochs = [_to_float(row.get("epoch")) for row in rows]
+    epochs = [to_float(row.get("epoch")) for row in rows]
     charts = []
     for title, columns in _HISTORY.items():
         lines = [
-            Line(name, epochs, [_to_float(row.get(column)) for row in rows])
+            Line(name, epochs, [to_float(row.get(column)) for row in rows])
             for column, name in columns.items()
         ]
         charts.append(draw(title, lines, xlabel="epoch"))
-    powers = [math.log10(max(_to_float(row.get("learning_rate")), 1e-9)) for row in range_test]
-    losses = [_to_float(row.get("loss")) for row in range_test]
+    powers = [math.log10(max(to_float(row.get("learning_rate")), 1e-9)) for row in range_test]
+    losses = [to_float(row.get("loss")) for row in range_test]
     shown = [loss if loss < 2 * losses[0] else math.nan for loss in losses]  # not diverged ones
     curve = Line("loss of a step", powers, shown)
     charts.append(draw("Range test", [curve], xlabel="learning rate, as a power of ten"))
     return [chart for chart in charts if chart.legend]
-
-
-def _to_float(cell: str | None) -> float:
-    """Return nan for an empty cell, and for one that a crash has left unfinished."""
-    try:
-        return float(cell or "nan")
-    except ValueError:
-        return math.nan
 
 
 def probability_charts(evaluation: Evaluation) -> list[Chart]:

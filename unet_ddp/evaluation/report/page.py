@@ -5,7 +5,6 @@ Its layout is page.html.jinja, its looks style.css and viewer.js, its charts cha
 
 from __future__ import annotations
 
-import logging
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +45,6 @@ def render(page: Page) -> str:
     """Return the HTML, with style, script and pictures in it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # or it reports on its font cache
     from unet_ddp.evaluation.report.charts import history_charts, probability_charts
 
     folder = Path(__file__).parent
