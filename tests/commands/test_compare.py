@@ -90,7 +90,7 @@ def test_more_runs_than_colours(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main([*map(str, places), "-o", str(page)]) == 0
     parsed = Parsed(page.read_text(encoding="utf-8"))
     assert len(parsed.all("tr")) == 1 + 9 and "charts: the best 8" in parsed.texts_of("p")
-    assert sum(f"r0: 0 at 1" == text for text in parsed.texts_of("title")) == 0
+    assert sum(text == "r0: 0 at 1" for text in parsed.texts_of("title")) == 0
     assert [a["class"] for a in parsed.all("i")][:8] == [f"s{k}" for k in range(8)]
 
 
@@ -104,6 +104,6 @@ def test_what_is_no_run_is_one_line(runs: list[Path], tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=said):
             main([str(runs[1]), str(place), "-o", str(tmp_path / "page.html")])
-    with pytest.raises(UserError, match="--output best.pt: the page is HTML"):
+    with pytest.raises(UserError, match=r"--output best\.pt: the page is HTML"):
         main([str(runs[1]), "-o", "best.pt"])
     assert not (tmp_path / "page.html").exists()

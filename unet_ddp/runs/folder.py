@@ -234,8 +234,8 @@ class RunFolder:
         if self._failure:
             self._rescue(state)
         if reason is not None:
-            by = f"by {reason.signal.name} after step" if reason.signal else "at --max-steps"
-            self._log(f"stopped {by} {state.done}; continue with --resume")
+            by = f"by {reason.signal.name}" if reason.signal else "as asked"
+            self._log(f"stopped {by} after step {state.done}; continue with --resume")
 
     def _rescue(self, state: TrainState) -> None:
         is_best = state.best_epoch == state.epoch - 1 and state.step == 0
