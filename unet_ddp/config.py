@@ -6,7 +6,6 @@ unique over the groups of a configuration, so that flags, recipes and saved sett
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -171,11 +170,6 @@ class OptimizationConfig:
     """Score, save and predict with an exponential moving average of the weights of this decay, e.g. 0.999; 0: off."""
     seed: Annotated[int, flag("N"), Limit(at_least=0)] = 0
     """Seed of everything random: weights, split, order, augmentation, dropout."""
-
-    @property
-    def peak_rate(self) -> float:
-        """--learning-rate, nan until `auto` has found one."""
-        return math.nan if self.learning_rate == "auto" else self.learning_rate
 
     def check_loss(self) -> None:
         """Raise a UserError if the loss would be 0, or lacks the term that a setting is about."""

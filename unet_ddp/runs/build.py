@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import nn
@@ -134,7 +135,7 @@ def build_state(
         model.precision,
         model.loss,
         model.preprocessing,
-        Schedule(options.peak_rate, options.epochs * steps, options.warmup / 100),
+        Schedule(cast(float, options.learning_rate), options.epochs * steps, options.warmup / 100),
         steps,
         options.patience,
         options.seed * world.size + world.rank,
