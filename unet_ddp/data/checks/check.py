@@ -68,6 +68,7 @@ class PreparedData:
     range: PixelRange | None = None  # of the training images; None for 8 bit, where it is known
     groups: dict[str, str] = field(default_factory=dict)  # group of each pair, by name
     one_size: tuple[int, int] | None = None  # (height, width) of all images; None if they differ
+    most_pixels: int = 0  # of the largest image, after scaling
 
 
 def prepare_data(
@@ -84,6 +85,7 @@ def prepare_data(
     table, training = data.table, data.table.find(data.split.training)
     used = np.unique(table.columns["kind"][:][training | table.find(data.split.validation)])
     sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in used}
+    most = max(height * width for height, width in sizes)
     return PreparedData(
         data.split,
         data.labels,
@@ -94,6 +96,7 @@ def prepare_data(
         measure_range(table, training, data.format.channels),
         data.groups,
         sizes.pop() if len(sizes) == 1 else None,
+        most,
     )
 
 
