@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 FORK = "fork" if sys.platform == "linux" else None
 
 _MAX_BATCH, _MAX_BYTES = 8, 2**21  # images, and bytes, that validation fetches at once
+_CPU = torch.device("cpu")
 _KEPT_SHARE = 0.1  # of the free memory: the most that decoded samples may take
 _READ_TIMEOUT = 0.8  # of --timeout: a rank that hangs reading says so before the others give up
 
@@ -196,19 +197,22 @@ def build_loaders(
         batch_size = _validation_batch(image_format, data.one_size)
         own = ScoringSampler(len(images), **shard)
         validation = load(images, own, batch_size=batch_size, unbatch=True)
-    if cache is None and (FORK or not workers):
-        _keep_in_memory([training, images], data.most_pixels, world)
+    _keep_in_memory([training, images], data.most_pixels, world)
     loader = load(training, sampler, batch_size=options.batch_size)
     return Loaders(loader, sampler, validation, notes)
 
 
 def _keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: World) -> None:
-    """Have data sets of files keep their samples, if they all fit into a share of the free memory."""
+    """Have data sets of files keep their samples, if they all fit into a share of the free memory.
+
+    Only forked reading processes share it.
+    """
     image_format = datasets[0].image_format
     needed = image_format.bytes_with_mask(1, pixels) * sum(map(len, datasets))
-    free = free_memory(torch.device("cpu")) / world.local_size
+    if FORK is None or not 0 < needed <= _KEPT_SHARE * free_memory(_CPU) / world.local_size:
+        return
     for dataset in datasets:
-        if 0 < needed <= _KEPT_SHARE * free and len(dataset) and not dataset.is_remote:
+        if len(dataset) and dataset.cache is None and not dataset.is_remote:
             dataset.memory = SampleMemory(len(dataset), image_format, pixels=pixels)
 
 
