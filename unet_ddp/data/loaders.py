@@ -172,13 +172,9 @@ def build_loaders(
     cache = _open_cache(config, data.labels, image_format, world)
     notes = [f"cache: {cache.folder}"] if cache else []
     read = partial(
-        SegmentationDataset,
-        labels=data.labels,
-        image_format=image_format,
-        scale=config.data.scale,
-        resize_masks=config.data.resize_masks,
-        cache=cache,
-    )
+        SegmentationDataset, labels=data.labels, image_format=image_format, scale=config.data.scale,
+        resize_masks=config.data.resize_masks, cache=cache,
+    )  # fmt: skip
     workers = count_workers(world, config.launch.workers)
     check_shared_memory(workers)
     load = partial(
@@ -187,11 +183,12 @@ def build_loaders(
         pin=world.device.type == "cuda",
         timeout=_READ_TIMEOUT * config.launch.timeout,
     )
+    random = {"seed": options.seed, "scales": config.data.scale_jitter}
     augmentation = Augmentation.for_images(
-        image_format, config.data.augmentation, data.crop_size, seed=options.seed
+        image_format, config.data.augmentation, data.crop_size, **random
     )
     size = None if data.crop_size else data.smallest
-    training = read(data.split.training, size=size, augmentation=augmentation)
+    training = read(data.split.training, size=size, augmentation=augmentation, draw=data.draw)
     validation, images = None, read(data.split.validation, size=data.one_size)
     if len(images):
         batch_size = _validation_batch(image_format, data.one_size)
@@ -205,14 +202,15 @@ def build_loaders(
 def _keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: World) -> None:
     """Have data sets of files keep their samples, if they all fit into a share of the free memory.
 
-    Only forked reading processes share it.
+    Only forked reading processes share it; and two of them may read a drawn image at the same time.
     """
     image_format = datasets[0].image_format
     needed = image_format.bytes_with_mask(1, pixels) * sum(map(len, datasets))
     if FORK is None or not 0 < needed <= _KEPT_SHARE * free_memory(_CPU) / world.local_size:
         return
     for dataset in datasets:
-        if len(dataset) and dataset.cache is None and not dataset.is_remote:
+        has_own = dataset.cache is not None or dataset.draw is not None or dataset.is_remote
+        if len(dataset) and not has_own:
             dataset.memory = SampleMemory(len(dataset), image_format, pixels=pixels)
 
 
