@@ -23,6 +23,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.outputs.annotations import LABELME, coco_file, write_labelme
 from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
 from unet_ddp.prediction.outputs.polygons import geojson_file
@@ -60,6 +61,8 @@ def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
         files.append(rle_file(as_path(config.rle), config.rle_order, labels.num_classes))
     if config.polygons:
         files.append(geojson_file(as_path(config.polygons), labels))
+    if config.annotations not in (None, LABELME):
+        files.append(coco_file(as_path(config.annotations), labels))
     return files
 
 
@@ -133,6 +136,8 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
         image.reader.close()
     if files.probabilities:
         write_probabilities(prediction, files.probabilities)
+    if files.labelme is not None:
+        write_labelme(ids, labels, files.image, files.labelme)
     _add_to_lists(job, files, ids)
     write_mask(ids, labels, files.mask)  # last: its presence says that the image is done
     shares = [pair for pair in zip(labels.class_names, prediction.shares, strict=True) if pair[1]]

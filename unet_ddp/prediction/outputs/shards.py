@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import IO
 
 from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
@@ -39,11 +40,15 @@ class ListFile:
             temporary.open("wb") as file,
         ):
             file.write(self.header)
-            separator = b"\n"
-            for line in filter(None, read_shards(self.path, size)):
-                file.write(separator + line)
-                separator = self.separator + b"\n"
+            self.write_lines(file, size)
             file.write(b"\n" + self.footer)
+
+    def write_lines(self, file: IO[bytes], size: int) -> None:
+        """Write the lines of all `size` processes, ordered by image."""
+        separator = b"\n"
+        for line in filter(None, read_shards(self.path, size)):
+            file.write(separator + line)
+            separator = self.separator + b"\n"
 
 
 class ShardFile:
