@@ -88,7 +88,7 @@ def train(config: TrainConfig, world: World) -> int:
                 with explain_out_of_memory(config, world, "training"), autotuning():
                     train_one_epoch(config, state, loaders, folder, tracker, stop)
                 with explain_out_of_memory(config, world, "validation"):
-                    validation = validate(state, loaders, folder, data.labels.num_classes, stop)
+                    validation = validate(state, loaders, folder, data.labels.num_classes, stop, world)
                 end_epoch(config, state, validation, folder, tracker, stop)
             world.on_main(folder.wait)  # no rank leaves before the file is on the disk
         stop.raise_error()
@@ -139,16 +139,22 @@ def train_one_epoch(
 
 
 def validate(
-    state: TrainState, loaders: Loaders, folder: RunFolder, num_classes: int, stop: StopSignal
+    state: TrainState,
+    loaders: Loaders,
+    folder: RunFolder,
+    num_classes: int,
+    stop: StopSignal,
+    world: World,
 ) -> Validation | None:
     """Return the scores over all validation images, the same on every rank; None without images."""
-    if stop.reason or loaders.validation is None:
+    validation_images = loaders.validation
+    if stop.reason or validation_images is None:
         return None
-    if loaders.validation.forks:
-        folder.wait()  # as before the first epoch
+    # As before the first epoch. The others wait without --timeout: storage may be slow.
+    world.on_main(lambda: folder.wait() if validation_images.forks else None)
     counts = count_pixels(
         state.validation_network,
-        stop.until_stopped(loaders.validation),
+        stop.until_stopped(validation_images),
         state.preprocess,
         state.precision,
         num_classes=num_classes,
