@@ -16,6 +16,7 @@ from contextlib import nullcontext
 
 from unet_ddp.cli import parse_train
 from unet_ddp.config import TrainConfig
+from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
@@ -88,7 +89,7 @@ def train(config: TrainConfig, world: World) -> int:
                 with explain_out_of_memory(config, world, "training"), autotuning():
                     train_one_epoch(config, state, loaders, folder, tracker, stop)
                 with explain_out_of_memory(config, world, "validation"):
-                    validation = validate(state, loaders, folder, data.labels.num_classes, stop, world)
+                    validation = validate(state, loaders, folder, data, stop, world)
                 end_epoch(config, state, validation, folder, tracker, stop)
             world.on_main(folder.wait)  # no rank leaves before the file is on the disk
         stop.raise_error()
@@ -142,7 +143,7 @@ def validate(
     state: TrainState,
     loaders: Loaders,
     folder: RunFolder,
-    num_classes: int,
+    data: PreparedData,
     stop: StopSignal,
     world: World,
 ) -> Validation | None:
@@ -157,7 +158,7 @@ def validate(
         stop.until_stopped(validation_images),
         state.preprocess,
         state.precision,
-        num_classes=num_classes,
+        num_classes=data.labels.num_classes,
     )
     validation = Validation.from_counts(counts.over_ranks())
     stop.poll_now()  # a validation that was stopped does not count: --resume repeats it

@@ -23,6 +23,7 @@ from tests.object_store import ObjectStore, running_store
 from tests.ranks import Ranks, call_main, warm_python
 from tests.test_resume import assert_same_state
 from train import validate
+from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
@@ -216,8 +217,9 @@ def validate_after_uploads() -> float:
     gloo._set_default_timeout(timedelta(seconds=PATIENCE))
     storage: Any = SlowStorage(world)
     loaders: Any = SimpleNamespace(validation=Images([stack([fixed_sample(world.rank)])]))
+    data: Any = SimpleNamespace(labels=Labels((0, 1, 2)))
     stop = StopSignal(world)
-    validation = validate(new_state(world), loaders, storage, 3, stop, world)
+    validation = validate(new_state(world), loaders, storage, data, stop, world)
     assert validation is not None
     gc.collect()
     storage.wait()  # for the report's
