@@ -82,9 +82,7 @@ def train(config: TrainConfig, world: World) -> int:
         lines = describe_run(config, model, state, loaders, world)
         tracker.log(resumed.notes, data.notes, loaders.notes, model.notes, lines)
         with loaders, tracker, StopSignal(world) as stop:
-            if resumed.is_new:
-                folder.save(state)  # in the background, so that a kill finds a run to resume
-            world.on_main(folder.wait)  # reading processes are forked next: no thread may write
+            folder.begin(state, resumed, world)  # reading processes are forked next
             while not state.is_over and not stop.reason:
                 with explain_out_of_memory(config, world, "training"), autotuning():
                     train_one_epoch(config, state, loaders, folder, tracker, stop)
