@@ -70,6 +70,7 @@ class PreparedData:
     groups: dict[str, str] = field(default_factory=dict)  # group of each pair, by name
     one_size: tuple[int, int] | None = None  # (height, width) of all images; None if they differ
     draw: ClassDraw | None = None  # of training images, for --balance
+    most_pixels: int = 0  # of the largest image, after scaling
 
 
 def prepare_data(
@@ -100,8 +101,9 @@ def prepare_data(
         report.notes + [f"warning: {line}" for line in report.warnings],
         measure_range(table, training, data.format.channels),
         data.groups,
-        sizes.pop() if len(sizes) == 1 else None,
+        next(iter(sizes)) if len(sizes) == 1 else None,
         draw,
+        max(height * width for height, width in sizes),
     )
 
 
