@@ -78,8 +78,7 @@ def name_outputs(
         check_writable(path.parent, flag)
         _check_new([path], flag, config)
     for _, path in lists:
-        if not isinstance(path, Url):
-            remove_stale_shards(path)
+        remove_stale_shards(path)
     remove_stale(path for path in (*written, *(p for _, p in lists)) if not isinstance(path, Url))
     return files
 
