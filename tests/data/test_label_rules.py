@@ -186,7 +186,7 @@ def soft(ends: int, between: int, count: int = 98) -> dict[int, int]:
         (soft(9000, 1), {"lossy": "a.jpg"}, "a.jpg: 100 different values in the masks (0 to 198), nearly all close to 0 or 198, probably from lossy compression"),
         (soft(9000, 1, 1), {"lossy": "a.jpg"}, "a.jpg: 3 different values in the masks (0 to 4), nearly all"),
         (soft(10, 10), {"lossy": "a.jpg"}, "one value per class: save it as PNG"),
-        (soft(10, 10, 254), {}, "256 different values in the masks (0 to 510): too many for classes; if they are instance ids"),
+        (soft(10, 10, 254), {}, "256 different values in the masks (0 to 510): too many for classes; if they are numbers of objects, use --instances"),
         (dict.fromkeys(range(65), 1), {"rgb": True}, "the masks: 65 different colours, probably from soft edges"),
         (dict.fromkeys(range(65), 1), {"rgb": True, "lossy": "a.jpg"}, "a.jpg: 65 different colours, probably from lossy compression"),
     ],

@@ -54,7 +54,7 @@ def name_outputs(
         overlay = base.with_name(f"{base.name}_overlay.png") if config.overlay else None
         probabilities = probability_paths(base, config.probabilities, labels)
         files.append(ImageFiles(index, image, mask, overlay, probabilities))
-    flags = (("--rle", config.rle), ("--polygons", config.polygons))
+    flags = (("--rle", config.rle), ("--polygons", config.polygons), ("--objects", config.objects))
     lists = [(flag, as_path(name)) for flag, name in flags if name is not None]
     written = [path for each in files for path in each.outputs()]
     _check_distinct(files, lists)
