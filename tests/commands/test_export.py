@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.prediction.models import CPU, load, make_predictor, noise, write_model, write_photo
 from tests.prediction.test_predict import run as run_predict
-from unet_ddp import Predictor
+from unet_ddp import Predictor, errors
 from unet_ddp.__main__ import main
 from unet_ddp.commands import export as module
 from unet_ddp.commands.export import ExportConfig, Exported, export, largest_difference

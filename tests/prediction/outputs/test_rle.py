@@ -47,7 +47,11 @@ def test_the_file_is_the_challenges() -> None:
     file = rle_file(Path("a.csv"), "columns", 2)
     assert (file.path, file.header, file.separator) == (Path("a.csv"), b"img,rle_mask", b"")
     mask = np.array([[0, 1], [1, 0]], np.uint8)
-    assert file.format("a.png", mask, None) == format_image("a.png", mask, None, "columns") == "a.png,2 2"
+    assert (
+        file.format("a.png", mask, None)
+        == format_image("a.png", mask, None, "columns")
+        == "a.png,2 2"
+    )
     assert format_image('a "b", c.png', mask, None, "rows") == '"a ""b"", c.png",2 2'
     name = '=a\n"b.png'
     row = format_image(name, mask, None, "rows")

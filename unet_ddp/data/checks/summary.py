@@ -141,7 +141,7 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
 def warn_of_numbers(table: Table, labels: Labels) -> list[str]:
     """Return a warning if the classes look like objects: from 1 to another number in each mask."""
     ends = table.columns["end"][:_LOOKED_AT]
-    values = table.columns["value"][: ends[-1]]
+    values = table.columns["value"][: int(ends[-1])]
     largest, starts = values[ends - 1], np.concatenate([[0], ends[:-1]])
     are_all = largest == ends - starts - (values[starts] == 0)
     is_likely = are_all.mean() > 0.9 and len(np.unique(largest)) > 2
