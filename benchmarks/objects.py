@@ -13,7 +13,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -58,25 +58,25 @@ def draw_ellipses(folder: Path, *, count: int, side: int, seed: int = 0) -> None
         Image.fromarray(numbers).save(folder / f"masks/{index:03}.png")
 
 
-def connected_parts(probabilities: np.ndarray, threshold: float) -> np.ndarray:
-    """Objects of two classes: parts of the foreground, each as one seed of its own."""
-    share = np.rint(255 * probabilities[1]).astype(np.uint8)
-    return separate(share, share, (threshold, threshold))
+Pairs = list[tuple[np.ndarray, np.ndarray]]
 
 
-def watershed(probabilities: np.ndarray, separation: tuple[float, float]) -> np.ndarray:
-    share = np.rint(255 * probabilities[1]).astype(np.uint8)
-    return separate(share, share, separation)
-
-
-def score(best: Path, objects_of: Callable[[np.ndarray], np.ndarray]) -> ObjectCounts:
-    """The counts over the validation images of the run that wrote `best`."""
+def predict(best: Path) -> Pairs:
+    """The probabilities and true numbers of the validation images of the run that wrote `best`."""
     predictor, model = Predictor.from_checkpoint(best, device="cpu"), read_model(best)
     assert model.labels is not None
-    return ObjectCounts.total(
-        count_objects(objects_of(predictor(pair.image).probabilities), read_mask(pair.mask))
-        for pair in rebuild(model.run, best, model.labels)
-    )
+    pairs = rebuild(model.run, best, model.labels)
+    return [(predictor(pair.image).probabilities, read_mask(pair.mask)) for pair in pairs]
+
+
+def score(pairs: Pairs, separation: tuple[float, float]) -> ObjectCounts:
+    """Count the objects; of two classes, the foreground is body and extent alike."""
+    counts = []
+    for probabilities, truth in pairs:
+        shares = np.rint(255 * probabilities[[1, 1]]).astype(np.uint8)
+        body, extent = to_shares(probabilities) if len(probabilities) == 3 else shares
+        counts.append(count_objects(separate(body, extent, separation), truth))
+    return ObjectCounts.total(counts)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -99,22 +99,19 @@ def main(argv: list[str] | None = None) -> int:
         run += ["--checkpoints", folder, "--exp-name", name, "--overwrite"]
         subprocess.run([sys.executable, *map(str, run)], check=True)
     best = {name: folder / name / "best.pt" for name in ("instances", "binary")}
-    separation = read_model(best["instances"]).labels.separation  # type: ignore[union-attr]
-    found = {
-        f"with border, {separation}": score(
-            best["instances"], lambda p: separate(*to_shares(p), separation)
-        )
+    labels = read_model(best["instances"]).labels
+    assert labels is not None and labels.separation is not None
+    pairs = predict(best["instances"])
+    found = {f"with border, {labels.separation}": score(pairs, labels.separation)}
+    pairs = predict(best["binary"])
+    tried = {
+        "without, connected at": [(at, at) for at in EXTENTS],
+        "without, watershed": [*product(SEEDS, EXTENTS)],
     }
-    tried: dict[str, list[tuple[str, ObjectCounts]]] = {"parts": [], "watershed": []}
-    for extent in EXTENTS:
-        counts = score(best["binary"], lambda p, at=extent: connected_parts(p, at))
-        tried["parts"].append((f"without, connected at {extent}", counts))
-        for seed in SEEDS:
-            counts = score(best["binary"], lambda p, at=(seed, extent): watershed(p, at))
-            tried["watershed"].append((f"without, watershed {(seed, extent)}", counts))
-    for each in tried.values():
-        name, counts = max(each, key=lambda pair: pair[1].mean_precision)
-        found[name] = counts
+    for name, separations in tried.items():
+        counted = [(each, score(pairs, each)) for each in separations]
+        chosen, counts = max(counted, key=lambda pair: pair[1].mean_precision)
+        found[f"{name} {chosen}"] = counts
     rows = []
     for name, c in found.items():
         shares = c.precisions[0], c.mean_precision, c.panoptic_quality

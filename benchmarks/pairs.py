@@ -6,7 +6,7 @@ Tiny files, so that their number is what counts: names are matched and split, fi
 the first time and from the cache, and one process reads the whole set three times while its memory
 is watched.
 
-    python -m benchmarks.pairs --packed 10000000
+    python -m benchmarks.pairs --packed 10000000 [--balance 0.5]
 
 draws the index of a pack of so many pairs, without files, and measures the memory of processes that
 prepare the data, and that take part in training: at most, and over that of `import torch`.
@@ -141,29 +141,29 @@ def draw_index(folder: Path, count: int) -> None:
     write_columns(folder / INDEX, {**about, "validation": 0, "scan": [None, None]}, columns)
 
 
-def prepare(folder: Path) -> tuple[float, str]:
+def prepare(folder: Path, balance: float) -> tuple[float, str]:
     """Prepare the data as rank 0 does, keep it as the other ranks get it; return its seconds of a core."""
     began = time.process_time()
-    data = prepare_data(DataConfig(images=str(folder)), seed=0)
+    data = prepare_data(DataConfig(images=str(folder), balance=balance), seed=0)
     data.split.fingerprint  # noqa: B018  # which is computed when it is asked for
     seconds = time.process_time() - began
     (folder / "data.pickle").write_bytes(pickle.dumps(data))
     return seconds, data.split.how
 
 
-def take_part(folder: Path) -> tuple[float, str]:
+def take_part(folder: Path, _: float) -> tuple[float, str]:
     """Find the files of the first 20,000 samples of a rank of two; return its seconds of a core."""
     began = time.process_time()
     data = pickle.loads((folder / "data.pickle").read_bytes())
     dataset = SegmentationDataset(data.split.training, data.labels, data.format, scale=1.0)
     sampler = TrainingSampler(len(dataset), BATCH, rank=0, size=2, seed=0)
     keys = iter(sampler)
-    for _, index in islice(keys, 20_000):
-        dataset._files(index)
+    for epoch, index in islice(keys, 20_000):
+        dataset._files(data.draw(epoch, index)[0] if data.draw else index)
     return time.process_time() - began, f"{len(sampler)} of {len(dataset)} samples"
 
 
-def run_packed(count: int) -> None:
+def run_packed(count: int, balance: float) -> None:
     """Print a line for each kind of process, with its memory at most."""
     alone = "import torch; print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
     with tempfile.TemporaryDirectory() as name:
@@ -174,6 +174,7 @@ def run_packed(count: int) -> None:
         print(f"{count:,} pairs, index of {size:.0f} MB; import torch alone: {base / 1024:.0f} MB")
         for role in ("prepare", "take_part"):
             words = [sys.executable, "-m", "benchmarks.pairs", "--role", role, name]
+            words += ["--balance", str(balance)]
             peak, seconds, about = subprocess.check_output(words, text=True).strip().split("\t")
             print(
                 f"{role}: {(int(peak) - base) / 1024:.0f} MB more, {seconds} s of a core; {about}"
@@ -217,15 +218,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = new_parser(__doc__)
     parser.add_argument("--counts", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--packed", type=int, help="pairs of a drawn index, instead")
+    parser.add_argument("--balance", type=float, default=0.0, help="as of train.py; with --packed")
     parser.add_argument("--role", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.role:
-        seconds, about = globals()[options.role[0]](Path(options.role[1]))
+        role, folder = options.role
+        seconds, about = globals()[role](Path(folder), options.balance)
         held = Path("/proc/self/status").read_text(encoding="ascii").partition("VmHWM:")[2]
         print(held.split()[0], f"{seconds:.1f}", about, sep="\t")
         return 0
     if options.packed:
-        run_packed(options.packed)
+        run_packed(options.packed, options.balance)
         return 0
     print_table(HEADS, map(measure, options.counts))
     return 0

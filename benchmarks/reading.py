@@ -4,7 +4,8 @@
 
 By default Carvana's form: photographs of 1918x1280 as JPEG, masks as GIF. The plain way: Pillow
 decodes, a bicubic resize, a division by 255, torch.from_numpy; the mask decoded and resized by the
-nearest pixel. One thread each. With --storage also by a run's loader, of files and of shards, from the disk and from moto's S3
+nearest pixel. One thread each. Crops are of 256x256, at scales from 0.5 to 2, once by resizing the whole
+image. With --storage also by a run's loader, of files and of shards, from the disk and from moto's S3
 server (Python) in a process of its own on this machine, whose time counts.
 """
 
@@ -18,10 +19,12 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.images import draw
@@ -34,6 +37,8 @@ from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.checks.check import check_dataset, prepare_data
 from unet_ddp.data.checks.summary import Report
 from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.data.formats.header import Pixels
+from unet_ddp.data.formats.resize import resize_area, resize_nearest, scaled_size
 from unet_ddp.data.loaders import SampleLoader
 from unet_ddp.data.packs import open_pack
 from unet_ddp.data.pairs import Pair
@@ -69,6 +74,13 @@ def read_plainly(pair: Pair, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
+def resize_whole(image: Pixels, mask: NDArray[np.uint8], **key: int | None) -> Any:
+    """Return image and mask at a random scale, as most programs make them before they crop."""
+    scale = 2 ** np.random.default_rng([key["epoch"] or 0, key["index"] or 0]).uniform(-1, 1)
+    size = scaled_size(*mask.shape, scale)
+    return resize_area(image, size), resize_nearest(mask, size)
+
+
 def ways_to_read(config: DataConfig, scale: float) -> tuple[int, dict[str, Callable[[], object]]]:
     """Return the number of pairs, and functions that read all of them."""
     data = prepare_data(config, seed=0)
@@ -76,11 +88,11 @@ def ways_to_read(config: DataConfig, scale: float) -> tuple[int, dict[str, Calla
     photo = Augmentation.for_images(data.format, "photo", data.crop_size, seed=0)
     folder = cache_folder() or Path()
     cache = SampleCache(folder, data.labels, data.format, scale=scale, resize_masks=False)
+    crops = partial(Augmentation, data.format, "none", (256, 256), seed=0)
+    plain = crops()
     epochs = count()
 
-    def reader(
-        augmentation: Augmentation | None, cache: SampleCache | None = None
-    ) -> Callable[[], object]:
+    def reader(augmentation: Any, cache: SampleCache | None = None) -> Callable[[], object]:
         samples = SegmentationDataset(
             pairs, data.labels, data.format, scale=scale, augmentation=augmentation, cache=cache
         )
@@ -92,6 +104,11 @@ def ways_to_read(config: DataConfig, scale: float) -> tuple[int, dict[str, Calla
         "with --augmentation photo": reader(photo),
         "from the cache, without": reader(None, cache),
         "from the cache, with": reader(photo, cache),
+        "from the cache, crops": reader(plain, cache),
+        "from the cache, crops at --scale-jitter 0.5 2": reader(crops(scales=(0.5, 2.0)), cache),
+        "from the cache, the whole image at a random scale, then the crop": reader(
+            lambda *arrays, **key: plain(*resize_whole(*arrays, **key), **key), cache
+        ),
     }
 
 

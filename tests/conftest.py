@@ -22,12 +22,23 @@ torch.set_num_threads(1)
 
 PROCESS_FIXTURES = {"ranks", "object_store"}
 
-SEED = int(os.environ.get("TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
+# In the environment, so that all processes of a session draw from the seed that is printed.
+SEED = int(os.environ.setdefault("TEST_SEED", str(random.SystemRandom().randrange(1, 2**31))))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if terminalreporter.stats.get("failed"):
         terminalreporter.write_line(f"random seed: {SEED} (set TEST_SEED to repeat)")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return the processes to test with: several for the whole fast lane alone.
+
+    Chosen tests start sooner in one, and thorough ones have processes of their own.
+    """
+    whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.keyword
+    whole = whole and config.option.markexpr == "not thorough"
+    return min(4, os.cpu_count() or 1) if whole else 0
 
 
 def pytest_configure(config: pytest.Config) -> None:

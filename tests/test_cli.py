@@ -131,6 +131,8 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "channels": ([1], [0]),
     "classes": ([2, 255], [1, 256]),
     "mask_threshold": ([0], [-1]),
+    "balance": ([0, 1], [-0.1, 1.1, math.nan]),
+    "scale_jitter": ([[0.1, 10], [1, 1]], [[0.09, 1], [1, 10.1], [-1, 1]]),
     "width": ([1], [0]),
     "epochs": ([1], [0]),
     "patience": ([0], [-1]),
@@ -259,6 +261,7 @@ def test_a_budget_takes_the_place_of_epochs(recipe: Any) -> None:
 def test_other_rules() -> None:
     configure(folds=3, fold=3)
     check_refused("--fold 4: must be at most 3, as --folds", folds=3, fold=4)
+    check_refused("--scale-jitter 2 0.5: use 0.5 2, LOW first", scale_jitter=[2, 0.5])
     configure(dice_weight=0)
     configure(cross_entropy_weight=0)
     check_refused(

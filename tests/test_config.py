@@ -48,7 +48,7 @@ def test_defaults_and_saved_names() -> None:
         "group_pattern": None, "folds": None, "fold": None, "channels": None, "nodata": None,
         "classes": None, "class_names": None, "palette": None, "binary": False,
         "mask_threshold": None, "invert": False, "instances": False, "ignore_index": None, "resize_masks": False,
-        "augmentation": "photo",
+        "balance": 0.0, "scale_jitter": None, "augmentation": "photo",
         "model": "unet", "encoder": None, "encoder_weights": None, "width": 32, "bilinear": False,
         "checkpointing": False,
         "epochs": 10, "patience": 0, "batch_size": 4, "accumulate": 1, "images_per_step": None,

@@ -24,6 +24,7 @@ from unet_ddp.runs.folder import RunFolder
 # 12 images, 2 of them for validation: 5 steps of 2 in each of 2 epochs.
 FLAGS = ["--width", "2", "--epochs", "2", "--validation", "17", "--ema", "0.9", "--workers", "0"]
 STEPS = 10
+SAMPLED = "--balance 0.6 --scale-jitter 0.5 2 --augmentation street --crop-size 16 24"
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +106,16 @@ def test_stopped_on_four_ranks(ranks: Ranks, images: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "flags",
     [
-        "--loss lovasz_ce --hard-pixels 40 --boundary-weight 5 --label-smoothing 0.1",
+        f"--loss lovasz_ce --hard-pixels 40 --boundary-weight 5 --label-smoothing 0.1 {SAMPLED}",
         *(
             pytest.param(f"--loss {name}", marks=pytest.mark.thorough)
             for name in ("dice_focal", "tversky", "focal --hard-pixels 20", "lovasz")
         ),
     ],
 )
-def test_other_losses_resume_too(ranks: Ranks, images: Path, tmp_path: Path, flags: str) -> None:
+def test_other_losses_and_samples_resume_too(
+    ranks: Ranks, images: Path, tmp_path: Path, flags: str
+) -> None:
     argv = [*flags.split(), "--epochs", "1"]
     (tmp_path / "whole").mkdir()
     (tmp_path / "stopped").mkdir()
@@ -412,25 +415,27 @@ def call_main_in_float64(argv: list[str], folder: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(
-    "stops",
+    ("stops", "flags"),
     [
-        [(2, 3), (1, 8)],
-        pytest.param([(2, 1), (1, 3), (4, 5), (2, 8)], marks=pytest.mark.thorough),
+        ([(2, 3), (1, 8)], ""),
+        pytest.param([(2, 1), (1, 3), (4, 5), (2, 8)], "", marks=pytest.mark.thorough),
+        pytest.param([(1, 3), (4, 5), (1, 8)], SAMPLED, marks=pytest.mark.thorough),
     ],
-    ids=lambda stops: " to ".join(str(size) for size, _ in stops),
-)
+    ids=lambda value: value or "plain" if isinstance(value, str) else
+    " to ".join(str(size) for size, _ in value),
+)  # fmt: skip
 def test_resumed_in_mid_epoch_on_another_number_of_ranks(
-    ranks: Ranks, images: Path, tmp_path: Path, stops: list[tuple[int, int]]
+    ranks: Ranks, images: Path, tmp_path: Path, stops: list[tuple[int, int]], flags: str
 ) -> None:
     """In float64 nothing but the order of sums is left: 1e-6 after 8 steps, 2 in each epoch."""
-    argv = [*data_flags(images), *FLAGS, "--validation", "1", "--epochs", "4"]
+    argv = [*data_flags(images), *FLAGS, "--validation", "1", "--epochs", "4", *flags.split()]
     states = {}
     for name, path in (("whole", [(2, 8)]), ("moved", stops)):
         (tmp_path / name).mkdir()
         for size, stop in path:
-            flags = ["--batch-size", str(4 // size), "--max-steps", str(stop)]
-            flags += [] if stop == path[0][1] else ["--resume"]
-            outcomes = ranks.run(size, call_main_in_float64, argv + flags, str(tmp_path / name))
+            more = ["--batch-size", str(4 // size), "--max-steps", str(stop)]
+            more += [] if stop == path[0][1] else ["--resume"]
+            outcomes = ranks.run(size, call_main_in_float64, argv + more, str(tmp_path / name))
             assert [status for status, _, _ in outcomes] == [0] * size, outcomes
             assert (last(tmp_path / name)["position"]["step"] == 0) == (stop == 8)
         states[name] = last(tmp_path / name)

@@ -228,8 +228,7 @@ def _validate(config: TrainConfig) -> None:
     data, launch = config.data, config.launch
     config.optimization.check_loss()
     _ = launch.budget_seconds
-    if data.folds and data.fold and data.fold > data.folds:
-        raise UserError(f"--fold {data.fold}: must be at most {data.folds}, as --folds")
+    data.check()
     if data.group_pattern is not None:
         try:
             fault = "" if re.compile(data.group_pattern).groups else "has no group, as in '(.+)_'"

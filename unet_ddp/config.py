@@ -72,8 +72,22 @@ class DataConfig:
     """Mask value, or colour as #rrggbb, of pixels excluded from the loss and the scores."""
     resize_masks: bool = False
     """Resize masks that differ in size from their images, by nearest neighbour."""
-    augmentation: Literal["none", "photo", "overhead"] = "photo"
-    """photo: mirroring, small shifts, zooms and rotations, brightness, contrast and colour; overhead: also upside down, for microscope, aerial and satellite images; none."""
+    balance: Annotated[float, flag("SHARE"), Limit(at_least=0, at_most=1)] = 0.0
+    """Share of the training samples that are drawn by class, each class as often as any other, their crops around one of its pixels; e.g. 0.5 where classes are rare; 0: off."""
+    scale_jitter: Annotated[
+        tuple[float, float] | None, flag("LOW HIGH"), Limit(at_least=0.1, at_most=10)
+    ] = None
+    """Resize each training image by a random factor before its crop, e.g. 0.5 2; whole images are cropped or padded to their size."""
+    augmentation: Literal["none", "photo", "overhead", "street"] = "photo"
+    """photo: mirroring, small shifts, zooms and rotations, brightness, contrast and colour; overhead: also upside down, for microscope, aerial and satellite images; street: mirroring and strong changes of colour; none."""
+
+    def check(self) -> None:
+        """Raise a UserError if settings contradict each other."""
+        if self.folds and self.fold and self.fold > self.folds:
+            raise UserError(f"--fold {self.fold}: must be at most {self.folds}, as --folds")
+        low, high = self.scale_jitter or (1, 1)
+        if low > high:
+            raise UserError(f"--scale-jitter {low:g} {high:g}: use {high:g} {low:g}, LOW first")
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ def test_onnxruntime_is_told_not_to_report_before_it_is_imported(
     seen = []
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
     monkeypatch.setattr(
-        backends, "import_module", lambda name: seen.append(os.environ["ORT_DISABLE_TELEMETRY"])
+        errors, "import_module", lambda name: seen.append(os.environ["ORT_DISABLE_TELEMETRY"])
     )
     backends.import_extra("onnxruntime", Path("a.onnx"))
     assert seen == ["1"]

@@ -133,10 +133,11 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> list[DataConfig]:
         in_folder(deep, scale=0.5, nodata=3.0),
         in_folder(own, **validation),
         DataConfig(pairs_file=str(sides / "pairs.csv")),
+        in_folder(plain, validation=20, balance=0.7, scale_jitter=(0.5, 2.0)),
     ]
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_batches_are_those_of_the_files_on_any_ranks_and_from_any_step(
     sets: list[DataConfig], tmp_path: Path, number: int
 ) -> None:

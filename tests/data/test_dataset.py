@@ -9,6 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
+from unet_ddp.data import dataset as module
+from unet_ddp.data.balance import ClassDraw
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import IGNORE_ID, Labels
@@ -76,9 +78,35 @@ def test_augmentation_gets_the_key_and_its_views_become_tensors(pair: Pair) -> N
         return image[:, ::-1], mask[:, ::-1]
 
     image, mask, _ = read(dataset(pair, augmentation=flip), epoch=5)
-    assert calls == [{"epoch": 5, "index": 0}]
+    assert calls == [{"epoch": 5, "index": 0, "drawn": None}]
     assert (image[..., 0].numpy() == PIXELS[:, ::-1]).all()
     assert mask.tolist() == [row[::-1] for row in IDS]
+
+
+def test_a_draw_by_class_takes_the_place_of_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crop's class goes to the augmentation, and the files are those fetched ahead."""
+    pairs = [save(tmp_path, name, PIXELS + k, MASK) for k, name in enumerate("abc")]
+    draw = ClassDraw(np.array([[0b00100000], [0b01000000]], np.uint8), share=0.6, seed=1)
+    calls, held = [], []
+
+    def unchanged(image: np.ndarray, mask: np.ndarray, **how: int | None) -> tuple[np.ndarray, ...]:
+        calls.append((how["epoch"], how["index"], how["drawn"]))
+        return image, mask
+
+    monkeypatch.setattr(module, "hold", held.extend)
+    data = dataset(*pairs, augmentation=unchanged, draw=draw)
+    keys = [(epoch, index) for epoch in range(10) for index in range(3)]
+    data.fetch(keys)
+    for epoch, index in keys:
+        sample = read(data, epoch, index)
+        own, drawn = draw(epoch, index)
+        assert sample.pair == own and (sample.image[..., 0].numpy() == PIXELS + own).all()
+        assert calls.pop() == (epoch, index, drawn)
+        assert own == {None: index, 0: 2, 1: 1}[drawn]
+        assert held.pop(0) == pairs[own].image and held.pop(0) == pairs[own].mask
+    assert held == []
 
 
 def test_pixels_without_data_are_filled_and_ignored(pair: Pair) -> None:

@@ -141,6 +141,7 @@ def test_numbers_become_background_body_and_border(tmp_path: Path) -> None:
     numbers = np.array([[0, 0, 7, 7, 300, 300, 99, 8, 8]], np.int32)
     ids = OBJECTS.to_ids(numbers, tmp_path)
     assert ids.tolist() == [[0, 0, 1, 2, 2, 1, IGNORE_ID, 1, 1]]
+    assert OBJECTS.ids_of_values(numbers[0], tmp_path).tolist() == [0, 0, 1, 1, 1, 1, 255, 1, 1]
     assert OBJECTS.find_numbers(numbers).tolist() == [[0, 0, 7, 7, 300, 300, 0, 8, 8]]
     with pytest.raises(UserError, match=r"a\.png: the number -3; objects are numbered from 1"):
         OBJECTS.to_ids(np.array([[-3, 1]], np.int32), Path("a.png"))

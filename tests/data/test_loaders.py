@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import cv2
+import numpy as np
 import pytest
 import torch
 
@@ -23,6 +24,7 @@ from tests.ranks import Ranks
 from unet_ddp.config import TrainConfig
 from unet_ddp.data import loaders as module
 from unet_ddp.data.augmentation import Augmentation
+from unet_ddp.data.balance import ClassDraw
 from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
@@ -201,7 +203,7 @@ def prepared(folder: Path, **changes: Any) -> Any:
     pairs = find_pairs(folder / "imgs", folder / "masks")
     data = {
         "split": Split(pairs[:6], pairs[6:], ""), "labels": LABELS, "crop_size": None,
-        "smallest": (20, 26), "one_size": (20, 26),
+        "smallest": (20, 26), "one_size": (20, 26), "draw": None,
     }  # fmt: skip
     return SimpleNamespace(**data | changes)
 
@@ -244,6 +246,34 @@ def test_training_images_are_augmented_by_the_seed_and_validation_s_are_not(fold
     assert loaders.validation is not None
     for sample, index in zip(loaders.validation, (6, 7), strict=True):
         assert torch.equal(sample.image[0], plain[0, index].image)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("crop_size", [None, (12, 16)])
+def test_every_world_draws_the_same_samples_from_any_step(folder: Path, crop_size: Any) -> None:
+    """By class and at random scales; of batches that are accumulated, too."""
+    has = np.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 0, 0, 0]], bool)  # of the six to train on
+    draw = ClassDraw(np.packbits(has, axis=1), share=0.7, seed=0)
+    data = prepared(folder, crop_size=crop_size, draw=draw)
+
+    def read(rank: int, size: int, accumulate: int = 1, *, step: int = 0) -> list[Sample]:
+        config = configured(
+            data={"scale_jitter": (0.5, 2) if crop_size else None, "balance": 0.7},
+            optimization={"batch_size": 4 // size // accumulate, "accumulate": accumulate},
+        )
+        world = World(rank=rank, size=size)
+        data.split = Split([*data.split.training[:6]] * 2, [], "")
+        loaders = build_loaders(config, data, image_format=COLOUR, world=world)
+        loaders.sampler.start_at(3, step)
+        batches = [Sample(*(part.clone() for part in batch)) for batch in loaders.training]
+        return [Sample(*parts) for batch in batches for parts in zip(*batch, strict=True)]
+
+    whole = read(0, 1)
+    assert len(whole) == 12 and sum(int(sample.pair) == 2 for sample in whole) > 2
+    for size, accumulate in ((1, 2), (2, 1), (2, 2), (4, 1)):
+        for rank in range(size):
+            mine = read(rank, size, accumulate)
+            assert len(mine) == 12 // size and all(map(is_same, mine, whole[rank::size]))
+            assert all(map(is_same, read(rank, size, accumulate, step=1), mine[4 // size :]))
 
 
 def test_whole_images_must_have_one_size_and_crops_need_not(folder: Path) -> None:

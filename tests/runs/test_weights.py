@@ -294,12 +294,12 @@ def test_a_value_that_no_run_writes_is_refused_in_one_line(
     target[name] = value
     path = tmp_path / "x.pt"
     torch.save(content, path)
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(UserError) as caught:
         open_model(path, torch.device("cpu"))
     line = str(caught.value)
     assert line.startswith(f"{path}: ") and message in line and len(line) < 500, line
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_weights_that_are_not_finite_are_refused_with_their_name(

@@ -64,6 +64,7 @@ def assert_equal(one: list[Tensor], other: list[Tensor], tolerance: float = 1e-1
 def test_steps_are_those_of_adamw_by_hand() -> None:
     network = make_network()
     state, plain = make_state(network), copy.deepcopy(network)
+    plain[1].momentum = 1.0
     reports = list(train_steps(state, iter(BATCHES), until=3))
     weights = [parameter.detach().clone() for parameter in plain.parameters()]
     first = [torch.zeros_like(weight) for weight in weights]
@@ -79,6 +80,7 @@ def test_steps_are_those_of_adamw_by_hand() -> None:
             v.mul_(0.999).add_(0.001 * g**2)
             w.mul_(1 - rate * 0.1)  # decoupled weight decay
             w -= rate * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+        plain[1].momentum = 1 / (t + 1)  # of the next batch: see test_batchnorm.py
         assert report.learning_rate == rate
         assert report.is_finite.item() is True
         assert report.pairs == [2 * number, 2 * number + 1]

@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
+from unet_ddp.data.formats.resize import resize_area, resize_nearest
 from unet_ddp.data.labels import IGNORE_ID
 
 _BANDS = 64  # at a time: OpenCV, which turns and shifts them, takes 128 at most
+_Ids = NDArray[np.uint8]  # class ids
+_Size = tuple[int, int]  # height, width
 
 
 class Augmentation:
@@ -24,20 +27,22 @@ class Augmentation:
 
     Args:
         image_format: of the images; only 8-bit colour has its colours changed.
-        preset: none, photo or overhead; see ``--augmentation``.
+        preset: none, photo, overhead or street; see ``--augmentation``.
         crop_size: (height, width) of random crops, smaller images padded; None for whole images.
         seed: of the run.
+        scales: (low, high) of the factor by which images are resized before they are cropped.
     """
 
     def __init__(
         self,
         image_format: ImageFormat,
         preset: str,
-        crop_size: tuple[int, int] | None,
+        crop_size: _Size | None,
         *,
         seed: int,
+        scales: tuple[float, float] | None = None,
     ) -> None:
-        self.seed = seed
+        self.seed, self.crop_size, self.scales = seed, crop_size, scales
         colour = image_format.channels == 3 and image_format.dtype == "uint8"
         starts = range(0, image_format.channels, _BANDS)
         self._first_bands = {f"from {start}" if start else "image": start for start in starts}
@@ -52,19 +57,24 @@ class Augmentation:
 
     @classmethod
     def for_images(
-        cls, image_format: ImageFormat, preset: str, crop_size: tuple[int, int] | None, *, seed: int
+        cls, image_format: ImageFormat, preset: str, crop_size: _Size | None, **random: Any
     ) -> Augmentation | None:
         """Return the augmentation of such images; None if nothing is to be changed."""
         if preset == "none" and crop_size is None:
             return None
-        return cls(image_format, preset, crop_size, seed=seed)
+        return cls(image_format, preset, crop_size, **random)
 
     def __call__(
-        self, image: Pixels, mask: NDArray[np.uint8], *, epoch: int, index: int
-    ) -> tuple[Pixels, NDArray[np.uint8]]:
-        """Return the changed image (H, W, C) and mask (H, W); pixels from outside are IGNORE_ID."""
+        self, image: Pixels, mask: _Ids, *, epoch: int, index: int, drawn: int | None = None
+    ) -> tuple[Pixels, _Ids]:
+        """Return the changed image (H, W, C) and mask (H, W); pixels from outside are IGNORE_ID.
+
+        A random pixel of the class `drawn`, if the mask has one, is in the crop.
+        """
         sequence = np.random.SeedSequence([self.seed, epoch, index])
         generator = np.random.default_rng(sequence)
+        if self.crop_size and (self.scales or drawn is not None):
+            image, mask = self._cut(image, mask, drawn, generator)
         self.compose.set_random_state(generator, random.Random(int(generator.integers(2**63))))
         if len(self._first_bands) == 1:
             changed = self.compose(image=image, mask=mask)
@@ -76,8 +86,30 @@ class Augmentation:
         changed = self.compose(**groups, mask=mask)
         return np.concatenate([changed[name] for name in groups], axis=2), changed["mask"]
 
+    def _cut(
+        self, image: Pixels, mask: _Ids, drawn: int | None, generator: np.random.Generator
+    ) -> tuple[Pixels, _Ids]:
+        """Return a random part of a sample, resized to a crop; smaller if the image ends before.
 
-def _transforms(a: Any, preset: str, crop_size: tuple[int, int] | None, colour: bool) -> list[Any]:
+        Only this part is resized, not the image. The factor is log-uniform: as many objects are
+        halved as doubled.
+        """
+        scale = np.exp(generator.uniform(*np.log(self.scales or (1, 1))))
+        wanted = np.maximum(1, np.rint(np.array(self.crop_size) / scale)).astype(int)
+        part = np.minimum(wanted, mask.shape)
+        first, last = 0 * part, mask.shape - part
+        found = np.flatnonzero(mask == drawn) if drawn is not None else ()
+        if len(found):
+            pixel = np.unravel_index(generator.choice(found), mask.shape)
+            first, last = np.maximum(first, pixel - part + 1), np.minimum(last, pixel)
+        top, left = generator.integers(first, last, endpoint=True).tolist()
+        window = slice(top, top + part[0]), slice(left, left + part[1])
+        height, width = np.maximum(1, np.rint(self.crop_size * part / wanted)).astype(int).tolist()
+        size = height, width
+        return resize_area(image[window], size), resize_nearest(mask[window], size)
+
+
+def _transforms(a: Any, preset: str, crop_size: _Size | None, colour: bool) -> list[Any]:
     """Return the transforms of a preset; `a` is the library."""
     outside = {"fill": 0, "fill_mask": IGNORE_ID}
     transforms = []
@@ -90,6 +122,9 @@ def _transforms(a: Any, preset: str, crop_size: tuple[int, int] | None, colour: 
         transforms.append(a.VerticalFlip(p=0.5))
         if crop_size is not None and crop_size[0] == crop_size[1]:
             transforms.append(a.RandomRotate90(p=0.5))  # a batch has one size
+    if preset == "street":  # as in mmsegmentation and HRNet: no rotation; colours of SSD's
+        strong = {"brightness": (0.875, 1.125), "contrast": (0.5, 1.5), "saturation": (0.5, 1.5)}
+        return transforms + [a.ColorJitter(**strong, hue=(-0.05, 0.05), p=0.5)] * colour
     shift = {"scale": (0.9, 1.1), "translate_percent": (-0.05, 0.05), "rotate": (-10, 10)}
     transforms.append(a.Affine(**shift, p=0.5, **outside))
     if colour:

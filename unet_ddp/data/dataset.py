@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from unet_ddp.data.augmentation import Augmentation
+from unet_ddp.data.balance import ClassDraw
 from unet_ddp.data.cache import Arrays, SampleCache, Stamps
 from unet_ddp.data.formats.header import Codes, ImageFormat
 from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
@@ -53,6 +54,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     size: tuple[int, int] | None = None  # (height, width) that all samples must have; None for any
     resize_masks: bool = False  # to the size of their images
     cache: SampleCache | None = None  # keeps samples, decoded and scaled
+    draw: ClassDraw | None = None  # of the image for each key; None for the image of its index
 
     def __post_init__(self, pairs: Sequence[Pair]) -> None:
         # Not a list: reading an object writes its reference count, which would copy the memory that
@@ -80,11 +82,12 @@ class SegmentationDataset(Dataset[Sample | UserError]):
             return error
 
     def _sample(self, epoch: int, index: int) -> Sample:
-        paths = self._files(index)
+        own, drawn = self.draw(epoch, index) if self.draw else (index, None)
+        paths = self._files(own)
         if self.cache is None:
             image, mask = self._decode(*paths)
         else:
-            stamps = self._stamps(index)
+            stamps = self._stamps(own)
             image, mask = self.cache.load(*paths, lambda: self._decode(*paths), stamps)
         if self.size is not None and image.shape[:2] != self.size:
             (height, width), (rows, columns) = image.shape[:2], self.size
@@ -93,11 +96,11 @@ class SegmentationDataset(Dataset[Sample | UserError]):
                 f"{columns}x{rows}; use --crop-size to train on crops of one size"
             )
         if self.augmentation is not None:
-            image, mask = self.augmentation(image, mask, epoch=epoch, index=index)
+            image, mask = self.augmentation(image, mask, epoch=epoch, index=index, drawn=drawn)
         return Sample(
             torch.from_numpy(np.require(image, requirements=_WRITABLE)),
             torch.from_numpy(np.require(mask, requirements=_WRITABLE)),
-            torch.tensor(index),
+            torch.tensor(own),
         )
 
     def _files(self, index: int) -> tuple[Path, Path]:
@@ -120,7 +123,8 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     def fetch(self, keys: Iterable[Key]) -> None:
         """Begin to read the objects of samples that are needed next, and drop those of others."""
         paths: list[Path] = []
-        for _, index in keys:
+        for epoch, place in keys:
+            index = self.draw(epoch, place)[0] if self.draw else place
             files = self._files(index)
             with suppress(OSError):  # a missing file, which reading it will say
                 if self.cache is None or not self.cache.path(*files, self._stamps(index)).exists():

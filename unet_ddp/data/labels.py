@@ -111,6 +111,12 @@ class Labels:
             )
         return ids
 
+    def ids_of_values(self, values: Codes, path: Path) -> NDArray[np.uint8]:
+        """Return the class ids of a mask's values as `to_ids` does, but for objects' borders."""
+        if self.has_objects:
+            return np.where(values == self.ignore, IGNORE_ID, values > 0).astype(np.uint8)
+        return self.to_ids(values, path)
+
     def find_numbers(self, codes: Codes) -> NDArray[np.int32]:
         """Return the numbers of the objects (H, W) in a mask, 0 where it is to be ignored."""
         return number_densely(np.where(codes == self.ignore, 0, codes).astype(np.int32, copy=False))

@@ -183,11 +183,12 @@ def build_loaders(
         pin=world.device.type == "cuda",
         timeout=_READ_TIMEOUT * config.launch.timeout,
     )
+    random = {"seed": options.seed, "scales": config.data.scale_jitter}
     augmentation = Augmentation.for_images(
-        image_format, config.data.augmentation, data.crop_size, seed=options.seed
+        image_format, config.data.augmentation, data.crop_size, **random
     )
     size = None if data.crop_size else data.smallest
-    training = read(data.split.training, size=size, augmentation=augmentation)
+    training = read(data.split.training, size=size, augmentation=augmentation, draw=data.draw)
     validation, images = None, read(data.split.validation, size=data.one_size)
     if len(images):
         batch_size = _validation_batch(image_format, data.one_size)

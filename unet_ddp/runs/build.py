@@ -18,6 +18,7 @@ from unet_ddp.distributed.hosts import warn_of_launcher
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
+from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.encoder import freeze_encoder, parameter_groups
 from unet_ddp.network.precision import Precision
@@ -173,6 +174,7 @@ def _build_weights(
         checkpointing=config.network.checkpointing,
     )
     network.load_state_dict(state, strict=False)
+    count_as_sound(network)
     return synchronise_batchnorm(network.to(world.device), world)
 
 

@@ -22,6 +22,7 @@ from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import without_sync
 from unet_ddp.errors import UserError
+from unet_ddp.network.batchnorm import FIRST_STEPS, correct_bias, snapshot_statistics
 from unet_ddp.training.state import TrainState
 
 
@@ -47,6 +48,7 @@ def train_step(
     """
     network, optimizer, scaler = state.network, state.optimizer, state.precision.scaler
     buffers = snapshot_buffers(network)
+    statistics = snapshot_statistics(network) if state.done < FIRST_STEPS else []
     losses = torch.zeros(3, device=state.precision.device)
     pairs: list[int] = []
     for k, (images, masks, indices) in enumerate(islice(batches, accumulate), start=1):
@@ -70,6 +72,7 @@ def train_step(
         optimizer.step()
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
+        correct_bias(statistics, batches=accumulate)
         restore_unless(is_finite, buffers)
         if state.average is not None:
             state.average.update_ema(network, is_finite)

@@ -334,6 +334,32 @@ def test_pixels_without_data_count_nowhere(tmp_path: Path, rng: np.random.Genera
         assert seen.isfinite().all() and seen.abs().max() < 20
 
 
+def test_images_are_drawn_by_the_classes_of_the_training_masks(tmp_path: Path) -> None:
+    """One of which has pixels to ignore only; and so may all of them."""
+    make_set(tmp_path, 6)
+    ignored = np.full((24, 32), 9, np.uint8)
+    Image.fromarray(ignored).save(tmp_path / "masks" / "bx.png")
+    flags = {"ignore_index": 9, "balance": 0.5, "pairs_file": str(tmp_path / "pairs.csv")}
+    rows = [f"imgs/{name}x.png,masks/{name}x.png," for name in "abcdef"]
+    for name in "abc":
+        sides = ["training" if row[5] in ("b", name) else "validation" for row in rows]
+        lines = [row + side for row, side in zip(rows, sides, strict=True)]
+        (tmp_path / "pairs.csv").write_text("\n".join(["image,mask,split", *lines]))
+        if name == "b":
+            with pytest.raises(
+                UserError, match=r"^--balance 0.5: the training masks have no pixel"
+            ):
+                prepare_data(DataConfig(**flags), seed=0)
+            continue
+        data = prepare_data(DataConfig(**flags), seed=0)
+        assert data.notes[-1] == "balance: 50% of the samples drawn by class, 25.0% for each"
+        assert data.draw is not None
+        own = [pair.image.name for pair in data.split.training].index(f"{name}x.png")
+        found = {data.draw(0, index) for index in range(50)}
+        assert {draw for draw in found if draw[1] is not None} == {(own, 0), (own, 1)}
+    assert prepare_data(DataConfig(**flags | {"balance": 0.0}), seed=0).draw is None
+
+
 def test_weights_must_be_one_per_class() -> None:
     check_classes(Labels((0, 1)), None)
     check_classes(Labels((0, 1)), (1.0, 2.0))

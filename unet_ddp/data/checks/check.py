@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from unet_ddp.config import DataConfig
+from unet_ddp.data.balance import ClassDraw
 from unet_ddp.data.checks.rules import (
     check_rules,
     common_values,
@@ -68,6 +69,7 @@ class PreparedData:
     range: PixelRange | None = None  # of the training images; None for 8 bit, where it is known
     groups: dict[str, str] = field(default_factory=dict)  # group of each pair, by name
     one_size: tuple[int, int] | None = None  # (height, width) of all images; None if they differ
+    draw: ClassDraw | None = None  # of training images, for --balance
 
 
 def prepare_data(
@@ -84,6 +86,11 @@ def prepare_data(
     table, training = data.table, data.table.find(data.split.training)
     used = np.unique(table.columns["kind"][:][training | table.find(data.split.validation)])
     sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in used}
+    draw = None
+    if config.balance:
+        bits = table.find_classes(data.labels, data.split.training)
+        draw = ClassDraw(bits, share=config.balance, seed=seed)
+        report.notes.append(draw.describe())
     return PreparedData(
         data.split,
         data.labels,
@@ -94,6 +101,7 @@ def prepare_data(
         measure_range(table, training, data.format.channels),
         data.groups,
         sizes.pop() if len(sizes) == 1 else None,
+        draw,
     )
 
 

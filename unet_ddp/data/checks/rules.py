@@ -178,7 +178,7 @@ def crop_size(config: DataConfig, table: Table) -> tuple[int, int] | None:
         return config.crop_size
     sizes = [scaled_size(*size, config.scale) for size in table.sizes]
     if len(set(sizes)) == 1:
-        return None
+        return sizes[0] if config.scale_jitter else None
     counts = list(table.sizes.values())
     sides = (np.repeat(np.array(side, np.int32), counts) for side in zip(*sizes, strict=True))
     height, width = (float(np.median(side)) for side in sides)

@@ -158,9 +158,9 @@ def _listed(names: list[str]) -> str:
 
 
 def class_pixels(table: Table, labels: Labels, pairs: Sequence[Pair]) -> list[int]:
-    """Return the pixels of each class in the masks of `pairs`; see `Labels.to_ids`."""
+    """Return the pixels of each class in the masks of `pairs`; see `Labels.ids_of_values`."""
     totals = [0] * (IGNORE_ID + 1)
     for row, _, value, pixels in table.count_values(table.find(pairs)):
-        mask = table.pairs[row].mask
-        totals[labels.to_ids(np.array([[value]], np.int32), mask)[0, 0]] += pixels
+        ids = labels.ids_of_values(np.array([value], np.int32), table.pairs[row].mask)
+        totals[ids[0]] += pixels
     return totals[: labels.num_classes]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.checks.scan import THUMBNAIL, ImageMetadata, ScannedPair, as_tuples
 from unet_ddp.data.formats.header import Header
+from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.packs import Pack, PackedPairs
 from unet_ddp.data.pairs import Pair
 
@@ -96,12 +97,14 @@ class Table:
     def find(self, pairs: Sequence[Pair]) -> NDArray[np.bool_]:
         """Return for each row if it is one of `pairs`."""
         chosen = np.zeros(len(self.pairs), bool)
-        if isinstance(pairs, PackedPairs):
-            chosen[pairs.rows] = True
-            return chosen
-        rows = {pair.name: row for row, pair in enumerate(self.pairs)}
-        chosen[[rows[pair.name] for pair in pairs if pair.name in rows]] = True
+        chosen[self._rows(pairs)] = True
         return chosen
+
+    def _rows(self, pairs: Sequence[Pair]) -> NDArray[np.uint32]:
+        if isinstance(pairs, PackedPairs):
+            return pairs.rows
+        rows = {pair.name: row for row, pair in enumerate(self.pairs)}
+        return np.array([rows[pair.name] for pair in pairs if pair.name in rows], np.uint32)
 
     def blocks(self, name: str, chosen: NDArray[np.bool_]) -> Iterator[NDArray[Any]]:
         """Yield the chosen rows of a column, block by block."""
@@ -118,15 +121,9 @@ class Table:
     def count_values(self, chosen: NDArray[np.bool_]) -> list[ValueCount]:
         """Return the values in the chosen masks, in the order of their first rows."""
         found: dict[tuple[int, int], list[int]] = {}
-        begin = 0
-        for start in range(0, len(chosen), _BLOCK):
-            rows = slice(start, start + _BLOCK)
-            ends = self.columns["end"][rows]
-            part, lengths = slice(begin, int(ends[-1])), np.diff(ends, prepend=begin)
-            begin = part.stop
-            row = np.repeat(np.arange(start, start + len(ends)), lengths)
+        for rows, part, row in self._value_blocks():
             keep = chosen[row]
-            kind = np.repeat(self.columns["kind"][rows], lengths)[keep].astype(np.int64)
+            kind = self.columns["kind"][rows][row - rows.start][keep].astype(np.int64)
             value = self.columns["value"][part][keep].astype(np.int64)
             pixels, row = self.columns["pixels"][part][keep], row[keep]
             _, first, inverse = np.unique(
@@ -136,6 +133,31 @@ class Table:
                 key = int(kind[place]), int(value[place])
                 found.setdefault(key, [int(row[place]), 0])[1] += int(total)
         return sorted(ValueCount(row, *key, pixels) for key, (row, pixels) in found.items())
+
+    def find_classes(self, labels: Labels, pairs: Sequence[Pair]) -> NDArray[np.uint8]:
+        """Return packed bits (classes, pairs / 8): 1 if the mask of one of `pairs` has the class."""
+        places = np.full(len(self.pairs), len(pairs), np.uint32)  # of rows among `pairs`
+        places[self._rows(pairs)] = np.arange(len(pairs), dtype=np.uint32)
+        bits = np.zeros((labels.num_classes, -(-len(pairs) // 8)), np.uint8)
+        for rows, part, row in self._value_blocks():
+            place = places[row]
+            keep = place < len(pairs)
+            values = self.columns["value"][part][keep].astype(np.int32)
+            # All of them are known by now.
+            ids = labels.ids_of_values(values, self.pairs[rows.start].mask)
+            place, ids = place[keep][ids != IGNORE_ID], ids[ids != IGNORE_ID]
+            np.bitwise_or.at(bits, (ids, place >> 3), (128 >> (place & 7)).astype(np.uint8))
+        return bits
+
+    def _value_blocks(self) -> Iterator[tuple[slice, slice, NDArray[np.int64]]]:
+        """Yield blocks of rows, their parts of the columns value and pixels, and the row of each."""
+        begin = 0
+        for start in range(0, len(self.pairs), _BLOCK):
+            rows = slice(start, min(start + _BLOCK, len(self.pairs)))
+            ends = self.columns["end"][rows]
+            lengths = np.diff(ends, prepend=begin)
+            yield rows, slice(begin, int(ends[-1])), np.repeat(np.arange(start, rows.stop), lengths)
+            begin = int(ends[-1])
 
 
 def _unpack_thumbnails(images: Sequence[ImageMetadata]) -> NDArray[np.uint8]:

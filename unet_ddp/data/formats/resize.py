@@ -20,17 +20,21 @@ def scaled_size(height: int, width: int, scale: float) -> tuple[int, int]:
 
 
 def resize_area(pixels: Pixels, size: tuple[int, int]) -> Pixels:
-    """Return `pixels` (H, W, C) at `size` (height, width): each new pixel is the mean of its area."""
+    """Return `pixels` (H, W, C) at `size` (height, width): each new pixel is the mean of its area.
+
+    Of a size that is larger in a direction, it lies between the nearest pixels (bilinear).
+    """
     if pixels.shape[:2] == size:
         return pixels
     import cv2
 
+    shrinks = size[0] <= pixels.shape[0] and size[1] <= pixels.shape[1]
     parts = [
         np.atleast_3d(
             cv2.resize(
                 np.ascontiguousarray(pixels[..., first : first + _BANDS]),
                 (size[1], size[0]),
-                interpolation=cv2.INTER_AREA,
+                interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR,
             )
         )
         for first in range(0, pixels.shape[2], _BANDS)
