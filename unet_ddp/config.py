@@ -161,9 +161,9 @@ class OptimizationConfig:
     boundary_weight: Annotated[float | None, flag("WEIGHT"), Limit(at_least=0)] = None
     """Further weight in the pixel term of a pixel among other classes' pixels, e.g. 5; 0: off (default: 5 with --instances, else 0)."""
     amp: bool = True
-    """Mixed precision on a GPU; on a CPU only with --amp-dtype bfloat16."""
+    """Mixed precision on a GPU, and on a CPU that computes in bfloat16."""
     amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"
-    """auto: bfloat16 if the GPU supports it, else float16."""
+    """auto: bfloat16 if the GPU, or the CPU (AVX512-BF16), supports it, else float16 on a GPU and float32 on a CPU."""
     compile: bool = False
     """Compile the network with torch.compile: a minute at the start, faster steps after it; not with --checkpointing."""
     ema: Annotated[float, flag("DECAY"), Limit(at_least=0, below=1)] = 0.0

@@ -22,6 +22,7 @@ from unet_ddp.data.formats.header import Codes, ImageFormat
 from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.memory import SampleMemory
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair, mask_size_message
 from unet_ddp.errors import UserError
@@ -54,6 +55,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     size: tuple[int, int] | None = None  # (height, width) that all samples must have; None for any
     resize_masks: bool = False  # to the size of their images
     cache: SampleCache | None = None  # keeps samples, decoded and scaled
+    memory: SampleMemory | None = None  # as the cache, for this data set alone
     draw: ClassDraw | None = None  # of the image for each key; None for the image of its index
 
     def __post_init__(self, pairs: Sequence[Pair]) -> None:
@@ -84,11 +86,13 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     def _sample(self, epoch: int, index: int) -> Sample:
         own, drawn = self.draw(epoch, index) if self.draw else (index, None)
         paths = self._files(own)
-        if self.cache is None:
-            image, mask = self._decode(*paths)
-        else:
+        if self.cache is not None:
             stamps = self._stamps(own)
             image, mask = self.cache.load(*paths, lambda: self._decode(*paths), stamps)
+        elif self.memory is not None:
+            image, mask = self.memory.load(own, lambda: self._decode(*paths))
+        else:
+            image, mask = self._decode(*paths)
         if self.size is not None and image.shape[:2] != self.size:
             (height, width), (rows, columns) = image.shape[:2], self.size
             raise UserError(

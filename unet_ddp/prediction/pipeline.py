@@ -24,6 +24,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.objects import Mask, Shares, find_outlines
+from unet_ddp.prediction.outputs.annotations import LABELME, coco_file, write_labelme
 from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
 from unet_ddp.prediction.outputs.objects import objects_file
@@ -64,6 +65,8 @@ def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
         files.append(objects_file(as_path(config.objects), labels))
     if config.polygons:
         files.append(geojson_file(as_path(config.polygons), labels))
+    if config.annotations not in (None, LABELME):
+        files.append(coco_file(as_path(config.annotations), labels))
     return files
 
 
@@ -140,6 +143,8 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
     if files.probabilities:
         write_probabilities(prediction, files.probabilities)
     mask = prediction.mask
+    if files.labelme is not None:
+        write_labelme(mask, labels, files.image, files.labelme)
     _add_to_lists(job, files, mask, prediction.extent if labels.has_objects else None)
     write_mask(mask, labels, files.mask)  # last: its presence says that the image is done
     shares = [pair for pair in zip(labels.class_names, prediction.shares, strict=True) if pair[1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import tempfile
@@ -10,11 +11,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import IO
 
 from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
 from unet_ddp.prediction.objects import Mask, Shares
-from unet_ddp.storage import Url, delete, local_file, put
+from unet_ddp.storage import Url, delete, list_objects, local_file, put
 
 _ADVICE = "make room, or name another file"
 
@@ -40,11 +42,15 @@ class ListFile:
             temporary.open("wb") as file,
         ):
             file.write(self.header)
-            separator = b"\n"
-            for line in filter(None, read_shards(self.path, size)):
-                file.write(separator + line)
-                separator = self.separator + b"\n"
+            self.write_lines(file, size)
             file.write(b"\n" + self.footer)
+
+    def write_lines(self, file: IO[bytes], size: int) -> None:
+        """Write the lines of all `size` processes, ordered by image."""
+        separator = b"\n"
+        for line in filter(None, read_shards(self.path, size)):
+            file.write(separator + line)
+            separator = self.separator + b"\n"
 
 
 class ShardFile:
@@ -108,7 +114,12 @@ def read_shards(path: Path, size: int) -> Iterator[bytes]:
 
 def remove_stale_shards(path: Path) -> None:
     """Remove the shards that a killed job, perhaps of more processes, left of a list."""
-    for shard in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+    pattern = f".{glob.escape(path.name)}.*.part"
+    if isinstance(path, Url):
+        names = [name for name, _, _ in list_objects(path.parent, is_deep=False)]
+        for name in fnmatch.filter(names, pattern):
+            delete(path.parent / name)
+    for shard in path.parent.glob(pattern):
         shard.unlink(missing_ok=True)
 
 
