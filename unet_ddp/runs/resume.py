@@ -28,6 +28,7 @@ _SHOWN = 80  # characters of a setting in a message
 _FIXED = {
     "scale", "model", "encoder", "width", "bilinear", "channels", "nodata", "classes",
     "class_names", "palette", "binary", "mask_threshold", "invert", "ignore_index",
+    "instances",
 }  # fmt: skip
 _PLACES = {
     "checkpoints", "exp_name", "load", "images", "masks", "list", "val_images", "val_masks",
