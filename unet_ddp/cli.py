@@ -36,7 +36,8 @@ _EXCLUDE_EACH_OTHER = (
     ("list", "images"), ("list", "val_images"), ("list", "folds"), ("folds", "val_images"),
     ("binary", "mask_threshold"), ("binary", "palette"), ("mask_threshold", "palette"),
     ("class_names", "palette"), ("binary", "classes"), ("mask_threshold", "classes"),
-    ("compile", "checkpointing"), ("resume", "load"),
+    ("compile", "checkpointing"), ("resume", "load"), *(("instances", other) for other in (
+    "binary", "mask_threshold", "palette", "classes", "class_names", "invert")),
 )  # fmt: skip
 
 
@@ -247,8 +248,7 @@ def check_limits(config: object) -> None:
         values = setting.value if isinstance(setting.value, tuple) else (setting.value,)
         numbers = [value for value in values if isinstance(value, (int, float))]
         limits = [limit for limit in get_args(setting.type) if isinstance(limit, Limit)]
-        if any(isinstance(number, int) for number in numbers):
-            limits.append(_COUNTABLE)
+        limits += [_COUNTABLE] * any(isinstance(number, int) for number in numbers)
         for limit in limits:
             if not all(number in limit for number in numbers):
                 shown = " ".join(map(shorten, values))

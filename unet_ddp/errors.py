@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
+from importlib import import_module
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -39,6 +40,16 @@ class RunError(Exception):
     The message says what happened, what is left of the run, and what to do. Any other exception is
     a bug and keeps its traceback.
     """
+
+
+def import_extra(name: str, extra: str, needed_by: object) -> Any:
+    """Return the module `name`, of the extra `extra`; a UserError if it is not installed."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        raise UserError(
+            f"{needed_by}: needs {name}, which is not installed; pip install 'unet-ddp[{extra}]'"
+        ) from None
 
 
 def one_line(error: object) -> str:

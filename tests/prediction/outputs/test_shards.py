@@ -20,7 +20,7 @@ from unet_ddp.storage import Url, as_path, list_objects, put
 IDS = np.zeros((1, 1), np.uint8)
 
 
-def name_or_nothing(name: str, ids: np.ndarray) -> str:
+def name_or_nothing(name: str, ids: np.ndarray, extent: np.ndarray | None) -> str:
     return "" if name == "none" else f"«{name}»"
 
 

@@ -35,7 +35,7 @@ def check_rules(config: DataConfig, report: Report, table: Table) -> ImageFormat
     if not config.resize_masks:
         report.add_problems(_check_sizes(table))
     report.add_problems(_check_kinds(table))
-    if config.palette is None or not table.kinds[0].mask.palette:
+    if (config.palette is None or not table.kinds[0].mask.palette) and not config.instances:
         report.add_problems(_check_palettes(table))
     if config.nodata is None:
         report.add_problems(_check_nodata(table))

@@ -138,7 +138,8 @@ class Table:
             place = places[row]
             keep = place < len(pairs)
             values = self.columns["value"][part][keep].astype(np.int32)
-            ids = labels.to_ids(values, self.pairs[rows.start].mask)  # all of them are known by now
+            # All of them are known by now.
+            ids = labels.ids_of_values(values, self.pairs[rows.start].mask)
             place, ids = place[keep][ids != IGNORE_ID], ids[ids != IGNORE_ID]
             np.bitwise_or.at(bits, (ids, place >> 3), (128 >> (place & 7)).astype(np.uint8))
         return bits

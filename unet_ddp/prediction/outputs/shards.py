@@ -11,10 +11,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import IO
 
 from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
-from unet_ddp.prediction.prediction import Ids
+from unet_ddp.prediction.objects import Mask, Shares
 from unet_ddp.storage import Url, delete, list_objects, local_file, put
 
 _ADVICE = "make room, or name another file"
@@ -25,8 +26,9 @@ class ListFile:
     """A file with a line for each image between a header and a footer."""
 
     path: Path
-    format: Callable[[str, Ids], str]
-    """From an image's name and class ids (H, W) to its line; empty for none."""
+    format: Callable[[str, Mask, Shares | None], str]
+    """From an image's name, what its mask's file has (H, W), and of objects their probability (H, W)
+    unless an earlier job wrote the mask, to the image's line; empty for none."""
     header: bytes
     separator: bytes = b""
     """Between two images' lines, before the line break."""
@@ -40,11 +42,15 @@ class ListFile:
             temporary.open("wb") as file,
         ):
             file.write(self.header)
-            separator = b"\n"
-            for line in filter(None, read_shards(self.path, size)):
-                file.write(separator + line)
-                separator = self.separator + b"\n"
+            self.write_lines(file, size)
             file.write(b"\n" + self.footer)
+
+    def write_lines(self, file: IO[bytes], size: int) -> None:
+        """Write the lines of all `size` processes, ordered by image."""
+        separator = b"\n"
+        for line in filter(None, read_shards(self.path, size)):
+            file.write(separator + line)
+            separator = self.separator + b"\n"
 
 
 class ShardFile:
@@ -67,9 +73,9 @@ class ShardFile:
             self._path.unlink(missing_ok=True)
             self._file = self._path.open("xb")  # new: no link that somebody planted is followed
 
-    def add(self, index: int, name: str, ids: Ids) -> None:
+    def add(self, index: int, name: str, mask: Mask, extent: Shares | None = None) -> None:
         """Add the line of the image at `index`, from any thread."""
-        line = self.list_file.format(name, ids).encode("utf-8", "surrogateescape")
+        line = self.list_file.format(name, mask, extent).encode("utf-8", "surrogateescape")
         with self._lock, write_errors(self.list_file.path, _ADVICE):
             # With its length: names may contain line breaks.
             self._file.write(b"%d %d\n%s" % (index, len(line), line))
