@@ -252,6 +252,10 @@ def test_a_budget_takes_the_place_of_epochs(recipe: Any) -> None:
         parse_train(["--budget", "1h", "-e", "3"])
     config = parse_train(["--config", str(recipe("budget: 1h\n")), "-e", "3"])
     assert (config.launch.budget, config.optimization.epochs) == (None, 3)  # a flag wins
+    both = str(recipe("epochs: 7\nbudget: 1h\n"))
+    for more in ([], ["-e", "3"], ["--budget", "2h"]):
+        with pytest.raises(UserError, match=r"yaml: --budget and --epochs: use one of them$"):
+            parse_train(["--config", both, *more])
     path = str(recipe("epochs: 7\nbatch_size: 2\n"))
     config = parse_train(["--config", path, "--budget", "1h"])
     assert "epochs" not in config.given and "batch_size" in config.given

@@ -66,6 +66,8 @@ class DataConfig:
     """Two classes: every value above this one is foreground (e.g. masks with soft edges)."""
     invert: bool = False
     """Two classes: treat dark pixels as foreground."""
+    instances: bool = False
+    """Each object has a number, or colour, of its own in its mask: learn background, objects and the borders between touching ones, and predict numbered objects (needs the extra objects; docs/objects.md)."""
     ignore_index: Annotated[int | None, MASK_VALUE, flag("VALUE")] = None
     """Mask value, or colour as #rrggbb, of pixels excluded from the loss and the scores."""
     resize_masks: bool = False
@@ -156,12 +158,12 @@ class OptimizationConfig:
     """Share of each pixel's truth that the pixel term gives to all classes alike, e.g. 0.1."""
     hard_pixels: Annotated[float, flag("PERCENT"), Limit(above=0, at_most=100)] = 100.0
     """Percentage of the pixels, the hardest of the global batch, that the pixel term is the mean of (OHEM), e.g. 25."""
-    boundary_weight: Annotated[float, flag("WEIGHT"), Limit(at_least=0)] = 0.0
-    """Further weight in the pixel term of a pixel among other classes' pixels, e.g. 5; 0: off."""
+    boundary_weight: Annotated[float | None, flag("WEIGHT"), Limit(at_least=0)] = None
+    """Further weight in the pixel term of a pixel among other classes' pixels, e.g. 5; 0: off (default: 5 with --instances, else 0)."""
     amp: bool = True
-    """Mixed precision on a GPU; on a CPU only with --amp-dtype bfloat16."""
+    """Mixed precision on a GPU, and on a CPU that computes in bfloat16."""
     amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"
-    """auto: bfloat16 if the GPU supports it, else float16."""
+    """auto: bfloat16 if the GPU, or the CPU (AVX512-BF16), supports it, else float16 on a GPU and float32 on a CPU."""
     compile: bool = False
     """Compile the network with torch.compile: a minute at the start, faster steps after it; not with --checkpointing."""
     ema: Annotated[float, flag("DECAY"), Limit(at_least=0, below=1)] = 0.0

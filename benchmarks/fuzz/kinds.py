@@ -32,6 +32,7 @@ from benchmarks.fuzz.mutations import (
     write_special,
 )
 from benchmarks.fuzz.samples import TRAIN, Samples, foreign
+from benchmarks.fuzz.storage import build_pack, build_pointer
 from benchmarks.fuzz.validity import find_invalid_checkpoint, find_invalid_export
 from unet_ddp.__main__ import main as command
 from unet_ddp.config import TrainConfig
@@ -360,4 +361,6 @@ KINDS: dict[str, Callable[[Samples, Path, Dice], Case]] = {
     "recipes": build_recipe,
     "caches": build_cache,
     "runs": build_run,
+    "packs": build_pack,
+    "pointers": build_pointer,
 }

@@ -31,6 +31,8 @@ from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.optimizer import AdamW
 from unet_ddp.training.state import Schedule, TrainState, WeightAverage
 
+BORDER_WEIGHT = 5.0  # --boundary-weight of --instances
+
 
 @dataclass(frozen=True)
 class Model:
@@ -48,6 +50,8 @@ def choose_model(config: TrainConfig, data: PreparedData, resumed: Resumed, worl
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
     architecture, preprocessing, notes = _choose_architecture(config, data, resumed)
+    if data.labels.has_objects and options.boundary_weight is None:
+        options = replace(options, boundary_weight=BORDER_WEIGHT)
     loss = SegmentationLoss(options).to(world.device)
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
     return Model(architecture, preprocessing, precision, loss, notes)

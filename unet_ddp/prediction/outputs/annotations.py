@@ -15,12 +15,13 @@ from typing import IO, Any
 
 import numpy as np
 
+from unet_ddp.data.borders import BODY
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.files import write_errors, write_text
+from unet_ddp.prediction.objects import Mask, Shares
 from unet_ddp.prediction.outputs.polygons import polygons
 from unet_ddp.prediction.outputs.shards import ListFile, read_shards
-from unet_ddp.prediction.prediction import Ids
 
 Ring = list[list[float]]
 
@@ -56,12 +57,12 @@ def coco_file(path: Path, labels: Labels) -> ListFile:
     return CocoFile(path, partial(_format_coco, labels=labels), header, footer=b"]}\n")
 
 
-def _format_coco(name: str, ids: Ids, labels: Labels) -> str:
+def _format_coco(name: str, mask: Mask, _: Shares | None, labels: Labels) -> str:
     """Return JSON without its first brace: a line for the image, and one for each object."""
     lines: list[dict[str, Any]] = [
-        {"file_name": name, "width": ids.shape[1], "height": ids.shape[0]}
+        {"file_name": name, "width": mask.shape[1], "height": mask.shape[0]}
     ]
-    for k, ring, area in _find_objects(ids, labels):
+    for k, ring, area in _find_objects(mask, labels):
         corner, end = np.min(ring, axis=0), np.max(ring, axis=0)
         outline = [[at for point in ring for at in point]]
         box = [*corner.tolist(), *(end - corner).tolist()]
@@ -69,10 +70,10 @@ def _format_coco(name: str, ids: Ids, labels: Labels) -> str:
     return "\n".join(json.dumps(line)[1:] for line in lines)
 
 
-def write_labelme(ids: Ids, labels: Labels, image: Path, path: Path) -> None:
+def write_labelme(mask: Mask, labels: Labels, image: Path, path: Path) -> None:
     """Write the objects in an image as a file that Labelme opens, and with it the image."""
     shapes: list[dict[str, Any]] = []
-    for k, ring, _ in _find_objects(ids, labels):
+    for k, ring, _ in _find_objects(mask, labels):
         shape = {"label": labels.class_names[k], "points": ring, "shape_type": "polygon"}
         shapes.append({**shape, "group_id": None, "flags": {}})
     content = {
@@ -81,21 +82,23 @@ def write_labelme(ids: Ids, labels: Labels, image: Path, path: Path) -> None:
         "shapes": shapes,
         "imagePath": os.path.relpath(image, path.parent),
         "imageData": None,
-        "imageHeight": ids.shape[0],
-        "imageWidth": ids.shape[1],
+        "imageHeight": mask.shape[0],
+        "imageWidth": mask.shape[1],
     }
     with write_errors(path, "make room, or use another --output"):
         write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def _is_object(k: int, labels: Labels) -> bool:
-    """Return whether a class is not the background."""
+    """Return whether a class is not the background, nor the border of objects."""
+    if labels.has_objects:
+        return k == BODY
     return k > 0 if labels.num_classes == 2 else labels.values[k] > 0
 
 
-def _find_objects(ids: Ids, labels: Labels) -> Iterator[tuple[int, Ring, int]]:
+def _find_objects(mask: Mask, labels: Labels) -> Iterator[tuple[int, Ring, int]]:
     """Yield class id, outline and number of pixels of each object."""
-    for feature in polygons("", ids, labels):
+    for feature in polygons("", mask, labels):
         about = feature["properties"]
         k = labels.class_names.index(about["class"])
         if _is_object(k, labels):

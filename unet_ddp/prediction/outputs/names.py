@@ -60,7 +60,7 @@ def name_outputs(
         is_labelme = config.annotations == LABELME
         labelme = base.with_name(f"{base.name}.json") if is_labelme else None
         files.append(ImageFiles(index, image, mask, overlay, probabilities, labelme))
-    flags = [("--rle", config.rle), ("--polygons", config.polygons)]
+    flags = [("--rle", config.rle), ("--polygons", config.polygons), ("--objects", config.objects)]
     flags += [("--annotations", config.annotations)] * (config.annotations != LABELME)
     lists = [(flag, as_path(name)) for flag, name in flags if name is not None]
     written = [path for each in files for path in each.outputs()]
@@ -78,8 +78,7 @@ def name_outputs(
         check_writable(path.parent, flag)
         _check_new([path], flag, config)
     for _, path in lists:
-        if not isinstance(path, Url):
-            remove_stale_shards(path)
+        remove_stale_shards(path)
     remove_stale(path for path in (*written, *(p for _, p in lists)) if not isinstance(path, Url))
     return files
 
