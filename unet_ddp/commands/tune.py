@@ -58,6 +58,16 @@ class TuneConfig(TrainConfig):
 
 
 def main(argv: Sequence[str]) -> int:
+    """Search, and return the exit status."""
+    try:
+        tune(argv)
+    except KeyboardInterrupt:
+        print_lines("stopped; continue with the same command")
+        return 128 + SIGINT
+    return 0
+
+
+def tune(argv: Sequence[str]) -> None:
     """Search; print the table of the trials, and the command that trains with the best settings."""
     config = parse_run(TuneConfig, argv, prog="python -m unet_ddp tune")
     if "LOCAL_RANK" in os.environ:
@@ -71,11 +81,7 @@ def main(argv: Sequence[str]) -> int:
     folder = local_path(config.run.checkpoints, "--checkpoints") / (config.run.exp_name or "tune")
     with lock_folder(folder, "--exp-name"):
         search = Search(config, space, folder)
-        try:
-            best = search.run()
-        except KeyboardInterrupt:
-            print_lines("stopped; continue with the same command")
-            return 128 + SIGINT
+        best = search.run()
         done = [k for k, trial in enumerate(search.trials) if trial["dice"]]
         print_lines(*compare([search.place(k) for k in done], folder / "compare.html"))
     settings = search.trials[best]["drawn"]
@@ -84,7 +90,6 @@ def main(argv: Sequence[str]) -> int:
         f"best: {search.place(best) / 'best.pt'}",
         f"the same in a folder of its own: {shlex.join(['python', 'train.py', *command])}",
     )
-    return 0
 
 
 def parse_space(config: TuneConfig) -> dict[str, Any]:
