@@ -44,8 +44,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     """Hide GPUs from all tests, and from what they start, but with `-m gpu`.
 
-    CUDA looks once, at its first use, so the choice is one for the whole session.
+    CUDA looks once, at its first use, so the choice is one for the whole session. CPUs compute in
+    float32 on all machines.
     """
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

@@ -203,7 +203,7 @@ def prepared(folder: Path, **changes: Any) -> Any:
     pairs = find_pairs(folder / "imgs", folder / "masks")
     data = {
         "split": Split(pairs[:6], pairs[6:], ""), "labels": LABELS, "crop_size": None,
-        "smallest": (20, 26), "one_size": (20, 26), "draw": None,
+        "smallest": (20, 26), "one_size": (20, 26), "draw": None, "most_pixels": 520,
     }  # fmt: skip
     return SimpleNamespace(**data | changes)
 
@@ -332,6 +332,30 @@ def test_scale_resized_masks_and_the_cache_reach_the_samples(
     for part in (loaders.training, loaders.validation):
         assert all(batch.image.shape[1:] == (10, 13, 3) for batch in part)
     assert len(list(samples.iterdir())) == 8
+
+
+@pytest.mark.parametrize(("free", "is_kept"), [(8 * 4 * 520 * 10, True), (8 * 4 * 519 * 10, False)])
+def test_samples_stay_in_memory_if_they_take_a_tenth_of_what_is_free(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, free: int, is_kept: bool
+) -> None:
+    monkeypatch.setattr(module, "free_memory", lambda device: 2 * free)
+    world = World(local_size=2)  # each rank has its own
+    loaders = build_loaders(configured(), prepared(folder), image_format=COLOUR, world=world)
+    for part in (loaders.training, loaders.validation):
+        assert part is not None and (part.dataset.memory is not None) == is_kept  # type: ignore[attr-defined]
+
+
+def test_what_is_cached_or_in_storage_is_not_kept_in_memory_too(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    config = configured(launch={"workers": 0, "cache": True})
+    loaders = build_loaders(config, prepared(folder), image_format=COLOUR, world=World())
+    assert loaders.training.dataset.memory is None  # type: ignore[attr-defined]
+    remote = make_dataset(folder)
+    remote.is_remote = True
+    module._keep_in_memory([remote], 1, World())
+    assert remote.memory is None
 
 
 def test_a_cache_that_others_can_write_to_is_not_used(

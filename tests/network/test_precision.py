@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unet_ddp.errors import UserError
-from unet_ddp.network.precision import Precision
+from unet_ddp.network.precision import Precision, has_native_bfloat16
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -18,6 +18,17 @@ def test_bfloat16_on_a_cpu_only_where_asked_for() -> None:
     assert Precision(CPU, amp=False, dtype="float16").dtype == torch.float32
     with pytest.raises(UserError, match=r"--amp-dtype float16: needs a GPU"):
         Precision(CPU, dtype="float16")
+
+
+def test_a_cpu_that_may_not_use_its_bfloat16_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_native in (True, False):
+        monkeypatch.setattr(
+            torch.cpu, "_is_avx512_bf16_supported", lambda is_native=is_native: is_native
+        )
+        monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+        assert has_native_bfloat16() is is_native
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+        assert not has_native_bfloat16()
 
 
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16"])

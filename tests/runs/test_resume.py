@@ -61,6 +61,32 @@ def test_new_weights_are_not_frozen() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "device", "is_native", "expected"),
+    [
+        ({}, "cpu", True, "bfloat16"),
+        ({}, "cpu", False, "auto"),
+        ({}, "cuda", True, "auto"),
+        ({"amp": False}, "cpu", True, "auto"),
+        ({"amp_dtype": "float16"}, "cpu", True, "float16"),  # refused later, in a line
+    ],
+)
+def test_a_new_run_takes_bfloat16_where_the_cpu_has_it_and_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    device: str,
+    is_native: bool,
+    expected: str,
+) -> None:
+    monkeypatch.setattr(resume_module, "has_native_bfloat16", lambda: is_native)
+    world = World(device=torch.device(device))
+    config = Resumed().settle(with_options(**options), world)
+    assert config.optimization.amp_dtype == expected
+    assert config.to_dict()["amp_dtype"] == expected  # saved with the run
+    earlier = saved(8, amp_dtype="auto").settle(TrainConfig(), world)
+    assert earlier.optimization.amp_dtype == "auto"  # of an earlier version: float32, as it was
+
+
+@pytest.mark.parametrize(
     ("options", "processes", "expected"),
     [
         ({"batch_size": 4}, 2, (4, 1, None)),

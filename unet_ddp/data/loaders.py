@@ -19,7 +19,9 @@ from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.memory import SampleMemory
 from unet_ddp.data.samplers import AheadSampler, ScoringSampler, TrainingSampler
+from unet_ddp.distributed.device import free_memory
 from unet_ddp.distributed.fork_server import end_with_rank, start_fork_server
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 FORK = "fork" if sys.platform == "linux" else None
 
 _MAX_BATCH, _MAX_BYTES = 8, 2**21  # images, and bytes, that validation fetches at once
+_CPU = torch.device("cpu")
+_KEPT_SHARE = 0.1  # of the free memory: the most that decoded samples may take
 _READ_TIMEOUT = 0.8  # of --timeout: a rank that hangs reading says so before the others give up
 
 
@@ -168,13 +172,9 @@ def build_loaders(
     cache = _open_cache(config, data.labels, image_format, world)
     notes = [f"cache: {cache.folder}"] if cache else []
     read = partial(
-        SegmentationDataset,
-        labels=data.labels,
-        image_format=image_format,
-        scale=config.data.scale,
-        resize_masks=config.data.resize_masks,
-        cache=cache,
-    )
+        SegmentationDataset, labels=data.labels, image_format=image_format, scale=config.data.scale,
+        resize_masks=config.data.resize_masks, cache=cache,
+    )  # fmt: skip
     workers = count_workers(world, config.launch.workers)
     check_shared_memory(workers)
     load = partial(
@@ -194,8 +194,24 @@ def build_loaders(
         batch_size = _validation_batch(image_format, data.one_size)
         own = ScoringSampler(len(images), **shard)
         validation = load(images, own, batch_size=batch_size, unbatch=True)
+    _keep_in_memory([training, images], data.most_pixels, world)
     loader = load(training, sampler, batch_size=options.batch_size)
     return Loaders(loader, sampler, validation, notes)
+
+
+def _keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: World) -> None:
+    """Have data sets of files keep their samples, if they all fit into a share of the free memory.
+
+    Only forked reading processes share it; and two of them may read a drawn image at the same time.
+    """
+    image_format = datasets[0].image_format
+    needed = image_format.bytes_with_mask(1, pixels) * sum(map(len, datasets))
+    if FORK is None or not 0 < needed <= _KEPT_SHARE * free_memory(_CPU) / world.local_size:
+        return
+    for dataset in datasets:
+        has_own = dataset.cache is not None or dataset.draw is not None or dataset.is_remote
+        if len(dataset) and not has_own:
+            dataset.memory = SampleMemory(len(dataset), image_format, pixels=pixels)
 
 
 def _validation_batch(image_format: ImageFormat, size: tuple[int, int] | None) -> int:

@@ -89,6 +89,7 @@ class SavedRun:
     ema_steps: _Count = 0
     scaler: Scaler | None = None
     anneal: tuple[_Count, _Count] | None = None
+    unbiased: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a phase that ends before it begins."""

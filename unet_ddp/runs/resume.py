@@ -16,6 +16,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, shorten, typed
+from unet_ddp.network.precision import has_native_bfloat16
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.weights import SavedModel, check_weights
 from unet_ddp.training.batch_size import BatchSizeProbe, find_batch_size
@@ -27,6 +28,7 @@ _SHOWN = 80  # characters of a setting in a message
 _FIXED = {
     "scale", "model", "encoder", "width", "bilinear", "channels", "nodata", "classes",
     "class_names", "palette", "binary", "mask_threshold", "invert", "ignore_index",
+    "instances",
 }  # fmt: skip
 _PLACES = {
     "checkpoints", "exp_name", "load", "images", "masks", "list", "val_images", "val_masks",
@@ -46,6 +48,8 @@ class Resumed:
     """Weights for a new run to start from."""
     notes: list[str] = field(default_factory=list)
     """Lines for the user."""
+    range_test: list[str] = field(default_factory=list)
+    """Lines of learning_rate.csv, what ``--learning-rate auto`` has measured."""
 
     @property
     def is_new(self) -> bool:
@@ -66,7 +70,9 @@ class Resumed:
                     "--freeze encoder: its weights are new, and nothing would train them; use --load or "
                     "--encoder-weights too"
                 )
-            return _accumulate(config, world)
+            return _accumulate(_settle_precision(config, world), world)
+        if config.optimization.learning_rate == "auto":  # the run has found its own
+            config = replace(config, given=config.given - {"learning_rate"})
         config = with_saved(config, self.content["config"])
         self._note_changes(config)
         return self._keep_images_per_step(config, world)
@@ -222,6 +228,18 @@ def _name_moments(
     except UserError as error:
         raise UserError(f"{source}: optimizer: {error}") from None
     return found, wanted
+
+
+def _settle_precision(config: TrainConfig, world: World) -> TrainConfig:
+    """Return a new run's `config` with bfloat16 if the main process's CPU has it.
+
+    It is saved with the run, whose precision then depends neither on the rank nor on where it resumes.
+    """
+    options = config.optimization
+    is_open = world.device.type == "cpu" and options.amp and options.amp_dtype == "auto"
+    if not (is_open and world.on_main(has_native_bfloat16)):
+        return config
+    return replace(config, optimization=replace(options, amp_dtype="bfloat16"))
 
 
 def _accumulate(config: TrainConfig, world: World) -> TrainConfig:

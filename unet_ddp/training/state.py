@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.metrics.scores import Validation
+from unet_ddp.network.batchnorm import FIRST_STEPS
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.losses import SegmentationLoss
 
@@ -25,6 +26,7 @@ class Schedule:
     """
 
     highest: float
+    """The rate after the warm-up; of ``--learning-rate auto`` once `plan_run` has found it."""
     steps: int
     """Steps of the optimizer in the whole run."""
     warmup: float = 0.05
@@ -113,6 +115,8 @@ class TrainState:
     """The replica as torch.compile returns it: the same weights."""
     frozen: Sequence[nn.Module] = ()
     """Parts of the network that stay as they are: always in evaluation mode."""
+    unbiased: bool = True
+    """Correct the bias of batch norm's averages; a run of an earlier version goes on without."""
     epoch: int = 0
     step: int = 0
     """Steps of the optimizer done in this epoch."""
@@ -128,6 +132,11 @@ class TrainState:
     def done(self) -> int:
         """Steps of the optimizer done in the run."""
         return self.epoch * self.steps_per_epoch + self.step
+
+    @property
+    def corrects_bias(self) -> bool:
+        """True in the first steps, when batch norm's averages may be biased; see `correct_bias`."""
+        return self.unbiased and self.done < FIRST_STEPS
 
     def finish_epoch(self, validation: Validation | None) -> bool:
         """Go to the next epoch; return whether this one's validation Dice is the best so far."""
@@ -180,6 +189,7 @@ class TrainState:
             "best": {"score": self.best, "epoch": self.best_epoch},
             "threshold": self.threshold,
             "anneal": self.schedule.anneal,
+            "unbiased": self.unbiased,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -196,6 +206,6 @@ class TrainState:
         self.epoch, self.step = position["epoch"], position["step"]
         self.sums = self.sums.new_tensor(position["sums"])
         self.best, self.best_epoch = best["score"], best["epoch"]
-        self.threshold = state.get("threshold")
+        self.threshold, self.unbiased = state.get("threshold"), state.get("unbiased", False)
         if state.get("anneal") and self.patience:
             self.schedule = replace(self.schedule, anneal=tuple(state["anneal"]))

@@ -22,7 +22,7 @@ from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import without_sync
 from unet_ddp.errors import UserError
-from unet_ddp.network.batchnorm import FIRST_STEPS, correct_bias, snapshot_statistics
+from unet_ddp.network.batchnorm import correct_bias, snapshot_statistics
 from unet_ddp.training.state import TrainState
 
 
@@ -48,7 +48,7 @@ def train_step(
     """
     network, optimizer, scaler = state.network, state.optimizer, state.precision.scaler
     buffers = snapshot_buffers(network)
-    statistics = snapshot_statistics(network) if state.done < FIRST_STEPS else []
+    statistics = snapshot_statistics(network) if state.corrects_bias else []
     losses = torch.zeros(3, device=state.precision.device)
     pairs: list[int] = []
     for k, (images, masks, indices) in enumerate(islice(batches, accumulate), start=1):

@@ -70,6 +70,7 @@ class PreparedData:
     groups: dict[str, str] = field(default_factory=dict)  # group of each pair, by name
     one_size: tuple[int, int] | None = None  # (height, width) of all images; None if they differ
     draw: ClassDraw | None = None  # of training images, for --balance
+    most_pixels: int = 0  # of the largest image, after scaling
 
 
 def prepare_data(
@@ -100,8 +101,9 @@ def prepare_data(
         report.notes + [f"warning: {line}" for line in report.warnings],
         measure_range(table, training, data.format.channels),
         data.groups,
-        sizes.pop() if len(sizes) == 1 else None,
+        next(iter(sizes)) if len(sizes) == 1 else None,
         draw,
+        max(height * width for height, width in sizes),
     )
 
 
@@ -152,14 +154,15 @@ def _open_pack(config: DataConfig, folder: Path) -> tuple[PackedPairs, PackedPai
         raise UserError("--val-images: a pack has its own validation images; leave the flag out")
     pack = open_pack(folder)
     pack.check_shards()
-    known, now = pack.about["scan"], [config.nodata, config.channels]
+    index, now = pack.index, [config.nodata, config.channels]
+    known = [index.nodata, index.channels]
     if pack.columns["moments"].shape[1] and str(known) != str(now):  # nan is not equal to nan
         raise UserError(
             f"{folder}: was packed with --nodata and --channels {known}, not {now} (None: not given); "
             "give the same, or pack the images again"
         )
-    first = len(pack.pairs) - pack.about["validation"]
-    return pack.pairs[:first], pack.pairs[first:] if pack.about["validation"] else None
+    first = len(pack.pairs) - index.validation
+    return pack.pairs[:first], pack.pairs[first:] if index.validation else None
 
 
 def _find_pairs(config: DataConfig, report: Report) -> tuple[Sequence[Pair], Sequence[Pair] | None]:

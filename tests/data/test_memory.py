@@ -1,0 +1,87 @@
+"""Samples that are kept in memory are those of the files, decoded once by all reading processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import make_set
+from unet_ddp.data.augmentation import Augmentation
+from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.loaders import SampleLoader
+from unet_ddp.data.memory import SampleMemory
+from unet_ddp.data.pairs import find_pairs
+from unet_ddp.data.samplers import TrainingSampler
+
+COLOUR, COUNT, SIZE = ImageFormat(3), 6, (20, 26)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_set(tmp_path, COUNT, size=SIZE)
+
+
+def make_dataset(folder: Path, memory: SampleMemory | None) -> SegmentationDataset:
+    augmentation = Augmentation(COLOUR, "photo", None, seed=3)
+    pairs = find_pairs(folder / "imgs", folder / "masks")
+    return SegmentationDataset(
+        pairs, Labels((0, 255)), COLOUR, scale=1.0, augmentation=augmentation, memory=memory
+    )
+
+
+def read_epochs(folder: Path, memory: SampleMemory | None, workers: int, epochs: int) -> list[Any]:
+    sampler = TrainingSampler(COUNT, 2, rank=0, size=1, seed=0)
+    loader = SampleLoader(make_dataset(folder, memory), sampler, batch_size=2, workers=workers)
+    batches = []
+    for epoch in range(epochs):
+        sampler.start_at(epoch, 0)
+        batches += list(loader)
+        if memory is not None and epoch == 0:  # what is kept needs its files no more
+            for path in (folder / "imgs").iterdir():
+                path.write_bytes(b"")
+    loader.close()
+    return batches
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_later_epochs_have_the_samples_of_the_files_without_reading_them(
+    folder: Path, workers: int
+) -> None:
+    wanted = read_epochs(folder, None, 0, 3)
+    memory = SampleMemory(COUNT, COLOUR, pixels=SIZE[0] * SIZE[1])
+    found = read_epochs(folder, memory, workers, 3)
+    assert len(found) == len(wanted) == 9
+    for one, other in zip(found, wanted, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_samples_of_any_size_and_type_come_back(dtype: str) -> None:
+    random = np.random.default_rng(0)
+    memory = SampleMemory(3, ImageFormat(2, dtype), pixels=35)
+    samples = [
+        ((100 * random.random((*size, 2))).astype(dtype), random.integers(0, 9, size, np.uint8))
+        for size in ((5, 7), (7, 5), (3, 1))
+    ]
+    for _ in range(2):
+        for index in (2, 0, 1):
+            image, ids = memory.load(index, lambda index=index: samples[index])
+            assert image.dtype == dtype and np.array_equal(image, samples[index][0])
+            assert np.array_equal(ids, samples[index][1])
+    image[:], ids[:] = 0, 0  # a caller's copy
+    assert np.array_equal(memory.load(1, lambda: samples[0])[0], samples[1][0])
+
+
+def test_a_file_that_grew_since_the_scan_is_read_each_time() -> None:
+    memory = SampleMemory(2, ImageFormat(1), pixels=4)
+    for value in (1, 2):
+        large = np.full((3, 3, 1), value, np.uint8), np.zeros((3, 3), np.uint8)
+        assert memory.load(0, lambda large=large: large)[0][0, 0, 0] == value
+    small = np.ones((2, 2, 1), np.uint8), np.ones((2, 2), np.uint8)
+    assert memory.load(1, lambda: small)[1].sum() == 4
