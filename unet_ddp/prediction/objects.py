@@ -33,7 +33,7 @@ def separate(body: Shares, extent: Shares, separation: tuple[float, float]) -> N
     An object grows from each connected part of the pixels whose `body` is high enough, as far as
     `extent` is, over falling `body`, until it meets another. Connected are pixels that share edges.
     Each connected part of the extent is separated by itself, and most have one seed, so that large
-    images take little more than 16 bytes for each pixel.
+    images take about 25 bytes for each pixel.
     """
     from scipy import ndimage
     from skimage.segmentation import watershed
