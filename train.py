@@ -122,7 +122,7 @@ def train_one_epoch(
     for report in train_steps(
         state,
         batches,
-        until=config.launch.max_steps,  # steps of the whole run
+        until=config.launch.limit(state.steps_per_epoch),  # steps of the whole run
         accumulate=options.accumulate,
         clip=options.clip,
     ):
@@ -134,7 +134,7 @@ def train_one_epoch(
             folder.save(state)
     tracker.end_training()
     if not stop.poll_now() and state.step < state.steps_per_epoch:
-        stop.check_limit(state.done, config.launch.max_steps)
+        stop.check_limit(state.done, config.launch.limit(state.steps_per_epoch))
 
 
 def validate(
@@ -180,7 +180,7 @@ def end_epoch(
     tracker.log_annealing(state)
     folder.save(state, is_best=is_best)
     if not state.is_over:
-        stop.check_limit(state.done, config.launch.max_steps)
+        stop.check_limit(state.done, config.launch.limit(state.steps_per_epoch))
 
 
 if __name__ == "__main__":

@@ -156,6 +156,7 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "save_every_steps": ([0], [-1]),
     "save_every_minutes": ([0], [-0.1]),
     "max_steps": ([1], [0]),
+    "max_epochs": ([1], [0]),
     "nproc": ([1], [0]),
     "workers": ([0], [-1]),
     "timeout": ([0.1], [0]),
@@ -348,6 +349,7 @@ def test_recipe_sets_defaults_and_the_command_line_wins(recipe: Any) -> None:
         ("epochs: '7'", "epochs", 7),
         ("batch_size: auto", "batch_size", "auto"),
         ("batch_size: 8", "batch_size", 8),
+        ("lr: auto", "learning_rate", "auto"),
         ("lr: 1e-3", "learning_rate", 1e-3),  # text to YAML
         ("learning-rate: 1", "learning_rate", 1.0),
         ("l: 0.5", "learning_rate", 0.5),

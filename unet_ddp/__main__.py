@@ -15,6 +15,8 @@ COMMANDS = {  # each is the main() of a module of its name, import of import_
     "pack": ("--images DIR ... -o URL", "write a data set as tar shards to train on"),
     "evaluate": ("[--model FILE ...]", "score a network on images and masks"),
     "report": ("[RUN FOLDER]", "write a run's report.html again"),
+    "compare": ("RUN ... [-o FILE]", "put runs into one table and one chart"),
+    "tune": ("--vary NAME=VALUES ...", "search for settings by successive halving"),
     "export": ("best.pt model.onnx", "write a network as a file for other programs"),
     "demo-data": ("[--folder DIR]", "write the built-in demo set"),
 }

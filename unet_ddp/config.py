@@ -124,8 +124,10 @@ class OptimizationConfig:
     """Batches per optimizer step; loss and batch norm see one batch at a time."""
     images_per_step: Annotated[int | None, flag("N"), Limit(at_least=1)] = None
     """Images per optimizer step over all processes, instead of --accumulate (default with --batch-size auto: 16)."""
-    learning_rate: Annotated[float, flag("RATE", "-l", "--lr"), Limit(above=0)] = 1e-3
-    """Peak learning rate of AdamW, reached after the warm-up; a cosine then lowers it to a hundredth."""
+    learning_rate: Annotated[
+        float | Literal["auto"], flag("RATE", "-l", "--lr"), Limit(above=0, note=", or auto")
+    ] = 1e-3
+    """Peak learning rate of AdamW, reached after the warm-up; a cosine then lowers it to a hundredth. auto: found by steps at a rising rate, which are thrown away."""
     warmup: Annotated[float, flag("PERCENT"), Limit(at_least=0, below=100)] = 5.0
     """Percentage of all steps in which the learning rate rises to its peak."""
     encoder_rate: Annotated[float, flag("FACTOR"), Limit(above=0)] = 1.0
@@ -221,6 +223,8 @@ class LaunchConfig:
     """Time of a whole new run, e.g. 90s, 30m or 2h, instead of --epochs: some steps are timed, and as many epochs planned as end in it."""
     max_steps: Annotated[int | None, flag("N"), Limit(at_least=1)] = None
     """Stop after N optimizer steps in all; continue with --resume."""
+    max_epochs: Annotated[int | None, flag("N"), Limit(at_least=1)] = None
+    """Stop after N of the --epochs in all; continue with --resume."""
     nproc: Annotated[int, flag("N"), Limit(at_least=1)] = 1
     """Start N processes on this machine, as torchrun --nproc_per_node=N does."""
     workers: Annotated[int | None, flag("N"), Limit(at_least=0)] = None
@@ -241,6 +245,11 @@ class LaunchConfig:
     """Print where the time of ten steps goes, and save their trace in the run's folder."""
     deterministic: bool = False
     """Use deterministic algorithms, slower on a GPU; warn where torch has none."""
+
+    def limit(self, steps_per_epoch: int) -> int | None:
+        """Return the steps of the run at which --max-steps or --max-epochs stops it."""
+        limits = (self.max_steps, (self.max_epochs or 0) * steps_per_epoch)
+        return min((limit for limit in limits if limit), default=None)
 
     @property
     def budget_seconds(self) -> float | None:

@@ -615,7 +615,7 @@ def test_a_rescue_folder_is_made_and_tried_before_the_run(
     [
         (None, []),
         (StopReason(signal.SIGTERM), ["stopped by SIGTERM after step 6; continue with --resume"]),
-        (StopReason(is_limit=True), ["stopped at --max-steps 6; continue with --resume"]),
+        (StopReason(is_limit=True), ["stopped as asked after step 6; continue with --resume"]),
     ],
 )
 def test_the_end_says_why(tmp_path: Path, reason: StopReason | None, lines: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import nn
@@ -127,8 +128,8 @@ def build_state(
     network = _build_weights(config, model, data.labels, resumed, world)
     frozen = freeze_encoder(network) if options.freeze == "encoder" else []
     groups = parameter_groups(network, options.encoder_rate)
-    side = data.crop_size or data.smallest
-    height, width = (max(64, min(length, 256)) for length in side)  # neither tiny nor large
+    # Neither tiny nor large.
+    height, width = (max(64, min(n, 256)) for n in data.crop_size or data.smallest)
     example = torch.zeros(2, model.architecture.channels, height, width, device=world.device)
     replica = world.replicate(network, example)
     state = TrainState(
@@ -138,7 +139,7 @@ def build_state(
         model.precision,
         model.loss,
         model.preprocessing,
-        Schedule(options.learning_rate, options.epochs * steps, options.warmup / 100),
+        Schedule(cast(float, options.learning_rate), options.epochs * steps, options.warmup / 100),
         steps,
         options.patience,
         options.seed * world.size + world.rank,

@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 from uuid import uuid4
 
@@ -23,7 +22,7 @@ from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.files import lock_folder, make_writable, write_errors
+from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
 from unet_ddp.runs.checkpoint import (
     Content,
     copy_to_host,
@@ -41,11 +40,10 @@ from unet_ddp.training.state import TrainState
 
 RUN_FILES = (
     "last.pt", "last.1.pt", "best.pt", "epoch_*.pt", "config.yaml", "metrics.csv", "split.csv",
-    "samples.png", "profile.json", "report.html", "events.out.tfevents.*",
+    "learning_rate.csv", "samples.png", "profile.json", "report.html", "events.out.tfevents.*",
 )  # fmt: skip
 _EVALUATION_FILES = (
-    "scores.json", "per_image.csv", "confusion.csv", "threshold.csv", "calibration.csv",
-    "report.html",
+    "scores.json", "per_image.csv", "confusion.csv", "threshold.csv", "calibration.csv", "report.html"
 )  # fmt: skip
 _ABOUT_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
 
@@ -83,12 +81,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.wait()  # while the folder is still locked
         except RunError as failure:  # of a save that another error has overtaken
@@ -176,6 +169,8 @@ class RunFolder:
                 self.clear()
             save_config(config, self.path / "config.yaml")
             write_split(data.split, data.groups, self.path / "split.csv")
+            if resumed.range_test:
+                write_text(self.path / "learning_rate.csv", "".join(resumed.range_test))
 
     def clear(self) -> None:
         """Delete the run in the folder, and what `evaluate` wrote about it."""
@@ -243,8 +238,8 @@ class RunFolder:
         if self._failure:
             self._rescue(state)
         if reason is not None:
-            by = f"by {reason.signal.name} after step" if reason.signal else "at --max-steps"
-            self._log(f"stopped {by} {state.done}; continue with --resume")
+            by = f"by {reason.signal.name}" if reason.signal else "as asked"
+            self._log(f"stopped {by} after step {state.done}; continue with --resume")
 
     def _rescue(self, state: TrainState) -> None:
         is_best = state.best_epoch == state.epoch - 1 and state.step == 0

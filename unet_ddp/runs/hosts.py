@@ -27,11 +27,18 @@ _PLACES = {
     "checkpoints", "exp_name", "load", "images", "masks", "list", "val_images", "val_masks", "wandb",
     "palette",
 }  # fmt: skip
-_LAUNCH = ("overwrite", "max_steps", "deterministic", "skip_bad_files", "max_bad_steps")
+_LAUNCH = (
+    "overwrite",
+    "max_steps",
+    "max_epochs",
+    "deterministic",
+    "skip_bad_files",
+    "max_bad_steps",
+)
 _LIBRARIES = ("torch", "numpy", "pillow", "albumentations")
 _BEGUN = ".begun"  # a file on each host with the names of the torchruns
 _MOVED = (  # last.pt says that the others are there; if it is corrupt, last.1.pt is used
-    "best.pt", "metrics.csv", "last.1.pt", "last.pt",
+    "learning_rate.csv", "best.pt", "metrics.csv", "last.1.pt", "last.pt",
 )  # fmt: skip
 
 

@@ -82,6 +82,14 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
+def to_float(cell: str | None) -> float:
+    """Return nan for an empty cell, and for one that a crash has left unfinished."""
+    try:
+        return float(cell or "nan")
+    except ValueError:
+        return math.nan
+
+
 def _is_until(step: str | None, last: int) -> bool:
     """Return whether a cell holds a step up to `last`; a crash may have left it unfinished."""
     try:

@@ -43,9 +43,8 @@ def write_report(
     All ranks score, as validation does. Without pairs or best.pt the page has the curves alone, and
     `notes` say why. A file that can't be read or written is a UserError on every rank.
     """
-    source = folder / "best.pt"
+    source, evaluation = folder / "best.pt", None
     model = world.on_main(lambda: read_model(source) if source.is_file() else None)
-    evaluation = None
     if model is not None and pairs:
         resize_masks = resizes_masks(model.run)
         loaded = build_model(model, source, world.device, fold=False)
@@ -62,6 +61,7 @@ def write_report(
             evaluation=evaluation,
             pictures=make_gallery(evaluation, predictor, dataset) if evaluation else [],
             history=history,
+            range_test=read_rows(folder / "learning_rate.csv"),
             settings=read_settings(settings) if settings.exists() else {},
             notes=notes,
         )
