@@ -16,6 +16,7 @@ from contextlib import nullcontext
 
 from unet_ddp.cli import parse_train
 from unet_ddp.config import TrainConfig
+from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
@@ -81,14 +82,12 @@ def train(config: TrainConfig, world: World) -> int:
         lines = describe_run(config, model, state, loaders, world)
         tracker.log(resumed.notes, data.notes, loaders.notes, model.notes, lines)
         with loaders, tracker, StopSignal(world) as stop:
-            if resumed.is_new:
-                folder.save(state)  # in the background, so that a kill finds a run to resume
-            world.on_main(folder.wait)  # reading processes are forked next: no thread may write
+            folder.begin(state, resumed, world)  # reading processes are forked next
             while not state.is_over and not stop.reason:
                 with explain_out_of_memory(config, world, "training"), autotuning():
                     train_one_epoch(config, state, loaders, folder, tracker, stop)
                 with explain_out_of_memory(config, world, "validation"):
-                    validation = validate(state, loaders, folder, data.labels.num_classes, stop)
+                    validation = validate(state, loaders, folder, data, stop, world)
                 end_epoch(config, state, validation, folder, tracker, stop)
             world.on_main(folder.wait)  # no rank leaves before the file is on the disk
         stop.raise_error()
@@ -123,7 +122,7 @@ def train_one_epoch(
     for report in train_steps(
         state,
         batches,
-        until=config.launch.max_steps,  # steps of the whole run
+        until=config.launch.limit(state.steps_per_epoch),  # steps of the whole run
         accumulate=options.accumulate,
         clip=options.clip,
     ):
@@ -135,23 +134,29 @@ def train_one_epoch(
             folder.save(state)
     tracker.end_training()
     if not stop.poll_now() and state.step < state.steps_per_epoch:
-        stop.check_limit(state.done, config.launch.max_steps)
+        stop.check_limit(state.done, config.launch.limit(state.steps_per_epoch))
 
 
 def validate(
-    state: TrainState, loaders: Loaders, folder: RunFolder, num_classes: int, stop: StopSignal
+    state: TrainState,
+    loaders: Loaders,
+    folder: RunFolder,
+    data: PreparedData,
+    stop: StopSignal,
+    world: World,
 ) -> Validation | None:
     """Return the scores over all validation images, the same on every rank; None without images."""
-    if stop.reason or loaders.validation is None:
+    validation_images = loaders.validation
+    if stop.reason or validation_images is None:
         return None
-    if loaders.validation.forks:
-        folder.wait()  # as before the first epoch
+    # As before the first epoch. The others wait without --timeout: storage may be slow.
+    world.on_main(lambda: folder.wait() if validation_images.forks else None)
     counts = count_pixels(
         state.validation_network,
-        stop.until_stopped(loaders.validation),
+        stop.until_stopped(validation_images),
         state.preprocess,
         state.precision,
-        num_classes=num_classes,
+        num_classes=data.labels.num_classes,
     )
     validation = Validation.from_counts(counts.over_ranks())
     stop.poll_now()  # a validation that was stopped does not count: --resume repeats it
@@ -175,7 +180,7 @@ def end_epoch(
     tracker.log_annealing(state)
     folder.save(state, is_best=is_best)
     if not state.is_over:
-        stop.check_limit(state.done, config.launch.max_steps)
+        stop.check_limit(state.done, config.launch.limit(state.steps_per_epoch))
 
 
 if __name__ == "__main__":

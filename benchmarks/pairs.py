@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -42,6 +42,7 @@ from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.formats.header import Header, ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import SampleLoader
+from unet_ddp.data.pack_index import FileKind, PackIndex, Shard
 from unet_ddp.data.packs import INDEX, shard_name
 from unet_ddp.data.pairs import find_pairs
 from unet_ddp.data.samplers import TrainingSampler
@@ -111,16 +112,13 @@ def measure(count: int) -> list[str]:
 
 def draw_index(folder: Path, count: int) -> None:
     """Write the index of a pack of `count` pairs in groups of 16, and shards without content."""
-    kind = (
-        (".jpg", ".png"),
-        astuple(Header(512, 512, 3, "uint8")),
-        astuple(Header(512, 512, 1, "uint8")),
-    )
+    headers = (Header(512, 512, channels, "uint8") for channels in (3, 1))
+    kind = FileKind((".jpg", ".png"), *headers)
     each = 5000  # pairs of a shard
-    shards = [(each * 100 * 512, "", first) for first in range(0, count, each)]
-    for number, (size, *_) in enumerate(shards):
+    shards = [Shard(each * 100 * 512, "", first) for first in range(0, count, each)]
+    for number, shard in enumerate(shards):
         with (folder / shard_name(number)).open("wb") as file:
-            file.truncate(size)
+            file.truncate(shard.size)
     random = np.random.default_rng(0)
     block = np.arange(count, dtype=np.uint32) % each * 100
     sizes = random.integers(20_000, 40_000, count, dtype=np.uint32)
@@ -137,8 +135,8 @@ def draw_index(folder: Path, count: int) -> None:
         "name": np.frombuffer(b"".join(names), np.uint8),
         "name_end": np.arange(1, count + 1) * len(names[0]),
     }
-    about = {"kinds": [kind], "counts": [count], "firsts": [0], "shards": shards, "mark": ""}
-    write_columns(folder / INDEX, {**about, "validation": 0, "scan": [None, None]}, columns)
+    index = PackIndex([kind], shards, "", "", validation=0, nodata=None, channels=None)
+    write_columns(folder / INDEX, asdict(index), columns)
 
 
 def prepare(folder: Path, balance: float) -> tuple[float, str]:

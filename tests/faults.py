@@ -28,13 +28,12 @@ import torch
 import train
 from tests.ranks import call_main
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.runs import folder as run_folder
-from unet_ddp.runs import pointer
+from unet_ddp.runs import checkpoint, pointer
 from unet_ddp.storage import clients, objects
 from unet_ddp.training.state import TrainState
 
 RANK = "RANK"
-BUILD, SAVE, READ = train.build_state, run_folder.save, SegmentationDataset.__getitem__
+BUILD, SAVE, READ = train.build_state, checkpoint.save, SegmentationDataset.__getitem__
 PUT = pointer.put
 
 
@@ -147,7 +146,7 @@ def planted(fault: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if fault == "full disk":
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            stack.enter_context(mock.patch.object(run_folder, "save", save_on_full_disk))
+            stack.enter_context(mock.patch.object(checkpoint, "save", save_on_full_disk))
         elif fault == "slow steps":
             torch.set_default_dtype(torch.float64)  # nothing but the order of sums is left
             stack.callback(torch.set_default_dtype, torch.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,27 @@ def count_shards(counts: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
     gc.collect()
     leave(world)
     return totals
+
+
+def object_scores(folder: str) -> dict[str, Any]:
+    """The separation found for drawn ellipses by their grey alone, and the scores of objects."""
+    from tests.evaluation.examples import grey_predictor
+    from unet_ddp.data.borders import CLASS_NAMES
+    from unet_ddp.data.labels import Labels
+    from unet_ddp.data.pairs import find_pairs
+    from unet_ddp.evaluation.dataset import EvaluationDataset
+    from unet_ddp.evaluation.scoring import score_pairs
+    from unet_ddp.evaluation.separation import search
+    from unet_ddp.evaluation.tables import summary
+
+    world = join("cpu", 60)
+    predictor = grey_predictor(Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.4)))
+    pairs = find_pairs(Path(folder, "imgs"), Path(folder, "masks"))
+    dataset = EvaluationDataset(pairs, predictor, full_size=True)
+    found = search(predictor, dataset, world, 0)
+    evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=0)
+    leave(world)
+    return {**summary(evaluation)["objects"], "found": found}
 
 
 def on_main_results() -> tuple[int, str]:

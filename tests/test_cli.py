@@ -156,6 +156,7 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "save_every_steps": ([0], [-1]),
     "save_every_minutes": ([0], [-0.1]),
     "max_steps": ([1], [0]),
+    "max_epochs": ([1], [0]),
     "nproc": ([1], [0]),
     "workers": ([0], [-1]),
     "timeout": ([0.1], [0]),
@@ -252,6 +253,10 @@ def test_a_budget_takes_the_place_of_epochs(recipe: Any) -> None:
         parse_train(["--budget", "1h", "-e", "3"])
     config = parse_train(["--config", str(recipe("budget: 1h\n")), "-e", "3"])
     assert (config.launch.budget, config.optimization.epochs) == (None, 3)  # a flag wins
+    both = str(recipe("epochs: 7\nbudget: 1h\n"))
+    for more in ([], ["-e", "3"], ["--budget", "2h"]):
+        with pytest.raises(UserError, match=r"yaml: --budget and --epochs: use one of them$"):
+            parse_train(["--config", both, *more])
     path = str(recipe("epochs: 7\nbatch_size: 2\n"))
     config = parse_train(["--config", path, "--budget", "1h"])
     assert "epochs" not in config.given and "batch_size" in config.given
@@ -344,6 +349,7 @@ def test_recipe_sets_defaults_and_the_command_line_wins(recipe: Any) -> None:
         ("epochs: '7'", "epochs", 7),
         ("batch_size: auto", "batch_size", "auto"),
         ("batch_size: 8", "batch_size", 8),
+        ("lr: auto", "learning_rate", "auto"),
         ("lr: 1e-3", "learning_rate", 1e-3),  # text to YAML
         ("learning-rate: 1", "learning_rate", 1.0),
         ("l: 0.5", "learning_rate", 0.5),

@@ -13,8 +13,10 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from unet_ddp.cli import parse_train
+from unet_ddp.commands.compare import CompareConfig
 from unet_ddp.commands.evaluate import EvaluateConfig
 from unet_ddp.commands.export import ExportConfig
+from unet_ddp.commands.tune import TuneConfig
 from unet_ddp.config import LaunchConfig, TrainConfig
 from unet_ddp.prediction.config import PredictConfig
 
@@ -40,7 +42,10 @@ def requirements() -> list[Requirement]:
     "page",
     [
         "README.md",
-        *(f"docs/{n}.md" for n in ("migrating", "evaluation", "prediction", "losses", "transfer")),
+        *(
+            f"docs/{n}.md"
+            for n in ("migrating", "evaluation", "prediction", "losses", "transfer", "tuning")
+        ),
     ],
 )
 def test_flags_in_the_documents_exist(page: str) -> None:
@@ -48,7 +53,7 @@ def test_flags_in_the_documents_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"^\|[^|]*\|", "|", text, flags=re.M) if "migrating" in page else text
     known = {*TrainConfig().to_dict(), *vars(LaunchConfig())}
-    for kind in (PredictConfig, EvaluateConfig, ExportConfig):
+    for kind in (PredictConfig, EvaluateConfig, ExportConfig, CompareConfig, TuneConfig):
         known |= {field.name for field in fields(kind)}
     known |= {"lr", "help", "no_amp", "nproc_per_node", "max_restarts", "check"}
     for flag in re.findall(r"(?<![\w-])--([a-z][\w-]*)", text):

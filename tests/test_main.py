@@ -23,13 +23,14 @@ def test_overview(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docter"]) == 2
     assert capsys.readouterr().err == (
-        "error: docter: unknown command; use one of doctor, pack, evaluate, report, export, demo-data\n"
+        "error: docter: unknown command; use one of doctor, import, pack, evaluate, report, compare, tune, export, demo-data\n"
     )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_exists(name: str) -> None:
-    assert callable(import_module(f"unet_ddp.commands.{name.replace('-', '_')}").main)
+    file = "import_" if name == "import" else name.replace("-", "_")
+    assert callable(import_module(f"unet_ddp.commands.{file}").main)
 
 
 @pytest.mark.parametrize(

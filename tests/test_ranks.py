@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.objects import draw_ellipses
 from tests import jobs
 from tests.ranks import Ranks
 from tests.training.test_losses import CASES
@@ -93,6 +95,17 @@ def test_scores_are_identical_on_1_to_4_ranks(ranks: Ranks) -> None:
         for found in ranks.run(size, jobs.count_shards, sizes):
             for mine, theirs in zip(found, alone, strict=True):
                 assert all((a == b).all() for a, b in zip(mine, theirs, strict=True))
+
+
+def test_objects_and_their_separation_are_identical_on_1_to_3_ranks(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    """Five images: divided by none of the ranks but one."""
+    draw_ellipses(tmp_path, count=5, side=48)
+    alone = ranks.run(1, jobs.object_scores, str(tmp_path))[0]
+    assert alone["true"] > 20 and alone["merged"] > 0 and 0 < alone["mean_ap"] < 0.9
+    for size in (2, 3):
+        assert ranks.run(size, jobs.object_scores, str(tmp_path)) == [alone] * size
 
 
 def test_what_the_main_process_finds_is_known_to_all(ranks: Ranks) -> None:

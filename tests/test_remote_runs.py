@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import os
+import time
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
+import torch.distributed as dist
 
 from tests import faults
 from tests.conftest import data_flags, make_set
+from tests.jobs import fixed_sample, new_state, stack
 from tests.object_store import ObjectStore, running_store
 from tests.ranks import Ranks, call_main, warm_python
 from tests.test_resume import assert_same_state
+from train import validate
+from unet_ddp.data.labels import Labels
+from unet_ddp.distributed.join import join, leave
+from unet_ddp.distributed.stop_signal import StopSignal
+from unet_ddp.distributed.world import World
 from unet_ddp.runs import checkpoint
 from unet_ddp.storage import as_path, put, read
 
@@ -25,6 +36,7 @@ pytestmark = pytest.mark.processes
 FLAGS = ["--width", "2", "--epochs", "2", "--validation", "17", "--ema", "0.9", "--workers", "0"]
 FLAGS += ["--batch-size", "1"]
 NPROC = ["--nproc", "2"]
+PATIENCE = 2.0  # seconds of --timeout
 
 
 def call_with(
@@ -186,6 +198,43 @@ def test_the_other_commands_take_addresses(place: Place, undisturbed: Path) -> N
     assert out == f"wrote {place.address}/report.html\n" and b"<html" in place.read("report.html")
     argv = [*data_flags(place.images), *FLAGS, "--max-steps", "1", "--load", stored]
     assert f"network as in {stored}" in place.call("train", argv)
+
+
+class SlowStorage:
+    """Of a run's folder: rank 0 waits for its uploads, twice as long as for the ranks."""
+
+    def __init__(self, world: World) -> None:
+        self.seconds = 2 * PATIENCE if world.is_main else 0.0
+
+    def wait(self) -> None:
+        time.sleep(self.seconds)
+
+
+def validate_after_uploads() -> float:
+    """Validate once on each rank, and leave; return the Dice."""
+    world = join("cpu", 60)
+    gloo = dist.group.WORLD._get_backend(world.device)
+    gloo._set_default_timeout(timedelta(seconds=PATIENCE))
+    storage: Any = SlowStorage(world)
+    loaders: Any = SimpleNamespace(validation=Images([stack([fixed_sample(world.rank)])]))
+    data: Any = SimpleNamespace(labels=Labels((0, 1, 2)))
+    stop = StopSignal(world)
+    validation = validate(new_state(world), loaders, storage, data, stop, world)
+    assert validation is not None
+    gc.collect()
+    storage.wait()  # for the report's
+    leave(world)
+    return validation.scores.dice
+
+
+class Images(list[Any]):
+    forks = True
+
+
+@pytest.mark.thorough
+def test_ranks_wait_longer_for_uploads_than_for_each_other(ranks: Ranks) -> None:
+    one, two = ranks.run(2, validate_after_uploads)
+    assert one == two
 
 
 @pytest.mark.thorough

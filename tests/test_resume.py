@@ -167,6 +167,43 @@ def test_a_planned_run_has_the_bits_of_its_plan(ranks: Ranks, images: Path, tmp_
     assert_same_state(last(planned), last(plain))
 
 
+@pytest.mark.parametrize(
+    ("size", "flags"),
+    [
+        (2, "--accumulate 2 --epochs 2"),
+        pytest.param(1, "--encoder-rate 0.1 --epochs 2", marks=pytest.mark.thorough),
+        pytest.param(4, "--epochs 2", marks=pytest.mark.thorough),
+        pytest.param(2, "--batch-size auto --epochs 2", marks=pytest.mark.thorough),
+        pytest.param(1, "--freeze encoder --epochs 2", marks=pytest.mark.thorough),
+        pytest.param(1, "--budget 1h", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_found_learning_rate_leaves_no_trace_and_stays(
+    ranks: Ranks, images: Path, alone: Path, tmp_path: Path, size: int, flags: str
+) -> None:
+    """The run is that with the number, bit by bit; when resumed it is not searched again."""
+    found, plain = tmp_path / "found", tmp_path / "plain"
+    found.mkdir()
+    plain.mkdir()
+    load = ["--load", str(alone / "checkpoints" / "best.pt")] if "freeze" in flags else []
+    argv = [*data_flags(images), *FLAGS[:2], *FLAGS[4:], "--batch-size", "1", *flags.split()]
+    auto = ["--learning-rate", "auto", "--max-steps"]
+    status, out, err = run(ranks, size, found, *argv, *load, *auto, "2")
+    assert status == 0, err
+    rate, epochs = (last(found)["config"][name] for name in ("learning_rate", "epochs"))
+    assert out.count(f"--learning-rate auto: {rate:g}, at which the loss") == 1
+    curve = (found / "checkpoints" / "learning_rate.csv").read_text()
+    assert curve.count("\n") == 1 + 60
+    status, out, err = run(ranks, size, found, *argv, *auto, "5", "--resume")
+    assert status == 0 and "--learning-rate" not in out, err + out
+    assert (found / "checkpoints" / "learning_rate.csv").read_text() == curve
+    argv = [*argv, "--lr", repr(rate), "--max-steps", "5"]
+    argv = [word for word in argv if word not in ("--budget", "1h")]
+    status, _, err = run(ranks, size, plain, *argv, *load, "--epochs", str(epochs))
+    assert status == 0, err
+    assert_same_state(last(found), last(plain))
+
+
 @pytest.mark.thorough
 def test_random_layers_resume_too(ranks: Ranks, images: Path, tmp_path: Path) -> None:
     """FPN drops whole channels at random: each step draws from (seed, step, rank)."""
@@ -450,6 +487,33 @@ def test_resumed_in_mid_epoch_on_another_number_of_ranks(
         for name, value in moments.items():
             other = moved["optimizer"]["state"][index][name]
             torch.testing.assert_close(other, value, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 2), pytest.param((1, 2, 4), marks=pytest.mark.thorough)], ids=str
+)
+def test_a_learning_rate_is_found_alike_on_any_number_of_ranks(
+    ranks: Ranks, images: Path, tmp_path: Path, sizes: tuple[int, ...]
+) -> None:
+    """It is a matter of the global batch: the same number, and in float64 the same weights to 1e-6."""
+    argv = [*data_flags(images), *FLAGS, "--lr", "auto", "--max-steps", "3"]
+    curves, states = [], []
+    for size in sizes:
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        flags = ["--batch-size", str(4 // size)]
+        outcomes = ranks.run(size, call_main_in_float64, argv + flags, str(folder))
+        assert [status for status, _, _ in outcomes] == [0] * size, outcomes
+        assert sum("--learning-rate auto: " in out for _, out, _ in outcomes) == 1
+        path = folder / "checkpoints" / "learning_rate.csv"
+        curves.append([float(row["loss"]) for row in csv.DictReader(path.read_text().splitlines())])
+        states.append(last(folder))
+    for curve, state in zip(curves, states, strict=True):
+        assert state["config"]["learning_rate"] == states[0]["config"]["learning_rate"]
+        assert len(curve) == 60
+        assert curve[:40] == pytest.approx(curves[0][:40], abs=1e-6)
+        for name, value in states[0]["model"].items():
+            torch.testing.assert_close(state["model"][name], value, rtol=0, atol=1e-6)
 
 
 def test_resumed_with_other_reading_processes(

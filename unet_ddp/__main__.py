@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
 from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
 
-COMMANDS = {  # each is the main() of a module of its name
+COMMANDS = {  # each is the main() of a module of its name, import of import_
     "doctor": ("--images DIR --masks DIR", "check a data set before training on it"),
+    "import": ("FILE --images DIR -o DIR", "write masks from an annotation tool's file"),
     "pack": ("--images DIR ... -o URL", "write a data set as tar shards to train on"),
     "evaluate": ("[--model FILE ...]", "score a network on images and masks"),
     "report": ("[RUN FOLDER]", "write a run's report.html again"),
+    "compare": ("RUN ... [-o FILE]", "put runs into one table and one chart"),
+    "tune": ("--vary NAME=VALUES ...", "search for settings by successive halving"),
     "export": ("best.pt model.onnx", "write a network as a file for other programs"),
     "demo-data": ("[--folder DIR]", "write the built-in demo set"),
 }
@@ -29,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if name not in COMMANDS:
             raise UserError(f"{name}: unknown command; use one of {', '.join(COMMANDS)}")
-        module = import_module(f"unet_ddp.commands.{name.replace('-', '_')}")
+        file = name.replace("-", "_") + "_" * iskeyword(name)
+        module = import_module(f"unet_ddp.commands.{file}")
         status: int = module.main(rest)
         return status
     except (UserError, RunError) as error:

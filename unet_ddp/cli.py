@@ -36,7 +36,8 @@ _EXCLUDE_EACH_OTHER = (
     ("list", "images"), ("list", "val_images"), ("list", "folds"), ("folds", "val_images"),
     ("binary", "mask_threshold"), ("binary", "palette"), ("mask_threshold", "palette"),
     ("class_names", "palette"), ("binary", "classes"), ("mask_threshold", "classes"),
-    ("compile", "checkpointing"), ("resume", "load"),
+    ("compile", "checkpointing"), ("resume", "load"), *(("instances", other) for other in (
+    "binary", "mask_threshold", "palette", "classes", "class_names", "invert")),
 )  # fmt: skip
 
 
@@ -57,16 +58,16 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     # torch.distributed.launch passes the rank, which the environment has, too.
     argv = [word for word in argv if not re.fullmatch(r"--local[-_]rank=\d+", word)]
     config = parse(kind, argv, prog=prog)
-    given = _given_by(argv, config)
-    if {"budget", "epochs"} <= given:
-        raise UserError("--budget and --epochs: use one of them")
-    if config.launch.config is not None:
-        recipe = read_recipe(as_path(config.launch.config))
-        hidden = {*given, "budget"} if "epochs" in given else given
-        values = {name: value for name, value in recipe.items() if name not in hidden}
-        if values.get("wandb"):
-            raise UserError(f"{config.launch.config}: wandb: use --wandb, or delete the line")
-        config, given = _with_values(config, values), given | recipe.keys()
+    given, path = _given_by(argv, config), config.launch.config
+    recipe = read_recipe(as_path(path)) if path is not None else {}
+    for where, names in (("", given), (f"{path}: ", recipe.keys())):
+        if {"budget", "epochs"} <= names:
+            raise UserError(f"{where}--budget and --epochs: use one of them")
+    hidden = {*given, "budget"} if "epochs" in given else given
+    values = {name: value for name, value in recipe.items() if name not in hidden}
+    if values.get("wandb"):
+        raise UserError(f"{path}: wandb: use --wandb, or delete the line")
+    config, given = _with_values(config, values), given | recipe.keys()
     if config.launch.budget is not None:
         given -= {"epochs"}  # the recipe's: a resumed run keeps its plan
     config = replace(_in_folder_of_resumed(config), given=given)
@@ -247,8 +248,7 @@ def check_limits(config: object) -> None:
         values = setting.value if isinstance(setting.value, tuple) else (setting.value,)
         numbers = [value for value in values if isinstance(value, (int, float))]
         limits = [limit for limit in get_args(setting.type) if isinstance(limit, Limit)]
-        if any(isinstance(number, int) for number in numbers):
-            limits.append(_COUNTABLE)
+        limits += [_COUNTABLE] * any(isinstance(number, int) for number in numbers)
         for limit in limits:
             if not all(number in limit for number in numbers):
                 shown = " ".join(map(shorten, values))

@@ -66,6 +66,8 @@ class DataConfig:
     """Two classes: every value above this one is foreground (e.g. masks with soft edges)."""
     invert: bool = False
     """Two classes: treat dark pixels as foreground."""
+    instances: bool = False
+    """Each object has a number, or colour, of its own in its mask: learn background, objects and the borders between touching ones, and predict numbered objects (needs the extra objects; docs/objects.md)."""
     ignore_index: Annotated[int | None, MASK_VALUE, flag("VALUE")] = None
     """Mask value, or colour as #rrggbb, of pixels excluded from the loss and the scores."""
     resize_masks: bool = False
@@ -122,8 +124,10 @@ class OptimizationConfig:
     """Batches per optimizer step; loss and batch norm see one batch at a time."""
     images_per_step: Annotated[int | None, flag("N"), Limit(at_least=1)] = None
     """Images per optimizer step over all processes, instead of --accumulate (default with --batch-size auto: 16)."""
-    learning_rate: Annotated[float, flag("RATE", "-l", "--lr"), Limit(above=0)] = 1e-3
-    """Peak learning rate of AdamW, reached after the warm-up; a cosine then lowers it to a hundredth."""
+    learning_rate: Annotated[
+        float | Literal["auto"], flag("RATE", "-l", "--lr"), Limit(above=0, note=", or auto")
+    ] = 1e-3
+    """Peak learning rate of AdamW, reached after the warm-up; a cosine then lowers it to a hundredth. auto: found by steps at a rising rate, which are thrown away."""
     warmup: Annotated[float, flag("PERCENT"), Limit(at_least=0, below=100)] = 5.0
     """Percentage of all steps in which the learning rate rises to its peak."""
     encoder_rate: Annotated[float, flag("FACTOR"), Limit(above=0)] = 1.0
@@ -156,8 +160,8 @@ class OptimizationConfig:
     """Share of each pixel's truth that the pixel term gives to all classes alike, e.g. 0.1."""
     hard_pixels: Annotated[float, flag("PERCENT"), Limit(above=0, at_most=100)] = 100.0
     """Percentage of the pixels, the hardest of the global batch, that the pixel term is the mean of (OHEM), e.g. 25."""
-    boundary_weight: Annotated[float, flag("WEIGHT"), Limit(at_least=0)] = 0.0
-    """Further weight in the pixel term of a pixel among other classes' pixels, e.g. 5; 0: off."""
+    boundary_weight: Annotated[float | None, flag("WEIGHT"), Limit(at_least=0)] = None
+    """Further weight in the pixel term of a pixel among other classes' pixels, e.g. 5; 0: off (default: 5 with --instances, else 0)."""
     amp: bool = True
     """Mixed precision on a GPU, and on a CPU that computes in bfloat16."""
     amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"
@@ -219,6 +223,8 @@ class LaunchConfig:
     """Time of a whole new run, e.g. 90s, 30m or 2h, instead of --epochs: some steps are timed, and as many epochs planned as end in it."""
     max_steps: Annotated[int | None, flag("N"), Limit(at_least=1)] = None
     """Stop after N optimizer steps in all; continue with --resume."""
+    max_epochs: Annotated[int | None, flag("N"), Limit(at_least=1)] = None
+    """Stop after N of the --epochs in all; continue with --resume."""
     nproc: Annotated[int, flag("N"), Limit(at_least=1)] = 1
     """Start N processes on this machine, as torchrun --nproc_per_node=N does."""
     workers: Annotated[int | None, flag("N"), Limit(at_least=0)] = None
@@ -239,6 +245,11 @@ class LaunchConfig:
     """Print where the time of ten steps goes, and save their trace in the run's folder."""
     deterministic: bool = False
     """Use deterministic algorithms, slower on a GPU; warn where torch has none."""
+
+    def limit(self, steps_per_epoch: int) -> int | None:
+        """Return the steps of the run at which --max-steps or --max-epochs stops it."""
+        limits = (self.max_steps, (self.max_epochs or 0) * steps_per_epoch)
+        return min((limit for limit in limits if limit), default=None)
 
     @property
     def budget_seconds(self) -> float | None:

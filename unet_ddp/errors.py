@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
+from importlib import import_module
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -39,6 +40,16 @@ class RunError(Exception):
     The message says what happened, what is left of the run, and what to do. Any other exception is
     a bug and keeps its traceback.
     """
+
+
+def import_extra(name: str, extra: str, needed_by: object) -> Any:
+    """Return the module `name`, of the extra `extra`; a UserError if it is not installed."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        raise UserError(
+            f"{needed_by}: needs {name}, which is not installed; pip install 'unet-ddp[{extra}]'"
+        ) from None
 
 
 def one_line(error: object) -> str:
@@ -144,7 +155,7 @@ class Limit:
 def typed(value: Any, kind: Any) -> Any:
     """Return a value of a file as the type `kind`, if it is of that type and within its limits.
 
-    A type is int, float, str, bool, a dict, a tuple (a list in the file), a dataclass
+    A type is int, float, str, bool, a dict, a list, a short tuple (a list in the file), a dataclass
     (see `from_plain`), one of these or None, or Annotated with a `Limit` or all values that it may have.
 
     Raises:
@@ -161,17 +172,16 @@ def typed(value: Any, kind: Any) -> Any:
     if hasattr(kind, "from_dict"):
         return kind.from_dict(value)
     if is_dataclass(kind):
-        a_class: Any = kind
-        return from_plain(a_class, value)
-    if origin is tuple:
-        fewest, most = (0, _LONGEST) if parts[-1] is ... else (len(parts), len(parts))
+        return from_plain(kind, value)  # type: ignore[arg-type]  # it is a class
+    if origin in (list, tuple):
+        fewest, most = (len(parts), len(parts)) if origin is tuple else (0, _LARGEST)
+        fewest, most = (0, _LONGEST) if parts[-1] is ... else (fewest, most)
         if isinstance(value, (list, tuple)) and fewest <= len(value) <= most:
-            return tuple(typed(item, parts[0]) for item in value)
+            return origin(typed(item, parts[0]) for item in value)
         expected = f"a list of {most if fewest else f'at most {most}'}"
     elif origin is dict:
-        if isinstance(value, dict) and all(
-            type(name) is parts[0] and isinstance(item, parts[1]) for name, item in value.items()
-        ):
+        items = value.items() if isinstance(value, dict) else [(None, None)]
+        if all(type(name) is parts[0] and isinstance(item, parts[1]) for name, item in items):
             return value
         expected = f"{'value' if parts[1] is object else parts[1].__name__.lower()}s by name"
     else:

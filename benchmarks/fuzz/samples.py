@@ -17,6 +17,7 @@ from PIL import Image
 
 import train
 from benchmarks.fuzz.images import KINDS
+from unet_ddp.__main__ import main as command
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.network.architecture import Architecture, build_network
 
@@ -39,6 +40,11 @@ class Samples:
     def run(self) -> Path:
         """The folder of a run that has done one of two epochs."""
         return self.home / "run"
+
+    @property
+    def pack(self) -> Path:
+        """The data set as a pack."""
+        return self.home / "pack"
 
     @property
     def cache(self) -> Path:
@@ -94,6 +100,7 @@ def _train(samples: Samples) -> None:
             with (samples.home / "train.txt").open("w") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
+                command(["pack", *samples.data_flags, "--output", str(samples.pack)])
                 train.main([*argv, "--cache", "--ema", "0.9"])
         finally:
             os._exit(0)

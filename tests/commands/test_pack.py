@@ -30,10 +30,10 @@ from unet_ddp.data.checks.check import PreparedData, check_dataset, prepare_data
 from unet_ddp.data.checks.summary import Report
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.loaders import build_loaders
-from unet_ddp.data.packs import INDEX, open_pack
+from unet_ddp.data.packs import INDEX, list_files, open_pack
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.storage import as_path
+from unet_ddp.storage import Url, as_path, delete
 
 
 def pack(config: DataConfig, output: Path) -> DataConfig:
@@ -403,3 +403,53 @@ def test_a_damaged_copy_of_an_index_is_made_again(
     with pytest.raises(UserError, match="corrupt or truncated"):
         open_pack(as_path(url))
     assert open_pack(as_path(url)).digest == digest
+
+
+def test_of_two_packs_at_once_one_is_whole_and_the_other_leaves_nothing(
+    tmp_path: Path, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later one has other images, and begins while the first puts its index."""
+    config, other = (in_folder(make_set(tmp_path / name, n)) for name, n in (("a", 6), ("b", 9)))
+    url, write = as_path("s3://bucket/both"), module.write_columns
+
+    def write_after_the_other(*args: Any) -> None:
+        monkeypatch.setattr(module, "write_columns", write)
+        pack_at(url, other)
+        write(*args)
+
+    monkeypatch.setattr(module, "write_columns", write_after_the_other)
+    with pytest.raises(UserError, match=f"{url}: another pack was put there; use another"):
+        pack_at(url, config)
+    own = packed(other, str(url))
+    assert describe(prepare_data(own, seed=0)) == describe(prepare_data(other, seed=0))
+    open_pack(url).check_shards(whole=True)
+    assert len(list_files(url)) == 2  # index and shard
+
+
+def pack_at(url: Path, config: DataConfig) -> None:
+    data = check_dataset(config, Report(), seed=0)
+    assert data is not None
+    write_pack(url, data, config)
+
+
+def test_copies_of_indexes_do_not_pile_up(
+    tmp_path: Path, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new version replaces the copy of the one before, and a copy is kept for a month."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    config = in_folder(make_set(tmp_path, 6))
+    one, two = (as_path(f"s3://bucket/copies-{name}") for name in ("one", "two"))
+    for url in (one, two):
+        pack_at(url, config)
+        open_pack(url)
+    copies = sorted((tmp_path / "unet_ddp").glob("pack-*.index"))
+    for copy in copies:
+        os.utime(copy, (0, 0))
+    open_pack(one)  # used
+    assert sorted(copy.stat().st_mtime > 0 for copy in copies) == [False, True]
+    assert isinstance(one, Url)
+    delete(one / INDEX)
+    pack_at(one, in_folder(make_set(tmp_path / "more", 9)))
+    assert len(open_pack(one).pairs) == 9
+    (left,) = (tmp_path / "unet_ddp").glob("pack-*.index")
+    assert left not in copies

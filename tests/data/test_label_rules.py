@@ -186,7 +186,7 @@ def soft(ends: int, between: int, count: int = 98) -> dict[int, int]:
         (soft(9000, 1), {"lossy": "a.jpg"}, "a.jpg: 100 different values in the masks (0 to 198), nearly all close to 0 or 198, probably from lossy compression"),
         (soft(9000, 1, 1), {"lossy": "a.jpg"}, "a.jpg: 3 different values in the masks (0 to 4), nearly all"),
         (soft(10, 10), {"lossy": "a.jpg"}, "one value per class: save it as PNG"),
-        (soft(10, 10, 254), {}, "256 different values in the masks (0 to 510): too many for classes; if they are instance ids"),
+        (soft(10, 10, 254), {}, "256 different values in the masks (0 to 510): too many for classes; if they are numbers of objects, use --instances"),
         (dict.fromkeys(range(65), 1), {"rgb": True}, "the masks: 65 different colours, probably from soft edges"),
         (dict.fromkeys(range(65), 1), {"rgb": True, "lossy": "a.jpg"}, "a.jpg: 65 different colours, probably from lossy compression"),
     ],
@@ -363,3 +363,33 @@ def test_a_palette_file_must_fit_the_masks(
 def test_at_most_255_classes(tmp_path: Path) -> None:
     config = DataConfig(palette=palette(tmp_path, *(f"n{k},{k}" for k in range(255))))
     assert choose_labels(masks([0, 1]), config).num_classes == 255
+
+
+# -- objects -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rgb", [False, True])
+def test_numbers_of_objects_make_three_classes(rgb: bool) -> None:
+    """As many as there are, with gaps, from colours too."""
+    found = choose_labels(
+        masks([0, 5, *range(300, 900)], rgb=rgb), DataConfig(instances=True, ignore_index=5)
+    )
+    assert found.class_names == ["background", "object", "border"] and found.has_objects
+    assert (found.ignore, found.rgb, found.separation) == (5, False, (0.5, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("values", "how", "said"),
+    [
+        ([0, 1, 2], {"lossy": "a.jpg"}, "a.jpg: --instances: lossy compression changes the objects' numbers; save"),
+        ([0, 255], {}, "only 0, 255: no object has a number of its own"),
+        ([0], {}, "only 0: no object"),
+        ([-4, 0, 1], {}, "m-4.png: number -4; --instances expects 1 or more"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_objects_is_refused(
+    values: list[int], how: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        choose_labels(masks(values, **how), DataConfig(instances=True))
+    assert said in str(caught.value)

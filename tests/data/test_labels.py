@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import IGNORE_ID, Labels, unpack_colour
 from unet_ddp.errors import UserError
@@ -128,3 +129,31 @@ def test_a_colour_is_as_bright_as_its_brightest_channel() -> None:
     labels = Labels((0, 0xFFFFFF), rgb=True, threshold=127)
     codes = np.array([[0x7F7F7F, 0x800000, 0x008000, 0x000080]], np.int32)
     assert labels.to_ids(codes, Path("m.png")).tolist() == [[0, 1, 1, 1]]
+
+
+# -- objects ---------------------------------------------------------------------------------
+
+OBJECTS = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5), ignore=99)
+
+
+def test_numbers_become_background_body_and_border(tmp_path: Path) -> None:
+    """With gaps in the numbers, and a border across no ignored pixel."""
+    numbers = np.array([[0, 0, 7, 7, 300, 300, 99, 8, 8]], np.int32)
+    ids = OBJECTS.to_ids(numbers, tmp_path)
+    assert ids.tolist() == [[0, 0, 1, 2, 2, 1, IGNORE_ID, 1, 1]]
+    assert OBJECTS.ids_of_values(numbers[0], tmp_path).tolist() == [0, 0, 1, 1, 1, 1, 255, 1, 1]
+    assert OBJECTS.find_numbers(numbers).tolist() == [[0, 0, 7, 7, 300, 300, 0, 8, 8]]
+    with pytest.raises(UserError, match=r"a\.png: the number -3; objects are numbered from 1"):
+        OBJECTS.to_ids(np.array([[-3, 1]], np.int32), Path("a.png"))
+
+
+def test_labels_of_objects_survive_a_checkpoint_and_keep_numbers_in_masks() -> None:
+    assert Labels.from_dict(OBJECTS.to_dict()) == OBJECTS
+    plain = OBJECTS.to_dict()
+    for separation in ([0.5], [0.5, 1.0], [0, 0.5], "ab"):
+        with pytest.raises(UserError, match="separation"):
+            Labels.from_dict({**plain, "separation": separation})
+    with pytest.raises(UserError, match="separation: for the classes background, object, border"):
+        Labels.from_dict({**plain, "names": ["a", "b", "c"]})
+    numbers = np.array([[0, 65_535]], np.uint16)
+    assert np.array_equal(np.asarray(OBJECTS.to_image(numbers)), numbers)

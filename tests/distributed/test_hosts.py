@@ -24,7 +24,7 @@ from tests.hosts import IS_POSSIBLE, Hosts, wait_for
 from tests.ranks import LIMIT, ROOT, TRAIN, Ranks, call_main
 from tests.test_resume import assert_same_state, call_main_in_float64
 from unet_ddp.distributed import hosts
-from unet_ddp.distributed.hosts import agree_on_attempt, end_silent_connections, launcher_name
+from unet_ddp.distributed.hosts import agree_on_attempt, end_silent_connections, launcher_names
 from unet_ddp.errors import RunError
 from unet_ddp.runs import checkpoint
 
@@ -114,17 +114,18 @@ def test_the_system_ends_connections_to_hosts_that_do_not_answer() -> None:
 
 def test_a_launcher_has_one_name_for_its_life(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    assert launcher_name() is None
+    assert launcher_names() == []
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    name = launcher_name()
-    assert name is not None and name == launcher_name()
+    (name,) = launcher_names()
+    assert [name] == launcher_names()
     host, process, started = name.split()
     assert (host, process) == (socket.gethostname(), str(os.getppid()))
     assert int(started) > 0  # the process id alone comes again
     monkeypatch.setattr(os, "getppid", os.getpid)
-    assert launcher_name() != name
+    assert launcher_names() != [name]
+    (name,) = launcher_names()
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")  # a cluster's, which starts torchrun again
-    assert launcher_name() == "job 7"
+    assert launcher_names() == [name, "job 7"]
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,23 @@ def test_masks_have_the_training_masks_values(here: Path, labels: Labels) -> Non
     assert found <= set(labels.values) and len(found) > 1
 
 
+def test_annotations_to_correct(here: Path) -> None:
+    """A COCO file of all images, or a file of Labelme next to each mask."""
+    for name in ("a.png", "b.jpg"):
+        write_photo(here / "photos" / name)
+    assert run("photos", "-o", "out", "--annotations", "all.json") == 0
+    content = json.loads(Path("all.json").read_text())
+    assert [each["file_name"] for each in content["images"]] == ["a.png", "b.jpg"]
+    assert {each["image_id"] for each in content["annotations"]} == {1, 2}
+    assert content["categories"] == [{"id": 1, "name": "255"}]
+    assert run("photos", "-o", "out", "--annotations", "labelme", "--skip-existing") == 0
+    for name in ("a.png", "b.jpg"):
+        path = Path("out", name).with_suffix(".json")
+        shapes = json.loads(path.read_text())
+        assert (path.parent / shapes["imagePath"]).exists() and shapes["shapes"]
+    assert run("photos", "-o", "new", "--annotations", "a.xml") == 2
+
+
 def test_a_folder_twice(here: Path) -> None:
     """Masks and overlays of the first time are no images the second time."""
     for name in ("a.png", "b.jpg", "c.tif"):

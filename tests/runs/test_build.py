@@ -12,7 +12,9 @@ import torch
 from tests.tiny import make_data
 from unet_ddp import __version__
 from unet_ddp.config import LaunchConfig, NetworkConfig, OptimizationConfig, RunConfig, TrainConfig
+from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.data.preprocessing import PixelRange, Preprocessing
 from unet_ddp.distributed.world import World
@@ -20,6 +22,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.runs import build
 from unet_ddp.runs.build import (
+    BORDER_WEIGHT,
     build_state,
     choose_model,
     describe_model,
@@ -80,6 +83,20 @@ def test_a_new_run_s_model_is_that_of_the_flags() -> None:
     bilinear = NetworkConfig(width=8, bilinear=True)
     chosen = choose_model(replace(CONFIG, network=bilinear), data, Resumed(), WORLD).architecture
     assert chosen == Architecture("unet", 4, 2, None, 8, True)
+
+
+def test_the_border_of_objects_weighs_more_unless_a_weight_is_given() -> None:
+    objects = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
+    for given, labels, expected in (
+        (None, objects, BORDER_WEIGHT),
+        (0.0, objects, 0.0),
+        (2.0, objects, 2.0),
+        (None, Labels((0, 255)), None),
+    ):
+        config = with_options(boundary_weight=given)
+        model = choose_model(config, make_data(labels=labels), Resumed(), WORLD)
+        assert model.loss.options.boundary_weight == expected
+    assert BORDER_WEIGHT > 0
 
 
 def test_a_resumed_run_s_model_is_the_checkpoint_s() -> None:

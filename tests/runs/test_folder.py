@@ -22,7 +22,7 @@ from tests.tiny import PIXELS, make_data, make_network, make_state
 from unet_ddp import files
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.data.labels import Labels
-from unet_ddp.distributed.hosts import launcher_name
+from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -199,7 +199,7 @@ def test_a_restart_of_torchrun_resumes_its_own_run(
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
     for name, text in environment.items():
         monkeypatch.setenv(name, text)
-    me = str(launcher_name())
+    me = "".join(launcher_names())
     names = [name.replace("me", me) for name in saved] if isinstance(saved, list) else saved
     write(tmp_path / "last.pt", launchers=names)
     if resumes:
@@ -210,6 +210,22 @@ def test_a_restart_of_torchrun_resumes_its_own_run(
     assert "contains a run" in refused(tmp_path)
     (tmp_path / "last.pt").unlink()
     assert opened(tmp_path).content is None
+
+
+def test_overwrite_and_the_rdzv_id_of_the_run_is_refused_but_to_its_own_torchrun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is queued again would lose its run; a worker that is restarted continues."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "42")
+    write(tmp_path / "last.pt", launchers=["host 7 7", "42"])
+    assert opened(tmp_path).content is not None
+    line = refused(tmp_path, overwrite=True)
+    assert "its run began with this --rdzv-id, which continues it: leave --overwrite out" in line
+    write(tmp_path / "last.pt", launchers=launcher_names())
+    assert opened(tmp_path, overwrite=True).content is not None
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "43")
+    monkeypatch.setattr(os, "getppid", os.getpid)  # another torchrun
+    assert opened(tmp_path, overwrite=True).content is None
 
 
 def test_files_of_another_host_replace_older_ones(tmp_path: Path) -> None:
@@ -358,7 +374,7 @@ def test_what_is_written_is_the_state_when_save_was_called(
         written.append((path.name, float(content["model"]["0.weight"].flatten()[0])))
         save(path, content, **how)
 
-    monkeypatch.setattr(folder_module, "save", slowly)
+    monkeypatch.setattr(checkpoint, "save", slowly)
     state = make_state(make_network().float())
     with open_folder(tmp_path) as folder:
         set_weights(state, 1.0)
@@ -382,7 +398,7 @@ def test_the_files_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         order.append((path.name, keep_previous))
         save(path, content, keep_previous=keep_previous)
 
-    monkeypatch.setattr(folder_module, "save", noted)
+    monkeypatch.setattr(checkpoint, "save", noted)
     state = make_state(ema=0.5)
     state.threshold, state.best, state.best_epoch = 0.3, 0.8, 1
     with torch.no_grad():
@@ -463,7 +479,7 @@ class FullDisk:
         self.full: list[Path] = []
         self.save = checkpoint.save
         self.error: Exception = OSError(errno.ENOSPC, "No space\nleft " + "x" * 200)
-        monkeypatch.setattr(folder_module, "save", self)
+        monkeypatch.setattr(checkpoint, "save", self)
 
     def __call__(self, path: Path, content: dict[str, Any], **how: bool) -> None:
         if path.parent in self.full:
@@ -599,7 +615,7 @@ def test_a_rescue_folder_is_made_and_tried_before_the_run(
     [
         (None, []),
         (StopReason(signal.SIGTERM), ["stopped by SIGTERM after step 6; continue with --resume"]),
-        (StopReason(is_limit=True), ["stopped at --max-steps 6; continue with --resume"]),
+        (StopReason(is_limit=True), ["stopped as asked after step 6; continue with --resume"]),
     ],
 )
 def test_the_end_says_why(tmp_path: Path, reason: StopReason | None, lines: list[str]) -> None:

@@ -16,7 +16,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs import hosts as hosts_module
-from unet_ddp.runs.hosts import compare_data, compare_hosts, fetch_run, write_fetched
+from unet_ddp.runs.hosts import compare_data, compare_hosts, fetch_run, mark_begun, write_fetched
 
 
 class Hosts:
@@ -152,11 +152,16 @@ def save(folder: Path, epoch: int, step: int, run: str | None = "r", *launchers:
 
 
 def fetch(
-    hosts: Hosts, tmp_path: Path, *launchers: str, resume: str | None = "auto"
+    hosts: Hosts,
+    tmp_path: Path,
+    *launchers: str,
+    resume: str | None = "auto",
+    overwrite: bool = False,
 ) -> list[dict[str, bytes] | UserError]:
     def work(world: World, rank: int) -> dict[str, bytes]:
         run = RunConfig(checkpoints=str(tmp_path / hosts.names[rank]))
-        return fetch_run(TrainConfig(run=run, launch=LaunchConfig(resume=resume)), launchers, world)
+        launch = LaunchConfig(resume=resume, overwrite=overwrite)
+        return fetch_run(TrainConfig(run=run, launch=launch), launchers, world)
 
     return hosts.run(work)
 
@@ -209,6 +214,38 @@ def test_without_resume_only_a_restarted_run_is_looked_for(hosts: Hosts, tmp_pat
     assert fetch(hosts, tmp_path, "torchrun 2", resume=None) == [{}, {}]
     assert fetch(hosts, tmp_path, resume="some/last.pt") == [{}, {}]
     assert fetch(hosts, tmp_path, "torchrun 1", "torchrun 2", resume=None)[0] != {}
+
+
+def test_survivors_of_the_host_with_the_checkpoints_do_not_begin_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each host knows that the run had begun; a new torchrun with --overwrite begins another one."""
+    mine, job, hosts = "torchrun", "job", Hosts(monkeypatch, "abc")
+    monkeypatch.setattr(hosts_module, "launcher_names", lambda: [mine, job])
+
+    def mark(world: World, rank: int) -> None:
+        run = RunConfig(checkpoints=str(tmp_path / hosts.names[rank]))
+        mark_begun(TrainConfig(run=run), [mine, job], world)
+
+    assert fetch(hosts, tmp_path, mine, resume=None) == [{}, {}, {}]  # a new run
+    hosts.run(mark)
+    hosts.names = "bc"
+    for names in ([mine], [job], [mine, job]):
+        first, second = fetch(hosts, tmp_path, *names, resume=None)
+        for host, line in (("b", str(first)), ("c", str(second))):
+            assert line.startswith(
+                f"{tmp_path / host}: the run that this torchrun began has no checkpoint on b, c: start"
+            )
+    assert isinstance(fetch(hosts, tmp_path, mine, resume=None, overwrite=True)[0], UserError)
+    assert fetch(hosts, tmp_path, "another", resume=None) == [{}, {}]
+    # Another torchrun with the same --rdzv-id:
+    monkeypatch.setattr(hosts_module, "launcher_names", lambda: ["another", job])
+    assert isinstance(fetch(hosts, tmp_path, job, resume=None)[0], UserError)
+    assert fetch(hosts, tmp_path, job, resume=None, overwrite=True) == [{}, {}]
+    hosts = Hosts(monkeypatch, "b")  # one is left
+    assert isinstance(fetch(hosts, tmp_path, job, resume=None)[0], UserError)
+    save(tmp_path / "b", 1, 2, "r", job)
+    assert fetch(hosts, tmp_path, job, resume=None) == [{}]
 
 
 def test_a_corrupt_file_is_no_state(hosts: Hosts, tmp_path: Path) -> None:

@@ -291,12 +291,15 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_rows_are_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").symlink_to(tmp_path / "victim")
     writer = CsvWriter(tmp_path / "metrics.csv")
+    writer.write({"epoch": 1, "step": 2}, 2)  # the file takes the link's place
+    (tmp_path / "metrics.csv").unlink()
+    (tmp_path / "metrics.csv").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError, match="symbolic links"):
-        writer.write({"epoch": 1, "step": 2}, 2)
+        writer.write({"epoch": 2, "step": 4}, 4)
     assert not (tmp_path / "victim").exists()
 
 
-def test_rows_after_the_resumed_step_are_dropped_and_columns_stay(tmp_path: Path) -> None:
+def test_rows_after_the_resumed_step_are_dropped_and_columns_are_added(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     first = CsvWriter(path)
     for step in (5, 10, 15):
@@ -308,10 +311,12 @@ def test_rows_after_the_resumed_step_are_dropped_and_columns_stay(tmp_path: Path
     assert [row["step"] for row in rows(path)] == ["5", "10"]
     resumed.write({"step": 15, "new": 7, "dice": 0.9}, 15)
     assert rows(path) == [
-        {"step": "5", "dice": "0.5", "old": "x, y"},
-        {"step": "10", "dice": "1.0", "old": "x, y"},
-        {"step": "15", "dice": "0.9", "old": ""},
+        {"step": "5", "dice": "0.5", "old": "x, y", "new": ""},
+        {"step": "10", "dice": "1.0", "old": "x, y", "new": ""},
+        {"step": "15", "dice": "0.9", "old": "", "new": "7"},
     ]
+    resumed.write({"step": 20, "new": 8, "dice": 1}, 20)  # as --loss may have other terms
+    assert rows(path)[3:] == [{"step": "20", "dice": "1", "old": "", "new": "8"}]
     assert [found.name for found in tmp_path.iterdir()] == ["metrics.csv"]
 
 
@@ -322,7 +327,7 @@ def test_a_resume_before_the_first_row_starts_with_the_new_columns(tmp_path: Pat
     assert path.read_text() == ""
     writer.write({"step": 5, "b": 2}, 5)
     assert rows(path) == [{"step": "5", "b": "2"}]
-    assert CsvWriter(tmp_path / "new.csv").columns is None
+    assert CsvWriter(tmp_path / "new.csv").columns == []
     assert not (tmp_path / "new.csv").exists()
 
 

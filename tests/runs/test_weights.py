@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from tests.object_store import ObjectStore
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
@@ -32,6 +33,7 @@ from unet_ddp.runs.weights import (
     strip_prefixes,
     with_scale,
 )
+from unet_ddp.storage import Url, put
 
 FORMS: dict[str, Callable[[dict[str, Tensor]], Any]] = {
     "raw": dict,
@@ -401,6 +403,14 @@ def test_scale_is_for_files_that_do_not_contain_theirs(network: UNet, tmp_path: 
     for scale in (0.0, 1.01):
         with pytest.raises(UserError, match="must be above 0 and at most 1"):
             with_scale(theirs, scale)
+
+
+def test_an_address_with_a_dot_may_be_a_run(object_store: ObjectStore) -> None:
+    run, file = Url("s3://bucket/dots/run.v2"), Url("s3://bucket/dots/other.pth")
+    put(file, b"weights")
+    assert str(find_model(str(run))) == f"{run}/best.pt"
+    assert find_model(str(file)) == file
+    assert find_model(f"{run}/last.pt") == run / "last.pt"  # a pointer stands for it
 
 
 def test_the_checkpoint_to_predict_with_is_found(tmp_path: Path) -> None:

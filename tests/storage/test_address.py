@@ -43,6 +43,13 @@ def test_a_scheme_that_is_not_known_is_refused() -> None:
         as_path("ftp://x/y")
 
 
+def test_a_signed_address_is_refused_without_its_signature() -> None:
+    with pytest.raises(UserError, match=r"^https://h/a\.png: an address with a query") as error:
+        as_path("https://h/a.png?X-Amz-Signature=secret")
+    assert "secret" not in str(error.value)
+    assert str(as_path("s3://bucket/what?.png")) == "s3://bucket/what?.png"
+
+
 @pytest.mark.parametrize(
     ("text", "container", "key"),
     [

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 import signal
 import sys
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,13 +31,14 @@ from unet_ddp.data.checks.check import CheckedData, check_dataset
 from unet_ddp.data.checks.summary import Report
 from unet_ddp.data.columns import hash_file, write_columns
 from unet_ddp.data.formats.header import as_user_error
+from unet_ddp.data.pack_index import PackIndex, Shard
 from unet_ddp.data.packs import BLOCK, INDEX, list_files, member_name, shard_name
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.data.splits import OWN_FOLDER
 from unet_ddp.errors import UserError, print_lines
 from unet_ddp.files import lock_folder, make_writable, remove_stale, replacing, write_errors
 from unet_ddp.flags import flag
-from unet_ddp.storage import Url, as_path, local_file, put
+from unet_ddp.storage import Url, as_path, delete, local_file, put
 
 SHARD_BYTES = 256 * 1024**2
 
@@ -69,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
         assert data is not None  # a report that does not collect raises
         print_lines(*report.notes, *(f"warning: {line}" for line in report.warnings))
         shards = write_pack(output, data, config.data)
-    size = sum(size for size, _, _ in shards) / 1e9
+    size = sum(shard.size for shard in shards) / 1e9
     print_lines(
         f"packed {len(data.table.pairs)} pairs into {len(shards)} shard(s) of {size:.2f} GB in all; "
         f"train on them with: train.py --images {output}"
@@ -96,46 +98,54 @@ def _reserve(output: Path) -> Iterator[None]:
             (output / ".lock").unlink(missing_ok=True)
 
 
-def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[tuple[Any, ...]]:
+def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shard]:
     """Write the shards, and then the index that makes them a pack; return the shards."""
     table = data.table
     suffixes = [[suffix.lower() for suffix in kind.suffixes] for kind in table.kinds]
     images, masks = (set(side) for side in zip(*suffixes, strict=True))
     mark = ".mask" if images & masks else ""  # id.png can be one of them only
+    # No other attempt at an address at the same time, which nothing locks, replaces these shards.
+    attempt = f"{secrets.token_hex(4)}-" if isinstance(output, Url) else ""
     places = np.zeros((len(table.pairs), 4), np.uint32)
     bar = tqdm(table.pairs, "packing", unit="pair", leave=False, disable=None)
-    shards = list(_write_shards(output, bar, places, mark))
+    shards = list(_write_shards(output, bar, places, mark, attempt))
     own = data.split is not None and data.split.how == OWN_FOLDER
-    about = {
-        "kinds": [(kind.suffixes, astuple(kind.image), astuple(kind.mask)) for kind in table.kinds],
-        "mark": mark,
-        "counts": table.counts,
-        "firsts": table.firsts,
-        "shards": shards,
-        "validation": len(data.split.validation) if own and data.split else 0,
-        "scan": [config.nodata, config.channels],
-    }
+    index = PackIndex(
+        table.kinds,
+        shards,
+        attempt,
+        mark,
+        validation=len(data.split.validation) if own and data.split else 0,
+        nodata=config.nodata,
+        channels=config.channels,
+    )
     columns = {name: column[:] for name, column in table.columns.items()} | {"place": places}
     columns |= _text_column("name", [pair.name for pair in table.pairs])
     if any(pair.group for pair in table.pairs):
         columns |= _text_column("group", [pair.group or "" for pair in table.pairs])
     sides = np.array([SIDES.index(pair.side) for pair in table.pairs], np.uint8)
     columns |= {"side": sides} if sides.any() else {}
-    with _new_file(output / INDEX) as path:
-        write_columns(path, about, columns)
+    try:
+        with _new_file(output / INDEX) as path:
+            write_columns(path, asdict(index), columns)
+    except FileExistsError:
+        assert isinstance(output, Url)  # a folder was locked
+        for number in range(len(shards)):
+            delete(output / shard_name(number, attempt))
+        raise UserError(f"{output}: another pack was put there; use another --output") from None
     return shards
 
 
 def _write_shards(
-    output: Path, pairs: Iterable[Pair], places: NDArray[np.uint32], mark: str
-) -> Iterator[tuple[int, str, int]]:
-    """Write pairs to shards, and to `places` where; yield size, SHA-256 and first row of each."""
+    output: Path, pairs: Iterable[Pair], places: NDArray[np.uint32], mark: str, attempt: str
+) -> Iterator[Shard]:
+    """Write pairs to shards, and to `places` where they are; yield the shards."""
     rows = iter(enumerate(pairs))
     row, pair = next(rows, (0, None))
     number = 0
     while pair is not None:
         first = row
-        with _new_file(output / shard_name(number)) as path:
+        with _new_file(output / shard_name(number, attempt)) as path:
             with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
                 while pair is not None and (row == first or tar.offset < SHARD_BYTES):
                     name = member_name(pair.name)
@@ -144,8 +154,8 @@ def _write_shards(
                         *_add(tar, pair.mask, name + mark + pair.mask.suffix),
                     ]
                     row, pair = next(rows, (row, None))
-            found = path.stat().st_size, hash_file(path), first
-        yield found
+            shard = Shard(path.stat().st_size, hash_file(path), first)
+        yield shard
         number += 1
 
 
@@ -168,18 +178,19 @@ def _text_column(name: str, texts: list[str]) -> dict[str, NDArray[Any]]:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that becomes `path`, a file or an object, if the block succeeds."""
+    """Yield a temporary file that becomes `path`, a file or an object, if the block succeeds.
+
+    Raises:
+        FileExistsError: the object is there already, with another content.
+    """
     if not isinstance(path, Url):
         remove_stale([path])
         with write_errors(path, "make room, or use another --output"), replacing(path) as temporary:
             yield temporary
         return
-    with (
-        write_errors(Path(tempfile.gettempdir()), "make room, or name another folder with TMPDIR"),
-        tempfile.TemporaryDirectory(prefix="unet_ddp-") as folder,
-    ):
-        yield Path(folder) / path.name
-        try:
-            put(path, Path(folder) / path.name, replaces=path.name != INDEX)
-        except FileExistsError:
-            raise UserError(f"{path}: another pack was put there; use another --output") from None
+    with ExitStack() as stack:
+        place = Path(tempfile.gettempdir())
+        with write_errors(place, "make room, or name another folder with TMPDIR"):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="unet_ddp-"))
+            yield Path(folder, path.name)
+        put(path, Path(folder, path.name), replaces=path.name != INDEX)

@@ -62,7 +62,7 @@ def _local_run(place: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, place.name)
         folder.mkdir()
-        for name in names & {"best.pt", "metrics.csv", "config.yaml"}:
+        for name in names & {"best.pt", "metrics.csv", "config.yaml", "learning_rate.csv"}:
             (folder / name).write_bytes(read(place / name))
         yield folder
         put(place / "report.html", folder / "report.html")

@@ -16,7 +16,7 @@ import shutil
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -36,13 +36,21 @@ Arrays = tuple[Pixels, NDArray[np.uint8]]
 
 Stamps = tuple[Stamp | None, Stamp | None]
 
-UNUSED_DAYS = 30  # after which a sample is removed
-
 _HEADER = struct.Struct("<24s8s3Q8x")  # 64 bytes: magic, dtype, height, width, channels
 _MAGIC = b"unet_ddp sample 1"
+UNUSED_DAYS = 30  # after which a file is removed
 _DECODERS = ("pillow", "opencv-python-headless", "tifffile")
 _RESERVED_BYTES, _RESERVED_SHARE = 10**9, 0.05  # of the disk; the smaller of the two stays free
 _DAY = 24 * 60 * 60  # seconds
+
+
+def remove_unused(files: Iterable[Path]) -> None:
+    """Remove the files whose time, which is when they were last used, is `UNUSED_DAYS` ago."""
+    oldest = time.time() - UNUSED_DAYS * _DAY
+    for path in files:
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < oldest:
+                path.unlink()
 
 
 class SampleCache:
@@ -100,13 +108,9 @@ class SampleCache:
         return self.folder / hashlib.sha256(os.fsencode("\0".join(parts))).hexdigest()
 
     def remove_unused(self) -> None:
-        """Remove the samples, of any data set, that were not used for `UNUSED_DAYS`."""
-        oldest = time.time() - UNUSED_DAYS * _DAY
-        with contextlib.suppress(OSError), os.scandir(self.folder) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    if entry.stat().st_mtime < oldest:
-                        Path(entry.path).unlink()
+        """Remove the samples, of any data set, that were not used for a month."""
+        with contextlib.suppress(OSError):  # no folder yet
+            remove_unused(self.folder.iterdir())
 
     def _header(self, height: int, width: int) -> bytes:
         dtype = self._format.dtype.encode()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.errors import UserError
 
-_VERSION = 1
+_VERSION = 2
 _START = 65  # bytes of the digest's line
 _CHUNK = 1 << 24  # bytes that are hashed at a time
 
@@ -48,7 +49,7 @@ class StoredColumn:
         self.dtype = np.dtype(dtype)
         if self.dtype.kind not in "uif" or min(self.shape) < 0:
             raise ValueError(dtype)
-        self.row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+        self.row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
         self.end = offset + self.row_bytes * self.shape[0]
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
@@ -99,16 +100,23 @@ def read_columns(path: Path, digest: str | None = None) -> Columns:
         raise UserError(f"{path}: has changed; start again")
     if digest is None and found != hash_file(path, _START):
         raise UserError(f"{path}: corrupt or truncated; copy it again")
-    with path.open("rb") as lines:
-        lines.seek(_START)
-        about = json.loads(lines.readline())
-        offset = lines.tell()
-    if about["version"] != _VERSION:
-        raise UserError(f"{path}: of another version of unet_ddp; pack the images again")
     columns: dict[str, StoredColumn] = {}
-    for name, (dtype, shape) in about["columns"].items():
-        columns[name] = StoredColumn(file, offset, dtype, shape)
-        offset = columns[name].end
+    try:
+        with path.open("rb") as lines:
+            lines.seek(_START)
+            about = json.loads(lines.readline())
+            offset = lines.tell()
+        if about["version"] != _VERSION:
+            raise UserError(f"{path}: of another version of unet_ddp; pack the images again")
+        for name, (dtype, shape) in about["columns"].items():
+            columns[name] = StoredColumn(file, offset, dtype, shape)
+            offset = columns[name].end
+        if offset != path.stat().st_size:
+            raise ValueError(offset)
+    except UserError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise UserError(f"{path}: corrupt, or no file of unet_ddp; pack the images again") from None
     return Columns(found, about, columns)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.balance import ClassDraw
 from unet_ddp.data.cache import Arrays, SampleCache, Stamps
-from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.formats.header import Codes, ImageFormat
 from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Labels
@@ -139,7 +139,8 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         """Return image (H, W, C) and class ids (H, W) of two files, scaled."""
         with local_file(image_path) as file:
             image, nodata_mask = read_with_nodata_mask(file, self.image_format, scale=self.scale)
-        mask = self._read_ids(mask_path, image.shape[:2], self.scale)
+        codes = self._read_codes(mask_path, image.shape[:2], self.scale)
+        mask = self.labels.to_ids(codes, mask_path)  # after scaling: borders keep their width
         if nodata_mask is not None:
             mask[nodata_mask] = IGNORE_ID
         return image, mask
@@ -151,18 +152,24 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         """
         image_path, mask_path = self._files(index)
         with local_file(image_path) as file:
-            ids = self._read_ids(mask_path, read_header(file).size, 1.0)
+            ids = self.labels.to_ids(
+                self._read_codes(mask_path, read_header(file).size, 1.0), mask_path
+            )
             if self.image_format.nodata is not None:
                 _, nodata_mask = read_with_nodata_mask(file, self.image_format)
                 ids[nodata_mask] = IGNORE_ID
         return ids
 
-    def _read_ids(self, path: Path, size: tuple[int, int], scale: float) -> NDArray[np.uint8]:
-        """Return the class ids of a mask at `scale`, which must have or get this size."""
+    def read_numbers(self, index: int, size: tuple[int, int], scale: float) -> NDArray[np.int32]:
+        """Return the numbers of the objects (H, W) in a pair's mask; see `_read_codes`."""
+        return self.labels.find_numbers(self._read_codes(self._files(index)[1], size, scale))
+
+    def _read_codes(self, path: Path, size: tuple[int, int], scale: float) -> Codes:
+        """Return the values of a mask at `scale`, which must have or get this size."""
         with local_file(path) as file:
-            ids = self.labels.to_ids(read_mask(file, scale=scale), path)
-        if ids.shape == size:
-            return ids
+            codes = read_mask(file, scale=scale)
+        if codes.shape == size:
+            return codes
         if not self.resize_masks:
-            raise UserError(mask_size_message(path, ids.shape, size))
-        return resize_nearest(ids, size)
+            raise UserError(mask_size_message(path, codes.shape, size))
+        return cast(Codes, resize_nearest(codes, size))

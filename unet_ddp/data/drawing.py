@@ -21,12 +21,13 @@ TINT = (0, 255, 150)  # for the foreground of two classes
 def draw_mask(image: Pixels, ids: NDArray[np.uint8], labels: Labels) -> Tensor:
     """Return `image` (H, W, C) with the classes of `ids` (H, W) over it, (3, H, W) uint8.
 
-    Of two classes only the second, the foreground, is tinted.
+    Of two classes, and of objects, only the second is tinted.
     """
     from torchvision.utils import draw_segmentation_masks
 
     count = labels.num_classes
-    shown, colours = (range(count), labels.colours) if count > 2 else ((1,), [TINT])
+    is_tinted = count == 2 or labels.has_objects
+    shown, colours = ((1,), [TINT]) if is_tinted else (range(count), labels.colours)
     classes = torch.tensor(shown).view(-1, 1, 1)
     layers = torch.from_numpy(ids)[None] == classes  # (classes shown, H, W)
     drawn: Tensor = draw_segmentation_masks(to_rgb(image), layers, 0.5, [*colours])

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unet_ddp.config import DataConfig
+from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.labels import IGNORE_ID, Colour, Labels, unpack_colour
-from unet_ddp.errors import UserError, shorten
+from unet_ddp.errors import UserError, import_extra, shorten
 from unet_ddp.files import refuse_special
 from unet_ddp.storage import as_path, local_file
 
@@ -41,6 +42,8 @@ class MaskValues:
 
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
     """Return the classes of the data set; the values must be classes, and agree with the flags."""
+    if config.instances:
+        return _number_objects(masks, config.ignore_index)
     if config.binary or config.mask_threshold is not None:
         labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
     elif config.palette is not None:
@@ -119,6 +122,26 @@ def _refuse_impossible(values: list[int], masks: MaskValues) -> None:
         )
 
 
+def _number_objects(masks: MaskValues, ignore: int | None) -> Labels:
+    """Return background, object and border of masks in which each object has a number."""
+    if masks.lossy is not None:
+        raise UserError(
+            f"{masks.lossy}: --instances: lossy compression changes the objects' numbers; save the "
+            "masks as 16-bit PNG or TIFF"
+        )
+    numbers = [value for value in masks.values if value not in (0, ignore)]
+    if numbers and numbers[0] < 0:
+        where = masks.examples[numbers[0]]
+        raise UserError(f"{where}: number {numbers[0]}; --instances expects 1 or more")
+    if len(numbers) < 2:
+        raise UserError(
+            f"--instances: all masks contain only {masks.show(masks.values)}: no object has a number "
+            "of its own; number the objects (skimage.measure.label does), or leave --instances out"
+        )
+    import_extra("skimage", "objects", "--instances")
+    return Labels((0, 1, 2), False, ignore, names=CLASS_NAMES, separation=(0.5, 0.5))
+
+
 def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:
     """Return two classes, above the threshold and not; both must occur."""
     values = [value for value in masks.values if value != ignore]
@@ -144,7 +167,8 @@ def _refuse_soft(masks: MaskValues) -> None:
         raise UserError(
             f"{found}: {len(values)} different colours, probably from {cause}; save masks as PNG "
             "with one colour per class, or name the classes' colours with --palette, or use "
-            "--mask-threshold 127 for two classes, dark and bright"
+            "--mask-threshold 127 for two classes, dark and bright, or --instances if each colour is "
+            "an object"
         )
     low, high = values[0], values[-1]
     found = f"{found}: {len(values)} different values in the masks ({low} to {high})"
@@ -163,8 +187,8 @@ def _refuse_soft(masks: MaskValues) -> None:
         )
     if len(values) > IGNORE_ID:
         raise UserError(
-            f"{found}: too many for classes; if they are instance ids, use --binary for two "
-            "classes, zero and above"
+            f"{found}: too many for classes; if they are numbers of objects, use --instances "
+            "to learn each object, or --binary for two classes, zero and above"
         )
 
 
@@ -180,7 +204,7 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
     return [
         f"{between} of the {labels.num_classes} classes have few pixels and lie between {low} and "
         f"{high}: if they are soft edges, use --mask-threshold {(low + high) // 2}; if they are "
-        "instance ids, --binary"
+        "numbers of objects, --instances or --binary"
     ]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from unet_ddp.data.borders import CLASS_NAMES, mark_borders, number_densely
 from unet_ddp.data.formats.header import Codes
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
 
@@ -19,6 +20,7 @@ IGNORE_ID = 255
 
 _Byte = Annotated[int, Limit(0, 255)]
 _Code = Annotated[int, Limit(0, 0xFFFFFF)]
+_Share = Annotated[float, Limit(above=0, below=1)]
 _Int32 = Annotated[int, Limit(-(2**31), 2**31 - 1)]
 Colour = tuple[_Byte, _Byte, _Byte]
 
@@ -33,6 +35,10 @@ class Labels:
     palette: tuple[Colour, ...] | None = None  # colours of the indices in palette masks
     names: tuple[str, ...] | None = None  # of the classes, if the user gave them
     threshold: _Code | None = None  # values above it are the larger of two `values`, the rest not
+    separation: tuple[_Share, _Share] | None = None
+    """None for masks of classes. If each object has a number in its mask, and the classes are those
+    of `borders`: least probability of an object's body where it is seeded, and of body or border as
+    far as it extends."""
 
     def __post_init__(self) -> None:
         """Refuse classes that no mask can have, or that can't be told from each other."""
@@ -52,6 +58,13 @@ class Labels:
             )
         if self.threshold is not None and len(values) != 2:
             raise UserError(f"threshold: {self.threshold}; expected for two classes only")
+        if self.separation is not None and self.names != CLASS_NAMES:
+            raise UserError(f"separation: for the classes {', '.join(CLASS_NAMES)} only")
+
+    @property
+    def has_objects(self) -> bool:
+        """True if each object in a mask has a number."""
+        return self.separation is not None
 
     @property
     def num_classes(self) -> int:
@@ -82,6 +95,8 @@ class Labels:
         Raises:
             UserError: a value that belongs to no class, in the mask `path`.
         """
+        if self.has_objects:
+            return self._from_numbers(codes, path)
         if codes.dtype == np.uint8 and codes.size:  # by table: a tenth of the time
             table, is_known = self._byte_table
             if is_known[: int(codes.max()) + 1].all() or is_known.take(codes).all():
@@ -94,6 +109,24 @@ class Labels:
                 f"{path}: unknown mask value {self.show(int(unknown[0]))} ({unknown.size} pixels); "
                 f"expected {', '.join(map(self.show, self.values))}. Fix the mask or retrain"
             )
+        return ids
+
+    def ids_of_values(self, values: Codes, path: Path) -> NDArray[np.uint8]:
+        """Return the class ids of a mask's values as `to_ids` does, but for objects' borders."""
+        if self.has_objects:
+            return np.where(values == self.ignore, IGNORE_ID, values > 0).astype(np.uint8)
+        return self.to_ids(values, path)
+
+    def find_numbers(self, codes: Codes) -> NDArray[np.int32]:
+        """Return the numbers of the objects (H, W) in a mask, 0 where it is to be ignored."""
+        return number_densely(np.where(codes == self.ignore, 0, codes).astype(np.int32, copy=False))
+
+    def _from_numbers(self, codes: Codes, path: Path) -> NDArray[np.uint8]:
+        if codes.size and codes.min() < 0 and (codes[codes != self.ignore] < 0).any():
+            raise UserError(f"{path}: the number {codes.min()}; objects are numbered from 1 on")
+        ids = mark_borders(self.find_numbers(codes))
+        if self.ignore is not None:
+            ids[codes == self.ignore] = IGNORE_ID
         return ids
 
     @cached_property
@@ -125,9 +158,13 @@ class Labels:
     def to_image(self, ids: NDArray[np.uint8]) -> Image.Image:
         """Return class ids (H, W) as a mask with the training masks' own values.
 
+        Numbers of objects, (H, W) of 16 or 32 bit, stay as they are.
+
         Colour masks give a colour image. Values that would all look black, or that came with a
         palette, give a palette image whose indices are the values.
         """
+        if self.has_objects:
+            return Image.fromarray(ids)
         codes = np.array(self.values, np.int32)[ids]  # (H, W)
         if self.rgb:
             return Image.fromarray(np.stack(unpack_colour(codes), axis=-1).astype(np.uint8))
@@ -151,6 +188,7 @@ class Labels:
             "values": list(self.values),
             "palette": [list(colour) for colour in self.palette] if self.palette else None,
             "names": list(self.names) if self.names else None,
+            "separation": list(self.separation) if self.separation else None,
         }
 
     @classmethod

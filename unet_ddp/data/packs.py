@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from unet_ddp.data.cache import remove_unused
 from unet_ddp.data.columns import StoredColumn, hash_file, read_columns
+from unet_ddp.data.pack_index import PackIndex, check_index
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.errors import UserError
-from unet_ddp.files import cache_folder, lock_file, replacing
+from unet_ddp.files import cache_folder, lock_file, refuse_special, replacing
 from unet_ddp.storage import NotFoundError, Url, as_path, find_stamp, list_objects, local_file
 
 INDEX = "pack.index"
@@ -27,9 +29,9 @@ BLOCK = 512  # bytes, in which tar counts
 _ROWS = 1 << 16  # whose names are in memory at a time
 
 
-def shard_name(number: int) -> str:
-    """Return the file name of a shard."""
-    return f"shard-{number:06d}.tar"
+def shard_name(number: int, attempt: str = "") -> str:
+    """Return the file name of a shard, with the name of the attempt to pack if it has one."""
+    return f"shard-{attempt}{number:06d}.tar"
 
 
 def member_name(name: str) -> str:
@@ -48,7 +50,7 @@ class Pack:
 
     folder: Path  # or address
     digest: str  # of its index
-    about: Mapping[str, Any]  # kinds of files, shards, options of the scan
+    index: PackIndex
     columns: Mapping[str, StoredColumn]
     """Those of a `Table`, and place (N, 4): first block and bytes of image and of mask in the shard;
     name and group, each text ended by a zero byte, with name_end and group_end (N,); side (N,). The
@@ -60,7 +62,11 @@ class Pack:
     @cached_property
     def first_rows(self) -> NDArray[np.int64]:
         """Row of the first pair of each shard."""
-        return np.array([first for _, _, first in self.about["shards"]])
+        return np.array([shard.first for shard in self.index.shards])
+
+    def shard(self, number: int) -> Path:
+        """Return the path of a shard."""
+        return self.folder / shard_name(number, self.index.attempt)
 
     @property
     def pairs(self) -> PackedPairs:
@@ -70,14 +76,14 @@ class Pack:
     def pair(self, row: int) -> Pair:
         """Return the pair of a row; its paths name parts of a shard."""
         number = int(np.searchsorted(self.first_rows, row, side="right")) - 1
-        shard = f"{self.folder}/{shard_name(number)}"
+        shard = self.shard(number)
         (places,) = self.columns["place"][row : row + 1].tolist()
         (kind,) = self.columns["kind"][row : row + 1]
         name, group = self._text("name", row), self._text("group", row) or None
         side = self.columns["side"][row : row + 1][0] if "side" in self.columns else 0
-        member, suffixes = member_name(name).rpartition("/")[2], self.about["kinds"][kind][0]
+        member, suffixes = member_name(name).rpartition("/")[2], self.index.kinds[kind].suffixes
         image = as_path(f"{shard}#{places[0] * BLOCK}+{places[1]}/{member}{suffixes[0]}")
-        member += self.about["mark"]
+        member += self.index.mark
         mask = as_path(f"{shard}#{places[2] * BLOCK}+{places[3]}/{member}{suffixes[1]}")
         version = int(self.digest[:15], 16)
         stamps = (places[1], version), (places[3], version)
@@ -110,15 +116,15 @@ class Pack:
         if str(self.folder).startswith("http"):
             return  # web servers do not list their files
         found = list_files(self.folder)
-        shards = tqdm(self.about["shards"], "reading", unit="shard", leave=False, disable=None)
-        for number, (size, digest, _) in enumerate(shards if whole else self.about["shards"]):
-            path = self.folder / shard_name(number)
+        shards = tqdm(self.index.shards, "reading", unit="shard", leave=False, disable=None)
+        for number, shard in enumerate(shards if whole else self.index.shards):
+            path = self.shard(number)
             fault = "missing" if path.name not in found else ""
-            if not fault and found[path.name] != size:
-                fault = f"{found[path.name]} bytes, its index says {size}"
+            if not fault and found[path.name] != shard.size:
+                fault = f"{found[path.name]} bytes, its index says {shard.size}"
             if not fault and whole:
                 with local_file(path) as file:
-                    fault = "" if hash_file(file) == digest else "corrupt"
+                    fault = "" if hash_file(file) == shard.sha256 else "corrupt"
             if fault:
                 raise UserError(f"{path}: {fault}; copy it again, or pack the images again")
 
@@ -207,8 +213,11 @@ def open_pack(folder: Path, digest: str | None = None) -> Pack:
     """
     path = folder / INDEX
     try:
+        refuse_special(path)
         path = _copy_index(folder) if isinstance(folder, Url) else path
-        return Pack(folder, *read_columns(path, digest))
+        found, plain, columns = read_columns(path, digest)
+        index = check_index(path, plain, columns if digest is None else None)
+        return Pack(folder, found, index, columns)
     except OSError as error:
         reason = "contains no pack" if isinstance(error, FileNotFoundError) else error.strerror
     except NotFoundError:
@@ -225,10 +234,18 @@ def _copy_index(folder: Url) -> Path:
     source, caches = folder / INDEX, cache_folder()
     if caches is None:
         raise UserError(f"{source}: needs a cache folder; name one with XDG_CACHE_HOME")
-    key = hashlib.sha256(f"{source} {find_stamp(source)}".encode("utf-8", "surrogateescape"))
-    path = caches / f"pack-{key.hexdigest()[:16]}.index"
-    with lock_file(path.with_suffix(".lock")):
+    name, version = map(_digest, (source, find_stamp(source)))
+    path = caches / f"pack-{name}-{version}.index"
+    with lock_file(caches / f"pack-{name}.lock"):
         if not path.exists():
+            for older in caches.glob(f"pack-{name}-*.index"):
+                older.unlink()  # processes that have it open read on
+            remove_unused(caches.glob("pack-*"))
             with local_file(source) as copy, replacing(path) as temporary:
                 shutil.copyfile(copy, temporary)
+        os.utime(path)
     return path
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(str(value).encode("utf-8", "surrogateescape")).hexdigest()[:16]

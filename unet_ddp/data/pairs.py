@@ -85,7 +85,7 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
     its image's name; detected if None.
     """
     stamps: dict[str, Stamp] = {}
-    found_images, found_masks = _files_by_name(images, stamps), _files_by_name(masks, stamps)
+    found_images, found_masks = files_by_name(images, stamps), files_by_name(masks, stamps)
     for folder, found, kind in ((images, found_images, "images"), (masks, found_masks, "masks")):
         if not found:
             raise UserError(f"{folder}: contains no {kind} ({', '.join(sorted(SUFFIXES))})")
@@ -118,7 +118,7 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
     return Matches(pairs, problems, orphans)
 
 
-def _files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
+def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
     """Return the image files below `folder`, by relative path without suffix; note objects' stamps."""
     if isinstance(folder, Url):
         return _objects_by_name(folder, stamps)

@@ -79,20 +79,19 @@ def _limit_silence(connection: socket.socket, seconds: float) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
 
 
-def launcher_name() -> str | None:
-    """Return the name by which a restart knows that it continues a run; None without torchrun.
+def launcher_names() -> list[str]:
+    """Return the names by which a restart knows that it continues a run; none without torchrun.
 
-    It is that of --rdzv-id, with which a cluster starts torchrun again, or this torchrun's own.
+    The first is this torchrun's own, the other that of --rdzv-id, with which a cluster starts it again.
     """
-    if os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none":
-        return os.environ["TORCHELASTIC_RUN_ID"]
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
+    if run_id is None:
+        return []
     name = f"{socket.gethostname()} {os.getppid()}"
     with suppress(OSError, IndexError):  # process ids come again, in containers soon
         status = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8", errors="replace")
         name += f" {status.rpartition(')')[2].split()[19]}"  # when it was started
-    return name
+    return [name] if run_id == "none" else [name, run_id]
 
 
 def is_elastic() -> bool:

@@ -219,5 +219,6 @@ def leave(world: World, *, failed: bool = False) -> None:
         dist.distributed_c10d._abort_process_group()
         return
     if not failed:
+        world.on_main(lambda: None)  # which may still put files, for longer than --timeout
         dist.barrier()
     dist.destroy_process_group()

@@ -37,7 +37,7 @@ class StopReason:
     is_error: bool = False
     """True if a rank met a file that it can't read."""
     is_limit: bool = False
-    """True if the run has done the steps that --max-steps asks for."""
+    """True if the run has done what --max-steps or --max-epochs asks for."""
 
     @property
     def exit_status(self) -> int:
@@ -162,7 +162,7 @@ class StopSignal:
         self._error, self._code = str(error), _ERROR
 
     def check_limit(self, done: int, limit: int | None) -> None:
-        """Stop if `done` steps of the run reach --max-steps; every rank knows it without asking."""
+        """Stop if `done` steps of the run reach the limit; every rank knows it without asking."""
         if limit is not None and done >= limit and self.reason is None:
             self.reason = StopReason(is_limit=True)
 

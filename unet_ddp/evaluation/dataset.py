@@ -28,6 +28,8 @@ class EvaluationSample(NamedTuple):
     """(1, H, W) uint8 class ids to score against."""
     scaled_truth: Tensor
     """(1, h, w) uint8 class ids at the network's scale, as training's validation has them."""
+    numbers: Tensor
+    """(1, H, W) int32 numbers of the objects to score against; (0,) for masks of classes."""
     pair: int
     """Index of the pair in its data set."""
 
@@ -66,13 +68,17 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         scaled = self._scaled[0, index]
         if isinstance(scaled, UserError):
             return scaled
-        truth = scaled.mask
-        if self._needs_truth:
-            try:
+        truth, numbers = scaled.mask, torch.zeros(0, dtype=torch.int32)
+        try:
+            if self._needs_truth:
                 truth = torch.from_numpy(self._scaled.read_truth(index))
-            except UserError as error:
-                return error
-        return EvaluationSample(scaled.image[None], truth[None], scaled.mask[None], index)
+            if self._scaled.labels.has_objects:
+                scale = 1.0 if self.full_size else self._scaled.scale
+                size = truth.shape[0], truth.shape[1]
+                numbers = torch.from_numpy(self._scaled.read_numbers(index, size, scale))[None]
+        except UserError as error:
+            return error
+        return EvaluationSample(scaled.image[None], truth[None], scaled.mask[None], numbers, index)
 
     def read(self, index: int) -> EvaluationSample:
         """Return the sample of pair `index`, or raise its error."""
@@ -86,7 +92,7 @@ def _share(samples: list[Any]) -> Any:
     """Move the one sample to shared memory: an error here is raised, one in the queue's thread lost."""
     sample = samples[0]
     if get_worker_info() is not None and isinstance(sample, EvaluationSample):
-        for tensor in (sample.image, sample.truth, sample.scaled_truth):
+        for tensor in sample[:-1]:
             tensor.share_memory_()  # type: ignore[no-untyped-call]
     return sample
 

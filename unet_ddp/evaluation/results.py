@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from unet_ddp.data.labels import Labels
 from unet_ddp.metrics.boundary import BoundaryCounts
 from unet_ddp.metrics.curves import Calibration, ThresholdCurve
+from unet_ddp.metrics.objects import ObjectCounts
 from unet_ddp.metrics.scores import Scores
 
 
@@ -61,11 +62,18 @@ class ImageRecord:
     """(C, C): rows are the truth, columns the prediction."""
     boundaries: list[BoundaryCounts]
     """Boundary pixels of each class."""
+    objects: ObjectCounts | None = None
+    """Objects, if they have numbers in the masks."""
 
     @cached_property
     def scores(self) -> Scores:
         """Scores of this image alone."""
         return Scores.from_confusion(self.confusion)
+
+    @property
+    def score(self) -> float:
+        """The score that orders the images: Dice, or of objects the average precision at IoU 0.5."""
+        return self.objects.precisions[0] if self.objects else self.scores.dice
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,12 @@ class Evaluation:
         boundaries = map(BoundaryCounts.total, per_class)
         return ClassScores.of_all(self.labels.class_names, self.scores, boundaries)
 
+    @cached_property
+    def objects(self) -> ObjectCounts | None:
+        """Objects of all images; None for masks of classes."""
+        counts = [record.objects for record in self.records if record.objects]
+        return ObjectCounts.total(counts) if counts else None
+
     @property
     def shares(self) -> list[float]:
         """Share of the true pixels that each class has."""
@@ -129,10 +143,9 @@ class Evaluation:
         return Scores.from_confusion(self.as_trained).dice
 
     def worst(self, count: int) -> list[ImageRecord]:
-        """Return `count` images, the lowest Dice first, those with nothing to score last."""
+        """Return `count` images, the lowest score first, those with nothing to score last."""
 
         def key(record: ImageRecord) -> tuple[bool, float, str]:
-            dice = record.scores.dice
-            return math.isnan(dice), dice, record.name
+            return math.isnan(record.score), record.score, record.name
 
         return sorted(self.records, key=key)[:count]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -17,6 +18,8 @@ from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fet
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
 from unet_ddp.metrics.boundary import BoundaryCounts, count_boundaries, default_tolerance
 from unet_ddp.metrics.counts import Counts, confidence, confusion, histogram
+from unet_ddp.metrics.objects import ObjectCounts, count_objects
+from unet_ddp.prediction.objects import Numbers, separate, to_shares
 from unet_ddp.prediction.predictor import Predictor
 
 _AT_ONCE = 1 << 22  # pixels counted at a time: counting takes tens of bytes for each
@@ -46,7 +49,7 @@ def score_pairs(
             counted = _count(predictor, sample, counts, threshold=threshold, tolerance=tolerance)
             records.append(ImageRecord(dataset.pairs[sample.pair].name, sample.pair, *counted))
     except (UserError, RuntimeError) as error:
-        mistake = _as_mistake(error, world)  # raised after the gathering, which no rank may miss
+        mistake = as_mistake(error, world)  # raised after the gathering, which no rank may miss
     outcomes = world.gather((records, mistake))
     for _, reason in outcomes:
         if reason is not None:
@@ -63,7 +66,7 @@ def score_pairs(
     )
 
 
-def _as_mistake(error: UserError | RuntimeError, world: World) -> UserError:
+def as_mistake(error: UserError | RuntimeError, world: World) -> UserError:
     """Return an error for all ranks in one line; raise any but a mistake and a full memory."""
     if isinstance(error, UserError):
         return error
@@ -79,8 +82,8 @@ def _count(
     *,
     threshold: float | None,
     tolerance: float | None,
-) -> tuple[NDArray[np.int64], list[BoundaryCounts]]:
-    """Add an image to `counts`; return its own confusion matrix (C, C) and boundary counts.
+) -> tuple[NDArray[np.int64], list[BoundaryCounts], ObjectCounts | None]:
+    """Add an image to `counts`; return its own confusion matrix (C, C), boundary and object counts.
 
     The confusion matrix of `counts` is that of the most probable classes at the network's scale.
     """
@@ -101,7 +104,10 @@ def _count(
         table += confusion(ids[:, rows], true, classes).cpu().numpy()
     distance = default_tolerance(*truth.shape[-2:]) if tolerance is None else tolerance
     arrays = ids[0].cpu().numpy(), truth[0].cpu().numpy()
-    return table, count_boundaries(*arrays, classes, tolerance=distance)
+    separation, objects = predictor.labels.separation, None
+    if separation is not None:
+        objects = count_objects(find_objects(logits, sample, separation), sample.numbers[0].numpy())
+    return table, count_boundaries(*arrays, classes, tolerance=distance), objects
 
 
 def _bands(masks: Tensor) -> Iterator[slice]:
@@ -109,6 +115,15 @@ def _bands(masks: Tensor) -> Iterator[slice]:
     _, height, width = masks.shape
     step = max(1, _AT_ONCE // width)
     yield from (slice(top, top + step) for top in range(0, height, step))
+
+
+def find_objects(
+    logits: Tensor, sample: EvaluationSample, separation: tuple[float, float]
+) -> Numbers:
+    """Return the objects (H, W) in logits (1, 3, H, W), without pixels that are to be ignored."""
+    numbers = separate(*to_shares(logits[0].softmax(0).cpu().numpy()), separation)
+    numbers[sample.truth[0].numpy() == IGNORE_ID] = 0
+    return numbers
 
 
 def resize(logits: Tensor, size: torch.Size) -> Tensor:

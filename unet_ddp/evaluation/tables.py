@@ -9,6 +9,7 @@ from typing import Any
 
 from unet_ddp.data.cells import format_row
 from unet_ddp.evaluation.results import COLUMNS, ClassScores, Evaluation
+from unet_ddp.metrics.objects import OVERLAPS, ObjectCounts
 from unet_ddp.metrics.scores import ratio
 
 FILES = (
@@ -21,6 +22,8 @@ FILES = (
 )
 """All that `evaluate` writes; threshold.csv for two classes only."""
 
+_OBJECT_COLUMNS = ("mean_ap", "panoptic_quality", "true", "predicted", "split", "merged")
+
 Row = Sequence[str | int | float]
 
 
@@ -31,6 +34,7 @@ def result_files(evaluation: Evaluation, about: Mapping[str, Any]) -> dict[str, 
     """
     names = evaluation.labels.class_names
     scores = [f"{score}_{name}" for name in names for score in ClassScores._fields[1:]]
+    scores += ["ap_0.5", *_OBJECT_COLUMNS] if evaluation.objects else []
     confusion = zip(names, evaluation.confusion.tolist(), strict=True)
     files = {
         "scores.json": _json({**about, **summary(evaluation)}),
@@ -67,6 +71,8 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
         "calibration_error": evaluation.calibration.error,
         "dice_as_trained": evaluation.dice_as_trained,
     }
+    if evaluation.objects is not None:
+        entries["objects"] = _object_scores(evaluation.objects)
     if curve is not None:
         entries["dice_at_0.5"] = curve.dice_at(0.5)
         entries["best_threshold"] = curve.best
@@ -79,12 +85,28 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
     return entries
 
 
+def _object_scores(objects: ObjectCounts) -> dict[str, Any]:
+    """Return the scores of objects as plain values."""
+    return {
+        "true": objects.truth,
+        "predicted": objects.predicted,
+        "ap": {f"{at:.2f}": ap for at, ap in zip(OVERLAPS, objects.precisions, strict=True)},
+        "mean_ap": objects.mean_precision,
+        "panoptic_quality": objects.panoptic_quality,
+        "split": objects.split,
+        "merged": objects.merged,
+    }
+
+
 def _per_image_rows(evaluation: Evaluation) -> Iterable[Row]:
     """Yield a row per image: its Dice and IoU, then the scores of each class."""
     for record in evaluation.records:
         names = evaluation.labels.class_names
         classes = ClassScores.of_all(names, record.scores, record.boundaries)
-        cells = (cell for row in classes for cell in row[1:])
+        cells = [cell for row in classes for cell in row[1:]]
+        if record.objects is not None:
+            found = _object_scores(record.objects)
+            cells += [record.score, *(found[name] for name in _OBJECT_COLUMNS)]
         yield [record.name, record.scores.dice, record.scores.iou, *cells]
 
 
@@ -118,6 +140,9 @@ def headline(evaluation: Evaluation) -> list[tuple[str, str]]:
         ("IoU", show(evaluation.scores.iou)),
         ("calibration error", show(evaluation.calibration.error)),
     ]
+    if evaluation.objects is not None:
+        entries.insert(0, ("AP at IoU 0.5", show(evaluation.objects.precisions[0])))
+        entries.insert(1, ("panoptic quality", show(evaluation.objects.panoptic_quality)))
     if evaluation.curve is not None:
         best = evaluation.curve.best
         dice = show(evaluation.curve.dice_at(best))
@@ -143,5 +168,12 @@ def terminal_table(evaluation: Evaluation) -> list[str]:
             f"; best threshold for these images {curve.best:.3f} (Dice "
             f"{curve.dice_at(curve.best):.4f}; {curve.dice_at(0.5):.4f} at 0.5)"
         )
-    worst = (f"{record.name} {show(record.scores.dice)}" for record in evaluation.worst(3))
+    objects = evaluation.objects
+    if objects is not None:
+        lines.append(
+            f"objects: AP {show(objects.precisions[0])} at IoU 0.5, {show(objects.mean_precision)} over "
+            f"0.5 to 0.95; panoptic quality {show(objects.panoptic_quality)}; {objects.truth} true, "
+            f"{objects.predicted} predicted, {objects.split} split, {objects.merged} merged"
+        )
+    worst = (f"{record.name} {show(record.score)}" for record in evaluation.worst(3))
     return [*lines, f"worst: {', '.join(worst)}"]

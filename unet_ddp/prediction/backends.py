@@ -6,7 +6,6 @@ import copy
 import json
 import os
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unet_ddp import errors
 from unet_ddp.data.labels import Colour, Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import is_out_of_memory
@@ -164,6 +164,11 @@ class LoadedModel:
     threshold: float | None
     notes: list[str]
 
+    def __post_init__(self) -> None:
+        """Refuse a network for objects where they can't be separated."""
+        if self.labels.has_objects:
+            errors.import_extra("skimage", "objects", "a network for objects")
+
 
 def open_model(
     source: str | Path, device: torch.device, *, scale: float | None = None, fold: bool = True
@@ -219,9 +224,4 @@ def _open_onnx(path: Path, device: torch.device, scale: float | None) -> LoadedM
 def import_extra(name: str, path: Path) -> Any:
     """Return a module of the extra `onnx`, which `path` needs; a UserError if not installed."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime reports to its maker
-    try:
-        return import_module(name)
-    except ModuleNotFoundError:
-        raise UserError(
-            f"{path}: needs {name}, which is not installed; pip install 'unet-ddp[onnx]'"
-        ) from None
+    return errors.import_extra(name, "onnx", path)

@@ -49,6 +49,10 @@ class PredictConfig:
     """Pixel order of --rle. rows: as in the Carvana challenge; columns: as in the Data Science Bowl and most others."""
     polygons: Annotated[str | None, flag("FILE")] = None
     """Also write the outlines of all objects to a GeoJSON file."""
+    objects: Annotated[str | None, flag("FILE")] = None
+    """Network trained with --instances: also write area, centre, box, class and mean probability of all objects to a CSV file."""
+    annotations: Annotated[str | None, flag("FILE|labelme")] = None
+    """Also write the objects for an annotation tool to correct: FILE.json in COCO's format, or with labelme a file next to each mask."""
     overwrite: bool = False
     """Replace existing files."""
     skip_existing: bool = False

@@ -23,12 +23,15 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.objects import Mask, Shares, find_outlines
+from unet_ddp.prediction.outputs.annotations import LABELME, coco_file, write_labelme
 from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
+from unet_ddp.prediction.outputs.objects import objects_file
 from unet_ddp.prediction.outputs.polygons import geojson_file
 from unet_ddp.prediction.outputs.rle import rle_file
 from unet_ddp.prediction.outputs.shards import ListFile, ShardFile
-from unet_ddp.prediction.prediction import Ids, Prediction
+from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage, open_image
 from unet_ddp.storage import as_path, hold, local_file
@@ -58,8 +61,12 @@ def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
     files = []
     if config.rle:
         files.append(rle_file(as_path(config.rle), config.rle_order, labels.num_classes))
+    if config.objects:
+        files.append(objects_file(as_path(config.objects), labels))
     if config.polygons:
         files.append(geojson_file(as_path(config.polygons), labels))
+    if config.annotations not in (None, LABELME):
+        files.append(coco_file(as_path(config.annotations), labels))
     return files
 
 
@@ -115,8 +122,9 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
     """Add a mask that was written before to the lists."""
     if job.shards:
         with local_file(files.mask) as mask:
-            ids = job.predictor.labels.to_ids(read_mask(mask), files.mask)
-        _add_to_lists(job, files, ids)
+            codes, labels = read_mask(mask), job.predictor.labels
+        stored = codes if labels.has_objects else labels.to_ids(codes, files.mask)
+        _add_to_lists(job, files, stored, None)
     return Outcome(is_skipped=True)
 
 
@@ -129,21 +137,27 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
     ids, labels = prediction.ids, prediction.labels
     if files.overlay is not None:
         image = open_image(files.image, job.predictor.format, scale=1.0)
-        write_overlay(ids, labels, image, files.overlay)
+        shown = find_outlines(prediction.numbers) if labels.has_objects else ids
+        write_overlay(shown, labels, image, files.overlay)
         image.reader.close()
     if files.probabilities:
         write_probabilities(prediction, files.probabilities)
-    _add_to_lists(job, files, ids)
-    write_mask(ids, labels, files.mask)  # last: its presence says that the image is done
+    mask = prediction.mask
+    if files.labelme is not None:
+        write_labelme(mask, labels, files.image, files.labelme)
+    _add_to_lists(job, files, mask, prediction.extent if labels.has_objects else None)
+    write_mask(mask, labels, files.mask)  # last: its presence says that the image is done
     shares = [pair for pair in zip(labels.class_names, prediction.shares, strict=True) if pair[1]]
     summary = ", ".join(f"{name} {share:.1%}" for name, share in shares)
+    if labels.has_objects:
+        summary = f"{mask.max(initial=0)} objects; {summary}"
     single_class = shares[0][0] if len(shares) == 1 else ""
     return Outcome(f"{files.image} -> {files.mask}: {summary}", single_class=single_class)
 
 
-def _add_to_lists(job: Job, files: ImageFiles, ids: Ids) -> None:
+def _add_to_lists(job: Job, files: ImageFiles, mask: Mask, extent: Shares | None) -> None:
     for shard in job.shards:
-        shard.add(files.index, files.image.name, ids)
+        shard.add(files.index, files.image.name, mask, extent)
 
 
 # -- threads and batches --------------------------------------------------------------------

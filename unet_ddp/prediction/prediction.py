@@ -18,6 +18,7 @@ from torch import Tensor
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.files import reserve, write_errors
+from unet_ddp.prediction.objects import Mask, Numbers, Shares, separate, to_shares
 
 Ids = NDArray[np.uint8]
 """Class ids (H, W)."""
@@ -51,11 +52,40 @@ class Prediction:
 
     @cached_property
     def ids(self) -> Ids:
-        """Class ids (H, W) at the image's size."""
+        """Class ids (H, W) at the image's size; of objects 1 wherever one is, its border too."""
+        if self.labels.has_objects:
+            return cast(Ids, (self.numbers > 0).view(np.uint8))
         ids = allocate(self.size, np.uint8)
         for top, scores in upsample(self.scores, self.input_size, self.size):
             ids[top : top + scores.shape[1]] = decide(scores, self.threshold)
         return ids
+
+    @cached_property
+    def extent(self) -> Shares:
+        """Probability (H, W), in 255ths, that a pixel belongs to an object."""
+        return self._shares[1]
+
+    @cached_property
+    def _shares(self) -> tuple[Shares, Shares]:
+        body, extent = allocate((2, *self.size), np.uint8)
+        for top, band in self.probability_bands():
+            rows = slice(top, top + band.shape[1])
+            body[rows], extent[rows] = to_shares(band)
+        return body, extent
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """The objects (H, W) of a network for objects, numbered from 1; 0 in the background."""
+        assert self.labels.separation is not None
+        return separate(*self._shares, self.labels.separation)
+
+    @property
+    def mask(self) -> Mask:
+        """Class ids (H, W) uint8, or the numbers of objects, uint16 if 16 bit suffice."""
+        if not self.labels.has_objects:
+            return self.ids
+        is_small = self.numbers.max(initial=0) < 1 << 16
+        return self.numbers.astype(np.uint16) if is_small else self.numbers
 
     @property
     def probabilities(self) -> Scores:
@@ -77,8 +107,8 @@ class Prediction:
         return [count / self.ids.size for count in (self.ids.size - sum(counts), *counts)]
 
     def to_image(self) -> Image.Image:
-        """Return the mask in the training masks' own values."""
-        return self.labels.to_image(self.ids)
+        """Return the mask in the training masks' own values, or the numbers of objects."""
+        return self.labels.to_image(self.mask)
 
 
 def reduce_logits(logits: Tensor) -> Tensor:

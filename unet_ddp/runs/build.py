@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import nn
@@ -31,6 +32,8 @@ from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.optimizer import AdamW
 from unet_ddp.training.state import Schedule, TrainState, WeightAverage
 
+BORDER_WEIGHT = 5.0  # --boundary-weight of --instances
+
 
 @dataclass(frozen=True)
 class Model:
@@ -48,6 +51,8 @@ def choose_model(config: TrainConfig, data: PreparedData, resumed: Resumed, worl
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
     architecture, preprocessing, notes = _choose_architecture(config, data, resumed)
+    if data.labels.has_objects and options.boundary_weight is None:
+        options = replace(options, boundary_weight=BORDER_WEIGHT)
     loss = SegmentationLoss(options).to(world.device)
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
     return Model(architecture, preprocessing, precision, loss, notes)
@@ -123,8 +128,8 @@ def build_state(
     network = _build_weights(config, model, data.labels, resumed, world)
     frozen = freeze_encoder(network) if options.freeze == "encoder" else []
     groups = parameter_groups(network, options.encoder_rate)
-    side = data.crop_size or data.smallest
-    height, width = (max(64, min(length, 256)) for length in side)  # neither tiny nor large
+    # Neither tiny nor large.
+    height, width = (max(64, min(n, 256)) for n in data.crop_size or data.smallest)
     example = torch.zeros(2, model.architecture.channels, height, width, device=world.device)
     replica = world.replicate(network, example)
     state = TrainState(
@@ -134,7 +139,7 @@ def build_state(
         model.precision,
         model.loss,
         model.preprocessing,
-        Schedule(options.learning_rate, options.epochs * steps, options.warmup / 100),
+        Schedule(cast(float, options.learning_rate), options.epochs * steps, options.warmup / 100),
         steps,
         options.patience,
         options.seed * world.size + world.rank,

@@ -8,13 +8,14 @@ import os
 import pickle
 import warnings
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unet_ddp.errors import UserError, shorten
+from unet_ddp.errors import RunError, UserError, shorten
 from unet_ddp.files import replacing
 from unet_ddp.runs.pointer import find_newest
 from unet_ddp.storage import Url, local_file
@@ -43,6 +44,27 @@ def save(path: Path, content: Content, *, keep_previous: bool = False) -> None:
             torch.save({"format": FORMAT, **content}, file)
         if keep_previous and path.exists():
             _keep_previous(path)
+
+
+def save_all(folder: Path, files: Mapping[str, Content]) -> str:
+    """Write checkpoints by name, in this order; return the failure, empty on success.
+
+    Raises:
+        RunError: a weight is not finite; nothing is written.
+    """
+    for name, content in files.items():
+        bad = find_not_finite({key: content.get(key) for key in ("model", "ema")})
+        if bad is not None:
+            raise RunError(
+                f"{folder / name}: not written, as {bad} contains nan or infinity; the files saved "
+                "before are fine: continue with --resume and a lower --lr"
+            )
+    for name, content in files.items():
+        try:
+            save(folder / name, content, keep_previous=name == "last.pt")
+        except (OSError, RuntimeError) as error:
+            return f"{folder / name}: can't be written ({' '.join(str(error).split())[:120]})"
+    return ""
 
 
 def previous(path: Path) -> Path:

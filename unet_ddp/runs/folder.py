@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import IO
 from uuid import uuid4
 
@@ -18,21 +19,20 @@ from unet_ddp.cli import save_config
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.splits import write_split
-from unet_ddp.distributed.hosts import launcher_name
+from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.files import lock_folder, make_writable, write_errors
+from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
 from unet_ddp.runs.checkpoint import (
     Content,
     copy_to_host,
-    find_not_finite,
     load_or_previous,
     previous,
-    save,
+    save_all,
 )
 from unet_ddp.runs.description import Description, SavedRun, describe
-from unet_ddp.runs.hosts import was_restarted, write_fetched
+from unet_ddp.runs.hosts import mark_begun, saved_launchers, write_fetched
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.transfer import find_weights_file
 from unet_ddp.runs.weights import read_model
@@ -41,12 +41,12 @@ from unet_ddp.training.state import TrainState
 
 RUN_FILES = (
     "last.pt", "last.1.pt", "best.pt", "epoch_*.pt", "config.yaml", "metrics.csv", "split.csv",
-    "samples.png", "profile.json", "report.html", "events.out.tfevents.*",
+    "learning_rate.csv", "samples.png", "profile.json", "report.html", "events.out.tfevents.*",
 )  # fmt: skip
 _EVALUATION_FILES = (
-    "scores.json", "per_image.csv", "confusion.csv", "threshold.csv", "calibration.csv",
-    "report.html",
+    "scores.json", "per_image.csv", "confusion.csv", "threshold.csv", "calibration.csv", "report.html"
 )  # fmt: skip
+_ABOUT_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
 
 
 class RunFolder:
@@ -63,7 +63,9 @@ class RunFolder:
     def __init__(self, config: TrainConfig, world: World, log: Callable[[str], None]) -> None:
         self.path = config.folder
         self._about: Content = {}  # the part of each checkpoint that stays the same
-        self.launchers = sorted({name for name in world.gather(launcher_name()) if name})
+        names = world.gather(launcher_names())
+        self.launchers = sorted(set(chain(*names)))
+        self._torchruns = {own for own, *_ in filter(None, names)}  # without --rdzv-id's name
         self._config = config
         self._writes = world.is_main
         self._log = log
@@ -99,9 +101,7 @@ class RunFolder:
         """The checkpoint to resume from."""
         return self.path / "last.pt"
 
-    def open(
-        self, config: TrainConfig, fetched: Mapping[str, bytes] = MappingProxyType({})
-    ) -> Resumed:
+    def open(self, config: TrainConfig, fetched: Mapping[str, bytes] | None = None) -> Resumed:
         """Lock the folder, write `fetched` files of other hosts, return what the run starts from.
 
         Raises:
@@ -111,8 +111,14 @@ class RunFolder:
         if config.launch.rescue_dir is not None:
             make_writable(local_path(config.launch.rescue_dir, "--rescue-dir"), "--rescue-dir")
         self._lock_folder()
-        write_fetched(self.path, fetched)
-        if self.last.is_file() and was_restarted(self.last, self.launchers):
+        write_fetched(self.path, fetched or {})
+        saved = saved_launchers(self.path)
+        if not saved.isdisjoint(self.launchers):
+            if config.launch.overwrite and saved.isdisjoint(self._torchruns):
+                raise UserError(
+                    f"{self.path}: its run began with this --rdzv-id, which continues it: leave --overwrite "
+                    "out, or start a new run with another --rdzv-id"
+                )
             return self._read_last(self.last, overwrite=config.launch.overwrite)
         if config.launch.resume is not None:
             path = self.path / config.resume_file.name
@@ -156,11 +162,7 @@ class RunFolder:
     ) -> None:
         """Write the settings and the split; a new run first deletes what the folder contained.
 
-        Args:
-            config: settled.
-            data: the run's.
-            resumed: a new run has no content.
-            about: the part of each checkpoint that stays the same.
+        `about` is the part of each checkpoint that stays the same.
 
         Raises:
             UserError: the folder is not writable.
@@ -173,6 +175,8 @@ class RunFolder:
                 self.clear()
             save_config(config, self.path / "config.yaml")
             write_split(data.split, data.groups, self.path / "split.csv")
+            if resumed.range_test:
+                write_text(self.path / "learning_rate.csv", "".join(resumed.range_test))
 
     def clear(self) -> None:
         """Delete the run in the folder, and what `evaluate` wrote about it."""
@@ -184,6 +188,13 @@ class RunFolder:
 
     def _list_files(self) -> list[Path]:
         return [path for pattern in RUN_FILES for path in self.path.glob(pattern)]
+
+    def begin(self, state: TrainState, resumed: Resumed, world: World) -> None:
+        """Save a new run, so that a kill finds one to resume; on return no thread writes."""
+        if resumed.is_new:
+            self.save(state)
+        world.on_main(self.wait)
+        mark_begun(self._config, self.launchers, world)
 
     def is_due(self, step: int) -> bool:
         """Return whether last.pt is to be written after this step of the run, in mid-epoch."""
@@ -233,8 +244,8 @@ class RunFolder:
         if self._failure:
             self._rescue(state)
         if reason is not None:
-            by = f"by {reason.signal.name} after step" if reason.signal else "at --max-steps"
-            self._log(f"stopped {by} {state.done}; continue with --resume")
+            by = f"by {reason.signal.name}" if reason.signal else "as asked"
+            self._log(f"stopped {by} after step {state.done}; continue with --resume")
 
     def _rescue(self, state: TrainState) -> None:
         is_best = state.best_epoch == state.epoch - 1 and state.step == 0
@@ -268,24 +279,8 @@ class RunFolder:
         return {**files, "last.pt": last}
 
     def _write(self, folder: Path, files: dict[str, Content]) -> str:
-        """Write checkpoints in this order; return the failure, empty on success.
-
-        Raises:
-            RunError: a weight is not finite; nothing is written.
-        """
-        for name, content in files.items():
-            bad = find_not_finite({key: content.get(key) for key in ("model", "ema")})
-            if bad is not None:
-                raise RunError(
-                    f"{folder / name}: not written, as {bad} contains nan or infinity; the files saved "
-                    "before are fine: continue with --resume and a lower --lr"
-                )
-        for name, content in files.items():
-            try:
-                save(folder / name, content, keep_previous=name == "last.pt")
-            except (OSError, RuntimeError) as error:
-                return f"{folder / name}: can't be written ({' '.join(str(error).split())[:120]})"
-        return ""
+        """Write checkpoints; see `save_all`."""
+        return save_all(folder, files)
 
 
 def contains_a_run(place: Path, name: str) -> UserError:
@@ -294,6 +289,3 @@ def contains_a_run(place: Path, name: str) -> UserError:
         f"{place} contains a run ({name}): continue it with --resume, choose another folder with "
         "--exp-name NAME, or delete it with --overwrite"
     )
-
-
-_ABOUT_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")

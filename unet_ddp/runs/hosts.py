@@ -16,20 +16,29 @@ import torch
 import unet_ddp
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.splits import Split
+from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.files import replacing, write_errors
-from unet_ddp.runs.checkpoint import load_or_previous, previous
+from unet_ddp.files import replacing, write_errors, write_text
+from unet_ddp.runs.checkpoint import previous
 from unet_ddp.storage import Url
 
 _PLACES = {
     "checkpoints", "exp_name", "load", "images", "masks", "list", "val_images", "val_masks", "wandb",
     "palette",
 }  # fmt: skip
-_LAUNCH = ("overwrite", "max_steps", "deterministic", "skip_bad_files", "max_bad_steps")
+_LAUNCH = (
+    "overwrite",
+    "max_steps",
+    "max_epochs",
+    "deterministic",
+    "skip_bad_files",
+    "max_bad_steps",
+)
 _LIBRARIES = ("torch", "numpy", "pillow", "albumentations")
+_BEGUN = ".begun"  # a file on each host with the names of the torchruns
 _MOVED = (  # last.pt says that the others are there; if it is corrupt, last.1.pt is used
-    "best.pt", "metrics.csv", "last.1.pt", "last.pt",
+    "learning_rate.csv", "best.pt", "metrics.csv", "last.1.pt", "last.pt",
 )  # fmt: skip
 
 
@@ -121,18 +130,16 @@ def fetch_run(config: TrainConfig, launchers: Sequence[str], world: World) -> di
 
     A host that comes or goes can make one rank 0 that has no checkpoint, or an older one.
 
-    Args:
-        config: names the folder, on each host.
-        launchers: those of this world; a run that they restarted continues without --resume.
-        world: all ranks.
+    `launchers` are those of this world; a run that they restarted continues without --resume.
 
     Raises:
-        UserError: rank 0's host has another run in its folder.
+        UserError: rank 0's host has another run in its folder, or no host has the checkpoints.
     """
     is_elsewhere = isinstance(config.place, Url) or config.launch.resume not in (None, "auto")
-    found = world.gather((socket.gethostname(), is_elsewhere))
-    hosts = [host for host, _ in found]
-    if any(elsewhere for _, elsewhere in found) or len(set(hosts)) == 1:
+    is_begun = not is_elsewhere and _is_begun(config, launchers)
+    found = world.gather((socket.gethostname(), is_elsewhere, is_begun))
+    hosts, elsewhere, begun = zip(*found, strict=True)
+    if any(elsewhere):
         return {}
     states = world.gather(_read_state(config.folder) if world.local_rank == 0 else None)
     wanted = {
@@ -140,6 +147,11 @@ def fetch_run(config: TrainConfig, launchers: Sequence[str], world: World) -> di
         for rank, state in enumerate(states)
         if state and (config.launch.resume or not set(launchers).isdisjoint(state.launchers))
     }
+    if not wanted and any(begun) and config.launch.resume is None:
+        raise UserError(
+            f"{config.folder}: the run that this torchrun began has no checkpoint on "
+            f"{', '.join(sorted(set(hosts)))}: start it with the host that has, or a new one with --overwrite"
+        )
     newest = wanted[max(wanted)] if wanted else 0
     mine, other = states[0], states[newest]
     if newest == 0 or other is None:
@@ -150,8 +162,8 @@ def fetch_run(config: TrainConfig, launchers: Sequence[str], world: World) -> di
             f"after {other.epoch} epochs and {other.step} steps: move one of them away, or name the run "
             "with --exp-name"
         )
-    files = {name: world.on_rank(newest, partial(_read, config.folder / name)) for name in _MOVED}
-    return {name: data for name, data in files.items() if data is not None and world.is_main}
+    files = ((n, world.on_rank(newest, partial(_read, config.folder / n))) for n in _MOVED)
+    return {name: data for name, data in files if data is not None and world.is_main}
 
 
 def write_fetched(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -166,17 +178,31 @@ def write_fetched(folder: Path, files: Mapping[str, bytes]) -> None:
             temporary.write_bytes(data)
 
 
-def was_restarted(last: Path, launchers: Sequence[str]) -> bool:
-    """Return whether a torchrun of this world has restarted the run, which then resumes without a flag.
+def saved_launchers(folder: Path) -> set[str]:
+    """Return the names of the torchruns that began or continued the run in a folder.
 
-    Each host has one, and one that is left is enough. Their own count leaves out the restarts in
-    which a host comes.
+    A run continues without a flag if one of them starts it again; each host has one, and one that is
+    left is enough. Their own count leaves out the restarts in which a host comes.
     """
-    if not launchers:
-        return False
-    with suppress(UserError):  # corrupt: not without --resume
-        saved = load_or_previous(last)[0].get("launchers")
-        return isinstance(saved, list) and any(name in saved for name in launchers)
+    state = _read_state(folder)
+    return set(state.launchers) if state else set()
+
+
+def mark_begun(config: TrainConfig, launchers: Sequence[str], world: World) -> None:
+    """Leave a mark on each host of several: without the one that has the checkpoints it says so."""
+    if (
+        world.size > world.local_size
+        and world.local_rank == 0
+        and not isinstance(config.place, Url)
+    ):
+        with suppress(OSError):  # a host that can't write can't have the checkpoints either
+            write_text(config.folder / _BEGUN, "\n".join(launchers))
+
+
+def _is_begun(config: TrainConfig, launchers: Sequence[str]) -> bool:
+    names = launcher_names()[:1] if config.launch.overwrite else launchers
+    with suppress(OSError):
+        return not set(names).isdisjoint((config.folder / _BEGUN).read_text().split("\n"))
     return False
 
 
@@ -192,7 +218,7 @@ def _read_state(folder: Path) -> SavedState | None:
             position = content["position"]
             return SavedState(
                 content.get("run"),
-                list(content.get("launchers") or []),
+                [name for name in content.get("launchers") or [] if isinstance(name, str)],
                 int(position["epoch"]),
                 int(position["step"]),
             )

@@ -1,18 +1,21 @@
-"""The plan of a new run: as many epochs as end within --budget."""
+"""The plan of a new run: its learning rate, and as many epochs as end within --budget."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
-from unet_ddp.data.loaders import build_loaders
+from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.runs.build import Model
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.training.out_of_memory import explain_out_of_memory
+from unet_ddp.training.range_test import HIGHEST, LOWEST, STEPS, choose_rate, measure_losses
 from unet_ddp.training.rehearsal import Pace, describe_time, time_steps, time_validation
 from unet_ddp.training.state import TrainState
 
@@ -27,18 +30,22 @@ def plan_run(
     *,
     began: float,
 ) -> TrainConfig:
-    """Return `config` with the epochs that fit into --budget; a resumed run keeps its own.
+    """Return `config` with the rate that `auto` finds and the epochs that fit into --budget.
 
-    The state, at its start, is as before but for its schedule; `began` is the time.monotonic() of the
-    program's start.
+    A resumed run keeps its own. The state, at its start, is as before but for its schedule; `began`
+    is the time.monotonic() of the program's start.
 
     Raises:
-        UserError: not one epoch fits.
+        UserError: not one epoch fits, or the losses show no rate.
     """
+    if config.optimization.learning_rate == "auto":
+        with _rehearsal(config, model, data, world) as loaders:
+            config = _find_rate(config, resumed, state, loaders, world)
     budget = config.launch.budget_seconds
     if budget is None or not resumed.is_new:
         return config
-    pace = _measure_pace(config, model, data, state, world, budget)
+    with _rehearsal(config, model, data, world) as loaders:
+        pace = _measure_pace(config, data, state, loaders, world)
     epochs = world.on_main(lambda: pace.count_epochs(budget, time.monotonic() - began))
     state.schedule = replace(state.schedule, steps=epochs * state.steps_per_epoch)
     resumed.notes.append(
@@ -48,24 +55,43 @@ def plan_run(
     return replace(config, optimization=replace(config.optimization, epochs=epochs))
 
 
-def _measure_pace(
-    config: TrainConfig,
-    model: Model,
-    data: PreparedData,
-    state: TrainState,
-    world: World,
-    budget: float,
-) -> Pace:
-    """Return the pace of the run on this rank; all of them measure it together."""
-    with (  # reading processes of its own: those of the run begin with it
-        build_loaders(
-            config, data, image_format=model.preprocessing.format, world=world
-        ) as loaders,
+@contextmanager
+def _rehearsal(
+    config: TrainConfig, model: Model, data: PreparedData, world: World
+) -> Iterator[Loaders]:
+    """Yield loaders with reading processes of their own: those of the run begin with it."""
+    pixels = model.preprocessing.format
+    with (
+        build_loaders(config, data, image_format=pixels, world=world) as loaders,
         explain_out_of_memory(config, world, "training"),
     ):
-        step = time_steps(state, loaders, config.optimization, world, budget=budget)
-        images = math.ceil(len(data.split.validation) / world.size)
-        validation = time_validation(
-            state, loaders, images=images, num_classes=data.labels.num_classes
-        )
+        yield loaders
+
+
+def _find_rate(
+    config: TrainConfig, resumed: Resumed, state: TrainState, loaders: Loaders, world: World
+) -> TrainConfig:
+    """Return `config` with the learning rate of a range test, the same on every rank."""
+    began = time.perf_counter()
+    points = measure_losses(state, loaders, config.optimization)
+    rate = world.on_main(lambda: choose_rate(points))
+    state.schedule = replace(state.schedule, highest=rate)
+    rows = (f"{rate!r},{loss!r}\n" for rate, loss in points)
+    resumed.range_test.extend(["learning_rate,loss\n", *rows])
+    resumed.notes.append(
+        f"--learning-rate auto: {rate:g}, at which the loss had fallen half its way in {STEPS} steps "
+        f"from {LOWEST:g} to {HIGHEST:g} ({describe_time(time.perf_counter() - began)})"
+    )
+    return replace(config, optimization=replace(config.optimization, learning_rate=rate))
+
+
+def _measure_pace(
+    config: TrainConfig, data: PreparedData, state: TrainState, loaders: Loaders, world: World
+) -> Pace:
+    """Return the pace of the run on this rank; all of them measure it together."""
+    budget, options = config.launch.budget_seconds or 0.0, config.optimization
+    step = time_steps(state, loaders, options, world, budget=budget)
+    images = math.ceil(len(data.split.validation) / world.size)
+    classes = data.labels.num_classes
+    validation = time_validation(state, loaders, images=images, num_classes=classes)
     return Pace(step, state.steps_per_epoch, validation)

@@ -133,7 +133,7 @@ class RemoteRunFolder(RunFolder):
             raise UserError(errors[0])
         for text in errors:
             self._log(f"warning: {text}; using {self._run.path(self._saves[0])} instead")
-        self._copy({"best.pt", "metrics.csv"} & names)
+        self._copy({"best.pt", "metrics.csv", "learning_rate.csv"} & names)
         self._log(f"{self._run.address}: save {self._saves[0].generation} copied to {self.path}")
 
     def _copy(self, names: set[str]) -> None:

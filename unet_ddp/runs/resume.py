@@ -28,6 +28,7 @@ _SHOWN = 80  # characters of a setting in a message
 _FIXED = {
     "scale", "model", "encoder", "width", "bilinear", "channels", "nodata", "classes",
     "class_names", "palette", "binary", "mask_threshold", "invert", "ignore_index",
+    "instances",
 }  # fmt: skip
 _PLACES = {
     "checkpoints", "exp_name", "load", "images", "masks", "list", "val_images", "val_masks",
@@ -47,6 +48,8 @@ class Resumed:
     """Weights for a new run to start from."""
     notes: list[str] = field(default_factory=list)
     """Lines for the user."""
+    range_test: list[str] = field(default_factory=list)
+    """Lines of learning_rate.csv, what ``--learning-rate auto`` has measured."""
 
     @property
     def is_new(self) -> bool:
@@ -68,6 +71,8 @@ class Resumed:
                     "--encoder-weights too"
                 )
             return _accumulate(_settle_precision(config, world), world)
+        if config.optimization.learning_rate == "auto":  # the run has found its own
+            config = replace(config, given=config.given - {"learning_rate"})
         config = with_saved(config, self.content["config"])
         self._note_changes(config)
         return self._keep_images_per_step(config, world)

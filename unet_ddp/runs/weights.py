@@ -16,7 +16,7 @@ from unet_ddp.errors import Limit, UserError, typed
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.runs.checkpoint import Content, find_not_finite, load
 from unet_ddp.runs.description import Description, describe
-from unet_ddp.storage import Url, as_path
+from unet_ddp.storage import Url, as_path, exists
 
 _PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile
 _LEVELS = ("model", "state_dict", "model_state_dict", "ema")  # where programs keep the weights
@@ -249,7 +249,9 @@ def find_model(given: str | None, folder: Path = Path("checkpoints")) -> Path:
     """Return the checkpoint to use: the given, the folder's or its newest run's; else a UserError."""
     if given is not None:
         path = as_path(given)
-        is_run = not path.suffix if isinstance(path, Url) else path.is_dir()
+        is_run = path.is_dir()
+        if isinstance(path, Url):  # last.pt is no object, see `find_newest`
+            is_run = not path.suffix or (path.suffix != ".pt" and not exists(path))
         return path / "best.pt" if is_run else path
     for name in ("best.pt", "last.pt"):
         found = [folder / name, *folder.glob(f"*/{name}")]

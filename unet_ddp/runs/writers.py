@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -81,6 +82,14 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
+def to_float(cell: str | None) -> float:
+    """Return nan for an empty cell, and for one that a crash has left unfinished."""
+    try:
+        return float(cell or "nan")
+    except ValueError:
+        return math.nan
+
+
 def _is_until(step: str | None, last: int) -> bool:
     """Return whether a cell holds a step up to `last`; a crash may have left it unfinished."""
     try:
@@ -98,27 +107,28 @@ class CsvWriter:
 
     def __init__(self, path: Path, *, after: int = 0) -> None:
         self.path = path
-        self.columns: list[str] | None = None
-        if not path.exists():
-            return
-        rows = [row for row in read_rows(path) if _is_until(row.get("step"), after)]
+        self.columns: list[str] = []
+        if path.exists():
+            self._replace([row for row in read_rows(path) if _is_until(row.get("step"), after)])
+
+    def _replace(self, rows: list[dict[str, str]], columns: Iterable[str] = ()) -> None:
+        """Replace the file by rows, with their columns and these."""
+        self.columns = list(dict.fromkeys([*(rows[0] if rows else ()), *columns]))
         with (
-            replacing(path) as temporary,
+            replacing(self.path) as temporary,
             temporary.open("w", newline="", encoding="utf-8") as file,
         ):
-            if rows:
-                self.columns = list(rows[0])
-                writer = csv.DictWriter(file, self.columns)
+            writer = csv.DictWriter(file, self.columns)
+            if self.columns:
                 writer.writeheader()
-                writer.writerows(rows)
+            writer.writerows(rows)
 
     def write(self, row: Row, step: int) -> None:
-        """Append a row; the first one names the columns."""
+        """Append a row, and columns that the file has not: another --loss has other terms."""
+        if not row.keys() <= set(self.columns):
+            self._replace(read_rows(self.path), row)
         with open_own(self.path, "a", newline="") as file:
-            if self.columns is None:
-                self.columns = list(row)
-                csv.DictWriter(file, self.columns).writeheader()
-            csv.DictWriter(file, self.columns, extrasaction="ignore").writerow(row)
+            csv.DictWriter(file, self.columns).writerow(row)
 
     def close(self) -> None:
         """Do nothing: each row is on the disk already."""

@@ -37,7 +37,7 @@ def as_path(text: str) -> Path:
     """Return a `Url` if `text` is an address or a file in an archive, else an ordinary path.
 
     Raises:
-        UserError: a scheme that is not known.
+        UserError: a scheme that is not known, or a query.
     """
     scheme, separator, rest = text.partition("://")
     if separator and scheme == "file":
@@ -46,6 +46,11 @@ def as_path(text: str) -> Path:
         if scheme not in SCHEMES:
             known = ", ".join(f"{each}://" for each in SCHEMES)
             raise UserError(f"{text}: {scheme}:// is not known; use {known} or a path")
+        if scheme.startswith("http") and "?" in text:  # obstore takes no query
+            raise UserError(
+                f"{text.partition('?')[0]}: an address with a query, as a signed one, can't be read; use "
+                "s3://, gs:// or az:// with keys in the environment, or download the file"
+            )
         return Url(text)
     is_local_part = PART.fullmatch(text) and not _COLLAPSED.match(text)  # http:/host: a folder
     return Url(text) if is_local_part else Path(text)

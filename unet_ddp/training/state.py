@@ -26,6 +26,7 @@ class Schedule:
     """
 
     highest: float
+    """The rate after the warm-up; of ``--learning-rate auto`` once `plan_run` has found it."""
     steps: int
     """Steps of the optimizer in the whole run."""
     warmup: float = 0.05

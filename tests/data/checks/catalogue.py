@@ -161,6 +161,13 @@ def numbered(folder: Path) -> None:
         Image.fromarray(found * (stripes + 60 * number)).save(path)
 
 
+def counted(folder: Path) -> None:
+    """Number the columns of each mask's square from 1 on, more in some than in others."""
+    for number, path in enumerate(sorted((folder / "masks").iterdir())):
+        found = (np.arange(32) % (9 + number) + 1)[None].repeat(24, 0)
+        Image.fromarray(np.where(np.arange(24)[:, None] < 9, found, 0).astype(np.uint8)).save(path)
+
+
 def colours(array: Array) -> Array:
     return np.where(array[..., None] > 0, [255, 0, 0], [0, 0, 128]).astype(np.uint8)
 
@@ -356,7 +363,11 @@ CASES = [
     Case("JPEG masks", as_format("masks", ".jpg", quality=60), 2, ("x.jpg", "lossy", "--mask-threshold 127")),
     Case("JPEG masks, thresholded at 127", as_format("masks", ".jpg", quality=60), 0, ("classes: 2, mask values 0, 255, thresholded at 127",), ["--mask-threshold", "127"]),
     Case("soft edges", masks_as(soft), 2, ("different values", "soft edges", "--mask-threshold")),
-    Case("instance ids", numbered, 2, ("different values", "--binary")),
+    Case("instance ids", numbered, 2, ("different values", "--instances", "--binary")),
+    Case("instance ids, each an object", numbered, 0, ("classes: background, object, border",), ["--instances"]),
+    Case("the same as JPEG", as_format("masks", ".jpg", quality=60), 2, ("x.jpg", "--instances", "16-bit PNG"), ["--instances"]),
+    Case("the same, though no object has a number", lambda f: None, 2, ("--instances", "0, 255", "no object has a number of its own"), ["--instances"]),
+    Case("instance ids of 8 bit", counted, 0, ("warning: the values in each mask are 0 to another number, up to 14", "--instances"),),
     Case("instance ids, as one class", numbered, 0, ("classes: 2",), ["--binary"]),
     Case("dark objects on bright ground", masks_as(lambda a: 255 - a), 0, ("--invert",)),
     Case("the same, inverted", masks_as(lambda a: 255 - a), 0, ("mask values 255, 0",), ["--invert"]),

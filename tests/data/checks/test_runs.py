@@ -22,7 +22,7 @@ from tests.test_resume import assert_same_state, last
 from unet_ddp.data.formats.read import read_image
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs import folder as run_folder
+from unet_ddp.runs import checkpoint
 
 FLAGS = ["--width", "2", "--epochs", "2", "--batch-size", "1", "--workers", "0",
          "--augmentation", "none"]  # fmt: skip
@@ -97,13 +97,13 @@ def test_a_file_that_breaks_in_mid_run_costs_nothing(
 
 def breaking_run_on_a_slow_disk(folder: str, argv: list[str], names: list[str]) -> tuple[int, int]:
     """Return its status, and the step that is on the disk when this rank has left."""
-    save = run_folder.save
+    save = checkpoint.save
 
     def save_slowly(*args: Any, **how: Any) -> None:
         time.sleep(1)
         save(*args, **how)
 
-    with mock.patch.object(run_folder, "save", save_slowly):
+    with mock.patch.object(checkpoint, "save", save_slowly):
         status, _, _ = breaking_run(folder, argv, names)
     return status, last(Path(folder))["position"]["step"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.data.checks.test_rules import scanned
+from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.checks.rules import common_values
 from unet_ddp.data.checks.summary import (
     Report,
@@ -13,6 +14,7 @@ from unet_ddp.data.checks.summary import (
     describe_images,
     warn_of_classes,
     warn_of_images,
+    warn_of_numbers,
 )
 from unet_ddp.data.checks.table import Table
 from unet_ddp.data.formats.header import ImageFormat
@@ -148,3 +150,27 @@ def test_pixels_of_each_class() -> None:
     assert class_pixels(result, labels, []) == [0, 0]
     with pytest.raises(UserError, match=r"m/b\.png: unknown mask value 5"):
         class_pixels(result, Labels((9, 0)), [pairs[2].pair, pairs[1].pair])
+
+
+def numbered(*values: list[int]) -> Table:
+    pairs = [scanned(f"{k}", values=tuple(v), counts=(9,) * len(v)) for k, v in enumerate(values)]
+    return Table.from_scan(pairs)
+
+
+def test_masks_numbered_from_1_on_each_suggest_instances() -> None:
+    """Classes have gaps in some masks, or the same largest value in all."""
+    objects = numbered([0, 1, 2], [*range(13)], [0], [1, 2, 3, 4])
+    (line,) = warn_of_numbers(objects, Labels((*range(13),)))
+    assert "0 to another number, up to 12" in line and "use --instances" in line
+    assert warn_of_numbers(objects, Labels((0, 255), threshold=0)) == []
+    for classes in ([[0, 2], [*range(13)], [1, 5]], [[*range(13)]] * 5):
+        assert warn_of_numbers(numbered(*classes), Labels((*range(13),))) == []
+    assert warn_of_numbers(numbered([0], [0, 1], [0, 1, 2]), Labels((0, 1, 2))) == []
+
+
+def test_objects_that_may_be_classes_are_a_warning() -> None:
+    labels = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
+    (line,) = warnings({0: 10, 3: 5}, {0: 10, 4: 5}, labels)
+    assert "only the values 0, 3, 4: if they are classes, leave it out" in line
+    assert warnings(dict.fromkeys(range(40), 3), {0: 10, 1: 5}, labels) == []
+    assert describe_classes(labels).startswith("classes: background, object, border, from")

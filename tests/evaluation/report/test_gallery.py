@@ -58,7 +58,7 @@ def test_layers_of_two_classes_show_foreground_and_mistakes(tmp_path: Path) -> N
     assert wrong == [[None, ORANGE, BLUE, None, GREY, None]]
     alphas = [np.asarray(decode(uri).convert("RGBA"))[..., 3] for uri in picture.layers.values()]
     assert [alpha.max() for alpha in alphas] == [130, 130, 180]
-    assert (picture.name, picture.width, picture.height, picture.dice) == ("a", 6, 1, 0.5)
+    assert (picture.name, picture.width, picture.height, picture.score) == ("a", 6, 1, 0.5)
     assert picture.caption == "Dice 0.5000, IoU 0.3333, precision 0.5000, recall 0.5000"
     assert decode(picture.photo).format == "JPEG"
     assert legend(labels) == [

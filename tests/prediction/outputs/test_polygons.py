@@ -86,5 +86,5 @@ def test_the_file_is_json_of_all_images_objects(tmp_path: Path) -> None:
     assert loaded["type"] == "FeatureCollection"
     images = [feature["properties"]["image"] for feature in loaded["features"]]
     assert images == ["0.png", "0.png", "2.png", "2.png"]
-    assert loaded["features"][:2] == json.loads(f"[{format_features('0.png', objects, TWO)}]")
-    assert format_features("a", objects * 0, TWO) == ""
+    assert loaded["features"][:2] == json.loads(f"[{format_features('0.png', objects, None, TWO)}]")
+    assert format_features("a", objects * 0, None, TWO) == ""

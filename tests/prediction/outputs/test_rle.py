@@ -47,10 +47,14 @@ def test_the_file_is_the_challenges() -> None:
     file = rle_file(Path("a.csv"), "columns", 2)
     assert (file.path, file.header, file.separator) == (Path("a.csv"), b"img,rle_mask", b"")
     mask = np.array([[0, 1], [1, 0]], np.uint8)
-    assert file.format("a.png", mask) == format_image("a.png", mask, "columns") == "a.png,2 2"
-    assert format_image('a "b", c.png', mask, "rows") == '"a ""b"", c.png",2 2'
+    assert (
+        file.format("a.png", mask, None)
+        == format_image("a.png", mask, None, "columns")
+        == "a.png,2 2"
+    )
+    assert format_image('a "b", c.png', mask, None, "rows") == '"a ""b"", c.png",2 2'
     name = '=a\n"b.png'
-    row = format_image(name, mask, "rows")
+    row = format_image(name, mask, None, "rows")
     assert list(csv.reader(io.StringIO(row, newline=""))) == [["'" + name, "2 2"]]
     with pytest.raises(UserError, match=r"--rle: .* two classes, this network has 3"):
         rle_file(Path("a.csv"), "rows", 3)

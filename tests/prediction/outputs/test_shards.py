@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.object_store import ObjectStore
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs.shards import (
     ListFile,
@@ -14,11 +15,12 @@ from unet_ddp.prediction.outputs.shards import (
     read_shards,
     remove_stale_shards,
 )
+from unet_ddp.storage import Url, as_path, list_objects, put
 
 IDS = np.zeros((1, 1), np.uint8)
 
 
-def name_or_nothing(name: str, ids: np.ndarray) -> str:
+def name_or_nothing(name: str, ids: np.ndarray, extent: np.ndarray | None) -> str:
     return "" if name == "none" else f"«{name}»"
 
 
@@ -68,6 +70,19 @@ def test_shards_of_a_killed_job_are_removed_and_no_others(tmp_path: Path) -> Non
         (tmp_path / name).touch()
     remove_stale_shards(tmp_path / "l[1].csv")
     assert {path.name for path in tmp_path.iterdir()} == {"l[1].csv", ".l1.csv.0.part", ".x.part"}
+
+
+def test_shards_of_a_killed_job_in_storage_are_removed_and_no_others(
+    object_store: ObjectStore,
+) -> None:
+    folder = as_path("s3://bucket/shards")
+    assert isinstance(folder, Url)
+    names = {".l.csv.0.part", ".l.csv.12.part", ".m.csv.0.part", "l.csv", "sub/.l.csv.0.part"}
+    for name in names:
+        put(folder / name, b"")
+    remove_stale_shards(folder / "l.csv")
+    left = {name for name, _, _ in list_objects(folder)}
+    assert left == {".m.csv.0.part", "l.csv", "sub/.l.csv.0.part"}
 
 
 def test_a_link_in_a_shard_s_place_is_not_followed(tmp_path: Path) -> None:

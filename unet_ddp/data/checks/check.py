@@ -154,14 +154,15 @@ def _open_pack(config: DataConfig, folder: Path) -> tuple[PackedPairs, PackedPai
         raise UserError("--val-images: a pack has its own validation images; leave the flag out")
     pack = open_pack(folder)
     pack.check_shards()
-    known, now = pack.about["scan"], [config.nodata, config.channels]
+    index, now = pack.index, [config.nodata, config.channels]
+    known = [index.nodata, index.channels]
     if pack.columns["moments"].shape[1] and str(known) != str(now):  # nan is not equal to nan
         raise UserError(
             f"{folder}: was packed with --nodata and --channels {known}, not {now} (None: not given); "
             "give the same, or pack the images again"
         )
-    first = len(pack.pairs) - pack.about["validation"]
-    return pack.pairs[:first], pack.pairs[first:] if pack.about["validation"] else None
+    first = len(pack.pairs) - index.validation
+    return pack.pairs[:first], pack.pairs[first:] if index.validation else None
 
 
 def _find_pairs(config: DataConfig, report: Report) -> tuple[Sequence[Pair], Sequence[Pair] | None]:

@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 
 from unet_ddp.config import DataConfig
 from unet_ddp.data.checks.summary import Report, describe_alpha
-from unet_ddp.data.checks.table import FileKind, Table
+from unet_ddp.data.checks.table import Table
 from unet_ddp.data.formats.arrays import is_array
 from unet_ddp.data.formats.header import ImageFormat, bits_of
 from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Colour
+from unet_ddp.data.pack_index import FileKind
 from unet_ddp.data.pairs import Pair, mask_size_message
 from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.splits import Split
+from unet_ddp.errors import UserError
 
 _ALIKE = 0.995  # correlation of thumbnails: above it, one image is a copy of the other
 _AT_ONCE = 1 << 22  # correlations that are computed at a time
@@ -33,7 +35,7 @@ def check_rules(config: DataConfig, report: Report, table: Table) -> ImageFormat
     if not config.resize_masks:
         report.add_problems(_check_sizes(table))
     report.add_problems(_check_kinds(table))
-    if config.palette is None or not table.kinds[0].mask.palette:
+    if (config.palette is None or not table.kinds[0].mask.palette) and not config.instances:
         report.add_problems(_check_palettes(table))
     if config.nodata is None:
         report.add_problems(_check_nodata(table))
@@ -196,7 +198,8 @@ def measure_range(table: Table, chosen: NDArray[np.bool_], channels: int) -> Pix
     count = sum(column(0)) if own > 0 else 0
     if not count:
         return None
-    assert own in (1, channels)
+    if own not in (1, channels):  # of a pack; those of files are equally many
+        raise UserError(f"the statistics are of {own} channels, not {channels}; pack again")
     low, high = min(column(1)), max(column(2))
     extent = (high - low) or 1.0
     mean, std = [], []

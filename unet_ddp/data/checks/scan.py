@@ -24,13 +24,13 @@ from tqdm import tqdm
 from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.data.formats.read import read_header, read_mask, read_thumbnail, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_area
+from unet_ddp.data.pack_index import THUMBNAIL
 from unet_ddp.data.pairs import Pair, Stamp
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UserError
 from unet_ddp.files import cache_folder, refuse_special, write_text
 from unet_ddp.storage import StorageError, find_stamp, hold, local_file
 
-THUMBNAIL = 8  # pixels on a side
 _MOST_PIXELS = 100_000_000  # a file of a few KB can ask for gigabytes
 _MOST_VALUES = 1024  # kept of a mask: more are no classes in any case
 _AT_ONCE = 1 << 24  # samples whose squares are summed at a time

@@ -22,6 +22,9 @@ Result = TypeVar("Result")
 _SHOWN = 16  # classes in a line
 _RARE = 5e-4  # share of the pixels below which a value is suspicious
 _MOST_RARE = 3  # warnings of them
+_FEW = 8  # classes, or objects, that masks often have
+_LOOKED_AT = 1000  # masks in search of numbered objects
+_SUSPECT = "--instances: the masks contain only the values {}: if they are classes, leave it out"
 _BRIGHT = 0.85  # share of the pixels above which the foreground may be the background
 
 
@@ -74,6 +77,8 @@ def describe_alpha(table: Table, form: ImageFormat) -> list[str]:
 
 def describe_classes(labels: Labels) -> str:
     """Return a line with the classes and their mask values."""
+    if labels.has_objects:
+        return f"classes: {', '.join(labels.class_names)}, from the numbers of the objects in the masks"
     shown = [
         f"{name} ({labels.show(value)})" if labels.names else name
         for name, value in zip(labels.class_names, labels.values, strict=True)
@@ -104,9 +109,11 @@ def warn_of_images(table: Table, copies: list[tuple[Pair, Pair]]) -> list[str]:
 
 def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Split) -> list[str]:
     """Return warnings of classes that can't be learnt or scored, or look like mistakes."""
+    if labels.has_objects:
+        return [] if len(values.counts) > _FEW else [_SUSPECT.format(values.show(values.values))]
     training = class_pixels(table, labels, split.training)
     validation = class_pixels(table, labels, split.validation)
-    names, lines = labels.class_names, []
+    names, lines = labels.class_names, warn_of_numbers(table, labels)
     only = [name for name, n, m in zip(names, training, validation, strict=True) if m and not n]
     never = [name for name, m in zip(names, validation, strict=True) if not m]
     if only:
@@ -131,14 +138,29 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
     return lines
 
 
+def warn_of_numbers(table: Table, labels: Labels) -> list[str]:
+    """Return a warning if the classes look like objects: from 1 to another number in each mask."""
+    ends = table.columns["end"][:_LOOKED_AT]
+    values = table.columns["value"][: int(ends[-1])]
+    largest, starts = values[ends - 1], np.concatenate([[0], ends[:-1]])
+    are_all = largest == ends - starts - (values[starts] == 0)
+    is_likely = are_all.mean() > 0.9 and len(np.unique(largest)) > 2
+    if labels.threshold is not None or labels.num_classes <= _FEW or not is_likely:
+        return []
+    return [
+        f"the values in each mask are 0 to another number, up to {largest.max()}: if they are the "
+        "numbers of objects, use --instances, or --binary for two classes"
+    ]
+
+
 def _listed(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
 def class_pixels(table: Table, labels: Labels, pairs: Sequence[Pair]) -> list[int]:
-    """Return the pixels of each class in the masks of `pairs`; see `Labels.to_ids`."""
+    """Return the pixels of each class in the masks of `pairs`; see `Labels.ids_of_values`."""
     totals = [0] * (IGNORE_ID + 1)
     for row, _, value, pixels in table.count_values(table.find(pairs)):
-        mask = table.pairs[row].mask
-        totals[labels.to_ids(np.array([[value]], np.int32), mask)[0, 0]] += pixels
+        ids = labels.ids_of_values(np.array([value], np.int32), table.pairs[row].mask)
+        totals[ids[0]] += pixels
     return totals[: labels.num_classes]

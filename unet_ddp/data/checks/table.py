@@ -12,21 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.checks.scan import THUMBNAIL, ImageMetadata, ScannedPair, as_tuples
-from unet_ddp.data.formats.header import Header
+from unet_ddp.data.checks.scan import ImageMetadata, ScannedPair
 from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.pack_index import THUMBNAIL, FileKind
 from unet_ddp.data.packs import Pack, PackedPairs
 from unet_ddp.data.pairs import Pair
 
 _BLOCK = 1 << 18  # pairs whose columns are in memory at a time
-
-
-class FileKind(NamedTuple):
-    """The properties that the files of many pairs share."""
-
-    suffixes: tuple[str, str]  # of image and mask
-    image: Header
-    mask: Header
 
 
 class ValueCount(NamedTuple):
@@ -44,8 +36,6 @@ class Table:
 
     pairs: Sequence[Pair]
     kinds: list[FileKind]  # all different, in the order of their first pairs
-    counts: list[int]  # pairs of each kind
-    firsts: list[int]  # row of the first pair of each kind
     columns: Mapping[str, Any]
     """kind (N,); thumbnail (N, 64) uint8, zeros for an image of one colour; moments (N, 3 + 2 C)
     float64: pixels, low, high, sums and sums of squares, or (N, 0) for 8 bit; end (N,): end of the
@@ -55,16 +45,11 @@ class Table:
     def from_scan(cls, scanned: Sequence[ScannedPair]) -> Table:
         """Return the table of scanned files."""
         kinds: dict[FileKind, int] = {}
-        counts: Counter[int] = Counter()
-        firsts: list[int] = []
         column = np.zeros(len(scanned), np.uint32)
         for row, (pair, image, mask) in enumerate(scanned):
             suffixes = (pair.image.suffix, pair.mask.suffix)
-            place = kinds.setdefault(FileKind(suffixes, image.header, mask.header), len(kinds))
-            if place == len(firsts):
-                firsts.append(row)
-            counts[place] += 1
-            column[row] = place
+            kind = FileKind(suffixes, image.header, mask.header)
+            column[row] = kinds.setdefault(kind, len(kinds))
         masks = [mask for _, _, mask in scanned]
         columns = {
             "kind": column,
@@ -74,17 +59,27 @@ class Table:
             "value": np.array([value for mask in masks for value in mask.values], np.int32),
             "pixels": np.array([count for mask in masks for count in mask.counts], np.uint32),
         }
-        pairs = [pair for pair, _, _ in scanned]
-        return cls(pairs, list(kinds), [counts[k] for k in range(len(kinds))], firsts, columns)
+        return cls([pair for pair, _, _ in scanned], list(kinds), columns)
 
     @classmethod
     def from_pack(cls, pack: Pack) -> Table:
         """Return the table that the index of a pack contains."""
-        kinds = [
-            FileKind(tuple(suffixes), *(Header(*as_tuples(header)) for header in headers))
-            for suffixes, *headers in pack.about["kinds"]
-        ]
-        return cls(pack.pairs, kinds, pack.about["counts"], pack.about["firsts"], pack.columns)
+        return cls(pack.pairs, pack.index.kinds, pack.columns)
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Number of pairs of each kind."""
+        counts: list[int] = np.bincount(self.columns["kind"][:], minlength=len(self.kinds)).tolist()
+        return counts
+
+    @cached_property
+    def firsts(self) -> list[int]:
+        """Row of the first pair of each kind."""
+        firsts = np.zeros(len(self.kinds), np.uint32)
+        backwards = self.columns["kind"][:][::-1]
+        firsts[backwards] = np.arange(len(self.pairs), dtype=np.uint32)[::-1]  # the last one stays
+        found: list[int] = firsts.tolist()
+        return found
 
     @property
     def sizes(self) -> Counter[tuple[int, int]]:
@@ -143,7 +138,8 @@ class Table:
             place = places[row]
             keep = place < len(pairs)
             values = self.columns["value"][part][keep].astype(np.int32)
-            ids = labels.to_ids(values, self.pairs[rows.start].mask)  # all of them are known by now
+            # All of them are known by now.
+            ids = labels.ids_of_values(values, self.pairs[rows.start].mask)
             place, ids = place[keep][ids != IGNORE_ID], ids[ids != IGNORE_ID]
             np.bitwise_or.at(bits, (ids, place >> 3), (128 >> (place & 7)).astype(np.uint8))
         return bits

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _TAIL = 4096  # bytes at the end of a PNG; some programs append to it
 
 
-def identify(path: Path) -> Image.Image:
+def identify(path: Path | IO[bytes]) -> Image.Image:
     """Open an image by our formats' readers: Pillow has others, which may start programs."""
     Image.preinit()  # the first five; a format that is not loaded has Pillow load all: 40 ms
     return Image.open(path, formats=_FORMATS)

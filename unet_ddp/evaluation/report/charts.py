@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from unet_ddp.evaluation.results import Evaluation
+from unet_ddp.runs.writers import to_float
 
 _SIZE = (400 / 72, 250 / 72)  # inches, of 72 units of the SVG each
 _AREA = (0.13, 0.16, 0.84, 0.79)  # left, bottom, width, height of the axes, as shares of _SIZE
@@ -27,10 +28,14 @@ _COLOURS = {  # each becomes a variable of style.css, which has another value in
     "#d55e00": "var(--s1)",
     "#00805f": "var(--s2)",
     "#a05a8c": "var(--s3)",
+    "#b8860b": "var(--s4)",
+    "#0c8fa3": "var(--s5)",
+    "#c2185b": "var(--s6)",
+    "#6b7d1f": "var(--s7)",
     "#d8dde3": "var(--edge)",
     "#5b6470": "var(--faint)",
 }
-*_SERIES, _EDGE, _FAINT = _COLOURS
+*SERIES, _EDGE, _FAINT = _COLOURS
 _STYLE = {
     "svg.fonttype": "none",  # text stays text
     "font.size": 12,
@@ -98,25 +103,27 @@ class Line:
         return len(self.points) <= _MOST_DOTS and not self.is_reference
 
 
-def history_charts(rows: Sequence[Mapping[str, str]]) -> list[Chart]:
-    """Return losses, scores and learning rate by epoch from the rows of metrics.csv."""
-    epochs = [_to_float(row.get("epoch")) for row in rows]
+def history_charts(
+    rows: Sequence[Mapping[str, str]], range_test: Sequence[Mapping[str, str]] = ()
+) -> list[Chart]:
+    """Return losses, scores and learning rate by epoch from the rows of metrics.csv.
+
+    The rows of learning_rate.csv give another chart.
+    """
+    epochs = [to_float(row.get("epoch")) for row in rows]
     charts = []
     for title, columns in _HISTORY.items():
         lines = [
-            Line(name, epochs, [_to_float(row.get(column)) for row in rows])
+            Line(name, epochs, [to_float(row.get(column)) for row in rows])
             for column, name in columns.items()
         ]
         charts.append(draw(title, lines, xlabel="epoch"))
+    powers = [math.log10(max(to_float(row.get("learning_rate")), 1e-9)) for row in range_test]
+    losses = [to_float(row.get("loss")) for row in range_test]
+    shown = [loss if loss < 2 * losses[0] else math.nan for loss in losses]  # not diverged ones
+    curve = Line("loss of a step", powers, shown)
+    charts.append(draw("Range test", [curve], xlabel="learning rate, as a power of ten"))
     return [chart for chart in charts if chart.legend]
-
-
-def _to_float(cell: str | None) -> float:
-    """Return nan for an empty cell, and for one that a crash has left unfinished."""
-    try:
-        return float(cell or "nan")
-    except ValueError:
-        return math.nan
 
 
 def probability_charts(evaluation: Evaluation) -> list[Chart]:
@@ -151,7 +158,7 @@ def probability_charts(evaluation: Evaluation) -> list[Chart]:
 
 
 def draw(title: str, lines: Sequence[Line], *, xlabel: str, is_unit_square: bool = False) -> Chart:
-    """Return a chart of up to four lines, then references; those without a point are left out.
+    """Return a chart of up to eight lines, then references; those without a point are left out.
 
     Both axes of a unit square go from 0 to 1; else they fit the lines, and x is an integer.
     """
@@ -166,7 +173,7 @@ def draw(title: str, lines: Sequence[Line], *, xlabel: str, is_unit_square: bool
             if line.is_reference:
                 axes.plot(x, y, "--", color=_FAINT, linewidth=1)
             else:
-                axes.plot(x, y, "o-" if line.has_dots else "-", color=_SERIES[k], clip_on=False)
+                axes.plot(x, y, "o-" if line.has_dots else "-", color=SERIES[k], clip_on=False)
         if is_unit_square:
             axes.set(xlim=(0, 1), ylim=(0, 1))
         for axis, is_integer in ((axes.xaxis, not is_unit_square), (axes.yaxis, False)):

@@ -11,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from unet_ddp.data.borders import BODY
 from unet_ddp.data.drawing import TINT, to_rgb
 from unet_ddp.data.formats.read import read_header, read_image
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Colour, Labels
 from unet_ddp.evaluation.dataset import EvaluationDataset
-from unet_ddp.evaluation.results import Evaluation
-from unet_ddp.evaluation.scoring import decide, resize
+from unet_ddp.evaluation.results import Evaluation, ImageRecord
+from unet_ddp.evaluation.scoring import decide, find_objects, resize
 from unet_ddp.evaluation.tables import show
-from unet_ddp.metrics.scores import Scores
+from unet_ddp.prediction.objects import Mask, find_outlines
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.storage import local_file
 
@@ -36,7 +37,7 @@ class Picture:
     """One image of the gallery; pictures are data URIs."""
 
     name: str
-    dice: float
+    score: float
     caption: str
     photo: str
     width: int
@@ -53,27 +54,37 @@ def make_gallery(
     for record in evaluation.worst(_MOST):
         sample = dataset.read(record.pair)
         logits = resize(predictor.logits(sample.image), sample.truth.shape[-2:])  # (1, C, H, W)
-        predicted = decide(logits, evaluation.threshold)[0].cpu().numpy().astype(np.uint8)
-        photo = _read_photo(dataset, record.pair)
-        layers = _draw_layers(sample.truth[0].numpy(), predicted, photo, predictor.labels)
-        caption = _caption(record.scores, predictor.labels)
+        photo, separation = _read_photo(dataset, record.pair), predictor.labels.separation
+        if separation is not None:
+            found = find_objects(logits, sample, separation)
+            layers = _draw_objects(sample.numbers[0].numpy(), found, photo)
+        else:
+            predicted = decide(logits, evaluation.threshold)[0].cpu().numpy().astype(np.uint8)
+            layers = _draw_layers(sample.truth[0].numpy(), predicted, photo, predictor.labels)
+        caption = _caption(record, predictor.labels)
         uri = _to_uri(photo, "JPEG", quality=80)
-        pictures.append(Picture(record.name, record.scores.dice, caption, uri, *photo.size, layers))
+        pictures.append(Picture(record.name, record.score, caption, uri, *photo.size, layers))
     return pictures
 
 
 def legend(labels: Labels) -> list[tuple[str, Colour]]:
     """Return what the colours over the photos mean."""
     entries = [(labels.class_names[k], colour) for k, colour in _class_colours(labels).items()]
-    if labels.num_classes == 2:
+    if labels.num_classes == 2 or labels.has_objects:
         entries += [("false positive", _FALSE_POSITIVE), ("false negative", _FALSE_NEGATIVE)]
     else:
         entries.append(("wrong class", _FALSE_POSITIVE))
     return entries if labels.ignore is None else [*entries, ("ignored", _IGNORED)]
 
 
-def _caption(scores: Scores, labels: Labels) -> str:
+def _caption(record: ImageRecord, labels: Labels) -> str:
     """Return the image's scores; of more than two classes, its three worst."""
+    scores, objects = record.scores, record.objects
+    if objects is not None:
+        return (
+            f"AP {show(record.score)} at IoU 0.5; {objects.truth} true objects, {objects.predicted} "
+            f"predicted, {objects.split} split, {objects.merged} merged"
+        )
     if labels.num_classes == 2:
         return (
             f"Dice {show(scores.dice)}, IoU {show(scores.iou)}, precision "
@@ -107,8 +118,21 @@ def _draw_layers(truth: Ids, predicted: Ids, photo: Image.Image, labels: Labels)
     }
 
 
+def _draw_objects(truth: Mask, predicted: Mask, photo: Image.Image) -> dict[str, str]:
+    """Return the pictures to lay over a photo, outlines of objects, from their numbers (H, W)."""
+    truth, predicted = (resize_nearest(n, (photo.height, photo.width)) for n in (truth, predicted))
+    wrong = difference((truth > 0).view(np.uint8), (predicted > 0).view(np.uint8), 2)
+    return {
+        "truth": _layer(find_outlines(truth), {1: TINT}, alpha=255),
+        "prediction": _layer(find_outlines(predicted), {1: TINT}, alpha=255),
+        "difference": _layer(wrong, {1: _FALSE_POSITIVE, 2: _FALSE_NEGATIVE}, alpha=180),
+    }
+
+
 def _class_colours(labels: Labels) -> dict[int, Colour]:
     """Return the colours that classes are drawn in; the background of two classes has none."""
+    if labels.has_objects:
+        return {BODY: TINT}
     return {1: TINT} if labels.num_classes == 2 else dict(enumerate(labels.colours))
 
 

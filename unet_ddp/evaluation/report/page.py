@@ -5,7 +5,6 @@ Its layout is page.html.jinja, its looks style.css and viewer.js, its charts cha
 
 from __future__ import annotations
 
-import logging
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,12 @@ class Page:
     pictures: Sequence[Picture] = ()
     history: Sequence[Mapping[str, str]] = ()
     """The rows of metrics.csv."""
+    range_test: Sequence[Mapping[str, str]] = ()
+    """The rows of learning_rate.csv."""
+    table: Sequence[Sequence[str]] = ()
+    """A heading and a row for each run that is compared."""
+    comparison: Sequence[Any] = ()
+    """Charts of the runs that are compared."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
@@ -40,7 +45,6 @@ def render(page: Page) -> str:
     """Return the HTML, with style, script and pictures in it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # or it reports on its font cache
     from unet_ddp.evaluation.report.charts import history_charts, probability_charts
 
     folder = Path(__file__).parent
@@ -63,7 +67,7 @@ def render(page: Page) -> str:
         evaluation=evaluation,
         legend=legend(evaluation.labels) if evaluation else [],
         columns=list(COLUMNS),
-        history=history_charts(page.history),
+        history=[*page.comparison, *history_charts(page.history, page.range_test)],
         probabilities=probability_charts(evaluation) if evaluation else [],
         most_classes=_MOST_CLASSES,
         version=__version__,

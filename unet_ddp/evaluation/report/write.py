@@ -16,11 +16,13 @@ from unet_ddp.evaluation.report.gallery import make_gallery
 from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
+from unet_ddp.evaluation.separation import settle_separation
 from unet_ddp.evaluation.tables import headline, show
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.flags import read_settings
 from unet_ddp.prediction.backends import build_model
+from unet_ddp.prediction.objects import find_outlines
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.weights import SavedModel, read_model
 from unet_ddp.runs.writers import read_rows
@@ -41,9 +43,8 @@ def write_report(
     All ranks score, as validation does. Without pairs or best.pt the page has the curves alone, and
     `notes` say why. A file that can't be read or written is a UserError on every rank.
     """
-    source = folder / "best.pt"
+    source, evaluation = folder / "best.pt", None
     model = world.on_main(lambda: read_model(source) if source.is_file() else None)
-    evaluation = None
     if model is not None and pairs:
         resize_masks = resizes_masks(model.run)
         loaded = build_model(model, source, world.device, fold=False)
@@ -60,6 +61,7 @@ def write_report(
             evaluation=evaluation,
             pictures=make_gallery(evaluation, predictor, dataset) if evaluation else [],
             history=history,
+            range_test=read_rows(folder / "learning_rate.csv"),
             settings=read_settings(settings) if settings.exists() else {},
             notes=notes,
         )
@@ -102,8 +104,11 @@ def write_samples(folder: Path, pairs: Sequence[Pair], device: torch.device) -> 
     for k in range(0, len(pairs), max(1, len(pairs) // _SAMPLES))[:_SAMPLES]:
         sample = dataset.read(k)
         image = sample.image[0].numpy()  # (h, w, C)
-        predicted = predictor.predict_batch([image], [image.shape[:2]])[0].ids
-        samples.append((image, sample.truth[0].numpy(), predicted))
+        prediction = predictor.predict_batch([image], [image.shape[:2]])[0]
+        shown = sample.truth[0].numpy(), prediction.ids
+        if predictor.labels.has_objects:
+            shown = find_outlines(sample.numbers[0].numpy()), find_outlines(prediction.mask)
+        samples.append((image, *shown))
     with write_errors(path), replacing(path) as temporary:
         draw_samples(samples, predictor.labels, temporary)
     epoch, score = model.run["best"]["epoch"] + 1, model.run["best"]["score"]
@@ -125,6 +130,8 @@ def write_reports(
     The run is saved: a failure here is a warning.
     """
     try:
+        for line in settle_separation(folder, pairs, world, workers):
+            log(line)
         for line in world.on_main(lambda: write_samples(folder, pairs, world.device)):
             log(line)
         log(f"report: {write_report(folder, pairs, world, workers=workers)}")

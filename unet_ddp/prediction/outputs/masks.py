@@ -15,7 +15,9 @@ from PIL import Image
 
 from unet_ddp.data.formats.resize import resize_nearest, scaled_size
 from unet_ddp.data.labels import Labels
+from unet_ddp.errors import UserError
 from unet_ddp.files import replacing, reserve, write_errors
+from unet_ddp.prediction.objects import Mask
 from unet_ddp.prediction.outputs.png import Kind, write_png
 from unet_ddp.prediction.prediction import Ids, Prediction, allocate
 from unet_ddp.prediction.source import SourceImage
@@ -30,20 +32,28 @@ _LONGEST_NAME = 60  # bytes of a class's name in a file's
 _LARGEST_OVERLAY = 4096  # pixels; the longer side of a reduced overlay
 
 
-def write_mask(ids: Ids, labels: Labels, path: Path) -> None:
-    """Write class ids (H, W) in the training masks' own values, as PNG or TIFF."""
+def write_mask(mask: Mask, labels: Labels, path: Path) -> None:
+    """Write class ids (H, W) in the training masks' own values, or numbers, as PNG or TIFF.
+
+    Raises:
+        UserError: it can't be written, or has too many objects for a PNG.
+    """
+    if path.suffix.lower() == ".png" and mask.dtype.itemsize > 2:
+        raise UserError(
+            f"{path}: {mask.max()} objects; a PNG can number 65535: use --mask-format tif"
+        )
     write = _write_png if path.suffix.lower() == ".png" else _write_tiff
     with write_errors(path, _ADVICE), replacing(path) as temporary:
-        write(ids, labels, temporary)
+        write(mask, labels, temporary)
 
 
-def _bands(ids: Ids, height: int) -> Iterator[Ids]:
+def _bands(ids: Mask, height: int) -> Iterator[Mask]:
     """Yield `height` rows at a time, for what takes several times their memory."""
     for top in range(0, len(ids), height):
         yield ids[top : top + height]
 
 
-def _write_png(ids: Ids, labels: Labels, path: Path) -> None:
+def _write_png(ids: Mask, labels: Labels, path: Path) -> None:
     """Write the pixels of `labels.to_image`."""
     sample = labels.to_image(ids[:1])
     palette = bytes(sample.getpalette() or []) if sample.mode == "P" else None
@@ -54,9 +64,9 @@ def _write_png(ids: Ids, labels: Labels, path: Path) -> None:
         write_png(file, rows, (ids.shape[0], ids.shape[1]), kind)
 
 
-def _to_values(ids: Ids, labels: Labels) -> NDArray[Any]:
+def _to_values(ids: Mask, labels: Labels) -> NDArray[Any]:
     """Return `np.asarray(labels.to_image(ids))`, for 8-bit values in a tenth of the time."""
-    if labels.rgb or max(labels.values) > 255:
+    if labels.rgb or max(labels.values) > 255 or labels.has_objects:
         return np.asarray(labels.to_image(ids))
     if labels.num_classes == 2 and labels.values[0] == 0:
         return ids * np.uint8(labels.values[1])
@@ -67,7 +77,7 @@ def _to_values(ids: Ids, labels: Labels) -> NDArray[Any]:
     return cast(NDArray[Any], cv2.LUT(ids, table))
 
 
-def _write_tiff(ids: Ids, labels: Labels, path: Path) -> None:
+def _write_tiff(ids: Mask, labels: Labels, path: Path) -> None:
     """Write the pixels of `labels.to_image` in tiles, so that the mask may exceed the memory."""
     import tifffile
 

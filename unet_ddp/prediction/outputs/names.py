@@ -11,6 +11,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.files import check_no_input, check_writable, identify_path, remove_stale
 from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.outputs.annotations import LABELME
 from unet_ddp.prediction.outputs.masks import probability_paths
 from unet_ddp.prediction.outputs.shards import remove_stale_shards
 from unet_ddp.storage import Url, as_path, exists, list_objects
@@ -30,12 +31,15 @@ class ImageFiles:
     mask: Path
     overlay: Path | None
     probabilities: list[Path]
+    labelme: Path | None = None
 
     def outputs(self) -> Iterator[Path]:
         """Yield the files to write."""
         yield self.mask
         if self.overlay is not None:
             yield self.overlay
+        if self.labelme is not None:
+            yield self.labelme
         yield from self.probabilities
 
 
@@ -53,8 +57,11 @@ def name_outputs(
         base = mask.with_name(mask.stem.removesuffix("_mask"))
         overlay = base.with_name(f"{base.name}_overlay.png") if config.overlay else None
         probabilities = probability_paths(base, config.probabilities, labels)
-        files.append(ImageFiles(index, image, mask, overlay, probabilities))
-    flags = (("--rle", config.rle), ("--polygons", config.polygons))
+        is_labelme = config.annotations == LABELME
+        labelme = base.with_name(f"{base.name}.json") if is_labelme else None
+        files.append(ImageFiles(index, image, mask, overlay, probabilities, labelme))
+    flags = [("--rle", config.rle), ("--polygons", config.polygons), ("--objects", config.objects)]
+    flags += [("--annotations", config.annotations)] * (config.annotations != LABELME)
     lists = [(flag, as_path(name)) for flag, name in flags if name is not None]
     written = [path for each in files for path in each.outputs()]
     _check_distinct(files, lists)
@@ -71,8 +78,7 @@ def name_outputs(
         check_writable(path.parent, flag)
         _check_new([path], flag, config)
     for _, path in lists:
-        if not isinstance(path, Url):
-            remove_stale_shards(path)
+        remove_stale_shards(path)
     remove_stale(path for path in (*written, *(p for _, p in lists)) if not isinstance(path, Url))
     return files
 

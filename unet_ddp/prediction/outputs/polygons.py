@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.data.borders import BODY, CLASS_NAMES
 from unet_ddp.data.labels import Labels
+from unet_ddp.prediction.objects import Mask, Shares
 from unet_ddp.prediction.outputs.shards import ListFile
-from unet_ddp.prediction.prediction import Ids
 
 Ring = list[list[int]]
 
@@ -29,24 +30,42 @@ def geojson_file(path: Path, labels: Labels) -> ListFile:
     return ListFile(path, partial(format_features, labels=labels), header, b",", footer=b"]}\n")
 
 
-def format_features(name: str, ids: Ids, labels: Labels) -> str:
+def format_features(name: str, mask: Mask, _: Shares | None, labels: Labels) -> str:
     """Return an image's features as JSON, separated by commas."""
-    features = polygons(name, ids, labels)
+    features = polygons(name, mask, labels)
     return ",".join(json.dumps(feature, separators=(",", ":")) for feature in features)
 
 
-def polygons(name: str, ids: Ids, labels: Labels) -> Iterator[dict[str, Any]]:
-    """Yield a GeoJSON feature for each object in `ids` (H, W): pixels of a class that share edges.
+def polygons(name: str, mask: Mask, labels: Labels) -> Iterator[dict[str, Any]]:
+    """Yield a GeoJSON feature for each object in `mask` (H, W), what the mask's file has.
 
-    Of two classes, the first is the background and has none.
+    Of class ids, objects are the pixels of a class that share edges; of two classes, the first is
+    the background and has none.
     """
+    if labels.has_objects:
+        for number, rings, area in _numbered(mask):
+            yield _feature(
+                rings, image=name, **{"class": CLASS_NAMES[BODY]}, number=number, area=area
+            )
+        return
     for k in range(1 if labels.num_classes == 2 else 0, labels.num_classes):
-        for rings, area in _objects(ids == k):
-            yield {
-                "type": "Feature",
-                "geometry": {"type": "Polygon", "coordinates": rings},
-                "properties": {"image": name, "class": labels.class_names[k], "area": area},
-            }
+        for rings, area in _objects(mask == k):
+            yield _feature(rings, image=name, **{"class": labels.class_names[k]}, area=area)
+
+
+def _feature(rings: list[Ring], **properties: object) -> dict[str, Any]:
+    geometry = {"type": "Polygon", "coordinates": rings}
+    return {"type": "Feature", "geometry": geometry, "properties": properties}
+
+
+def _numbered(numbers: Mask) -> Iterator[tuple[int, list[Ring], int]]:
+    """Yield the number of each object, its rings, the outer one first, and its number of pixels."""
+    from scipy.ndimage import find_objects
+
+    for number, window in enumerate(find_objects(numbers.astype(np.int32, copy=False)), start=1):
+        if window is not None:
+            inside = numbers[window] == number
+            yield number, _rings(inside, window[1].start, window[0].start), int(inside.sum())
 
 
 def _objects(mask: NDArray[np.bool_]) -> Iterator[tuple[list[Ring], int]]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from unet_ddp.data.cells import format_row
 from unet_ddp.errors import UserError
+from unet_ddp.prediction.objects import Shares
 from unet_ddp.prediction.outputs.shards import ListFile
 from unet_ddp.prediction.prediction import Ids
 
@@ -23,7 +24,7 @@ def rle_file(path: Path, order: str, num_classes: int) -> ListFile:
     return ListFile(path, partial(format_image, order=order), header=b"img,rle_mask")
 
 
-def format_image(name: str, ids: Ids, order: str) -> str:
+def format_image(name: str, ids: Ids, _: Shares | None, order: str) -> str:
     """Return an image's row of the CSV file."""
     return format_row((name, encode_rle(ids, order)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import tempfile
@@ -10,11 +11,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import IO
 
 from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
-from unet_ddp.prediction.prediction import Ids
-from unet_ddp.storage import Url, delete, local_file, put
+from unet_ddp.prediction.objects import Mask, Shares
+from unet_ddp.storage import Url, delete, list_objects, local_file, put
 
 _ADVICE = "make room, or name another file"
 
@@ -24,8 +26,9 @@ class ListFile:
     """A file with a line for each image between a header and a footer."""
 
     path: Path
-    format: Callable[[str, Ids], str]
-    """From an image's name and class ids (H, W) to its line; empty for none."""
+    format: Callable[[str, Mask, Shares | None], str]
+    """From an image's name, what its mask's file has (H, W), and of objects their probability (H, W)
+    unless an earlier job wrote the mask, to the image's line; empty for none."""
     header: bytes
     separator: bytes = b""
     """Between two images' lines, before the line break."""
@@ -39,11 +42,15 @@ class ListFile:
             temporary.open("wb") as file,
         ):
             file.write(self.header)
-            separator = b"\n"
-            for line in filter(None, read_shards(self.path, size)):
-                file.write(separator + line)
-                separator = self.separator + b"\n"
+            self.write_lines(file, size)
             file.write(b"\n" + self.footer)
+
+    def write_lines(self, file: IO[bytes], size: int) -> None:
+        """Write the lines of all `size` processes, ordered by image."""
+        separator = b"\n"
+        for line in filter(None, read_shards(self.path, size)):
+            file.write(separator + line)
+            separator = self.separator + b"\n"
 
 
 class ShardFile:
@@ -66,9 +73,9 @@ class ShardFile:
             self._path.unlink(missing_ok=True)
             self._file = self._path.open("xb")  # new: no link that somebody planted is followed
 
-    def add(self, index: int, name: str, ids: Ids) -> None:
+    def add(self, index: int, name: str, mask: Mask, extent: Shares | None = None) -> None:
         """Add the line of the image at `index`, from any thread."""
-        line = self.list_file.format(name, ids).encode("utf-8", "surrogateescape")
+        line = self.list_file.format(name, mask, extent).encode("utf-8", "surrogateescape")
         with self._lock, write_errors(self.list_file.path, _ADVICE):
             # With its length: names may contain line breaks.
             self._file.write(b"%d %d\n%s" % (index, len(line), line))
@@ -107,7 +114,12 @@ def read_shards(path: Path, size: int) -> Iterator[bytes]:
 
 def remove_stale_shards(path: Path) -> None:
     """Remove the shards that a killed job, perhaps of more processes, left of a list."""
-    for shard in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+    pattern = f".{glob.escape(path.name)}.*.part"
+    if isinstance(path, Url):
+        names = [name for name, _, _ in list_objects(path.parent, is_deep=False)]
+        for name in fnmatch.filter(names, pattern):
+            delete(path.parent / name)
+    for shard in path.parent.glob(pattern):
         shard.unlink(missing_ok=True)
 
 

@@ -1,0 +1,153 @@
+"""Objects from training to scores: the separation that suits validation, and what it is worth."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from benchmarks.objects import draw_ellipses
+from tests.conftest import data_flags
+from tests.evaluation.examples import CPU, grey_predictor
+from tests.ranks import call_main
+from unet_ddp.data.borders import CLASS_NAMES
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.pairs import Pair
+from unet_ddp.distributed.world import World
+from unet_ddp.evaluation.dataset import EvaluationDataset
+from unet_ddp.evaluation.scoring import score_pairs
+from unet_ddp.evaluation.separation import EXTENTS, SEEDS, search
+from unet_ddp.runs import checkpoint
+
+OBJECTS = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
+FLAGS = ["--instances", "--width", "2", "--batch-size", "2", "--workers", "0", "--validation", "34"]
+
+
+def write_pair(folder: Path, name: str, image: np.ndarray, numbers: np.ndarray) -> Pair:
+    paths = folder / f"{name}.png", folder / f"{name}_mask.png"
+    for path, array in zip(paths, (image.astype(np.uint8), numbers.astype(np.uint16)), strict=True):
+        Image.fromarray(array).save(path)
+    return Pair(name, *paths)
+
+
+def two_squares(folder: Path, between: int) -> Pair:
+    """Two white squares that touch; their border has the grey `between`, 128 for the surest."""
+    numbers, image = np.zeros((20, 30)), np.zeros((20, 30))
+    numbers[3:17, 3:15], numbers[3:17, 15:27] = 4, 900
+    image[numbers > 0] = 255
+    image[3:17, 14:16] = between
+    return write_pair(folder, f"grey{between}", image, numbers)
+
+
+def test_the_search_finds_what_separates_the_validation_images(tmp_path: Path) -> None:
+    """The body's probability at the border is 0.27, 0.51, 0.61; in the middle of a square 0.72."""
+    predictor = grey_predictor(OBJECTS)
+    for between, seed in ((128, 0.5), (200, 0.6), (225, 0.7)):
+        dataset = EvaluationDataset([two_squares(tmp_path, between)], predictor, full_size=True)
+        found, precision = search(predictor, dataset, World(device=CPU), 0)
+        assert found == (seed, 0.5) and precision > 0.9
+
+
+def test_scores_count_objects_and_leave_ignored_pixels_out(tmp_path: Path) -> None:
+    labels = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5), ignore=7)
+    image, numbers = np.zeros((20, 30)), np.zeros((20, 30))
+    image[2:8, 2:28], numbers[2:8, 2:15], numbers[2:8, 15:28] = 255, 1, 2  # merged
+    image[12:18, 2:12], numbers[12:18, 2:12] = 255, 3
+    image[12:18, 15:25], numbers[12:18, 14:26] = 255, 7
+    pair = write_pair(tmp_path, "a", image, numbers)
+    predictor = grey_predictor(labels)
+    dataset = EvaluationDataset([pair], predictor, full_size=True)
+    evaluation = score_pairs(predictor, dataset, World(device=CPU), threshold=None, workers=0)
+    counts = evaluation.objects
+    assert counts is not None
+    assert (counts.truth, counts.predicted, counts.merged, counts.split) == (3, 2, 1, 0)
+    assert counts.precisions[0] == 1 / 4 == evaluation.worst(1)[0].score
+
+
+def test_masks_at_the_networks_scale_have_their_numbers_scaled(tmp_path: Path) -> None:
+    pair = two_squares(tmp_path, 128)
+    for full_size, shape in ((True, (1, 20, 30)), (False, (1, 10, 15))):
+        sample = EvaluationDataset(
+            [pair], grey_predictor(OBJECTS, scale=0.5), full_size=full_size
+        ).read(0)
+        assert sample.numbers.shape == sample.truth.shape == shape
+        assert sample.numbers.unique().tolist() == [0, 4, 900]
+    classes = EvaluationDataset([pair], grey_predictor(Labels((0, 4, 900))), full_size=True)
+    assert classes.read(0).numbers.numel() == 0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with nine images of ellipses, and a run that stopped and resumed."""
+    folder = tmp_path_factory.mktemp("objects")
+    draw_ellipses(folder, count=9, side=48)
+    argv = [*data_flags(folder), *FLAGS, "--epochs", "2"]
+    for more in (["--max-steps", "4"], ["--resume"]):
+        status, out, err = call_main("train", [*argv, *more], str(folder))
+        assert status == 0, err
+    assert "classes: background, object, border, from the numbers of the objects" in out
+    assert "objects: seeded from probability" in out and "report.html" in out
+    return folder
+
+
+def test_a_resumed_run_of_objects_ends_as_the_undisturbed_one(run: Path, tmp_path: Path) -> None:
+    argv = [*data_flags(run), *FLAGS, "--epochs", "2"]
+    assert call_main("train", argv, str(tmp_path))[0] == 0
+    for name in ("last.pt", "best.pt"):
+        one, other = (checkpoint.load(f / "checkpoints" / name) for f in (run, tmp_path))
+        assert one["labels"] == other["labels"]
+        assert all(torch.equal(one["model"][key], other["model"][key]) for key in one["model"])
+    assert one["labels"]["separation"][0] in SEEDS and one["labels"]["separation"][1] in EXTENTS
+
+
+def test_predict_without_flags_writes_numbers_and_lists(run: Path, tmp_path: Path) -> None:
+    argv = [str(run / "imgs"), "--output", str(tmp_path / "out"), "--overlay"]
+    argv += ["--objects", str(tmp_path / "o.csv"), "--polygons", str(tmp_path / "p.json")]
+    status, out, err = call_main("predict", argv, str(run))
+    assert status == 0, err
+    rows = list(csv.DictReader((tmp_path / "o.csv").read_text().splitlines()))
+    features = json.loads((tmp_path / "p.json").read_text())["features"]
+    assert len(features) == len(rows)
+    for index in range(9):
+        numbers = np.asarray(Image.open(tmp_path / "out" / f"{index:03}_mask.png"))
+        areas = [int(row["area"]) for row in rows if row["image"] == f"{index:03}.png"]
+        assert numbers.dtype == np.uint16 and numbers.shape == (48, 48)
+        assert areas == np.bincount(numbers.ravel())[1:].tolist()
+        assert f"{index:03}_mask.png: {len(areas)} objects" in out
+    again = call_main("predict", [*argv, "--skip-existing", "--overwrite"], str(run))
+    assert again[0] == 2 and "use one of them" in again[2]
+
+
+def test_evaluate_adds_the_scores_of_objects(run: Path, tmp_path: Path) -> None:
+    argv = ["evaluate", "--output", str(tmp_path), "--workers", "0"]
+    status, out, err = call_main("unet_ddp.__main__", argv, str(run))
+    assert status == 0, err
+    assert "objects: AP 0." in out and "merged" in out
+    found = json.loads((tmp_path / "scores.json").read_text())["objects"]
+    assert found["true"] > 10 and list(found["ap"]) == [f"0.{n}" for n in range(50, 100, 5)]
+    with (tmp_path / "per_image.csv").open() as file:
+        images = list(csv.DictReader(file))
+    assert sum(int(image["true"]) for image in images) == found["true"]
+    page = (tmp_path / "report.html").read_text()
+    assert "by their own AP at IoU 0.5" in page and "false negative" in page
+
+
+def test_without_the_extra_each_program_says_how_to_install_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    argv = [*data_flags(run), *FLAGS, "--exp-name", "other"]
+    for module, words in (
+        ("train", argv),
+        ("predict", [str(run / "imgs"), "--output", str(tmp_path)]),
+        ("unet_ddp.__main__", ["evaluate", "--output", str(tmp_path)]),
+    ):
+        status, _, err = call_main(module, words, str(run))
+        assert status == 2 and err.count("\n") == 1
+        assert "needs skimage, which is not installed; pip install 'unet-ddp[objects]'" in err

@@ -1,0 +1,108 @@
+"""Predicted objects in annotation files: read by pycocotools and by our own import."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from pycocotools.coco import COCO
+
+from tests.data.annotations.test_readers import blob
+from unet_ddp.__main__ import main as command
+from unet_ddp.data.formats.read import read_mask
+from unet_ddp.data.labels import Labels
+from unet_ddp.errors import UserError
+from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
+from unet_ddp.prediction.outputs.shards import ShardFile
+
+LABELS = Labels((0, 7, 9), names=("nothing", "car", "träe"))
+Ids = NDArray[np.uint8]
+
+
+def draw(rng: np.random.Generator) -> Ids:
+    ids = np.zeros((90, 70), np.uint8)
+    for k in (1, 2, 1):
+        ids[blob(rng, (90, 70))] = k
+    ids[3, 5] = 2  # a single pixel
+    return ids
+
+
+def is_within_a_pixel(found: Ids, truth: Ids) -> bool:
+    """Return whether class ids differ only in pixels that touch an outline, also by a corner."""
+    window = np.ones((3, 3), np.uint8)
+    padded = np.pad(truth, 1, constant_values=255)
+    is_at_outline = (cv2.dilate(padded, window) != cv2.erode(padded, window))[1:-1, 1:-1]
+    return not ((found != truth) & ~is_at_outline).any()
+
+
+def write(folder: Path, kind: str, images: dict[str, Ids]) -> Path:
+    """Write what predict.py writes of class ids, by two processes."""
+    if kind == "labelme":
+        for name, ids in images.items():
+            path = folder / "json" / f"{name}.json"
+            write_labelme(ids, LABELS, folder / "images" / f"{name}.png", path)
+        return folder / "json"
+    file = coco_file(folder / "coco.json", LABELS)
+    shards = [ShardFile(file, rank) for rank in range(2)]
+    for index, (name, ids) in enumerate(images.items()):
+        shards[index % 2].add(index, f"{name}.png", ids)
+    file.merge(2)
+    for shard in shards:
+        shard.close()
+    return file.path
+
+
+@pytest.mark.parametrize("kind", ["coco", "labelme"])
+def test_class_ids_to_a_file_and_back(kind: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    images = {"a": draw(rng), 'b "1"': draw(rng), "c": np.zeros((5, 4), np.uint8)}
+    (tmp_path / "images").mkdir()
+    for name, ids in images.items():
+        Image.fromarray(ids).save(tmp_path / "images" / f"{name}.png")
+    file = write(tmp_path, kind, images)
+    argv = ["import", str(file), "--images", str(tmp_path / "images"), "-o", str(tmp_path / "out")]
+    assert command(argv) == 0
+    for name, ids in images.items():
+        mask = read_mask(tmp_path / "out" / f"{name}.png")
+        assert is_within_a_pixel(mask.astype(np.uint8), ids)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_pycocotools_opens_the_file(tmp_path: Path, rng: np.random.Generator) -> None:
+    ids = draw(rng)
+    file = write(tmp_path, "coco", {"a": ids, "b": np.zeros((4, 4), np.uint8)})
+    with contextlib.redirect_stdout(None):
+        coco = COCO(str(file))
+    assert [each["name"] for each in coco.loadCats(coco.getCatIds())] == ["car", "träe"]
+    assert sorted(coco.getImgIds()) == [1, 2] and coco.loadImgs(1)[0]["file_name"] == "a.png"
+    assert coco.getAnnIds(imgIds=[2]) == [] and len(set(coco.getAnnIds())) == len(coco.anns)
+    for k in (1, 2):
+        objects = coco.loadAnns(coco.getAnnIds(imgIds=[1], catIds=[k]))
+        mask = np.max([coco.annToMask(each) for each in objects], axis=0)
+        assert is_within_a_pixel(mask, (ids == k).astype(np.uint8))
+        assert sum(each["area"] for each in objects) == (ids == k).sum()
+
+
+def test_a_disc_is_an_outline_that_a_hand_can_correct(tmp_path: Path) -> None:
+    """Steps of a pixel are no corners, and the hole is joined to the outline."""
+    ids = np.zeros((100, 100), np.uint8)
+    cv2.circle(ids, (50, 50), 40, 1, -1)
+    cv2.circle(ids, (50, 50), 10, 0, -1)
+    write_labelme(ids, Labels((0, 255)), tmp_path / "images" / "a.png", tmp_path / "out" / "a.json")
+    content = json.loads((tmp_path / "out" / "a.json").read_text())
+    assert content["imagePath"] == "../images/a.png" and content["imageWidth"] == 100
+    (shape,) = content["shapes"]
+    assert (shape["label"], shape["shape_type"]) == ("255", "polygon")
+    assert 20 < len(shape["points"]) < 80
+
+
+def test_another_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"--annotations a\.xml: use labelme, or a name with \.json"
+    ):
+        coco_file(Path("a.xml"), LABELS)

@@ -1,0 +1,72 @@
+"""The CSV file of objects, its numbers worked out by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from unet_ddp.data.borders import CLASS_NAMES
+from unet_ddp.data.labels import Labels
+from unet_ddp.errors import UserError
+from unet_ddp.prediction.outputs.masks import write_mask
+from unet_ddp.prediction.outputs.objects import objects_file
+from unet_ddp.prediction.outputs.polygons import format_features
+from unet_ddp.prediction.outputs.shards import ShardFile
+
+OBJECTS = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
+NUMBERS = np.array([[0, 1, 1, 2], [0, 1, 1, 2], [0, 0, 0, 2]], np.uint16)
+
+
+def test_rows_of_all_images(tmp_path: Path) -> None:
+    file = objects_file(tmp_path / "objects.csv", OBJECTS)
+    shard = ShardFile(file, 0)
+    extent = np.array([[9, 255, 255, 51], [9, 51, 51, 51], [9, 9, 9, 102]], np.uint8)
+    shard.add(0, "=a.png", NUMBERS, extent)
+    shard.add(1, "empty.png", NUMBERS * 0, extent)
+    shard.add(2, "b.png", NUMBERS)  # written by an earlier job
+    file.merge(1)
+    shard.close()
+    rows = list(csv.DictReader(file.path.read_text().splitlines()))
+    assert [row["image"] for row in rows] == ["'=a.png", "'=a.png", "b.png", "b.png"]
+    assert list(rows[0].values())[1:] == [
+        "1", "object", "4", "2.00", "1.00", "1", "0", "3", "2", "0.6000",
+    ]  # fmt: skip
+    assert rows[1]["number"] == "2" and rows[1]["probability"] == f"{204 / 3 / 255:.4f}"
+    assert (rows[1]["x"], rows[1]["y"], rows[1]["area"]) == ("3.50", "1.50", "3")
+    assert rows[2] == rows[0] | {"image": "b.png", "probability": ""}
+
+
+def test_a_network_for_classes_has_no_objects() -> None:
+    with pytest.raises(UserError, match=r"--objects a\.csv: .* not trained with --instances"):
+        objects_file(Path("a.csv"), Labels((0, 255)))
+
+
+def test_polygons_have_one_feature_for_each_object_though_they_touch() -> None:
+    found = json.loads(f"[{format_features('a', NUMBERS, None, OBJECTS)}]")
+    properties = [feature["properties"] for feature in found]
+    assert properties == [
+        {"image": "a", "class": "object", "number": 1, "area": 4},
+        {"image": "a", "class": "object", "number": 2, "area": 3},
+    ]
+    corners = [[tuple(point) for point in f["geometry"]["coordinates"][0]] for f in found]
+    assert set(corners[0]) == {(1, 0), (3, 0), (3, 2), (1, 2)}
+    assert set(corners[1]) == {(3, 0), (4, 0), (4, 3), (3, 3)}
+
+
+def test_numbered_masks_have_16_bit_and_32_where_more(tmp_path: Path) -> None:
+    for ending in ("png", "tif"):
+        write_mask(NUMBERS, OBJECTS, tmp_path / f"a.{ending}")
+        with Image.open(tmp_path / f"a.{ending}") as image:
+            assert image.mode == "I;16" and np.array_equal(np.asarray(image), NUMBERS)
+    many = NUMBERS.astype(np.int32) * 40_000
+    write_mask(many, OBJECTS, tmp_path / "b.tif")
+    stored = tifffile.imread(tmp_path / "b.tif")
+    assert stored.itemsize == 4 and np.array_equal(stored, many)
+    with pytest.raises(UserError, match="80000 objects; a PNG can number 65535: use --mask-format"):
+        write_mask(many, OBJECTS, tmp_path / "b.png")

@@ -1,0 +1,57 @@
+"""Separation of objects, by hand and against a watershed of the whole image."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import ndimage
+from skimage.segmentation import watershed
+
+from unet_ddp.prediction.objects import find_outlines, separate, to_shares
+
+
+def shares(*rows: str) -> np.ndarray:
+    """Probabilities from digits: 9 stands for 0.9."""
+    return np.rint(np.array([[int(c) for c in row] for row in rows]) * 25.5).astype(np.uint8)
+
+
+def test_two_bodies_in_one_extent_are_two_objects_that_meet_where_the_body_is_least() -> None:
+    body = shares("0000000000", "0995199900", "0994199900")
+    extent = shares("0000000000", "8999999980", "0999999900")
+    numbers = separate(body, extent, (0.6, 0.6))
+    assert numbers.tolist() == [
+        [0] * 10,
+        [1, 1, 1, 1, numbers[1, 4], 2, 2, 2, 2, 0],
+        [0, 1, 1, 1, numbers[2, 4], 2, 2, 2, 0, 0],
+    ]
+    assert {int(numbers[1, 4]), int(numbers[2, 4])} <= {1, 2}
+    assert separate(body, extent, (0.1, 0.6)).max() == 1  # one seed: nothing to separate
+
+
+def test_an_extent_without_a_seed_is_no_object_and_corners_do_not_connect() -> None:
+    body, extent = shares("900", "090", "004"), shares("900", "090", "009")
+    assert separate(body, extent, (0.5, 0.5)).tolist() == [[1, 0, 0], [0, 2, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("separation", [(0.5, 0.5), (0.8, 0.3), (0.4, 0.7)])
+def test_parts_apart_give_the_watershed_of_the_whole_image(
+    rng: np.random.Generator, separation: tuple[float, float]
+) -> None:
+    probabilities = ndimage.gaussian_filter(rng.random((3, 90, 70)), (0, 2, 2)) ** 12
+    probabilities = (probabilities / probabilities.sum(0)).astype(np.float32)
+    body, extent = to_shares(probabilities)
+    assert np.abs(extent - 255 * (1 - probabilities[0])).max() <= 0.51
+    inside = extent >= separation[1] * 255
+    seeds = ndimage.label(inside & (body >= separation[0] * 255))[0]
+    whole = watershed(255 - body, seeds, mask=inside)
+    numbers = separate(body, extent, separation)
+    assert numbers.dtype == np.int32 and numbers.max() == seeds.max() > 5
+    assert np.array_equal(numbers, whole)
+
+
+def test_outlines_are_inside_and_between_objects_too() -> None:
+    numbers = np.zeros((5, 8), np.uint16)
+    numbers[1:4, 1:4], numbers[1:4, 4:7] = 1, 2
+    expected = (numbers > 0).astype(np.uint8)
+    expected[2, 2] = expected[2, 5] = 0
+    assert np.array_equal(find_outlines(numbers), expected)

@@ -1,0 +1,151 @@
+"""``python -m unet_ddp compare``: runs in one table and one chart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import tyro
+
+from unet_ddp.cli import parse
+from unet_ddp.errors import UserError, print_lines
+from unet_ddp.evaluation.report.page import Page, render
+from unet_ddp.evaluation.tables import show
+from unet_ddp.files import write_errors, write_text
+from unet_ddp.flags import flag
+from unet_ddp.runs.weights import build_blank, read_model
+from unet_ddp.runs.writers import read_rows, to_float
+from unet_ddp.storage import Url, as_path, local_file, local_path
+from unet_ddp.training.rehearsal import describe_time
+
+_MOST_LINES = 8
+_PLACES = {
+    "checkpoints",
+    "exp_name",
+    "wandb",
+    "save_every",
+    "save_every_steps",
+    "save_every_minutes",
+}
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Compare runs: scores, costs, and the settings in which they differ, the best run first.
+
+    python -m unet_ddp compare checkpoints/*
+    """
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, flag("RUN ...")]
+    """Run folders or checkpoints in them, or their addresses."""
+    output: Annotated[str, flag("FILE", "-o")] = "compare.html"
+    """Page to write, with the table and charts of validation Dice."""
+
+
+class Run(NamedTuple):
+    """What a run's files say of it; scores are nan where there was no validation."""
+
+    name: str
+    dice: list[float]
+    """Validation Dice of each epoch."""
+    seconds: list[float]
+    """Time of training and validation until the end of each epoch."""
+    cells: dict[str, str]
+    """Its row of the table, but for settings."""
+    settings: Mapping[str, object]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the table and write the page."""
+    config = parse(CompareConfig, argv, prog="python -m unet_ddp compare")
+    output = local_path(config.output, "--output")
+    if output.suffix != ".html":
+        raise UserError(f"--output {config.output}: the page is HTML; use a name like compare.html")
+    print_lines(*compare([as_path(run) for run in config.runs], output))
+    return 0
+
+
+def compare(places: Sequence[Path], output: Path) -> list[str]:
+    """Write the page about runs, and return their table as lines.
+
+    Raises:
+        UserError: one is no run of this program, or has no epochs yet.
+    """
+    runs = sorted(map(read_run, places), key=lambda run: -_best(run.dice)[1])
+    table = tabulate(runs)
+    notes = [f"charts: the best {_MOST_LINES}"] if len(runs) > _MOST_LINES else []
+    page = Page(f"{len(runs)} runs", table=table, comparison=_draw(runs[:_MOST_LINES]), notes=notes)
+    with write_errors(output):
+        write_text(output, render(page))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
+    return [*lines, f"wrote {output}"]
+
+
+def _best(dice: Sequence[float]) -> tuple[int, float]:
+    """Return the first epoch with the highest Dice, from 0, and that; -1 for nan."""
+    known = [-1.0 if math.isnan(each) else each for each in dice]
+    return known.index(max(known)), max(known)
+
+
+def read_run(place: Path) -> Run:
+    """Return the run of a folder, of a checkpoint, or at an address; see `compare` for errors."""
+    is_file = place.suffix == ".pt"
+    folder = place.parent if is_file else place
+    name, source = folder.name or folder.absolute().name, place
+    if not is_file:
+        has_best = isinstance(place, Url) or (place / "best.pt").is_file()
+        source = place / ("best.pt" if has_best else "last.pt")
+    model = read_model(source)
+    if model.architecture is None or not model.run.get("config"):
+        raise UserError(f"{source}: not a checkpoint of this program's runs; leave it out")
+    with local_file(folder / "metrics.csv") as path:
+        rows = read_rows(path)
+    if not rows:
+        raise UserError(
+            f"{folder}: no epoch is done (metrics.csv); leave it out, or train it first"
+        )
+    columns = ("validation_dice", "validation_iou", "seconds")
+    dice, iou, seconds = ([to_float(row.get(name)) for row in rows] for name in columns)
+    best, parameters = _best(dice)[0], build_blank(model.architecture, source).parameters()
+    cells = {
+        "Dice": show(dice[best]),
+        "IoU": show(iou[best]),
+        "of epoch": f"{best + 1} of {len(rows)}",
+        "steps": rows[-1].get("step") or "-",
+        "time": describe_time(sum(seconds)),
+        "parameters": f"{sum(p.numel() for p in parameters) / 1e6:.2f} M",
+    }
+    name += f"/{place.name}" * is_file
+    return Run(name, dice, list(accumulate(seconds)), cells, model.run["config"])
+
+
+def tabulate(runs: Sequence[Run]) -> list[list[str]]:
+    """Return a heading and a row for each run: its cells, and the settings that differ."""
+    names = sorted(set[str]().union(*(run.settings for run in runs)) - _PLACES)
+    values = {name: [str(run.settings.get(name))[:60] for run in runs] for name in names}
+    differing = {name: column for name, column in values.items() if len(set(column)) > 1}
+    heading = ["run", *runs[0].cells, *differing]
+    rows = zip(*differing.values(), strict=True) if differing else [()] * len(runs)
+    return [
+        heading,
+        *([r.name, *r.cells.values(), *row] for r, row in zip(runs, rows, strict=True)),
+    ]
+
+
+def _draw(runs: Sequence[Run]) -> list[Any]:
+    """Return charts of validation Dice by epoch and by time."""
+    from unet_ddp.evaluation.report.charts import Line, draw  # matplotlib: a second
+
+    is_long = max(run.seconds[-1] for run in runs) > 600
+    by_epoch = [Line(run.name, range(1, len(run.dice) + 1), run.dice) for run in runs]
+    by_time = [Line(r.name, [s / (60 if is_long else 1) for s in r.seconds], r.dice) for r in runs]
+    charts = (
+        draw("Validation Dice", by_epoch, xlabel="epoch"),
+        draw("Validation Dice over time", by_time, xlabel="minutes" if is_long else "seconds"),
+    )
+    return [chart for chart in charts if chart.legend]

@@ -1,0 +1,1 @@
+"""Files of annotation tools: COCO, YOLO, Labelme, CVAT and Label Studio."""

@@ -1,0 +1,136 @@
+"""Masks from annotations: the images that they are of, their classes and their pixels."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.data.annotations.readers import AnnotatedImage, Source
+from unet_ddp.data.annotations.regions import Size
+from unet_ddp.data.cells import unescape_cell
+from unet_ddp.data.label_rules import read_palette
+from unet_ddp.data.labels import IGNORE_ID, Labels, unpack_colour
+from unet_ddp.data.pairs import files_by_name, raise_problems
+from unet_ddp.errors import UserError, shorten
+
+CROWD = 65535
+"""Number of the pixels of several objects that were not told apart."""
+
+_ALIASES = {"_background_": "background", "__ignore__": "ignore"}  # Labelme's
+_UPLOAD = re.compile(r"[0-9a-f]{8}-(?=.)")  # that Label Studio puts before a name
+
+
+def list_images(folder: Path) -> dict[str, Path]:
+    """Return the images below `folder` by their relative paths without suffix."""
+    found = sorted(files_by_name(folder, {}).items())
+    several = [" and ".join(files[:3]) for _, files in found if len(files) > 1]
+    raise_problems([f"images of one name: {files}; keep one of them" for files in several])
+    return {name: Path(files[0]) for name, files in found}
+
+
+class NameFinder:
+    """Finds the image that a file means among those that exist: its own paths open nothing."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names: dict[str, list[str]] = {}
+        for name in names:
+            key = unicodedata.normalize("NFC", name)
+            self._names.setdefault(key, []).append(name)
+            if "/" in key:  # a file may leave out all folders
+                self._names.setdefault("/" + key.rpartition("/")[2], []).append(name)
+
+    def find(self, text: str) -> str | None:
+        """Return the name of the image, None if there is none; leading folders need not exist.
+
+        Raises:
+            UserError: it may be several.
+        """
+        path = unicodedata.normalize("NFC", text).replace("\\", "/").rpartition("?d=")[2]
+        *folders, last = [part for part in path.split("/") if part not in (".", "..")] or [""]
+        stem = last.rpartition(".")[0]
+        for end in (stem, last, _UPLOAD.sub("", stem, count=1)):
+            keys = ["/".join([*folders[start:], end]) for start in range(len(folders) + 1)]
+            for key in (*keys, *([] if folders else [f"/{end}"])):
+                names = self._names.get(key, ())
+                if len(names) > 1:
+                    raise UserError(f"image {shorten(text)} may be {names[0]} or {names[1]}")
+                if names:
+                    return names[0]
+        return None
+
+
+def clean_label(text: object) -> str:
+    """Return the name of a class, in one line."""
+    name = " ".join(str(text).split()) or "unnamed"
+    return _ALIASES.get(name, "background" if name.lower() == "background" else name)
+
+
+def choose_labels(source: Source, palette: Path | None) -> Labels:
+    """Return the classes: the background, and those of a palette, else of the file in its order.
+
+    Those of a file that does not list them are in the order of their names.
+    """
+    colours = dict(source.classes)
+    if palette is not None:
+        values, is_colour = read_palette(palette)
+        if not is_colour:
+            raise UserError(f"--palette {palette}: has values; use lines of name,#rrggbb")
+        colours = {unescape_cell(name): f"#{value:06x}" for name, value in values.items()}
+    elif not colours:
+        regions = (region for image in source.read() for region in image.regions)
+        colours = dict.fromkeys(sorted({str(region.label) for region in regions}), "")
+    known = {"background": "#000000"} | {clean_label(name): c for name, c in colours.items()}
+    if not 1 < len(known) <= IGNORE_ID:
+        raise UserError(f"{len(known) - 1} classes; a mask can hold 1 to {IGNORE_ID - 1}")
+    labels = Labels(tuple(range(len(known))), names=tuple(known))
+    drawn = labels.colours
+    if all(re.fullmatch("#[0-9a-fA-F]{6}", colour) for colour in known.values()):
+        own = [unpack_colour(int(colour[1:], 16)) for colour in known.values()]
+        drawn = own if len(set(own)) == len(own) else drawn
+    return Labels(labels.values, names=labels.names, palette=tuple(drawn))
+
+
+class Painter:
+    """Draws masks, and counts objects by what there is to say of them."""
+
+    def __init__(self, labels: Labels, *, instances: bool, small_over_large: bool) -> None:
+        self.values = {name: k for k, name in enumerate(labels.class_names)}
+        self.instances, self.small_over_large = instances, small_over_large
+        self.counts: Counter[str] = Counter()
+
+    def paint(self, image: AnnotatedImage, size: Size) -> NDArray[np.uint16]:
+        """Return the class ids (H, W) of an image, or with instances its objects' numbers."""
+        mask, regions = np.zeros(size, np.uint16), image.regions
+        if image.size not in (None, size):
+            (height, width), (own_height, own_width) = image.size or size, size
+            reason = f"annotated as {width}x{height}, the image is {own_width}x{own_height}"
+            raise UserError(f"{reason}; annotate this file, upright as EXIF says")
+        if self.instances and len(regions) >= CROWD:
+            raise UserError(f"{len(regions)} objects; 16 bit can number {CROWD - 1}")
+        if self.small_over_large:
+            regions = sorted(regions, key=lambda region: -int(region.draw(size).pixels.sum()))
+        for number, region in enumerate(regions, start=1):
+            value = self.values.get(clean_label(region.label))
+            if value is None:
+                known = ", ".join([*self.values][:9])
+                advice = "add it, or use another --palette"
+                raise UserError(f"class {shorten(region.label)} is not among {known}; {advice}")
+            if self.instances and value:
+                value = CROWD if region.is_crowd else number
+            patch = region.draw(size)
+            place = mask[patch.top :, patch.left :][: len(patch.pixels), : patch.pixels.shape[1]]
+            place[patch.pixels] = value
+            kinds = {
+                "crowds": region.is_crowd,
+                "clipped": patch.is_clipped,
+                "crossed": patch.is_crossed,
+            }
+            self.counts.update({kind: int(count) for kind, count in kinds.items()})
+        self.counts.update(objects=len(regions), skipped=image.skipped)
+        return mask

@@ -1,0 +1,123 @@
+"""Pixels of annotated objects, from outlines and run lengths.
+
+Coordinates are pixels, x to the right and y down, from the upper left corner of the upper left
+pixel. A pixel is inside an outline if its centre is, by the even-odd rule: a hole may be joined to
+its outline by a line there and back. pycocotools knows neither clipping nor outlines that cross
+themselves, and its C code believes the run lengths in a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Size = tuple[int, int]
+"""(height, width)"""
+Mask = NDArray[np.bool_]
+
+_FARTHEST = 1e6  # pixels from the image's corner
+_MOST_CROSSINGS = 1 << 23  # of an outline and the rows: 400 MB
+
+
+class Patch(NamedTuple):
+    """The pixels of an object in a rectangle of its image."""
+
+    pixels: Mask
+    top: int = 0
+    left: int = 0
+    is_clipped: bool = False  # it reaches more than a pixel beyond the image
+    is_crossed: bool = False  # its outline crosses itself
+
+
+def fill(parts: Sequence[ArrayLike], size: Size) -> Patch:
+    """Return the union of an object's parts, outlines of (x, y) or of x, y, x, y and so on."""
+    outlines = [np.asarray(part, np.float64).reshape(-1, 2) for part in parts]
+    points, ends = np.concatenate(outlines), np.array(size[::-1])
+    if not (np.abs(points) < _FARTHEST).all():  # nan is not
+        raise ValueError("an outline's coordinate is no place in an image")
+    left, top = np.floor(points.min(axis=0)).clip(0, ends).astype(int).tolist()
+    right, bottom = np.ceil(points.max(axis=0)).clip(0, ends).astype(int).tolist()
+    pixels, is_crossed = np.zeros((bottom - top, right - left), bool), False
+    for outline in outlines if pixels.size else ():
+        winding = _count_windings(outline - (left, top), pixels.shape)
+        is_crossed |= int(winding.max(initial=0)) - int(winding.min(initial=0)) > 1
+        pixels |= winding & 1 == 1
+    is_clipped = bool((points < -1).any() or (points > ends + 1).any())
+    return Patch(pixels, top, left, is_clipped, is_crossed)
+
+
+def _count_windings(points: NDArray[np.float64], size: tuple[int, ...]) -> NDArray[np.int16]:
+    """Return how often the outline (N, 2) goes around the centre of each pixel."""
+    after = np.roll(points, -1, axis=0)
+    is_down = points[:, 1] < after[:, 1]
+    x, y = np.where(is_down, points.T, after.T)  # each edge from its upper end: one there and back
+    end_x, end_y = np.where(is_down, after.T, points.T)  # cancels out
+    first, stop = (np.ceil(at - 0.5).clip(0, size[0]).astype(np.intp) for at in (y, end_y))
+    rows = stop - first  # whose centres the edge crosses
+    if rows.sum() > _MOST_CROSSINGS:
+        raise ValueError(f"an outline of {len(points)} corners is too long")
+    edge = np.repeat(np.arange(len(points)), rows)
+    row = np.arange(edge.size) + np.repeat(first - np.cumsum(rows) + rows, rows)
+    at = x[edge] + (row + 0.5 - y[edge]) * ((end_x - x)[edge] / (end_y - y)[edge])
+    column = np.ceil(at - 0.5).clip(0, size[1]).astype(np.intp)
+    winding = np.zeros((size[0], size[1] + 1), np.int16)
+    np.add.at(winding, (row, column), np.where(is_down, 1, -1).astype(np.int16)[edge])
+    return np.cumsum(winding, axis=1, dtype=np.int16, out=winding)[:, :-1]
+
+
+def paste(pixels: Mask, left: int, top: int, size: Size) -> Patch:
+    """Return a mask at a place of an image, cut at the image's edges."""
+    inside = pixels[max(0, -top) : max(0, size[0] - top), max(0, -left) : max(0, size[1] - left)]
+    return Patch(inside, max(0, top), max(0, left), inside.shape != pixels.shape)
+
+
+def decode_runs(counts: ArrayLike, size: Size) -> Mask:
+    """Return the mask (H, W) of run lengths along the rows, the first one of zeros."""
+    lengths, total = np.asarray(counts, np.int64), size[0] * size[1]
+    if lengths.min() < 0 or lengths.max() > total or lengths.sum() != total:
+        raise ValueError(f"run lengths that are not those of {size[1]}x{size[0]} pixels")
+    return np.repeat(np.arange(lengths.size) % 2 == 1, lengths).reshape(size)
+
+
+def unpack_counts(text: str) -> list[int]:
+    """Return the run lengths in COCO's compressed text; see rleFrString in its maskApi.c."""
+    counts: list[int] = []
+    value = shift = 0
+    for code in text.encode("ascii"):
+        value |= (code - 48 & 31) << shift
+        shift += 5
+        if shift > 60:
+            raise ValueError("a run length of more than 60 bits")
+        if not code - 48 & 32:  # the last five bits of this number
+            value -= (code - 48 & 16) << shift - 4
+            counts.append(value + (counts[-2] if len(counts) > 2 else 0))
+            value = shift = 0
+    return counts
+
+
+def decode_brush(data: bytes, size: Size) -> Mask:
+    """Return the mask (H, W) of Label Studio's brush: RGBA, packed by @thi.ng/rle-pack."""
+    position = 0
+
+    def read(bits: int) -> int:
+        nonlocal position
+        start, position = position, position + bits
+        if position > 8 * len(data):
+            raise ValueError("a brush's run lengths end too early")
+        word = int.from_bytes(data[start >> 3 : position + 7 >> 3], "big")
+        return word >> -position % 8 & (1 << bits) - 1
+
+    count, bits, sizes = read(32), read(5) + 1, [read(4) + 1 for _ in range(4)]
+    if count != 4 * size[0] * size[1] or bits > 8:
+        raise ValueError(f"a brush of {count} values for {size[1]}x{size[0]} pixels")
+    values, at = np.empty(count, np.uint8), 0
+    while at < count:
+        is_run = read(1)
+        stop = at + 1 + read(sizes[read(2)])
+        values[at:stop] = read(bits) if is_run else [read(bits) for _ in range(at, stop)]
+        at = stop
+    alpha: NDArray[np.uint8] = values[3::4].reshape(size)
+    return alpha > 127

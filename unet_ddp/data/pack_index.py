@@ -1,0 +1,140 @@
+"""The content of a pack's index, checked: a stranger's pack is trained on, too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from unet_ddp.data.columns import StoredColumn
+from unet_ddp.data.formats.header import DTYPES, Header
+from unet_ddp.data.pairs import SIDES
+from unet_ddp.errors import Limit, UserError, from_plain, shorten
+
+THUMBNAIL = 8  # pixels on a side
+_ROWS = 1 << 18  # that are checked at a time
+_TEXTS = ("name", "group")
+_COLUMNS = {  # types and shapes; the last three only if a list names groups or sides
+    "kind": ("<u4", ()), "thumbnail": ("|u1", (THUMBNAIL**2,)), "moments": ("<f8", None), "end": ("<i8", ()),
+    "value": ("<i4", ()), "pixels": ("<u4", ()), "place": ("<u4", (4,)), "name": ("|u1", ()), "name_end": ("<i8", ()),
+    "group": ("|u1", ()), "group_end": ("<i8", ()), "side": ("|u1", ()),
+}  # fmt: skip
+
+_Count = Annotated[int, Limit(at_least=0)]
+Columns = Mapping[str, StoredColumn]
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """The properties that the files of many pairs share."""
+
+    suffixes: tuple[str, str]  # of image and mask
+    image: Header
+    mask: Header
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of a pack."""
+
+    size: _Count  # bytes
+    sha256: str
+    first: _Count  # row of its first pair
+
+
+@dataclass(frozen=True)
+class PackIndex:
+    """The plain values of an index."""
+
+    kinds: list[FileKind]
+    shards: list[Shard]
+    attempt: str  # at the beginning of the shards' names
+    mark: Annotated[str, ("", ".mask")]  # at the end of the masks' names
+    validation: _Count  # pairs at the end that are of a validation folder
+    nodata: float | None  # of the scan, as are the channels
+    channels: int | None
+
+    def __post_init__(self) -> None:
+        """Refuse names of other files, and images that no scan finds."""
+        if not re.fullmatch("([0-9a-f]{8}-)?", self.attempt):
+            raise UserError(f"attempt: {shorten(self.attempt)}")
+        for image in (kind.image for kind in self.kinds):
+            if image.dtype not in DTYPES or min(*image.size, image.channels) < 1:
+                raise UserError(f"kinds: {shorten(image.dtype)}, {image.width}x{image.height}")
+
+
+def check_index(path: Path, plain: Mapping[str, Any], columns: Columns | None) -> PackIndex:
+    """Return the plain values of the index `path`, typed; columns that were checked before are None.
+
+    Raises:
+        UserError: the values or columns are none that `pack` writes.
+    """
+    try:
+        index = from_plain(PackIndex, plain, is_open=True)
+        if columns is not None and not _fit_together(index, columns):
+            raise UserError("its columns do not fit together")
+    except UserError as error:
+        raise UserError(
+            f"{path}: corrupt, or of another version of unet_ddp ({error}); pack the images again"
+        ) from None
+    return index
+
+
+def _fit_together(index: PackIndex, columns: Columns) -> bool:
+    firsts = [shard.first for shard in index.shards]
+    rows = columns["kind"].shape[0] if "kind" in columns else 0
+    return (
+        {*list(_COLUMNS)[:-3]} <= columns.keys()
+        and all(_is_typed(name, column, rows) for name, column in columns.items())
+        and columns["value"].shape == columns["pixels"].shape
+        and _rises(columns["end"], columns["value"].shape[0])
+        and all(_is_text(columns, name) for name in _TEXTS if name in columns)
+        and firsts[:1] == [0]
+        and bool((np.diff([*firsts, rows]) > 0).all())
+        and _is_below(columns["kind"], len(index.kinds))
+        and ("side" not in columns or _is_below(columns["side"], len(SIDES)))
+        and index.validation < rows
+    )
+
+
+def _is_typed(name: str, column: StoredColumn, rows: int) -> bool:
+    """Return whether a column has its type and shape."""
+    dtype, shape = _COLUMNS.get(name, ("", ()))
+    shape = column.shape[1:2] if name == "moments" else shape
+    is_whole = name in ("value", "pixels", *_TEXTS) or column.shape[0] == rows
+    return column.dtype.str == dtype and column.shape[1:] == shape and is_whole
+
+
+def _is_below(column: StoredColumn, limit: int) -> bool:
+    starts = range(0, column.shape[0], _ROWS)
+    return all(bool((column[start : start + _ROWS] < limit).all()) for start in starts)
+
+
+def _rises(ends: StoredColumn, last: int) -> bool:
+    """Return whether a column rises to `last`."""
+    before = 0
+    for start in range(0, ends.shape[0], _ROWS):
+        block = ends[start : start + _ROWS]
+        if (np.diff(block, prepend=before) < 0).any():
+            return False
+        before = int(block[-1])
+    return before == last
+
+
+def _is_text(columns: Columns, name: str) -> bool:
+    """Return whether a column has one text for each row, each ended by a zero byte."""
+    texts, ends = columns[name], columns.get(f"{name}_end")
+    if ends is None or not _rises(ends, texts.shape[0]):
+        return False
+    before = 0
+    for start in range(0, ends.shape[0], _ROWS):
+        block = ends[start : start + _ROWS]
+        found = np.flatnonzero(texts[before : int(block[-1])] == 0)
+        if not np.array_equal(found + before + 1, block):
+            return False
+        before = int(block[-1])
+    return True

@@ -1,0 +1,80 @@
+"""The separation of objects that suits the validation images best, stored in the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from unet_ddp.data.pairs import Pair
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
+from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
+from unet_ddp.evaluation.scoring import as_mistake, find_objects
+from unet_ddp.evaluation.validation_split import resizes_masks
+from unet_ddp.files import write_errors
+from unet_ddp.metrics.objects import ObjectCounts, count_objects
+from unet_ddp.prediction.backends import build_model
+from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.runs.checkpoint import load, save
+from unet_ddp.runs.weights import read_model
+
+SEEDS, EXTENTS = (0.5, 0.4, 0.6, 0.7, 0.8, 0.9), (0.5, 0.4, 0.6, 0.3)
+"""Values that are tried for the two of `Labels.separation`; of equally good ones, the first."""
+
+
+def settle_separation(
+    folder: Path, pairs: Sequence[Pair], world: World, workers: int | None
+) -> list[str]:
+    """Find the separation of a run's best network, write it to best.pt, return lines about it.
+
+    All ranks score; a run of classes, or without best.pt or `pairs`, keeps what it has.
+
+    Raises:
+        UserError: a file can't be read or written, on every rank.
+    """
+    best = folder / "best.pt"
+    model = world.on_main(lambda: read_model(best) if best.is_file() else None)
+    if model is None or model.labels is None or not model.labels.has_objects or not pairs:
+        return []
+    predictor = Predictor([build_model(model, best, world.device)], device=world.device)
+    resize_masks = resizes_masks(model.run)
+    dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
+    found, precision = search(predictor, dataset, world, workers)
+
+    def write() -> None:
+        content = load(best)
+        content["labels"]["separation"] = list(found)
+        with write_errors(best):
+            save(best, content)
+
+    world.on_main(write)
+    return [
+        f"objects: seeded from probability {found[0]:g}, extended to {found[1]:g}, the best of "
+        f"validation (mean AP {precision:.4f}); {best}"
+    ]
+
+
+def search(
+    predictor: Predictor, dataset: EvaluationDataset, world: World, workers: int | None
+) -> tuple[tuple[float, float], float]:
+    """Return the separation with the highest mean AP over all pairs, and that, on every rank."""
+    tried = list(product(SEEDS, EXTENTS))
+    own: list[list[ObjectCounts]] = []
+    mistake: UserError | None = None
+    try:
+        for sample in fetch(dataset, world, workers=workers):
+            logits, truth = predictor.logits(sample.image), sample.numbers[0].numpy()
+            own.append([count_objects(find_objects(logits, sample, each), truth) for each in tried])
+    except (UserError, RuntimeError) as error:
+        mistake = as_mistake(error, world)
+    outcomes = world.gather((own, mistake))
+    for _, reason in outcomes:
+        if reason is not None:
+            raise reason
+    columns = zip(*(counts for found, _ in outcomes for counts in found), strict=True)
+    precisions = [ObjectCounts.total(column).mean_precision for column in columns]
+    best = int(np.argmax(np.nan_to_num(precisions)))  # the first of equal ones
+    return tried[best], precisions[best]

@@ -1,0 +1,66 @@
+"""``--learning-rate auto``: steps at a rising rate, thrown away (Smith, arXiv 1506.01186)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+
+from unet_ddp.config import OptimizationConfig
+from unet_ddp.data.loaders import Loaders
+from unet_ddp.errors import UserError
+from unet_ddp.training.determinism import autotuning
+from unet_ddp.training.rehearsal import rehearse, restoring
+from unet_ddp.training.state import Schedule, TrainState
+
+STEPS = 60  # a fixed number, not a time: the rate depends on data, settings and seed alone
+LOWEST, HIGHEST = 1e-5, 1.0
+_REACH = 4  # points on each side of the one whose loss is smoothed
+
+Point = tuple[float, float]
+"""A learning rate, and the loss of the global batch in the step with it."""
+
+
+@dataclass(frozen=True)
+class Rising(Schedule):
+    """A rate that rises from LOWEST to HIGHEST, by the same factor in each step."""
+
+    def at(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
+        return float(LOWEST * (HIGHEST / LOWEST) ** (step / (STEPS - 1)))
+
+
+def measure_losses(state: TrainState, loaders: Loaders, options: OptimizationConfig) -> list[Point]:
+    """Return the points of a range test; the state is as before. Steps that are not finite are left out."""
+    with restoring(state), autotuning():
+        state.schedule = Rising(HIGHEST, STEPS)
+        return [
+            (report.learning_rate, report.losses[0].item())  # waits for the device
+            for report in islice(rehearse(state, loaders, options), STEPS)
+            if report.is_finite
+        ]
+
+
+def choose_rate(points: Sequence[Point]) -> float:
+    """Return the rate at which the loss has fallen half its way to the lowest, to two digits.
+
+    There the loss falls fastest, and it is found where the noise of batches moves it least; the rate
+    of the lowest loss itself says more of the number of steps, as AdamW may diverge late or never.
+    Each loss is the median of nine, so that one batch does not decide.
+
+    Raises:
+        UserError: too few steps were finite.
+    """
+    if len(points) < STEPS // 2:
+        raise UserError(
+            f"--learning-rate auto: {STEPS - len(points)} of {STEPS} steps have a non-finite loss or "
+            "gradient; check the data, or use a number"
+        )
+    losses = [loss for _, loss in points]
+    smooth = [median(losses[max(0, k - _REACH) : k + _REACH + 1]) for k in range(len(losses))]
+    half = (smooth[0] + min(smooth)) / 2
+    fallen = smooth.index(min(smooth))
+    while fallen > 0 and smooth[fallen - 1] <= half:
+        fallen -= 1
+    return float(f"{points[fallen][0]:.2g}")
