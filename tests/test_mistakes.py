@@ -131,7 +131,7 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.thorough), 2])
 @pytest.mark.parametrize(("mistake", "said"), MISTAKES, ids=lambda v: getattr(v, "__name__", ""))
 def test_a_mistake_is_one_line_from_one_rank(
     ranks: Ranks, tmp_path: Path, mistake: Callable[[Path], list[str]], said: list[str], size: int

@@ -118,6 +118,7 @@ def test_a_mistake_is_said_once(tmp_path: Path, start: list[str], status: int) -
         assert "exitcode  : 2" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_run_whose_output_is_lost_ends_as_any_other(tmp_path: Path) -> None:
     """`train.py 2> /full/disk | head -1`: it is shown to nobody, and every epoch is saved."""
     make_set(tmp_path, 10)

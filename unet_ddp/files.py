@@ -228,16 +228,13 @@ def lock_file(path: Path) -> Iterator[None]:
 
 def is_alive(process: int) -> bool:
     """Return whether the process with this id runs; a zombie does not."""
-    try:
+    with suppress(OSError):
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         return state.rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        pass
-    try:  # systems without /proc
+    with suppress(OSError, OverflowError):
         os.kill(process, 0)
-    except (OSError, OverflowError):
-        return False
-    return not Path("/proc/self").exists()
+        return not Path("/proc/self").exists()  # a system without /proc
+    return False
 
 
 # -- temporary files ----------------------------------------------------------------------

@@ -14,7 +14,7 @@ from benchmarks.fuzz.mutations import Dice, mutate_bytes, mutate_text, mutate_va
 from tests.conftest import SEED
 from tests.ranks import Ranks, warm_python
 
-SLICE = 4  # cases of each kind
+SLICE = 2  # cases of each kind
 
 
 def say(*lines: str, status: int = 0) -> None:

@@ -66,6 +66,19 @@ def test_masks_have_the_training_masks_values(here: Path, labels: Labels) -> Non
     assert found <= set(labels.values) and len(found) > 1
 
 
+def test_the_next_images_to_label(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.png", "b.jpg", "c.tif"):
+        write_photo(here / "photos" / name, (30, 40 + ord(name[0])))
+    assert run("photos", "-o", "out", "--rank", "next.csv") == 0
+    with Path("next.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["image"] for row in rows} == {"photos/a.png", "photos/b.jpg", "photos/c.tif"}
+    order = [float(row["uncertainty"]) for row in rows if not row["nearly_equal_to"]]
+    assert order == sorted(order, reverse=True) and all(0 < value <= 1 for value in order)
+    assert run("photos", "-o", "out", "--rank", "a.csv", "--skip-existing") == 2
+    assert "--rank and --skip-existing: use one of them" in capsys.readouterr().err
+
+
 def test_annotations_to_correct(here: Path) -> None:
     """A COCO file of all images, or a file of Labelme next to each mask."""
     for name in ("a.png", "b.jpg"):

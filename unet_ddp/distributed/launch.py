@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from unet_ddp.distributed.hosts import end_silent_connections
@@ -47,13 +48,12 @@ def run_on_all_ranks(
         device: auto, cpu or cuda.
         timeout: seconds that a process waits in a collective.
     """
-    if nproc > 1:
-        if "LOCAL_RANK" in os.environ:
-            exit_with_error(
-                UserError("--nproc under torchrun: it starts the processes; leave --nproc out")
-            )
-        sys.exit(_spawn(entrypoint, config, nproc, device, timeout))
-    sys.exit(_run_entrypoint(entrypoint, config, device, timeout))
+    if nproc > 1 and "LOCAL_RANK" in os.environ:
+        exit_with_error(
+            UserError("--nproc under torchrun: it starts the processes; leave --nproc out")
+        )
+    run = partial(_run_entrypoint, entrypoint, config, device, timeout)
+    sys.exit(_spawn(run, nproc) if nproc > 1 else run())
 
 
 def exit_with_error(error: UserError) -> NoReturn:
@@ -218,16 +218,14 @@ def _last_line(text: str) -> str:
 # -- --nproc N ------------------------------------------------------------------------------
 
 
-def _spawn(
-    entrypoint: Entrypoint[Config], config: Config, nproc: int, device: str, timeout: float
-) -> int:
+def _spawn(run: Callable[[], int], nproc: int) -> int:
     """Start `nproc` processes on this machine, wait for them, and return their status."""
     from torch import multiprocessing as mp
 
     store = host_store()
     children = mp.start_processes(  # type: ignore[no-untyped-call]
         _run_child,
-        args=(entrypoint, config, nproc, store.port, device, timeout),
+        args=(run, nproc, store.port),
         nprocs=nproc,
         start_method="spawn",
         join=False,
@@ -253,15 +251,7 @@ def _spawn(
     return 0
 
 
-def _run_child(
-    rank: int,
-    entrypoint: Entrypoint[Config],
-    config: Config,
-    nproc: int,
-    port: int,
-    device: str,
-    timeout: float,
-) -> None:
+def _run_child(rank: int, run: Callable[[], int], nproc: int, port: int) -> None:
     survive_lost_output()
     loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
     if loopback is not None:  # gloo and NCCL would listen on the machine's address in its network
@@ -276,4 +266,4 @@ def _run_child(
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",  # the parent hosts the store
     )
-    sys.exit(_run_entrypoint(entrypoint, config, device, timeout))
+    sys.exit(run())

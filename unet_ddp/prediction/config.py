@@ -53,6 +53,8 @@ class PredictConfig:
     """Network trained with --instances: also write area, centre, box, class and mean probability of all objects to a CSV file."""
     annotations: Annotated[str | None, flag("FILE|labelme")] = None
     """Also write the objects for an annotation tool to correct: FILE.json in COCO's format, or with labelme a file next to each mask."""
+    rank: Annotated[str | None, flag("FILE")] = None
+    """Also write the images to a CSV file, those first that the network is least sure of: the next ones to label."""
     overwrite: bool = False
     """Replace existing files."""
     skip_existing: bool = False
@@ -78,6 +80,10 @@ def parse_predict(argv: Sequence[str]) -> PredictConfig:
     count = next((n for n, name in enumerate(names) if n and not _is_model(name)), len(names))
     if config.overwrite and config.skip_existing:
         raise UserError("--overwrite and --skip-existing: use one of them")
+    if config.rank and config.skip_existing:
+        raise UserError(
+            "--rank and --skip-existing: use one of them; masks do not say how sure they are"
+        )
     return replace(config, model=names[:count], inputs=(*config.inputs, *names[count:]))
 
 

@@ -29,6 +29,7 @@ from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_p
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
 from unet_ddp.prediction.outputs.objects import objects_file
 from unet_ddp.prediction.outputs.polygons import geojson_file
+from unet_ddp.prediction.outputs.ranking import RankFile, format_rank, rank_file
 from unet_ddp.prediction.outputs.rle import rle_file
 from unet_ddp.prediction.outputs.shards import ListFile, ShardFile
 from unet_ddp.prediction.prediction import Prediction
@@ -65,6 +66,8 @@ def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
         files.append(objects_file(as_path(config.objects), labels))
     if config.polygons:
         files.append(geojson_file(as_path(config.polygons), labels))
+    if config.rank:
+        files.append(rank_file(as_path(config.rank)))
     if config.annotations not in (None, LABELME):
         files.append(coco_file(as_path(config.annotations), labels))
     return files
@@ -145,6 +148,9 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
     mask = prediction.mask
     if files.labelme is not None:
         write_labelme(mask, labels, files.image, files.labelme)
+    for shard in job.shards:
+        if isinstance(shard.list_file, RankFile):
+            shard.add_line(files.index, format_rank(files.image, prediction))
     _add_to_lists(job, files, mask, prediction.extent if labels.has_objects else None)
     write_mask(mask, labels, files.mask)  # last: its presence says that the image is done
     shares = [pair for pair in zip(labels.class_names, prediction.shares, strict=True) if pair[1]]
@@ -157,7 +163,8 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
 
 def _add_to_lists(job: Job, files: ImageFiles, mask: Mask, extent: Shares | None) -> None:
     for shard in job.shards:
-        shard.add(files.index, files.image.name, mask, extent)
+        if not isinstance(shard.list_file, RankFile):
+            shard.add(files.index, files.image.name, mask, extent)
 
 
 # -- threads and batches --------------------------------------------------------------------

@@ -10,7 +10,6 @@ from concurrent.futures import TimeoutError as StillRunningError
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from unet_ddp.config import TrainConfig
@@ -56,12 +55,7 @@ class RemoteRunFolder(RunFolder):
         self._upload: Future[str] | None = None
         self._uploads = ThreadPoolExecutor(1, thread_name_prefix="upload")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._about and error is None:  # claimed, by the main process
             self._begin_upload()  # of the report
         super().__exit__(kind, error, trace)

@@ -19,28 +19,3 @@ from unet_ddp.storage.objects import (
     refuse_web,
     start_reader,
 )
-
-__all__ = [
-    "NotFoundError",
-    "StorageError",
-    "Url",
-    "Version",
-    "as_path",
-    "check_answers",
-    "copies",
-    "delete",
-    "exists",
-    "find_stamp",
-    "hold",
-    "is_address",
-    "is_remote",
-    "list_objects",
-    "local_file",
-    "local_path",
-    "put",
-    "read",
-    "read_chunks",
-    "read_version",
-    "refuse_web",
-    "start_reader",
-]

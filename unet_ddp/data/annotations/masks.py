@@ -71,29 +71,28 @@ def clean_label(text: object) -> str:
     return _ALIASES.get(name, "background" if name.lower() == "background" else name)
 
 
-def choose_labels(source: Source, palette: Path | None) -> Labels:
+def choose_labels(source: Source, file: Path | None) -> Labels:
     """Return the classes: the background, and those of a palette, else of the file in its order.
 
     Those of a file that does not list them are in the order of their names.
     """
     colours = dict(source.classes)
-    if palette is not None:
-        values, is_colour = read_palette(palette)
+    if file is not None:
+        codes, is_colour = read_palette(file)
         if not is_colour:
-            raise UserError(f"--palette {palette}: has values; use lines of name,#rrggbb")
-        colours = {unescape_cell(name): f"#{value:06x}" for name, value in values.items()}
+            raise UserError(f"--palette {file}: has values; use lines of name,#rrggbb")
+        colours = {unescape_cell(name): f"#{code:06x}" for name, code in codes.items()}
     elif not colours:
         regions = (region for image in source.read() for region in image.regions)
         colours = dict.fromkeys(sorted({str(region.label) for region in regions}), "")
     known = {"background": "#000000"} | {clean_label(name): c for name, c in colours.items()}
     if not 1 < len(known) <= IGNORE_ID:
         raise UserError(f"{len(known) - 1} classes; a mask can hold 1 to {IGNORE_ID - 1}")
-    labels = Labels(tuple(range(len(known))), names=tuple(known))
-    drawn = labels.colours
+    values, palette = tuple(range(len(known))), None
     if all(re.fullmatch("#[0-9a-fA-F]{6}", colour) for colour in known.values()):
-        own = [unpack_colour(int(colour[1:], 16)) for colour in known.values()]
-        drawn = own if len(set(own)) == len(own) else drawn
-    return Labels(labels.values, names=labels.names, palette=tuple(drawn))
+        palette = tuple(unpack_colour(int(colour[1:], 16)) for colour in known.values())
+    drawn = Labels(values, palette=palette).colours  # PASCAL VOC's, if two of them are equal
+    return Labels(values, names=tuple(known), palette=tuple(drawn))
 
 
 class Painter:
@@ -108,9 +107,8 @@ class Painter:
         """Return the class ids (H, W) of an image, or with instances its objects' numbers."""
         mask, regions = np.zeros(size, np.uint16), image.regions
         if image.size not in (None, size):
-            (height, width), (own_height, own_width) = image.size or size, size
-            reason = f"annotated as {width}x{height}, the image is {own_width}x{own_height}"
-            raise UserError(f"{reason}; annotate this file, upright as EXIF says")
+            found = "{1}x{0}, the image is {3}x{2}".format(*(image.size or size), *size)
+            raise UserError(f"annotated as {found}; annotate this file, upright as EXIF says")
         if self.instances and len(regions) >= CROWD:
             raise UserError(f"{len(regions)} objects; 16 bit can number {CROWD - 1}")
         if self.small_over_large:
@@ -118,19 +116,16 @@ class Painter:
         for number, region in enumerate(regions, start=1):
             value = self.values.get(clean_label(region.label))
             if value is None:
-                known = ", ".join([*self.values][:9])
-                advice = "add it, or use another --palette"
-                raise UserError(f"class {shorten(region.label)} is not among {known}; {advice}")
+                reason = (
+                    f"class {shorten(region.label)} is not among {', '.join([*self.values][:9])}"
+                )
+                raise UserError(f"{reason}; add it, or use another --palette")
             if self.instances and value:
                 value = CROWD if region.is_crowd else number
             patch = region.draw(size)
             place = mask[patch.top :, patch.left :][: len(patch.pixels), : patch.pixels.shape[1]]
             place[patch.pixels] = value
-            kinds = {
-                "crowds": region.is_crowd,
-                "clipped": patch.is_clipped,
-                "crossed": patch.is_crossed,
-            }
-            self.counts.update({kind: int(count) for kind, count in kinds.items()})
+            self.counts.update(crowds=region.is_crowd, clipped=patch.is_clipped)
+            self.counts.update(crossed=patch.is_crossed)
         self.counts.update(objects=len(regions), skipped=image.skipped)
         return mask

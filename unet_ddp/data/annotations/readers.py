@@ -16,15 +16,8 @@ from xml.parsers import expat
 
 import numpy as np
 
-from unet_ddp.data.annotations.regions import (
-    Patch,
-    Size,
-    decode_brush,
-    decode_runs,
-    fill,
-    paste,
-    unpack_counts,
-)
+from unet_ddp.data.annotations import regions
+from unet_ddp.data.annotations.regions import Patch, Size, fill, paste
 from unet_ddp.data.formats.pillow import identify
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import refuse_special
@@ -129,8 +122,8 @@ def _draw_runs(runs: Mapping[str, Any], size: Size) -> Patch:
     if tuple(runs["size"]) != size:
         raise ValueError(f"run lengths of an image of {shorten(runs['size'])}, not {[*size]}")
     counts = runs["counts"]
-    columns = unpack_counts(counts) if isinstance(counts, str) else counts
-    return Patch(decode_runs(columns, size[::-1]).T)
+    columns = regions.unpack_counts(counts) if isinstance(counts, str) else counts
+    return Patch(regions.decode_runs(columns, size[::-1]).T)
 
 
 def _read_labelme(files: Sequence[Path]) -> Iterator[AnnotatedImage]:
@@ -189,7 +182,7 @@ def _read_label_studio(tasks: Sequence[Mapping[str, Any]]) -> Iterator[Annotated
 
 def _draw_result(value: Mapping[str, Any], size: Size) -> Patch:
     if "rle" in value:
-        return Patch(decode_brush(bytes(value["rle"]), size))
+        return Patch(regions.decode_brush(bytes(value["rle"]), size))
     percent = np.reshape(value["points"], (-1, 2))
     return fill([percent * size[::-1] / 100], size)
 
@@ -243,7 +236,7 @@ def _draw_shape(fields: Mapping[str, str], size: Size) -> Patch:
     if not (0 < width <= size[1] and 0 < height <= size[0]):
         raise ValueError(f"a mask of {width}x{height} pixels")
     counts = [int(count) for count in fields["rle"].split(",")]
-    return paste(decode_runs(counts, (height, width)), left, top, size)
+    return paste(regions.decode_runs(counts, (height, width)), left, top, size)
 
 
 # -- YOLO ----------------------------------------------------------------------------------

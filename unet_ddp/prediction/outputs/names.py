@@ -62,6 +62,7 @@ def name_outputs(
         files.append(ImageFiles(index, image, mask, overlay, probabilities, labelme))
     flags = [("--rle", config.rle), ("--polygons", config.polygons), ("--objects", config.objects)]
     flags += [("--annotations", config.annotations)] * (config.annotations != LABELME)
+    flags += [("--rank", config.rank)]
     lists = [(flag, as_path(name)) for flag, name in flags if name is not None]
     written = [path for each in files for path in each.outputs()]
     _check_distinct(files, lists)

@@ -75,7 +75,11 @@ class ShardFile:
 
     def add(self, index: int, name: str, mask: Mask, extent: Shares | None = None) -> None:
         """Add the line of the image at `index`, from any thread."""
-        line = self.list_file.format(name, mask, extent).encode("utf-8", "surrogateescape")
+        self.add_line(index, self.list_file.format(name, mask, extent))
+
+    def add_line(self, index: int, text: str) -> None:
+        """Add a line as it is."""
+        line = text.encode("utf-8", "surrogateescape")
         with self._lock, write_errors(self.list_file.path, _ADVICE):
             # With its length: names may contain line breaks.
             self._file.write(b"%d %d\n%s" % (index, len(line), line))

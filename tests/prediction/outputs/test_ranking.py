@@ -1,0 +1,66 @@
+"""The order in which to label images."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from unet_ddp.data.labels import Labels
+from unet_ddp.prediction.outputs.ranking import format_rank, measure_uncertainty, rank_file
+from unet_ddp.prediction.outputs.shards import ShardFile
+from unet_ddp.prediction.prediction import Prediction
+
+
+def predict(logits: list[list[float]], *, classes: int = 2) -> Prediction:
+    """Return the prediction of the difference of two logits (H, W)."""
+    scores = np.array([logits] if classes == 2 else logits, np.float32)
+    size = (scores.shape[1], scores.shape[2])
+    return Prediction([(0, scores)], Labels(tuple(range(classes))), input_size=size, size=size)
+
+
+def entropy(p: float) -> float:
+    return float(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)))
+
+
+def test_uncertainty_is_the_entropy_at_the_outline() -> None:
+    """The four columns beside the step count; the unsure corner of the background does not."""
+    rows = [[0.0, *[-9.0] * 5, -1.0, 1.0, *[9.0] * 4]] * 3
+    found = measure_uncertainty(predict(rows))
+    beside = entropy(1 / (1 + np.e))
+    assert found == pytest.approx(beside, abs=1e-5)
+    assert measure_uncertainty(predict([[-1.0] * 5] * 4)) == pytest.approx(beside, abs=1e-5)
+    assert measure_uncertainty(predict([[-90.0] * 5] * 4)) == 0
+
+
+def test_of_several_classes_a_uniform_guess_is_1() -> None:
+    assert measure_uncertainty(predict(np.zeros((3, 4, 5)).tolist(), classes=3)) == pytest.approx(1)
+
+
+def test_the_least_sure_come_first_and_copies_last(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """By two processes; a copy stands behind the image that it is like, however unsure it is."""
+    photos = {name: rng.integers(0, 256, (40, 40, 3), np.uint8) for name in "abcd"}
+    photos["c"] = np.clip(photos["a"] * 0.9 + 5, 0, 255).astype(np.uint8)  # of another exposure
+    strength = {"a": 0.5, "b": 2.0, "c": 0.6, "d": 0.1}
+    file = rank_file(tmp_path / "rank.csv")
+    shards = [ShardFile(file, rank) for rank in range(2)]
+    for index, (name, pixels) in enumerate(photos.items()):
+        image = tmp_path / f"{name}.png"
+        Image.fromarray(pixels).save(image)
+        line = format_rank(image, predict([[-strength[name]] * 3] * 3))
+        assert json.loads(line)[1] == str(image)
+        shards[index % 2].add_line(index, line)
+    file.merge(2)
+    for shard in shards:
+        shard.close()
+    with file.path.open(newline="") as text:
+        rows = list(csv.DictReader(text))
+    assert [Path(row["image"]).stem for row in rows] == ["d", "a", "b", "c"]
+    assert [row["nearly_equal_to"] for row in rows] == ["", "", "", str(tmp_path / "a.png")]
+    assert float(rows[2]["uncertainty"]) == pytest.approx(entropy(1 / (1 + np.exp(2))), abs=1e-4)
