@@ -11,7 +11,7 @@ from tests.conftest import data_flags, make_set
 from tests.object_store import ObjectStore
 from tests.ranks import Ranks
 from tests.test_remote_runs import FLAGS, call_with
-from tests.test_resume import assert_same_state
+from tests.test_resume import SAMPLED, assert_same_state
 from unet_ddp.runs import checkpoint
 
 pytestmark = pytest.mark.processes
@@ -52,12 +52,13 @@ def test_a_run_begun_on_files_ends_on_a_pack(
 def test_a_run_on_a_pack_in_storage_is_the_run_on_its_files(
     ranks: Ranks, object_store: ObjectStore, tmp_path: Path
 ) -> None:
-    """With reading processes; the split is told by names and seed, not by a list."""
+    """With reading processes, drawn by class; the split is told by names and seed, not by a list."""
     images, pack = data_flags(make_set(tmp_path, 12, size=(32, 32))), "s3://bucket/packed"
     other = ("unet_ddp.__main__", ["pack", *images, "--output", pack])
     run(ranks, 1, object_store, *other, tmp_path)
-    run(ranks, 2, object_store, "train", [*images, *FLAGS], tmp_path / "files")
-    flags = [*FLAGS, "--workers", "1", "--images", pack]
+    drawn = [*FLAGS, *SAMPLED.split()]
+    run(ranks, 2, object_store, "train", [*images, *drawn], tmp_path / "files")
+    flags = [*drawn, "--workers", "1", "--images", pack]
     out = run(ranks, 2, object_store, "train", flags, tmp_path / "packed")
     assert "split: image by image; 10 images to train on, 2 to validate" in out
     assert_same_end(tmp_path / "packed", tmp_path / "files")

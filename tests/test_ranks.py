@@ -103,7 +103,7 @@ def test_objects_and_their_separation_are_identical_on_1_to_3_ranks(
     """Five images: divided by none of the ranks but one."""
     draw_ellipses(tmp_path, count=5, side=48)
     alone = ranks.run(1, jobs.object_scores, str(tmp_path))[0]
-    assert alone["true"] > 20 and alone["merged"] > 0 and 0 < alone["mean_ap"] < 0.9
+    assert alone["true_objects"] > 20 and alone["merged_objects"] > 0 and 0 < alone["mean_ap"] < 0.9
     for size in (2, 3):
         assert ranks.run(size, jobs.object_scores, str(tmp_path)) == [alone] * size
 

@@ -186,7 +186,8 @@ def test_a_found_learning_rate_leaves_no_trace_and_stays(
     found.mkdir()
     plain.mkdir()
     load = ["--load", str(alone / "checkpoints" / "best.pt")] if "freeze" in flags else []
-    argv = [*data_flags(images), *FLAGS[:2], *FLAGS[4:], "--batch-size", "1", *flags.split()]
+    argv = [*data_flags(images), *FLAGS[:2], *FLAGS[4:], "--batch-size", str(max(1, 2 // size))]
+    argv += flags.split()
     auto = ["--learning-rate", "auto", "--max-steps"]
     status, out, err = run(ranks, size, found, *argv, *load, *auto, "2")
     assert status == 0, err

@@ -193,6 +193,12 @@ def studio(**value: Any) -> list[Any]:
     return [{"data": {"image": "a.png"}, "annotations": [{"result": [result | sizes]}]}]
 
 
+def labelme_folder(content: Any) -> Path:
+    Path("json").mkdir()
+    Path("json/a.json").write_text(json.dumps(content))
+    return Path("json")
+
+
 BOMB = '<!DOCTYPE a [<!ENTITY x "yyyyyyyyyyyyyyyyyyyyyyyy">]>'
 BAD: dict[str, tuple[Callable[[], object], str]] = {
     "category": (lambda: coco({"category_id": 5, "segmentation": [SQUARE]}), "annotation 0: category_id 5 is not in categories"),
@@ -224,6 +230,9 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "a label that is not listed": (lambda: cvat(MASK.format("0, 8", 8)).replace('"car"', '"bus"'), "class 'bus' is not among background, car; add it"),
     "a class without name": (lambda: labels_of("3 0 0 1 0 1 1"), "class 3 is not in the names"),
     "no labels": (lambda: Path(labels_of("")).rename("other.yaml") and Path("labels").rename("x") and Path("other.yaml"), "found no labels/*.txt of any image"),
+    "a label file of words": (lambda: labels_of("0 0 x"), "labels/a.txt: corrupt or truncated (could not convert string to float: 'x')"),
+    "one of Labelme's files": (lambda: labelme_folder({"shapes": [{"points": []}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: corrupt or truncated ('label')"),
+    "a file among Labelme's": (lambda: labelme_folder([1]), "json/a.json: not a file of Labelme; move it elsewhere"),
     "no data set": (lambda: labels_of("").write_text("a: 1") and Path("data.yaml"), "has no names of classes"),
     "an empty folder": (lambda: Path("imgs/sub"), "imgs/sub: contains no .json files"),
     "no file": (lambda: Path("nowhere.json"), "nowhere.json: No such file or directory"),

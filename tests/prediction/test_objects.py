@@ -7,7 +7,11 @@ import pytest
 from scipy import ndimage
 from skimage.segmentation import watershed
 
+from tests.evaluation.examples import CPU, grey_predictor
+from unet_ddp.data.borders import CLASS_NAMES
+from unet_ddp.data.labels import Labels
 from unet_ddp.prediction.objects import find_outlines, separate, to_shares
+from unet_ddp.prediction.predictor import Predictor
 
 
 def shares(*rows: str) -> np.ndarray:
@@ -47,6 +51,22 @@ def test_parts_apart_give_the_watershed_of_the_whole_image(
     numbers = separate(body, extent, separation)
     assert numbers.dtype == np.int32 and numbers.max() == seeds.max() > 5
     assert np.array_equal(numbers, whole)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_an_object_across_the_seams_of_windows_is_one(scale: float) -> None:
+    """A bar over five windows, and one that touches it in the second of them."""
+    labels = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.6, 0.5))
+    image = np.zeros((40, 160), np.uint8)
+    image[8:20, 4:150] = image[20:32, 40:70] = 255
+    image[18:22, 40:70] = 128
+    whole, tiled = (
+        Predictor(grey_predictor(labels, scale=scale).models, device=CPU, tile=tile)(image)
+        for tile in (None, 32)
+    )
+    assert whole.numbers.max() == 2 and len(np.unique(whole.numbers[8:16, 4:150])) == 1
+    assert np.array_equal(whole.numbers, tiled.numbers)
+    assert np.array_equal(tiled.ids, tiled.mask > 0) and tiled.mask.dtype == np.uint16
 
 
 def test_outlines_are_inside_and_between_objects_too() -> None:

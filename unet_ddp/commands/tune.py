@@ -58,6 +58,16 @@ class TuneConfig(TrainConfig):
 
 
 def main(argv: Sequence[str]) -> int:
+    """Search, and return the exit status."""
+    try:
+        tune(argv)
+    except KeyboardInterrupt:
+        print_lines("stopped; continue with the same command")
+        return 128 + SIGINT
+    return 0
+
+
+def tune(argv: Sequence[str]) -> None:
     """Search; print the table of the trials, and the command that trains with the best settings."""
     config = parse_run(TuneConfig, argv, prog="python -m unet_ddp tune")
     if "LOCAL_RANK" in os.environ:
@@ -71,11 +81,7 @@ def main(argv: Sequence[str]) -> int:
     folder = local_path(config.run.checkpoints, "--checkpoints") / (config.run.exp_name or "tune")
     with lock_folder(folder, "--exp-name"):
         search = Search(config, space, folder)
-        try:
-            best = search.run()
-        except KeyboardInterrupt:
-            print_lines("stopped; continue with the same command")
-            return 128 + SIGINT
+        best = search.run()
         done = [k for k, trial in enumerate(search.trials) if trial["dice"]]
         print_lines(*compare([search.place(k) for k in done], folder / "compare.html"))
     settings = search.trials[best]["drawn"]
@@ -84,7 +90,6 @@ def main(argv: Sequence[str]) -> int:
         f"best: {search.place(best) / 'best.pt'}",
         f"the same in a folder of its own: {shlex.join(['python', 'train.py', *command])}",
     )
-    return 0
 
 
 def parse_space(config: TuneConfig) -> dict[str, Any]:
@@ -158,18 +163,15 @@ class Search:
         """Of each, "drawn": its settings; and "dice": its best validation Dice by epochs done."""
         about = {"nproc": config.launch.nproc, "trials": config.trials, "vary": [*config.vary]}
         self._about, self._file = {**config.to_dict(), **about}, folder / "tune.json"
-        if self._file.exists():
-            self._read()
-
-    def _read(self) -> None:
-        """Read the trials of the search, which must be this one."""
+        if not self._file.exists():
+            return
         try:
             saved = json.loads(self._file.read_text(encoding="utf-8"))
             before, self.trials = dict(saved["about"]), list(saved["trials"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{self._file}: corrupt ({error}); use another --exp-name") from None
         for name, value in self._about.items():
-            if before.get(name) != value:
+            if json.dumps(before.get(name)) != json.dumps(value):  # nan is not nan
                 raise UserError(
                     f"{self.folder}: its search has --{name.replace('_', '-')} {before.get(name)}, "
                     f"not {value}; continue it by its own command, or use another --exp-name"
@@ -230,35 +232,30 @@ class Search:
 
     def _train(self, k: int, epochs: int) -> float | None:
         """Train a trial until it has so many epochs; return its best Dice, None if it fails."""
-        trial, place, began = self.trials[k], self.place(k), time.monotonic()
-        about = " ".join([f"trial {k}:", *as_argv(TrainConfig(), trial["drawn"])])
-        if str(epochs) not in trial["dice"]:
-            self._wait(place)
-            if len(_read_dice(place, epochs)) < epochs:  # or it was killed before it could say so
-                status = self._start(k, epochs)
-                if status in (128 + SIGINT, 128 + SIGTERM):
-                    raise KeyboardInterrupt
-                if status:
-                    said = Path(f"{place}.log").read_text(encoding="utf-8", errors="replace")
-                    print_lines(f"{about}: failed: {said.strip().rpartition(chr(10))[2]}")
-                    return None
-            dice = [each for each in _read_dice(place, epochs) if not math.isnan(each)]
-            if not dice:
-                raise UserError(f"{place}: no validation Dice to choose by; use --validation")
-            trial["dice"][str(epochs)] = max(dice)
-            self._save()
-        reached: float = trial["dice"][str(epochs)]
-        took = describe_time(time.monotonic() - began)
-        print_lines(f"{about}: validation Dice {reached:.4f} after {epochs} epoch(s) ({took})")
-        return reached
-
-    def _wait(self, place: Path) -> None:
-        """Wait for the training of a search that was killed."""
-        until = time.monotonic() + _LINGER
-        while time.monotonic() < until:
+        place, began, reached = self.place(k), time.monotonic(), self.trials[k]["dice"]
+        if str(epochs) in reached:
+            return float(reached[str(epochs)])
+        about = " ".join([f"trial {k}:", *as_argv(TrainConfig(), self.trials[k]["drawn"])])
+        while time.monotonic() < began + _LINGER:
             with suppress(UserError):
-                return lock_folder(place, "--exp-name").close()
+                lock_folder(place, "--exp-name").close()
+                break
             time.sleep(0.1)
+        if len(_read_dice(place, epochs)) < epochs:  # or it was killed before it could note them
+            status = self._start(k, epochs)
+            if status in (128 + SIGINT, 128 + SIGTERM):
+                raise KeyboardInterrupt
+            if status:
+                said = Path(f"{place}.log").read_text(encoding="utf-8", errors="replace")
+                print_lines(f"{about}: failed: {said.strip().rpartition(chr(10))[2]}")
+                return None
+        dice = [each for each in _read_dice(place, epochs) if not math.isnan(each)]
+        if not dice:
+            raise UserError(f"{place}: no validation Dice to choose by; use --validation")
+        reached[str(epochs)], took = max(dice), describe_time(time.monotonic() - began)
+        self._save()
+        print_lines(f"{about}: validation Dice {max(dice):.4f} after {epochs} epoch(s) ({took})")
+        return max(dice)
 
     def _start(self, k: int, epochs: int) -> int:
         """Train a trial, from its checkpoint if there is one; return the exit status."""
@@ -277,7 +274,8 @@ class Search:
             )
             try:
                 return process.wait()
-            except KeyboardInterrupt:  # the terminal has told it, too
+            except KeyboardInterrupt:
+                process.terminate()  # it saves; a terminal has interrupted it already
                 process.wait()
                 raise
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from unet_ddp.metrics.counts import Counts, confidence, confusion, histogram
 from unet_ddp.metrics.objects import ObjectCounts, count_objects
 from unet_ddp.prediction.objects import Numbers, separate, to_shares
 from unet_ddp.prediction.predictor import Predictor
+
+Result = TypeVar("Result")
 
 _AT_ONCE = 1 << 22  # pixels counted at a time: counting takes tens of bytes for each
 
@@ -43,21 +46,16 @@ def score_pairs(
         UserError: a file that can't be read or scored, or a memory too small, on every rank.
     """
     counts = Counts.zeros(predictor.labels.num_classes, predictor.device)
-    records, mistake = [], None
-    try:
-        for sample in fetch(dataset, world, workers=workers):
-            counted = _count(predictor, sample, counts, threshold=threshold, tolerance=tolerance)
-            records.append(ImageRecord(dataset.pairs[sample.pair].name, sample.pair, *counted))
-    except (UserError, RuntimeError) as error:
-        mistake = as_mistake(error, world)  # raised after the gathering, which no rank may miss
-    outcomes = world.gather((records, mistake))
-    for _, reason in outcomes:
-        if reason is not None:
-            raise reason
+
+    def score(sample: EvaluationSample) -> ImageRecord:
+        counted = _count(predictor, sample, counts, threshold=threshold, tolerance=tolerance)
+        return ImageRecord(dataset.pairs[sample.pair].name, sample.pair, *counted)
+
+    records = score_each(score, fetch(dataset, world, workers=workers), world)
     counts = counts.over_ranks()
     return Evaluation(
         predictor.labels,
-        sorted((r for found, _ in outcomes for r in found), key=lambda record: record.pair),
+        sorted(records, key=lambda record: record.pair),
         histogram=counts.histogram.cpu().numpy(),
         as_trained=counts.confusion.cpu().numpy(),
         threshold=threshold,
@@ -66,7 +64,24 @@ def score_pairs(
     )
 
 
-def as_mistake(error: UserError | RuntimeError, world: World) -> UserError:
+def score_each(
+    score: Callable[[EvaluationSample], Result], samples: Iterable[EvaluationSample], world: World
+) -> list[Result]:
+    """Return the results for each rank's samples on every rank, or raise the mistake of one."""
+    results, mistake = [], None
+    try:
+        for sample in samples:
+            results.append(score(sample))
+    except (UserError, RuntimeError) as error:
+        mistake = _as_mistake(error, world)  # raised after the gathering, which no rank may miss
+    outcomes = world.gather((results, mistake))
+    for _, reason in outcomes:
+        if reason is not None:
+            raise reason
+    return [result for own, _ in outcomes for result in own]
+
+
+def _as_mistake(error: UserError | RuntimeError, world: World) -> UserError:
     """Return an error for all ranks in one line; raise any but a mistake and a full memory."""
     if isinstance(error, UserError):
         return error

@@ -10,9 +10,8 @@ import numpy as np
 
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
-from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
-from unet_ddp.evaluation.scoring import as_mistake, find_objects
+from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fetch
+from unet_ddp.evaluation.scoring import find_objects, score_each
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.files import write_errors
 from unet_ddp.metrics.objects import ObjectCounts, count_objects
@@ -21,7 +20,7 @@ from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.checkpoint import load, save
 from unet_ddp.runs.weights import read_model
 
-SEEDS, EXTENTS = (0.5, 0.4, 0.6, 0.7, 0.8, 0.9), (0.5, 0.4, 0.6, 0.3)
+SEEDS, EXTENTS = (0.5, 0.4, 0.6, 0.7, 0.8, 0.9), (0.5, 0.4, 0.6, 0.7)
 """Values that are tried for the two of `Labels.separation`; of equally good ones, the first."""
 
 
@@ -62,19 +61,14 @@ def search(
 ) -> tuple[tuple[float, float], float]:
     """Return the separation with the highest mean AP over all pairs, and that, on every rank."""
     tried = list(product(SEEDS, EXTENTS))
-    own: list[list[ObjectCounts]] = []
-    mistake: UserError | None = None
-    try:
-        for sample in fetch(dataset, world, workers=workers):
-            logits, truth = predictor.logits(sample.image), sample.numbers[0].numpy()
-            own.append([count_objects(find_objects(logits, sample, each), truth) for each in tried])
-    except (UserError, RuntimeError) as error:
-        mistake = as_mistake(error, world)
-    outcomes = world.gather((own, mistake))
-    for _, reason in outcomes:
-        if reason is not None:
-            raise reason
-    columns = zip(*(counts for found, _ in outcomes for counts in found), strict=True)
-    precisions = [ObjectCounts.total(column).mean_precision for column in columns]
+
+    def count(sample: EvaluationSample) -> list[ObjectCounts]:
+        logits, truth = predictor.logits(sample.image), sample.numbers[0].numpy()
+        return [count_objects(find_objects(logits, sample, each), truth) for each in tried]
+
+    counted = score_each(count, fetch(dataset, world, workers=workers), world)
+    precisions = [
+        ObjectCounts.total(column).mean_precision for column in zip(*counted, strict=True)
+    ]
     best = int(np.argmax(np.nan_to_num(precisions)))  # the first of equal ones
     return tried[best], precisions[best]

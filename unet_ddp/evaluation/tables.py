@@ -9,7 +9,6 @@ from typing import Any
 
 from unet_ddp.data.cells import format_row
 from unet_ddp.evaluation.results import COLUMNS, ClassScores, Evaluation
-from unet_ddp.metrics.objects import OVERLAPS, ObjectCounts
 from unet_ddp.metrics.scores import ratio
 
 FILES = (
@@ -22,8 +21,6 @@ FILES = (
 )
 """All that `evaluate` writes; threshold.csv for two classes only."""
 
-_OBJECT_COLUMNS = ("mean_ap", "panoptic_quality", "true", "predicted", "split", "merged")
-
 Row = Sequence[str | int | float]
 
 
@@ -34,7 +31,7 @@ def result_files(evaluation: Evaluation, about: Mapping[str, Any]) -> dict[str, 
     """
     names = evaluation.labels.class_names
     scores = [f"{score}_{name}" for name in names for score in ClassScores._fields[1:]]
-    scores += ["ap_0.5", *_OBJECT_COLUMNS] if evaluation.objects else []
+    scores += evaluation.objects.scores if evaluation.objects else []
     confusion = zip(names, evaluation.confusion.tolist(), strict=True)
     files = {
         "scores.json": _json({**about, **summary(evaluation)}),
@@ -72,7 +69,7 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
         "dice_as_trained": evaluation.dice_as_trained,
     }
     if evaluation.objects is not None:
-        entries["objects"] = _object_scores(evaluation.objects)
+        entries["objects"] = evaluation.objects.scores
     if curve is not None:
         entries["dice_at_0.5"] = curve.dice_at(0.5)
         entries["best_threshold"] = curve.best
@@ -85,28 +82,13 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
     return entries
 
 
-def _object_scores(objects: ObjectCounts) -> dict[str, Any]:
-    """Return the scores of objects as plain values."""
-    return {
-        "true": objects.truth,
-        "predicted": objects.predicted,
-        "ap": {f"{at:.2f}": ap for at, ap in zip(OVERLAPS, objects.precisions, strict=True)},
-        "mean_ap": objects.mean_precision,
-        "panoptic_quality": objects.panoptic_quality,
-        "split": objects.split,
-        "merged": objects.merged,
-    }
-
-
 def _per_image_rows(evaluation: Evaluation) -> Iterable[Row]:
     """Yield a row per image: its Dice and IoU, then the scores of each class."""
     for record in evaluation.records:
         names = evaluation.labels.class_names
         classes = ClassScores.of_all(names, record.scores, record.boundaries)
         cells = [cell for row in classes for cell in row[1:]]
-        if record.objects is not None:
-            found = _object_scores(record.objects)
-            cells += [record.score, *(found[name] for name in _OBJECT_COLUMNS)]
+        cells += record.objects.scores.values() if record.objects else []
         yield [record.name, record.scores.dice, record.scores.iou, *cells]
 
 

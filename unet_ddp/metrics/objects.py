@@ -56,6 +56,20 @@ class ObjectCounts(NamedTuple):
         objects = self.truth + self.predicted
         return 2 * self.overlap / objects if objects else math.nan
 
+    @property
+    def scores(self) -> dict[str, float]:
+        """All scores and counts by the names that result files give them."""
+        precisions = zip(OVERLAPS, self.precisions, strict=True)
+        return {
+            **{f"ap_{overlap:.2f}": precision for overlap, precision in precisions},
+            "mean_ap": self.mean_precision,
+            "panoptic_quality": self.panoptic_quality,
+            "true_objects": self.truth,
+            "predicted_objects": self.predicted,
+            "split_objects": self.split,
+            "merged_objects": self.merged,
+        }
+
 
 def count_objects(predicted: NDArray[np.int32], truth: NDArray[np.int32]) -> ObjectCounts:
     """Count the objects in masks of numbers (H, W), 0 for none; numbers may have gaps.

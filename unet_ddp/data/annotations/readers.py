@@ -18,6 +18,7 @@ import numpy as np
 
 from unet_ddp.data.annotations import regions
 from unet_ddp.data.annotations.regions import Patch, Size, fill, paste
+from unet_ddp.data.formats.header import as_user_error
 from unet_ddp.data.formats.pillow import identify
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import refuse_special
@@ -80,7 +81,6 @@ def open_source(path: Path, images: Mapping[str, Path]) -> Source:
 
 
 def _load(path: Path) -> Any:
-    refuse_special(path)
     with path.open(encoding="utf-8-sig") as file:
         return json.load(file, object_hook=_pack)
 
@@ -127,29 +127,33 @@ def _draw_runs(runs: Mapping[str, Any], size: Size) -> Patch:
 
 
 def _read_labelme(files: Sequence[Path]) -> Iterator[AnnotatedImage]:
-    """Yield the images of Labelme's files; polygons of one label and group are one object."""
     for path in files:
-        content = _load(path)
-        if not (isinstance(content, dict) and "shapes" in content):
-            raise UserError(f"{path}: not a file of Labelme; move it elsewhere")
-        image = AnnotatedImage(
-            content["imagePath"], (content["imageHeight"], content["imageWidth"])
-        )
-        groups: dict[tuple[Any, ...], list[Any]] = {}
-        for number, shape in enumerate(content["shapes"]):
-            label, kind, group = shape["label"], shape.get("shape_type"), shape.get("group_id")
-            if kind == "mask":
-                draw = partial(_draw_picture, shape["mask"], shape["points"])
-                image.regions.append(Region(label, draw))
-            elif kind in (None, "polygon", "oriented_rectangle"):
-                key = (label, group) if group is not None else (label, None, number)
-                if key not in groups:
-                    groups[key] = []
-                    image.regions.append(Region(label, partial(fill, groups[key])))
-                groups[key].append(shape["points"])
-            else:
-                image.skipped += 1
+        with as_user_error(path):
+            image = _parse_labelme(path)
         yield image
+
+
+def _parse_labelme(path: Path) -> AnnotatedImage:
+    """Return the objects in a file of Labelme; polygons of one label and group are one object."""
+    content = _load(path)
+    if not (isinstance(content, dict) and "shapes" in content):
+        raise UserError(f"{path}: not a file of Labelme; move it elsewhere")
+    image = AnnotatedImage(content["imagePath"], (content["imageHeight"], content["imageWidth"]))
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for number, shape in enumerate(content["shapes"]):
+        label, kind, group = shape["label"], shape.get("shape_type"), shape.get("group_id")
+        if kind == "mask":
+            draw = partial(_draw_picture, shape["mask"], shape["points"])
+            image.regions.append(Region(label, draw))
+        elif kind in (None, "polygon", "oriented_rectangle"):
+            key = (label, group) if group is not None else (label, None, number)
+            if key not in groups:
+                groups[key] = []
+                image.regions.append(Region(label, partial(fill, groups[key])))
+            groups[key].append(shape["points"])
+        else:
+            image.skipped += 1
+    return image
 
 
 def _draw_picture(encoded: str, corners: Sequence[float], size: Size) -> Patch:
@@ -269,10 +273,10 @@ def _read_yolo(
     for name, path in files.items():
         if path is None:
             continue
-        refuse_special(path)
         image = AnnotatedImage(name + images[name].suffix, None)
-        for line in filter(str.strip, path.read_text(encoding="utf-8").splitlines()):
-            number, *points = map(float, line.split())
+        with as_user_error(path):
+            rows = [[*map(float, line.split())] for line in path.read_text().splitlines()]
+        for number, *points in filter(None, rows):
             if len(points) == 4:
                 image.skipped += 1
                 continue
