@@ -23,12 +23,13 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line, print_lines, survive_lost_output
 from unet_ddp.files import exit_on_signals
 from unet_ddp.prediction.config import PredictConfig, parse_predict
-from unet_ddp.prediction.inputs import find_images
-from unet_ddp.prediction.outputs.names import name_outputs
+from unet_ddp.prediction.inputs import find_images, find_maps
+from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
 from unet_ddp.prediction.outputs.shards import ShardFile
 from unet_ddp.prediction.pipeline import Job, Outcome, list_files, process_images
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.weights import find_model
+from unet_ddp.storage import as_path
 
 FEW = 20  # images that get a line each; for more, a summary is printed
 PATIENCE = 86400.0  # seconds that a process waits at the end for those still predicting
@@ -50,7 +51,7 @@ def predict(config: PredictConfig, world: World) -> int:
     models = [find_model(name) for name in config.model or [None]]
     predictor = load_predictor(config, models, world)
     lists = list_files(config, predictor.labels)
-    files = world.on_main(lambda: name_outputs(images, config, predictor.labels, models=models))
+    files = world.on_main(lambda: name_files(config, images, models, predictor))
     with ExitStack() as stack:
         shards = [stack.enter_context(closing(ShardFile(each, world.rank))) for each in lists]
         job = Job(config, world, files, predictor, shards)
@@ -65,6 +66,15 @@ def predict(config: PredictConfig, world: World) -> int:
     return 1 if failed else 0
 
 
+def name_files(
+    config: PredictConfig, images: Sequence[Path], models: Sequence[Path], predictor: Predictor
+) -> list[ImageFiles]:
+    """Return the files of each image, once they can be written; see `find_maps` for maps."""
+    polygons = as_path(config.polygons) if config.polygons else None
+    maps = find_maps(images, polygons, predictor.format.ground_resolution)
+    return name_outputs(maps, config, predictor.labels, models=models)
+
+
 def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -> Predictor:
     """Load the networks and print what they are."""
     predictor = Predictor.from_checkpoint(
@@ -75,11 +85,14 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
         overlap=config.overlap,
         tta=config.tta,
         threshold=config.threshold,
+        ground_resolution=config.ground_resolution,
     )
     if world.is_main:
         print_lines(
             f"model: {', '.join(map(str, paths))}", *(f"  {note}" for note in predictor.notes)
         )
+        if predictor.format.ground_resolution is not None:
+            print(f"  maps: at {predictor.format.ground_resolution:g} m on the ground")
         if predictor.threshold is not None:
             name = predictor.labels.class_names[1]
             print_lines(

@@ -124,6 +124,7 @@ def check_refused(message: str, **settings: Any) -> None:
 
 LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and those beyond it
     "scale": ([1], [0, 1.01, math.nan]),
+    "ground_resolution": ([0.01, 30], [0, -1, math.nan, math.inf]),
     "crop_size": ([[16, 16]], [[15, 16], [16, 15]]),
     "validation": ([0, 99.9], [-0.1, 100]),
     "folds": ([2], [1, 0]),

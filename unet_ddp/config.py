@@ -38,6 +38,8 @@ class DataConfig:
     """Folder of the masks of --val-images."""
     scale: Annotated[float, flag("FACTOR", "-s"), Limit(above=0, at_most=1)] = 1.0
     """Resize images to this fraction of their size, 0 < FACTOR <= 1, in training and prediction."""
+    ground_resolution: Annotated[float | None, flag("METRES"), Limit(above=0, at_most=1e6)] = None
+    """Bring images with map coordinates, which need not have one resolution then, to pixels of this size on the ground, before scaling."""
     crop_size: Annotated[tuple[int, int] | None, flag("HEIGHT WIDTH"), Limit(at_least=16)] = None
     """Train on random crops of this size, after scaling (default: whole images if all have one size, else crops of the median size)."""
     validation: Annotated[float, flag("PERCENT", "-v"), Limit(at_least=0, below=100)] = 10.0
@@ -293,8 +295,5 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Plain]:
         """Return the settings that belong to the run, flat, as checkpoints and recipes have them."""
         groups = (self.data, self.network, self.optimization, self.run)
-        settings = {name: value for group in groups for name, value in vars(group).items()}
-        return {
-            SAVED_NAMES.get(name, name): list(value) if isinstance(value, tuple) else value
-            for name, value in settings.items()
-        }
+        named = ((SAVED_NAMES.get(n, n), v) for each in groups for n, v in vars(each).items())
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in named}

@@ -91,7 +91,8 @@ def test_a_checkpoint_gives_it_back() -> None:
     pixels = Preprocessing.for_data(ImageFormat(2, "int16", 3.0), MEASURED, scale=0.25)
     plain = pixels.to_dict()
     assert json.loads(json.dumps(plain)) == plain
-    assert list(plain) == ["channels", "mean", "std", "scale", "dtype", "low", "high", "nodata"]
+    assert list(plain) == ["channels", "mean", "std", "scale", "dtype", "low", "high", "nodata",
+                           "ground_resolution"]  # fmt: skip
     again = Preprocessing.from_dict({**plain, "of a later version": 1})
     assert again == pixels and hash(again) == hash(pixels)
 

@@ -38,7 +38,7 @@ from unet_ddp.prediction.predictor import Predictor
 
 def new_job(config: PredictConfig, predictor: Predictor, world: World | None = None) -> Job:
     images = find_images(config.inputs)
-    files = name_outputs(images, config, predictor.labels, models=[])
+    files = name_outputs(dict.fromkeys(images, False), config, predictor.labels, models=[])
     lists = list_files(config, predictor.labels)
     world = world or World()
     return Job(config, world, files, predictor, [ShardFile(each, world.rank) for each in lists])

@@ -19,6 +19,7 @@ from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.balance import ClassDraw
 from unet_ddp.data.cache import Arrays, SampleCache, Stamps
 from unet_ddp.data.formats.header import Codes, ImageFormat
+from unet_ddp.data.formats.maps import ground_scale
 from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Labels
@@ -137,9 +138,13 @@ class SegmentationDataset(Dataset[Sample | UserError]):
 
     def _decode(self, image_path: Path, mask_path: Path) -> Arrays:
         """Return image (H, W, C) and class ids (H, W) of two files, scaled."""
+        scale, ground = self.scale, self.image_format.ground_resolution
         with local_file(image_path) as file:
-            image, nodata_mask = read_with_nodata_mask(file, self.image_format, scale=self.scale)
-        codes = self._read_codes(mask_path, image.shape[:2], self.scale)
+            if ground is not None:
+                own = read_header(file).ground_resolution
+                scale = ground_scale(image_path, own, scale, ground)
+            image, nodata_mask = read_with_nodata_mask(file, self.image_format, scale=scale)
+        codes = self._read_codes(mask_path, image.shape[:2], scale)
         mask = self.labels.to_ids(codes, mask_path)  # after scaling: borders keep their width
         if nodata_mask is not None:
             mask[nodata_mask] = IGNORE_ID

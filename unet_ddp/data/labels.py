@@ -89,6 +89,14 @@ class Labels:
             return [(0, 0, 0), (255, 255, 255)]
         return [_voc_colour(k) for k in range(self.num_classes)]
 
+    @cached_property
+    def nodata(self) -> int:
+        """Mask value of pixels without data: the ignored one, or else one of no class."""
+        largest = 0xFFFFFF if self.rgb else 255 if max(self.values) <= 255 else 65535
+        if self.ignore is not None and 0 <= self.ignore <= largest:
+            return self.ignore
+        return next(value for value in range(largest, -1, -1) if value not in self.values)
+
     def to_ids(self, codes: Codes, path: Path) -> NDArray[np.uint8]:
         """Return the class ids (H, W) of mask values (H, W), IGNORE_ID where ignored.
 
@@ -156,7 +164,7 @@ class Labels:
         return ids
 
     def to_image(self, ids: NDArray[np.uint8]) -> Image.Image:
-        """Return class ids (H, W) as a mask with the training masks' own values.
+        """Return class ids (H, W) as a mask with the training masks' own values, `nodata` for no class.
 
         Numbers of objects, (H, W) of 16 or 32 bit, stay as they are.
 
@@ -165,7 +173,9 @@ class Labels:
         """
         if self.has_objects:
             return Image.fromarray(ids)
-        codes = np.array(self.values, np.int32)[ids]  # (H, W)
+        table = np.full(256, self.nodata, np.int32)
+        table[: self.num_classes] = self.values
+        codes = table[ids]  # (H, W)
         if self.rgb:
             return Image.fromarray(np.stack(unpack_colour(codes), axis=-1).astype(np.uint8))
         if max(self.values) > 255:

@@ -47,6 +47,7 @@ class Preprocessing:
     low: _Finite = 0.0  # the range: of the type for 8 bit, else of the training images
     high: _Finite = 255.0
     nodata: float | None = None  # the value of pixels without data
+    ground_resolution: _Positive | None = None  # metres of a pixel at scale 1, where known
 
     def __post_init__(self) -> None:
         """Refuse numbers by which no pixel can be normalised."""
@@ -78,19 +79,22 @@ class Preprocessing:
         cls, image_format: ImageFormat, measured: PixelRange | None, *, scale: float
     ) -> Preprocessing:
         """Return the normalisation for a data set: the measured one, or the usual if None."""
-        channels, nodata = image_format.channels, image_format.nodata
+        channels = image_format.channels
+        known = {"nodata": image_format.nodata, "ground_resolution": image_format.ground_resolution}
         if measured is None:
             max_value = 255 if image_format.dtype == "uint8" else 65535
-            return replace(cls.for_images(channels, max_value, scale=scale), nodata=nodata)
+            return replace(cls.for_images(channels, max_value, scale=scale), **known)  # type: ignore[arg-type]
         return cls(
             channels, measured.mean, measured.std, scale, image_format.dtype,
-            measured.low, measured.high, nodata,
+            measured.low, measured.high, **known,
         )  # fmt: skip
 
     @property
     def format(self) -> ImageFormat:
         """The format in which images are read."""
-        return ImageFormat(self.channels, self.dtype, self.nodata, self.fill)
+        return ImageFormat(
+            self.channels, self.dtype, self.nodata, self.fill, self.ground_resolution
+        )
 
     @property
     def fill(self) -> tuple[float, ...]:

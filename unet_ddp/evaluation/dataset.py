@@ -55,7 +55,8 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         self._scaled = SegmentationDataset(
             pairs, predictor.labels, self.format, scale=scale, resize_masks=resize_masks
         )
-        self._needs_truth = full_size and scale != 1
+        is_scaled = scale != 1 or self.format.ground_resolution is not None
+        self._needs_truth = full_size and is_scaled
         self.is_remote = self._scaled.is_remote
         self.fetch = self._scaled.fetch
 

@@ -225,3 +225,19 @@ def import_extra(name: str, path: Path) -> Any:
     """Return a module of the extra `onnx`, which `path` needs; a UserError if not installed."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime reports to its maker
     return errors.import_extra(name, "onnx", path)
+
+
+def check_match(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:
+    """Raise UserError for networks whose probabilities can't be averaged."""
+    for what, own, other in (
+        ("classes", model.labels.values, first.labels.values),
+        ("channels", model.preprocessing.channels, first.preprocessing.channels),
+        ("type of pixels", model.preprocessing.dtype, first.preprocessing.dtype),
+        ("scale", model.preprocessing.scale, first.preprocessing.scale),
+        ("resolution", *(one.preprocessing.ground_resolution for one in (model, first))),
+    ):
+        if own != other:
+            raise UserError(
+                f"{path}: its {what} ({own}) differs from that of {first_path} ({other}); an "
+                "ensemble needs networks of one data set at one scale"
+            )

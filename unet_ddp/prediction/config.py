@@ -37,8 +37,10 @@ class PredictConfig:
     """Predict in overlapping square tiles with this side, after scaling (default: 1024 if an image does not fit into memory)."""
     overlap: Annotated[float, flag("SHARE")] = 0.25
     """Share of a tile's side that neighbouring tiles have in common, 0 <= SHARE < 1."""
-    mask_format: Literal["png", "tif"] = "png"
-    """Format of masks whose names --output does not give."""
+    mask_format: Literal["png", "tif"] | None = None
+    """Format of masks whose names --output does not give (default: tif for images with map coordinates, else png)."""
+    ground_resolution: Annotated[float | None, flag("METRES"), Limit(above=0, at_most=1e6)] = None
+    """Bring images with map coordinates to pixels of this size, before scaling (default: the training images' size)."""
     overlay: bool = False
     """Also write each image with its mask drawn over it, as image_overlay.png."""
     probabilities: Literal["none", "png", "npy"] = "none"
@@ -48,7 +50,7 @@ class PredictConfig:
     rle_order: Literal["rows", "columns"] = "rows"
     """Pixel order of --rle. rows: as in the Carvana challenge; columns: as in the Data Science Bowl and most others."""
     polygons: Annotated[str | None, flag("FILE")] = None
-    """Also write the outlines of all objects to a GeoJSON file."""
+    """Also write the outlines of all objects to a GeoJSON file, or a GeoPackage (.gpkg) for images with map coordinates."""
     objects: Annotated[str | None, flag("FILE")] = None
     """Network trained with --instances: also write area, centre, box, class and mean probability of all objects to a CSV file."""
     annotations: Annotated[str | None, flag("FILE|labelme")] = None

@@ -5,13 +5,19 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
-from unet_ddp.data.formats.header import SUFFIXES
-from unet_ddp.errors import UserError
+from unet_ddp.data.formats.header import SUFFIXES, TIFFS
+from unet_ddp.data.formats.maps import INSTALL, check_resolutions, is_readable, read_place, require
+from unet_ddp.data.formats.pillow import identify
+from unet_ddp.errors import UserError, print_lines
 from unet_ddp.files import refuse_special
+from unet_ddp.prediction.outputs.polygons import is_package
 from unet_ddp.storage import Url, as_path, exists, list_objects, local_file
 
+_PIXEL_SCALE = 33550  # tag of a GeoTIFF
 _OUTPUT_ENDINGS = ("_mask", "_overlay", "_probabilities")
 
 
@@ -42,6 +48,47 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
             raise UserError(f"{path}: not found")
         images.update(dict.fromkeys(found))
     return list(images)
+
+
+def find_maps(
+    images: Sequence[Path], polygons: Path | None, ground_resolution: float | None
+) -> dict[Path, bool]:
+    """Return which images have map coordinates; those in storage are not asked.
+
+    Raises:
+        UserError: their ground resolutions differ, and the network's is None, or they can't be in
+            one file of `polygons`.
+    """
+    local = [image for image in images if not isinstance(image, Url)]
+    with ThreadPoolExecutor() as pool:
+        places = dict(zip(local, pool.map(read_place, local), strict=True))
+    tiff = next((image for image in local if image.suffix.lower() in TIFFS), None)
+    if tiff is not None and not is_readable(tiff):
+        with suppress(Exception), identify(tiff) as image:  # unreadable: reading it says why
+            if _PIXEL_SCALE in image.getexif():
+                print_lines(f"warning: {tiff}: its mask gets no map coordinates without {INSTALL}")
+    if ground_resolution is None:
+        check_resolutions((place.resolution, image) for image, place in places.items() if place)
+    if polygons is not None and places:
+        crs = {place and place.crs: image for image, place in places.items()}
+        _check_polygons(polygons, crs)
+    return {image: places.get(image) is not None for image in images}
+
+
+def _check_polygons(path: Path, owners: dict[str | None, Path]) -> None:
+    """Raise UserError if one file can't have images of these CRS; None is of those without a place."""
+    if is_package(path):
+        require("pyogrio", f"--polygons {path}")
+    items = sorted(owners.items(), key=lambda item: item[0] or "")
+    crs, image = items[0]
+    is_one = len(items) == 1 or (bool(crs) and not is_package(path))
+    if is_one and (crs or (crs is None and not is_package(path))):
+        return
+    lacks = {None: "no map coordinates", "": "map coordinates without a CRS"}
+    raise UserError(
+        f"--polygons {path}: {image} has {lacks.get(crs, f'another CRS than {items[-1][1]}')}; "
+        "predict images of one kind at a time"
+    )
 
 
 def _in_storage(path: Url) -> list[Path]:

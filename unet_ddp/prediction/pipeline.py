@@ -11,15 +11,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 import torch
 
-from unet_ddp.data.formats.header import TIFFS, Pixels
+from unet_ddp.data.formats.header import MAPS, TIFFS, Pixels
+from unet_ddp.data.formats.maps import Place, mark_nodata, read_place
 from unet_ddp.data.formats.read import read_mask
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
@@ -28,7 +29,7 @@ from unet_ddp.prediction.outputs.annotations import LABELME, coco_file, write_la
 from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
 from unet_ddp.prediction.outputs.objects import objects_file
-from unet_ddp.prediction.outputs.polygons import geojson_file
+from unet_ddp.prediction.outputs.polygons import polygon_file
 from unet_ddp.prediction.outputs.ranking import RankFile, format_rank, rank_file
 from unet_ddp.prediction.outputs.rle import rle_file
 from unet_ddp.prediction.outputs.shards import ListFile, ShardFile
@@ -65,7 +66,7 @@ def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
     if config.objects:
         files.append(objects_file(as_path(config.objects), labels))
     if config.polygons:
-        files.append(geojson_file(as_path(config.polygons), labels))
+        files.append(polygon_file(as_path(config.polygons), labels))
     if config.rank:
         files.append(rank_file(as_path(config.rank)))
     if config.annotations not in (None, LABELME):
@@ -126,8 +127,9 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
     if job.shards:
         with local_file(files.mask) as mask:
             codes, labels = read_mask(mask), job.predictor.labels
-        stored = codes if labels.has_objects else labels.to_ids(codes, files.mask)
-        _add_to_lists(job, files, stored, None)
+        if not labels.has_objects:  # a GeoTIFF may have pixels without data
+            codes = replace(labels, ignore=labels.nodata).to_ids(codes, files.mask)
+        _add_to_lists(job, files, codes, None, _find_place(job, files))
     return Outcome(is_skipped=True)
 
 
@@ -137,9 +139,11 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
         if len(job.files) == 1:
             raise prediction
         return Outcome(error=str(prediction))
+    place = _find_place(job, files, prediction)
     ids, labels = prediction.ids, prediction.labels
     if files.overlay is not None:
-        image = open_image(files.image, job.predictor.format, scale=1.0)
+        wanted = replace(job.predictor.format, ground_resolution=None)
+        image = open_image(files.image, wanted, scale=1.0)
         shown = find_outlines(prediction.numbers) if labels.has_objects else ids
         write_overlay(shown, labels, image, files.overlay)
         image.reader.close()
@@ -151,8 +155,8 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
     for shard in job.shards:
         if isinstance(shard.list_file, RankFile):
             shard.add_line(files.index, format_rank(files.image, prediction))
-    _add_to_lists(job, files, mask, prediction.extent if labels.has_objects else None)
-    write_mask(mask, labels, files.mask)  # last: its presence says that the image is done
+    _add_to_lists(job, files, mask, prediction.extent if labels.has_objects else None, place)
+    write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
     shares = [pair for pair in zip(labels.class_names, prediction.shares, strict=True) if pair[1]]
     summary = ", ".join(f"{name} {share:.1%}" for name, share in shares)
     if labels.has_objects:
@@ -161,10 +165,27 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
     return Outcome(f"{files.image} -> {files.mask}: {summary}", single_class=single_class)
 
 
-def _add_to_lists(job: Job, files: ImageFiles, mask: Mask, extent: Shares | None) -> None:
+def _find_place(job: Job, files: ImageFiles, prediction: Prediction | None = None) -> Place | None:
+    """Return the place of an image, if an output has it, and mark no data for a mask that is a TIFF."""
+    is_tiff = files.mask.suffix.lower() in TIFFS
+    if not (is_tiff or job.config.polygons) or files.image.suffix.lower() not in TIFFS | MAPS:
+        return None
+    with local_file(files.image) as file:  # an object is fetched again
+        place = read_place(file)
+        if place is not None and is_tiff and prediction is not None:
+            if prediction.labels.has_objects:
+                mark_nodata(prediction.numbers, file, 0)
+            else:
+                prediction.nodata = mark_nodata(prediction.ids, file, IGNORE_ID)
+    return place
+
+
+def _add_to_lists(
+    job: Job, files: ImageFiles, mask: Mask, extent: Shares | None, place: Place | None
+) -> None:
     for shard in job.shards:
         if not isinstance(shard.list_file, RankFile):
-            shard.add(files.index, files.image.name, mask, extent)
+            shard.add(files.index, files.image.name, mask, extent, place)
 
 
 # -- threads and batches --------------------------------------------------------------------

@@ -49,6 +49,8 @@ class Prediction:
     threshold: float | None = None
     """For two classes, predict the second where its probability is at least this; None for the most
     probable class."""
+    nodata: int = 0
+    """Pixels of `ids` that were set to IGNORE_ID afterwards."""
 
     @cached_property
     def ids(self) -> Ids:
@@ -102,9 +104,10 @@ class Prediction:
 
     @cached_property
     def shares(self) -> list[float]:
-        """The share of the pixels of each class; they add up to 1."""
+        """The share of the pixels with data of each class; they add up to 1."""
         counts = [int(np.count_nonzero(self.ids == k)) for k in range(1, self.labels.num_classes)]
-        return [count / self.ids.size for count in (self.ids.size - sum(counts), *counts)]
+        size = self.ids.size - self.nodata
+        return [count / (size or 1) for count in (size - sum(counts), *counts)]
 
     def to_image(self) -> Image.Image:
         """Return the mask in the training masks' own values, or the numbers of objects."""

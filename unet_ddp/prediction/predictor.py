@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
@@ -23,7 +24,7 @@ from unet_ddp.distributed.device import (
     total_memory,
 )
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.backends import LoadedModel, open_model
+from unet_ddp.prediction.backends import LoadedModel, check_match, open_model
 from unet_ddp.prediction.prediction import Band, Prediction, Scores, reduce_logits
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
 from unet_ddp.prediction.streaming import ArrayReader
@@ -49,6 +50,7 @@ class Predictor:
         tta: test-time augmentation: none, mirror, flips or d4.
         threshold: for two classes, predict the second where its probability is at least this; None
             for the checkpoint's.
+        ground_resolution: in metres, of a pixel of the training images; None for the checkpoint's.
 
     Raises:
         UserError: an option is out of range.
@@ -63,12 +65,15 @@ class Predictor:
         overlap: float = OVERLAP,
         tta: str = "none",
         threshold: float | None = None,
+        ground_resolution: float | None = None,
     ) -> None:
         if tta not in KINDS:
             raise UserError(f"--tta {tta}: must be one of {', '.join(KINDS)}")
         self.models = models
         self.labels = models[0].labels
-        self.preprocessing = models[0].preprocessing
+        own = models[0].preprocessing
+        ground_resolution = ground_resolution or own.ground_resolution
+        self.preprocessing = replace(own, ground_resolution=ground_resolution)
         self.format = self.preprocessing.format
         """Format that images must have."""
         self.device = device
@@ -94,6 +99,7 @@ class Predictor:
         overlap: float = OVERLAP,
         tta: str = "none",
         threshold: float | None = None,
+        ground_resolution: float | None = None,
     ) -> Predictor:
         """Return a predictor of the networks in checkpoints (any U-Net program's) or ONNX files.
 
@@ -107,8 +113,11 @@ class Predictor:
         place = device if isinstance(device, torch.device) else pick_device(device)
         models = [open_model(path, place, scale=scale, fold=fold) for path in paths]
         for path, model in zip(paths, models, strict=True):
-            _check_match(str(path), model, str(paths[0]), models[0])
-        return cls(models, device=place, tile=tile, overlap=overlap, tta=tta, threshold=threshold)
+            check_match(str(path), model, str(paths[0]), models[0])
+        return cls(
+            models, device=place, tile=tile, overlap=overlap, tta=tta, threshold=threshold,
+            ground_resolution=ground_resolution,
+        )  # fmt: skip
 
     def _pick_threshold(self, threshold: float | None) -> float | None:
         if threshold is None:
@@ -283,18 +292,3 @@ class _TiledScores:
                 f"out of memory even in windows of {side} pixels; use a smaller --tile, or "
                 "--device cpu"
             ) from None
-
-
-def _check_match(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:
-    """Raise UserError for networks whose probabilities can't be averaged."""
-    for what, own, other in (
-        ("classes", model.labels.values, first.labels.values),
-        ("channels", model.preprocessing.channels, first.preprocessing.channels),
-        ("type of pixels", model.preprocessing.dtype, first.preprocessing.dtype),
-        ("scale", model.preprocessing.scale, first.preprocessing.scale),
-    ):
-        if own != other:
-            raise UserError(
-                f"{path}: its {what} ({own}) differs from that of {first_path} ({other}); an "
-                "ensemble needs networks of one data set at one scale"
-            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.formats.header import ImageFormat, Pixels
+from unet_ddp.data.formats.header import TIFFS, ImageFormat, Pixels
+from unet_ddp.data.formats.maps import INSTALL, ground_scale, is_readable, read_place
 from unet_ddp.data.formats.read import read_header, read_image
 from unet_ddp.data.formats.resize import resize_area, scaled_size
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.streaming import ArrayReader, RowReader, ScaledReader, TiffReader
+from unet_ddp.prediction.streaming import ArrayReader, MapReader, RowReader, ScaledReader
 from unet_ddp.storage import local_file
 
-_STREAMED = 1 << 24  # pixels from which a TIFF is read in bands
+_STREAMED = 1 << 24  # pixels from which an image is read in bands where rasterio can
 
 
 @dataclass(frozen=True)
@@ -44,18 +45,33 @@ class SourceImage:
 
 
 def open_image(path: Path, wanted: ImageFormat, scale: float) -> SourceImage:
-    """Open the image at `path`, scaled; a large TIFF is read when its rows are asked for."""
+    """Open the image at `path`, scaled; rasterio reads a large one when its rows are asked for.
+
+    On a map, the scale is that for its ground resolution, and its own no-data value counts.
+    """
     with local_file(path) as file:
-        if path.suffix.lower() in (".tif", ".tiff"):
-            tiff = TiffReader.open(file, wanted)
-            if tiff is not None and tiff.height * tiff.width >= _STREAMED:
-                tiff.path = path  # for messages; an object's copy stays open without a name
-                size = tiff.height, tiff.width
-                return SourceImage(ScaledReader(tiff, scaled_size(*size, scale)), size, path)
-            if tiff is not None:
-                tiff.close()
-        header = read_header(file)
-        pixels = read_image(file, wanted, scale=scale)
+        place = read_place(file)
+        if wanted.ground_resolution is not None:
+            own = place and place.resolution
+            scale = ground_scale(path, own, scale, wanted.ground_resolution)
+        if place is not None and place.nodata is not None:
+            wanted = replace(wanted, nodata=place.nodata)
+        rows = MapReader.open(file, wanted, at_least=_STREAMED)
+        if rows is not None:
+            rows.path = path  # for messages; an object's copy stays open without a name
+            size = rows.height, rows.width
+            return SourceImage(ScaledReader(rows, scaled_size(*size, scale)), size, path)
+        try:
+            header = read_header(file)
+            pixels = read_image(file, wanted, scale=scale)
+        except UserError as error:
+            if (
+                "open safely" in str(error)
+                and path.suffix.lower() in TIFFS
+                and not is_readable(path)
+            ):
+                raise UserError(f"{error}, or read it in windows: {INSTALL}") from None
+            raise
     return SourceImage(ArrayReader(pixels), (header.height, header.width), path)
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unet_ddp.data.formats.arrays import only_page, open_tiff
-from unet_ddp.data.formats.header import ImageFormat, Pixels, as_user_error
+from unet_ddp.data.formats.header import (
+    TIFFS,
+    ImageFormat,
+    Pixels,
+    storage_dtype,
+)
+from unet_ddp.data.formats.maps import gdal, is_readable, open_map
 from unet_ddp.data.formats.read import find_nodata, refuse_not_finite
 from unet_ddp.data.formats.resize import resize_area
 
 _AT_ONCE = 1 << 24  # pixels that are scaled at a time
-_CONTIGUOUS, _ALPHA = 1, (1, 2)  # of TIFF: planar configuration, extra samples
-_ORIENTATION = 274  # tag of TIFF
+_ALPHA, _ORIENTATION, _JPEG = (1, 2), 274, 7  # of TIFF: extra samples, a tag, a compression
 
 
 class ArrayReader:
@@ -105,99 +108,69 @@ class ScaledReader:
         return cast(Pixels, mean.astype(pixels.dtype))
 
 
-class TiffReader:
-    """A TIFF of any size: memory-mapped if its pixels are stored plainly, else decoded in part."""
+class MapReader:
+    """A TIFF or another image that rasterio reads, read when its rows are asked for."""
 
-    def __init__(
-        self, path: Path, page: Any, wanted: ImageFormat, convert: Callable[[Pixels], Pixels]
-    ) -> None:
+    def __init__(self, path: Path, dataset: Any, wanted: ImageFormat, bands: list[int]) -> None:
         self.path = path
-        self.height, self.width = page.imagelength, page.imagewidth
+        self.height, self.width = dataset.height, dataset.width
+        self._dataset = dataset
         self._wanted = wanted
-        self._page = page
-        self._convert = convert
-        self._mapped: NDArray[Any] | None = None
-        if page.is_memmappable:
-            flat = page.parent.filehandle.memmap_array(
-                page.parent.byteorder + page.dtype.char, page.shape, page.dataoffsets[0]
-            )
-            self._mapped = flat.reshape(self.height, self.width, -1)
+        self._bands = bands
 
     @classmethod
-    def open(cls, path: Path, wanted: ImageFormat) -> TiffReader | None:
-        """Open the one image in the file; return None if only the whole of it can be read."""
+    def open(cls, path: Path, wanted: ImageFormat, *, at_least: int = 0) -> MapReader | None:
+        """Open the image in a file; None if it has fewer pixels, or only the whole can be read."""
+        if not is_readable(path):
+            return None
         with ExitStack() as stack:
-            try:
-                page = only_page(stack.enter_context(open_tiff(path)), path, is_whole=False)
-                convert = _conversion(page, wanted)
-                if convert is None:
+            try:  # the reader of whole images says what is wrong
+                dataset = stack.enter_context(open_map(path))
+                is_large = dataset.height * dataset.width >= at_least
+                bands = _choose_bands(path, dataset, wanted) if is_large else None
+                if bands is None:
                     return None
-                reader = cls(path, page, wanted, convert)
+                reader = cls(path, dataset, wanted, bands)
                 reader.read(0, 1)  # can it be decoded?
-            except Exception:  # the reader of whole images says what is wrong
+            except Exception:
                 return None
             stack.pop_all()
             return reader
 
     def read(self, top: int, bottom: int) -> Pixels:
         """Return the rows `top` to `bottom`, with no-data pixels filled as `read_image` does."""
-        with as_user_error(self.path):
-            rows = self._decode(top, bottom) if self._mapped is None else self._mapped[top:bottom]
-        native = np.ascontiguousarray(rows, rows.dtype.newbyteorder("="))
-        pixels = self._convert(cast(Pixels, native))
+        with gdal(self.path):
+            rows = self._dataset.read(self._bands, window=((top, bottom), (0, self.width)))
+        pixels = cast(Pixels, np.ascontiguousarray(rows.transpose(1, 2, 0), self._wanted.dtype))
         if self._wanted.nodata is not None:
             nodata_mask = find_nodata(pixels, self._wanted.nodata)
-            if nodata_mask.any():
-                pixels = pixels.copy()
-                pixels[nodata_mask] = np.array(self._wanted.fill or 0, pixels.dtype)
+            pixels[nodata_mask] = np.array(self._wanted.fill or 0, pixels.dtype)
         refuse_not_finite(pixels, self.path)
         return pixels
 
     def close(self) -> None:
         """Close the file."""
-        self._mapped = None
-        self._page.parent.close()
-
-    def _decode(self, top: int, bottom: int) -> NDArray[Any]:
-        """Return rows from all strips or tiles that overlap them."""
-        page = self._page
-        rows = np.zeros((bottom - top, self.width, page.samplesperpixel), page.dtype)
-        height = page.tilelength if page.is_tiled else min(page.rowsperstrip, self.height)
-        across = -(-self.width // page.tilewidth) if page.is_tiled else 1
-        indices = list(range(top // height * across, -(-bottom // height) * across))
-        segments = page.parent.filehandle.read_segments(
-            [page.dataoffsets[n] for n in indices],
-            [page.databytecounts[n] for n in indices],
-            indices=indices,
-        )
-        for data, index in segments:
-            decoded, place, shape = page.decode(data, index, jpegtables=page.jpegtables)
-            y, x = place[2], place[3]
-            if decoded is None:
-                continue  # a sparse file: zeros
-            tile = decoded[0, : shape[1], : min(shape[2], self.width - x)]
-            upper, lower = max(top, y), min(bottom, y + len(tile))
-            rows[upper - top : lower - top, x : x + tile.shape[1]] = tile[upper - y : lower - y]
-        return rows
+        self._dataset.close()
 
 
-RowReader = ArrayReader | ScaledReader | TiffReader
+RowReader = ArrayReader | ScaledReader | MapReader
 
 
-def _conversion(page: Any, wanted: ImageFormat) -> Callable[[Pixels], Pixels] | None:
-    """Return the conversion of samples to the wanted channels; None if it needs all pixels."""
-    is_plain = page.photometric.name in ("MINISBLACK", "RGB") or page.compression.name == "JPEG"
-    is_upright = page.tags.valueof(_ORIENTATION, default=1) == 1
-    if str(page.dtype) != wanted.dtype or not is_plain or not is_upright:
+def _choose_bands(path: Path, dataset: Any, wanted: ImageFormat) -> list[int] | None:
+    """Return the bands that are the wanted channels; None if the whole image must be converted."""
+    has_alpha, count = dataset.colorinterp[-1].name == "alpha", dataset.count
+    if path.suffix.lower() in TIFFS:
+        with open_tiff(path) as tiff:
+            page = only_page(tiff, path, is_whole=False)
+            has_alpha = bool(page.extrasamples) and page.extrasamples[-1] in _ALPHA
+            is_plain = page.photometric.name in ("MINISBLACK", "RGB") or page.compression == _JPEG
+            is_upright = page.tags.valueof(_ORIENTATION, default=1) == 1
+            if not is_plain or not is_upright or page.bitspersample % 8 or page.imagedepth != 1:
+                return None
+    if {storage_dtype(np.dtype(name)) for name in dataset.dtypes} != {wanted.dtype}:
         return None
-    if page.planarconfig != _CONTIGUOUS or page.bitspersample % 8 or page.imagedepth != 1:
+    if count == 1 and wanted.channels == 3:
+        return [1, 1, 1]
+    if count != wanted.channels + has_alpha:
         return None
-    samples, channels = page.samplesperpixel, wanted.channels
-    has_alpha = bool(page.extrasamples) and page.extrasamples[-1] in _ALPHA
-    if samples == channels and not has_alpha:
-        return lambda pixels: pixels
-    if samples == 1 and channels == 3:
-        return lambda pixels: cast(Pixels, np.repeat(pixels, 3, axis=2))
-    if has_alpha and samples == channels + 1:
-        return lambda pixels: pixels[..., :-1]
-    return None
+    return list(range(1, wanted.channels + 1))

@@ -82,7 +82,8 @@ def _choose_architecture(
         return architecture, preprocessing, []
     other, kind = loaded.preprocessing, (preprocessing.channels, preprocessing.dtype)
     if other is not None and (other.channels, other.dtype) == kind:
-        preprocessing = replace(other, scale=scale, nodata=preprocessing.nodata)
+        own = preprocessing.nodata, preprocessing.ground_resolution
+        preprocessing = replace(other, scale=scale, nodata=own[0], ground_resolution=own[1])
     if config.run.load is None:  # --encoder-weights FILE
         return architecture, preprocessing, []
     architecture = replace(

@@ -49,7 +49,7 @@ def test_an_8_bit_image_has_a_thumbnail_and_no_statistics(tmp_path: Path) -> Non
     metadata = read_image_metadata(tmp_path / "x.png")
     assert metadata.header == Header(40, 24, 1, "uint8")
     assert (thumbnail(metadata.thumbnail) == np.round((blocks - 10) * (255 / 63))).all()
-    assert metadata[3:] == (0, 0.0, 0.0, (), ())
+    assert metadata[3:] == (0, 0.0, 0.0, (), (), None)
     status = (tmp_path / "x.png").stat()
     assert metadata.stamp == (status.st_size, status.st_mtime_ns)
     Image.new("L", (9, 9), 7).save(tmp_path / "y.png")
@@ -79,11 +79,11 @@ def test_pixels_without_data_are_in_no_statistics(tmp_path: Path, tag: bool) -> 
     tifffile.imwrite(tmp_path / "x.tif", pixels, extratags=tags)
     metadata = read_image_metadata(tmp_path / "x.tif", None if tag else -9)
     assert metadata.header.nodata == (-9 if tag else None)
-    assert metadata[3:] == (3, 1.0, 5.0, (9.0,), (35.0,))
+    assert metadata[3:] == (3, 1.0, 5.0, (9.0,), (35.0,), None)
     metadata = read_image_metadata(tmp_path / "x.tif", 3)  # the flag before the file's own
-    assert metadata[3:] == (3, -9.0, 5.0, (-3.0,), (107.0,))
+    assert metadata[3:] == (3, -9.0, 5.0, (-3.0,), (107.0,), None)
     tifffile.imwrite(tmp_path / "y.tif", np.full((2, 2), -9, np.int16))
-    assert read_image_metadata(tmp_path / "y.tif", -9)[3:] == (0, 0.0, 0.0, (), ())
+    assert read_image_metadata(tmp_path / "y.tif", -9)[3:] == (0, 0.0, 0.0, (), (), None)
 
 
 @pytest.mark.parametrize(("channels", "expected"), [(None, 3), (3, 3), (4, 4), (5, 3)])

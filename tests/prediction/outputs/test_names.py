@@ -33,7 +33,7 @@ def outputs(*images: str, **options: object) -> list[ImageFiles]:
         [Path(image) for image in images],
         PredictConfig(**{"inputs": images, **options}),
     )  # type: ignore[arg-type]
-    return name_outputs(paths, config, LABELS, models=[Path("best.pt")])
+    return name_outputs(dict.fromkeys(paths, False), config, LABELS, models=[Path("best.pt")])
 
 
 def test_masks_go_next_to_their_images_or_to_a_folder() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from unet_ddp.config import DataConfig
 from unet_ddp.data.balance import ClassDraw
+from unet_ddp.data.checks.places import bring_to_ground, check_places
 from unet_ddp.data.checks.rules import (
     check_rules,
     common_values,
@@ -101,7 +102,7 @@ def prepare_data(
         report.notes + [f"warning: {line}" for line in report.warnings],
         measure_range(table, training, data.format.channels),
         data.groups,
-        next(iter(sizes)) if len(sizes) == 1 else None,
+        next(iter(sizes)) if len(sizes) == 1 and not config.ground_resolution else None,
         draw,
         max(height * width for height, width in sizes),
     )
@@ -139,8 +140,9 @@ def check_dataset(
         split = _skip_bad(report, found, split, skip_bad)
         if not found.pairs:
             return None
-        table = Table.from_scan(found.pairs)
+        table = Table.from_scan(check_places(report, found.pairs))
     form = check_rules(config, report, table)
+    table = report.attempt(lambda: bring_to_ground(config, table)) or table
     values = common_values(table)
     labels = labels or report.attempt(lambda: choose_labels(values, config))
     data = CheckedData(table, form, values, labels, split, groups)

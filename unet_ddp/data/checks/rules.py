@@ -16,6 +16,7 @@ from unet_ddp.data.checks.summary import Report, describe_alpha
 from unet_ddp.data.checks.table import Table
 from unet_ddp.data.formats.arrays import is_array
 from unet_ddp.data.formats.header import ImageFormat, bits_of
+from unet_ddp.data.formats.maps import check_resolutions
 from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Colour
@@ -40,6 +41,10 @@ def check_rules(config: DataConfig, report: Report, table: Table) -> ImageFormat
     if config.nodata is None:
         report.add_problems(_check_nodata(table))
     report.add_problems(_check_channels(table, config.channels))
+    if config.ground_resolution is None:
+        rows = zip(table.kinds, table.firsts, strict=True)
+        own = [(kind.image.ground_resolution, table.pairs[row].image) for kind, row in rows]
+        report.attempt(lambda: check_resolutions(own))
     form = _common_format(table, config)
     if config.nodata is None and form.nodata is not None:
         report.notes.append(
@@ -156,7 +161,9 @@ def _common_format(table: Table, config: DataConfig) -> ImageFormat:
     channels = config.channels or max(header.channels for header in headers)
     values = [config.nodata, *(header.nodata for header in headers)]
     nodata = next((value for value in values if value is not None), None)
-    return ImageFormat(channels, headers[0].dtype, nodata)
+    known = [header.ground_resolution for header in headers]
+    ground = config.ground_resolution or (known[0] if all(known) else None)
+    return ImageFormat(channels, headers[0].dtype, nodata, ground_resolution=ground)
 
 
 def common_values(table: Table) -> MaskValues:
@@ -179,8 +186,8 @@ def crop_size(config: DataConfig, table: Table) -> tuple[int, int] | None:
     if config.crop_size is not None:
         return config.crop_size
     sizes = [scaled_size(*size, config.scale) for size in table.sizes]
-    if len(set(sizes)) == 1:
-        return sizes[0] if config.scale_jitter else None
+    if len(set(sizes)) == 1:  # --ground-resolution rounds up and down
+        return sizes[0] if config.scale_jitter or config.ground_resolution else None
     counts = list(table.sizes.values())
     sides = (np.repeat(np.array(side, np.int32), counts) for side in zip(*sizes, strict=True))
     height, width = (float(np.median(side)) for side in sides)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_user_error
+from unet_ddp.data.formats.maps import Place, is_readable, read_place
 from unet_ddp.data.formats.read import read_header, read_mask, read_thumbnail, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_area
 from unet_ddp.data.pack_index import THUMBNAIL
@@ -37,7 +38,7 @@ _AT_ONCE = 1 << 24  # samples whose squares are summed at a time
 _CHUNK = 32  # files per thread that are read at once
 _HELD = 16  # objects that are fetched at once, and as many ahead
 _SAVE_EVERY = 10  # seconds
-_VERSION = 4  # of the cache's entries
+_VERSION = 5  # of the cache's entries
 _share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
 
 _File = tuple[Path, bool, Stamp | None]  # path, is it a mask, an object's stamp
@@ -54,6 +55,7 @@ class ImageMetadata(NamedTuple):
     high: float = 0.0
     sums: tuple[float, ...] = ()  # of the pixels per channel
     squares: tuple[float, ...] = ()  # sums of the squared pixels per channel
+    place: Place | None = None  # on a map
 
 
 class MaskMetadata(NamedTuple):
@@ -63,6 +65,7 @@ class MaskMetadata(NamedTuple):
     stamp: tuple[int, int]
     values: tuple[int, ...]  # sorted
     counts: tuple[int, ...]  # pixels of each value
+    place: Place | None = None  # on a map
 
 
 Metadata = ImageMetadata | MaskMetadata
@@ -124,7 +127,7 @@ class _Scanner:
 
     def __init__(self, folder: Path, nodata: float | None, channels: int | None) -> None:
         self.options = (nodata, channels)
-        key = f"{_VERSION} {folder.resolve()} {nodata} {channels}"
+        key = f"{_VERSION} {folder.resolve()} {nodata} {channels} {is_readable(Path('a.tif'))}"
         caches = cache_folder()
         self.path = caches and caches / f"scan-{_digest(key)[:16]}.json"
         self.entries: dict[str, Metadata] = {}
@@ -141,7 +144,8 @@ class _Scanner:
             headers = [Header(*as_tuples(values)) for values in stored["headers"]]
             for key, (place, *values) in stored["entries"].items():
                 kind: Any = MaskMetadata if key.startswith("mask") else ImageMetadata
-                self.entries[key] = kind(headers[place], *as_tuples(values))
+                found = kind(headers[place], *as_tuples(values))
+                self.entries[key] = found._replace(place=found.place and Place(*found.place))
 
     def read_all(self, files: list[_File]) -> Iterator[Metadata | UserError]:
         """Yield the metadata of each file in order, read by threads if not known."""
@@ -177,6 +181,7 @@ class _Scanner:
                     found = read_mask_metadata(local)
                 else:
                     found = read_image_metadata(local, *self.options)
+                found = found._replace(place=read_place(local))
         except StorageError:  # the other files can't be read either
             raise
         except UserError as error:

@@ -1,4 +1,4 @@
-"""Images that are plain arrays: NPY files, and TIFFs of many bands or of other than 8 bits."""
+"""Images that are arrays: NPY files, maps, and TIFFs of many bands or of other than 8 bits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import UnidentifiedImageError
 
-from unet_ddp.data.formats.header import DTYPES, TIFFS, Header, Pixels, refuse_bomb, upright
+from unet_ddp.data.formats import maps
+from unet_ddp.data.formats.header import (
+    DTYPES,
+    MAPS,
+    TIFFS,
+    Header,
+    Pixels,
+    refuse_bomb,
+    storage_dtype,
+    upright,
+)
 from unet_ddp.data.formats.pillow import identify
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
 
-_STORED_AS = {"float64": "float32", "float16": "float32", "int8": "int16", "bool": "uint8"}
 _SAMPLES, _BITS, _EXTRA, _PHOTOMETRIC, _RGB = 277, 258, 338, 262, 2  # of TIFF
 _SAMPLE_FORMAT, _UNSIGNED, _GDAL_NODATA, _ORIENTATION = 339, 1, 42113, 274
 _ALPHA = (1, 2)  # kinds of extra samples
@@ -35,10 +44,10 @@ _READ_BY_PILLOW = frozenset(
 
 
 def is_array(path: Path) -> bool:
-    """Return whether to read `path` here: an NPY file, or a TIFF of which Pillow loses a part."""
+    """Return whether to read `path` here: no image of Pillow's, or a TIFF of which it loses a part."""
     suffix = path.suffix.lower()
     if suffix not in TIFFS:
-        return suffix == ".npy"
+        return suffix == ".npy" or suffix in MAPS
     try:
         with identify(path) as image:
             tags = getattr(image, "tag_v2", {})
@@ -63,7 +72,9 @@ def read_header(path: Path) -> Header:
     if path.suffix.lower() == ".npy":
         stored = _open_npy(path)
         height, width, channels = stored.shape
-        return Header(width, height, channels, _storage_dtype(stored.dtype))
+        return Header(width, height, channels, storage_dtype(stored.dtype))
+    if path.suffix.lower() in MAPS:
+        return maps.read_header(path)
     with open_tiff(path) as tiff:
         page = only_page(tiff, path, is_whole=True)
         sizes = dict(zip(page.axes, page.shape, strict=True))
@@ -74,7 +85,7 @@ def read_header(path: Path) -> Header:
             sizes["X"],
             sizes["Y"],
             sizes.get("S", 1) - has_alpha,
-            _storage_dtype(page.dtype),
+            storage_dtype(page.dtype),
             has_alpha=has_alpha,
             nodata=_nodata(page),
         )
@@ -83,7 +94,7 @@ def read_header(path: Path) -> Header:
 def read_image(path: Path) -> Pixels:
     """Return all bands of the file, (H, W, C); alpha, if any, is the last."""
     bands = _read_bands(path)
-    dtype = _storage_dtype(bands.dtype)
+    dtype = storage_dtype(bands.dtype)
     if dtype not in DTYPES:
         raise UserError(f"{path}: pixels of type {bands.dtype}; save as {', '.join(DTYPES)}")
     return cast(Pixels, bands.astype(dtype, copy=False))
@@ -103,11 +114,18 @@ def _read_bands(path: Path) -> NDArray[Any]:
     """Return the pixels (H, W, C) in the file's own type, upright."""
     if path.suffix.lower() == ".npy":
         return np.array(_open_npy(path))
+    if path.suffix.lower() in MAPS:
+        return maps.read_bands(path)
     with open_tiff(path) as tiff:
         page = only_page(tiff, path, is_whole=True)
-        stored: NDArray[Any] = np.asarray(page.asarray())
-        if stored.ndim == 3 and page.planarconfig == 2:  # (C, H, W)
-            stored = np.moveaxis(stored, 0, -1)
+        try:
+            stored: NDArray[Any] = np.asarray(page.asarray())
+            if stored.ndim == 3 and page.planarconfig == 2:  # (C, H, W)
+                stored = np.moveaxis(stored, 0, -1)
+        except ValueError as error:
+            if "imagecodecs" not in str(error) or not maps.is_readable(path):
+                raise
+            stored = maps.read_bands(path)
         bands = np.ascontiguousarray(upright(stored, _orientation(page)))
     return bands[..., None] if bands.ndim == 2 else bands
 
@@ -176,8 +194,3 @@ def _nodata(page: Any) -> float | None:
         return None if tag is None else float(str(tag.value).strip("\0 "))
     except ValueError:
         return None
-
-
-def _storage_dtype(dtype: np.dtype[Any]) -> str:
-    """Return the type that pixels are kept in: the file's own, or a larger one of ours."""
-    return _STORED_AS.get(dtype.name, dtype.name)

@@ -24,8 +24,10 @@ Codes = NDArray[np.uint8] | NDArray[np.int32]
 """(H, W): the values of a mask."""
 
 TIFFS = frozenset({".tif", ".tiff"})
-SUFFIXES = TIFFS | {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".npy"}
+MAPS = frozenset({".jp2", ".img"})  # read by rasterio alone
+SUFFIXES = TIFFS | MAPS | {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".npy"}
 DTYPES = ("uint8", "uint16", "int16", "float32")
+_STORED_AS = {"float64": "float32", "float16": "float32", "int8": "int16", "bool": "uint8"}
 MOST_BYTES = 300_000_000
 """Largest size of the pixels of a small file: 100 million of 8-bit colour, a data set's most."""
 _MOST_RATIO = 32  # of pixels to file, in larger ones: real images have up to about 20
@@ -42,7 +44,8 @@ _REASONS = {
 # The libraries report damage, odd tags and large images once per reading. What matters is an error
 # of ours. Set once: a filter set by one of several threads for a while is not restored as it was.
 warnings.filterwarnings("ignore", module=r"PIL\.")
-for _library in ("PIL", "tifffile"):
+warnings.filterwarnings("ignore", "Dataset has no geotransform")  # rasterio's, of a plain image
+for _library in ("PIL", "tifffile", "rasterio"):
     logging.getLogger(_library).addHandler(logging.NullHandler())  # else Python prints to stderr
 
 
@@ -54,6 +57,7 @@ class ImageFormat:
     dtype: str = "uint8"  # one of DTYPES
     nodata: float | None = None  # the value of pixels without data; may be nan
     fill: tuple[float, ...] = ()  # the value for each channel that replaces it
+    ground_resolution: float | None = None  # metres of a pixel at scale 1; see `ground_scale`
 
     def bytes_with_mask(self, height: int, width: int) -> int:
         """Return the bytes of an image of this size together with its class ids."""
@@ -73,6 +77,7 @@ class Header:
     is_lossy: bool = False
     palette: tuple[tuple[int, int, int], ...] | None = None  # colours of the indices
     nodata: float | None = None  # GDAL's tag in a TIFF
+    ground_resolution: float | None = None  # metres of a pixel; 0 for a map without CRS
 
     @property
     def size(self) -> tuple[int, int]:
@@ -92,6 +97,11 @@ def upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
     rows = -1 if orientation in (3, 4, 7, 8) else 1
     columns = -1 if orientation in (2, 3, 6, 7) else 1
     return pixels[::rows, ::columns]
+
+
+def storage_dtype(dtype: np.dtype[Any]) -> str:
+    """Return the type that pixels are kept in: the file's own, or a larger one of ours."""
+    return _STORED_AS.get(dtype.name, dtype.name)
 
 
 def bits_of(dtype: str) -> str:

@@ -9,13 +9,14 @@ UserError.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.formats import arrays, pillow
+from unet_ddp.data.formats import arrays, maps, pillow
 from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_user_error, bits_of
 from unet_ddp.data.formats.resize import resize_area, resize_nearest, scaled_size
 from unet_ddp.errors import UserError
@@ -24,7 +25,10 @@ from unet_ddp.errors import UserError
 def read_header(path: Path) -> Header:
     """Return size and format of the image at `path`; pixels are not decoded."""
     with as_user_error(path):
-        return arrays.read_header(path) if arrays.is_array(path) else pillow.read_header(path)
+        read = arrays.read_header if arrays.is_array(path) else pillow.read_header
+        header = read(path)
+    place = maps.read_place(path)
+    return header if place is None else replace(header, ground_resolution=place.resolution)
 
 
 def read_image(path: Path, wanted: ImageFormat, *, scale: float = 1.0) -> Pixels:

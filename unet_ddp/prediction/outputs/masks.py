@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from unet_ddp.data.formats.maps import Place, georeference
 from unet_ddp.data.formats.resize import resize_nearest, scaled_size
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
@@ -32,8 +33,10 @@ _LONGEST_NAME = 60  # bytes of a class's name in a file's
 _LARGEST_OVERLAY = 4096  # pixels; the longer side of a reduced overlay
 
 
-def write_mask(mask: Mask, labels: Labels, path: Path) -> None:
+def write_mask(mask: Mask, labels: Labels, path: Path, place: Place | None = None) -> None:
     """Write class ids (H, W) in the training masks' own values, or numbers, as PNG or TIFF.
+
+    A TIFF gets the `place` of its image.
 
     Raises:
         UserError: it can't be written, or has too many objects for a PNG.
@@ -42,9 +45,14 @@ def write_mask(mask: Mask, labels: Labels, path: Path) -> None:
         raise UserError(
             f"{path}: {mask.max()} objects; a PNG can number 65535: use --mask-format tif"
         )
-    write = _write_png if path.suffix.lower() == ".png" else _write_tiff
     with write_errors(path, _ADVICE), replacing(path) as temporary:
-        write(mask, labels, temporary)
+        if path.suffix.lower() == ".png":
+            _write_png(mask, labels, temporary)
+        else:
+            _write_tiff(mask, labels, temporary, has_colours=place is not None)
+            if place is not None:
+                is_plain = not labels.rgb and not labels.has_objects
+                georeference(temporary, place, labels.nodata if is_plain else None)
 
 
 def _bands(ids: Mask, height: int) -> Iterator[Mask]:
@@ -77,17 +85,19 @@ def _to_values(ids: Mask, labels: Labels) -> NDArray[Any]:
     return cast(NDArray[Any], cv2.LUT(ids, table))
 
 
-def _write_tiff(ids: Mask, labels: Labels, path: Path) -> None:
-    """Write the pixels of `labels.to_image` in tiles, so that the mask may exceed the memory."""
+def _write_tiff(ids: Mask, labels: Labels, path: Path, *, has_colours: bool) -> None:
+    """Write the pixels of `labels.to_image` in tiles, so that the mask may exceed the memory.
+
+    With `has_colours`, grey values of 8 bit have a colour table too.
+    """
     import tifffile
 
     first = labels.to_image(ids[:1])
     sample = np.asarray(first)
-    photometric = {"RGB": "rgb", "P": "palette"}.get(first.mode, "minisblack")
-    colormap = None
-    if photometric == "palette":
-        flat = np.array(first.getpalette(), np.uint16)
-        colormap = np.pad(flat, (0, 768 - flat.size)).reshape(256, 3).T * 257
+    photometric, colormap = "rgb" if sample.ndim == 3 else "minisblack", None
+    if first.mode == "P" or (has_colours and first.mode == "L"):
+        photometric, colormap = "palette", np.zeros((3, 256), np.uint16)
+        colormap[:, labels.values] = np.array(labels.colours, np.uint16).T * 257
     tifffile.imwrite(
         path,
         (tile for band in _bands(ids, _TILE) for tile in _tiles(np.asarray(labels.to_image(band)))),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,9 +44,9 @@ class ImageFiles:
 
 
 def name_outputs(
-    images: Sequence[Path], config: PredictConfig, labels: Labels, *, models: Sequence[Path]
+    images: Mapping[Path, bool], config: PredictConfig, labels: Labels, *, models: Sequence[Path]
 ) -> list[ImageFiles]:
-    """Return the files of each image, once they and the lists can be written.
+    """Return the files of each image (is it on a map?), once they and the lists can be written.
 
     Raises:
         UserError: two outputs would be one file or one is an input, exists, or can't be written.
@@ -116,14 +116,17 @@ def check_length(files: ImageFiles) -> UserError | None:
     return None
 
 
-def _name_masks(images: Sequence[Path], config: PredictConfig) -> list[Path]:
+def _name_masks(images: Mapping[Path, bool], config: PredictConfig) -> list[Path]:
     output = as_path(config.output) if config.output else None
     if output is not None and len(images) == 1 and output.suffix and not os.path.isdir(output):
         if output.suffix.lower() not in _MASK_SUFFIXES:
             raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
         return [output]
-    ending = f"_mask.{config.mask_format}"
-    return [(output or image.parent) / f"{image.stem}{ending}" for image in images]
+    return [
+        (output or image.parent)
+        / f"{image.stem}_mask.{config.mask_format or ('tif' if is_on_map else 'png')}"
+        for image, is_on_map in images.items()
+    ]
 
 
 def _check_new(paths: Iterable[Path], flag: str, config: PredictConfig) -> None:

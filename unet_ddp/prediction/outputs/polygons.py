@@ -1,15 +1,19 @@
-"""The objects in masks as GeoJSON polygons.
+"""The objects in masks as polygons, in GeoJSON or a GeoPackage.
 
 Coordinates are the image's: x to the right, y down, in pixels; (0, 0) is the upper left corner of
 the upper left pixel and (W, H) the lower right corner of the last one. Rings run along the edges of
-pixels, so that the area of a polygon without its holes is the object's number of pixels.
+pixels, so that the area of a polygon without its holes is the object's number of pixels. Of an image
+on a map, they become longitude and latitude as RFC 7946 asks, in a GeoPackage the map's.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +21,101 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.borders import BODY, CLASS_NAMES
+from unet_ddp.data.formats.maps import Place
 from unet_ddp.data.labels import Labels
+from unet_ddp.errors import UserError
+from unet_ddp.files import replacing, write_errors
 from unet_ddp.prediction.objects import Mask, Shares
-from unet_ddp.prediction.outputs.shards import ListFile
+from unet_ddp.prediction.outputs.shards import ADVICE, ListFile, read_shards
 
 Ring = list[list[int]]
 
+_DIGITS = 9  # of degrees: a tenth of a millimetre
 
-def geojson_file(path: Path, labels: Labels) -> ListFile:
-    """Return the GeoJSON file of the objects in all images."""
+
+class GeoJson(ListFile):
+    """A GeoJSON file."""
+
+    def locate(self, name: str, line: str, place: Place | None) -> str:
+        """Return features with longitude and latitude, or in pixels without a place."""
+        return line if place is None else _dump(_to_map(line, place, crs="OGC:CRS84"))
+
+
+class GeoPackage(ListFile):
+    """A GeoPackage of one layer, written by pyogrio."""
+
+    def locate(self, name: str, line: str, place: Place | None) -> str:
+        """Return features in the coordinates of their map, after its CRS."""
+        if place is None or not place.crs:  # it is in storage: others were checked before
+            raise UserError(f"{name}: has no map coordinates with a CRS; use FILE.geojson")
+        return json.dumps([place.crs, _to_map(line, place, crs=place.crs)])
+
+    def merge(self, size: int) -> None:
+        """Write the layer image by image; without any object, in longitude and latitude."""
+        from pyogrio.raw import read, write
+
+        first = None
+        with (
+            write_errors(self.path, ADVICE),
+            replacing(self.path) as temporary,
+            tempfile.TemporaryDirectory() as folder,
+        ):
+            package = Path(folder, "objects.gpkg")  # the ending that GDAL asks for
+            for line in chain(read_shards(self.path, size), [b'["OGC:CRS84", []]']):
+                crs, features = json.loads(line)
+                if not features and (first or crs != "OGC:CRS84"):
+                    continue
+                if crs != (first := first or crs):  # of images in storage
+                    raise UserError(f"{self.path}: the images' CRS differ; use FILE.geojson")
+                collection = {"type": "FeatureCollection", "features": features}
+                about, _, shapes, columns = read(json.dumps(collection).encode())
+                write(
+                    package, shapes, columns, about["fields"], crs=crs, layer="objects",
+                    driver="GPKG", geometry_type="Polygon", append=package.exists(),
+                )  # fmt: skip
+            shutil.copyfile(package, temporary)
+
+
+def is_package(path: Path) -> bool:
+    """Return whether a file of this name is to be a GeoPackage."""
+    return path.suffix.lower() == ".gpkg"
+
+
+def polygon_file(path: Path, labels: Labels) -> ListFile:
+    """Return the file of the objects in all images: a GeoPackage by its name, else GeoJSON."""
     header = b'{"type":"FeatureCollection","features":['
-    return ListFile(path, partial(format_features, labels=labels), header, b",", footer=b"]}\n")
+    kind = GeoPackage if is_package(path) else GeoJson
+    return kind(path, partial(format_features, labels=labels), header, b",", footer=b"]}\n")
 
 
 def format_features(name: str, mask: Mask, _: Shares | None, labels: Labels) -> str:
     """Return an image's features as JSON, separated by commas."""
-    features = polygons(name, mask, labels)
+    return _dump(polygons(name, mask, labels))
+
+
+def _dump(features: Iterable[dict[str, Any]]) -> str:
     return ",".join(json.dumps(feature, separators=(",", ":")) for feature in features)
+
+
+def _to_map(line: str, place: Place, *, crs: str) -> list[dict[str, Any]]:
+    """Return an image's features with its pixels' coordinates in `crs`."""
+    features: list[dict[str, Any]] = json.loads(f"[{line}]")
+    shapes = [feature["geometry"]["coordinates"] for feature in features]
+    rings = [np.array(ring, float) for shape in shapes for ring in shape]
+    if not rings:
+        return features
+    points = place.to_map(np.concatenate(rings))  # (N, 2)
+    if crs != place.crs:
+        from rasterio.warp import transform
+
+        points = np.stack(transform(place.crs, crs, *points.T), axis=1).round(_DIGITS)
+    a, b, _, d, e, _ = place.transform
+    step = -1 if a * e < b * d else 1  # y upward mirrors rings, which then run the other way round
+    ends = np.cumsum([len(ring) for ring in rings])[:-1]
+    moved = iter([part[::step].tolist() for part in np.split(points, ends)])
+    for shape in shapes:
+        shape[:] = [next(moved) for _ in shape]
+    return features
 
 
 def polygons(name: str, mask: Mask, labels: Labels) -> Iterator[dict[str, Any]]:

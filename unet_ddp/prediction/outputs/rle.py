@@ -30,14 +30,13 @@ def format_image(name: str, ids: Ids, _: Shares | None, order: str) -> str:
 
 
 def encode_rle(ids: Ids, order: str) -> str:
-    """Return where `ids` (H, W) is not 0: "start length start length …", counted from 1.
+    """Return where `ids` (H, W) is 1: "start length start length …", counted from 1.
 
     Pixels are counted along the rows, as in the Carvana challenge, or down the `columns`, as in the
     Data Science Bowl of 2018 and most later challenges.
     """
-    flat = (ids if order == "rows" else ids.T).astype(bool, order="C").ravel()
-    padded = np.zeros(flat.size + 2, bool)
-    padded[1:-1] = flat
+    padded = np.zeros(ids.size + 2, bool)
+    padded[1:-1] = np.equal(ids if order == "rows" else ids.T, 1, order="C").ravel()
     bounds = np.flatnonzero(padded[1:] != padded[:-1]) + 1  # starts and ends in turn
     bounds[1::2] -= bounds[::2]
     return " ".join(map(str, bounds.tolist()))

@@ -13,12 +13,13 @@ from pathlib import Path
 from threading import Lock
 from typing import IO
 
+from unet_ddp.data.formats.maps import Place
 from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
 from unet_ddp.prediction.objects import Mask, Shares
 from unet_ddp.storage import Url, delete, list_objects, local_file, put
 
-_ADVICE = "make room, or name another file"
+ADVICE = "make room, or name another file"
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,17 @@ class ListFile:
     def merge(self, size: int) -> None:
         """Write the file from the shards of all `size` processes."""
         with (
-            write_errors(self.path, _ADVICE),
+            write_errors(self.path, ADVICE),
             replacing(self.path) as temporary,
             temporary.open("wb") as file,
         ):
             file.write(self.header)
             self.write_lines(file, size)
             file.write(b"\n" + self.footer)
+
+    def locate(self, name: str, line: str, place: Place | None) -> str:
+        """Return an image's line for its place on a map: the same, as most have no coordinates."""
+        return line
 
     def write_lines(self, file: IO[bytes], size: int) -> None:
         """Write the lines of all `size` processes, ordered by image."""
@@ -68,19 +73,27 @@ class ShardFile:
             self._path = Path(tempfile.gettempdir(), name)
         self._lock = Lock()
         register_temporary(self._path)
-        with write_errors(list_file.path, _ADVICE):
+        with write_errors(list_file.path, ADVICE):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.unlink(missing_ok=True)
             self._file = self._path.open("xb")  # new: no link that somebody planted is followed
 
-    def add(self, index: int, name: str, mask: Mask, extent: Shares | None = None) -> None:
+    def add(
+        self,
+        index: int,
+        name: str,
+        mask: Mask,
+        extent: Shares | None = None,
+        place: Place | None = None,
+    ) -> None:
         """Add the line of the image at `index`, from any thread."""
-        self.add_line(index, self.list_file.format(name, mask, extent))
+        line = self.list_file.format(name, mask, extent)
+        self.add_line(index, self.list_file.locate(name, line, place))
 
     def add_line(self, index: int, text: str) -> None:
         """Add a line as it is."""
         line = text.encode("utf-8", "surrogateescape")
-        with self._lock, write_errors(self.list_file.path, _ADVICE):
+        with self._lock, write_errors(self.list_file.path, ADVICE):
             # With its length: names may contain line breaks.
             self._file.write(b"%d %d\n%s" % (index, len(line), line))
             self._file.flush()  # another process will read it

@@ -1,0 +1,286 @@
+"""predict.py on images with map coordinates."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.maps import CORNER, UTM, at, rasterio, write_map
+from tests.prediction.models import noise, write_model, write_photo
+from tests.prediction.test_predict import run
+from unet_ddp.data.borders import CLASS_NAMES
+from unet_ddp.data.formats import header
+from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.formats.maps import INSTALL
+from unet_ddp.data.labels import Labels
+from unet_ddp.errors import UserError
+from unet_ddp.prediction import source
+from unet_ddp.prediction.inputs import find_maps
+from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.prediction.streaming import ScaledReader
+
+SOUTH = at(0.5, (CORNER[0], CORNER[1] - 60))
+
+
+def scene(path: Path, transform: Any = None, **options: Any) -> Path:
+    """An image of which the upper left corner is without data."""
+    image = noise(120, 90, seed=len(path.name))
+    image[:30, :40] = 0
+    return write_map(path, image, transform, **{"nodata": 0, **options})
+
+
+def polygons_as_mask(features: list[Any], crs: Any, mask: Path) -> np.ndarray:
+    """Draw the features of one image on its mask's grid."""
+    from rasterio.features import rasterize
+    from rasterio.warp import transform_geom
+
+    with rasterio.open(mask) as dataset:
+        shapes = [transform_geom(crs, dataset.crs, each["geometry"]) for each in features]
+        drawn = rasterize(shapes, dataset.shape, transform=dataset.transform)
+    return np.asarray(drawn)
+
+
+def test_masks_lie_on_their_images_and_plain_ones_are_as_ever(here: Path) -> None:
+    scene(here / "a.tif")
+    scene(here / "turned.tif", at(0.5, turn=30), crs="EPSG:32632", nodata=None)
+    write_photo(here / "c.png")
+    assert run("a.tif", "turned.tif", "c.png", "--overlay") == 0
+    assert Path("c_mask.png").exists() and not Path("a_mask.png").exists()
+    for name in ("a", "turned"):
+        with rasterio.open(f"{name}.tif") as image, rasterio.open(f"{name}_mask.tif") as mask:
+            assert (mask.transform, mask.crs, mask.bounds, mask.shape) == (
+                image.transform, image.crs, image.bounds, image.shape,
+            )  # fmt: skip
+            assert mask.nodata == 254 and mask.colormap(1)[255][:3] == (255, 255, 255)
+            values, is_empty = mask.read(1), (image.dataset_mask() == 0)
+        assert np.array_equal(values == 254, is_empty) and is_empty.any() == (name == "a")
+        assert set(np.unique(values)) == {0, 255} | ({254} if name == "a" else set())
+    values = np.asarray(Image.open("a_mask.tif"))
+    assert run("a.tif", "-o", "plain.png") == 0
+    plain = np.asarray(Image.open("plain.png"))
+    assert np.array_equal(plain[values != 254], values[values != 254])
+
+
+@pytest.mark.skipif(not shutil.which("gdalinfo"), reason="gdal-bin is not installed")
+def test_gdal_finds_the_corners_of_the_image(here: Path) -> None:
+    scene(here / "a.tif")
+    assert run("a.tif") == 0
+    image, mask = (
+        json.loads(
+            subprocess.run(["gdalinfo", "-json", name], capture_output=True, check=True).stdout
+        )
+        for name in ("a.tif", "a_mask.tif")
+    )
+    for key in ("cornerCoordinates", "geoTransform", "size", "coordinateSystem"):
+        assert mask[key] == image[key]
+    (band,) = mask["bands"]
+    assert (band["noDataValue"], band["colorInterpretation"]) == (254, "Palette")
+
+
+@pytest.mark.parametrize(
+    ("labels", "nodata"),
+    [(Labels((0, 1, 2), ignore=9), 9), (Labels((0, 300)), 65535),
+     (Labels((0xFF0000, 0x00FF00), rgb=True), None), (Labels((0, 255), ignore=-1), 254)],
+    ids=str,
+)  # fmt: skip
+def test_the_value_of_no_data_is_no_class(here: Path, labels: Labels, nodata: int | None) -> None:
+    write_model(here / "m.pt", labels)
+    scene(here / "a.tif")
+    assert run("a.tif", "-m", "m.pt") == 0
+    with rasterio.open("a_mask.tif") as mask:
+        assert mask.nodata == nodata and mask.count == (3 if labels.rgb else 1)
+        if labels.rgb:
+            assert (mask.read()[:, :30, :40] == 255).all()
+        else:
+            assert (mask.read(1)[:30, :40] == nodata).all()
+
+
+def test_polygons_are_in_wgs84_or_in_a_package_in_the_maps_coordinates(here: Path) -> None:
+    from pyogrio.raw import read
+
+    scene(here / "a.tif")
+    scene(here / "bb.tif", SOUTH)
+    assert run("a.tif", "bb.tif", "--polygons", "o.geojson") == 0
+    assert run("a.tif", "bb.tif", "--polygons", "o.gpkg", "--skip-existing") == 0
+    features = json.loads(Path("o.geojson").read_text())["features"]
+    about, _, shapes, (names, _, areas) = read("o.gpkg")
+    assert rasterio.CRS.from_user_input(about["crs"]) == rasterio.CRS.from_epsg(32633)
+    assert len(features) == len(shapes) and about["fields"].tolist() == ["image", "class", "area"]
+    for name in ("a.tif", "bb.tif"):
+        mask = Path(name.replace(".", "_mask."))
+        own = [each for each in features if each["properties"]["image"] == name]
+        values = np.asarray(Image.open(mask))
+        assert np.array_equal(polygons_as_mask(own, "EPSG:4326", mask), values == 255)
+        assert areas[names == name].sum() == (values == 255).sum()
+    for ring in (each["geometry"]["coordinates"][0] for each in features):
+        x, y = np.array(ring).T - np.array(ring)[0][:, None]
+        assert (x[:-1] * y[1:] - x[1:] * y[:-1]).sum() > 0  # RFC 7946: counterclockwise
+    edges = np.concatenate([np.frombuffer(shape[13:29], "<f8") for shape in shapes])
+    assert np.array_equal(edges % 0.5, edges * 0)  # of pixels
+
+
+def test_a_package_of_no_objects_is_one(here: Path) -> None:
+    from pyogrio.raw import read
+
+    write_map(here / "a.tif", noise(40, 30))
+    assert run("a.tif", "--polygons", "o.gpkg", "-t", "0.999999") == 0
+    assert len(read("o.gpkg")[2]) == 0
+
+
+def test_images_are_brought_to_the_networks_ground_resolution(here: Path) -> None:
+    write_map(here / "fine.tif", noise(120, 90), at(0.25))
+    write_map(here / "same.tif", noise(60, 45), at(0.5))
+    found = Predictor.from_checkpoint("checkpoints/best.pt", device="cpu", ground_resolution=0.5)
+    assert found.open(Path("fine.tif")).input_size == (30, 22)  # at the checkpoint's scale of 0.5
+    assert found.open(Path("same.tif")).input_size == (30, 22)
+    assert found("fine.tif").ids.shape == (120, 90)
+    write_photo(here / "plain.png")
+    assert run("fine.tif", "same.tif", "plain.png", "--ground-resolution", "0.5") == 0
+    with rasterio.open("fine_mask.tif") as mask:
+        assert mask.transform == at(0.25) and mask.shape == (120, 90)
+
+
+def test_a_files_own_no_data_value_is_filled(here: Path) -> None:
+    """The checkpoint knows none: its training images had all their pixels."""
+    image = noise(40, 30)
+    image[:20] = 7
+    found = Predictor.from_checkpoint("checkpoints/best.pt", device="cpu")
+    fill = np.array(found.preprocessing.fill, np.uint8)
+    opened = found.open(write_map(here / "a.tif", image, nodata=7))
+    assert (opened.read()[:9] == fill).all()
+    assert (found.open(write_map(here / "b.tif", image)).read()[:9] == 7).all()
+
+
+@pytest.mark.parametrize("options", [
+    {"compress": "lzw", "predictor": 2}, {"interleave": "band", "compress": "deflate"},
+    {"driver": "HFA"}, {"dtype": "int16", "compress": "zstd"},
+], ids=str)  # fmt: skip
+def test_large_maps_are_read_in_windows(
+    here: Path, monkeypatch: pytest.MonkeyPatch, options: Any
+) -> None:
+    monkeypatch.setattr(source, "_STREAMED", 1000)
+    name = here / ("a.img" if "driver" in options else "a.tif")
+    image = noise(150, 130).astype(options.get("dtype", "uint8"))
+    tiles = {} if "driver" in options else {"tiled": True, "blockxsize": 64, "blockysize": 64}
+    write_map(name, image, **tiles, **options)
+    if name.suffix == ".tif":
+        with rasterio.open(name, "r+") as dataset:
+            dataset.build_overviews([2, 4])
+    found = source.open_image(name, ImageFormat(3, image.dtype.name), 1.0)
+    assert isinstance(found.reader, ScaledReader)
+    assert np.array_equal(found.reader.read(60, 70), image[60:70])
+    assert np.array_equal(found.read(), image)
+
+
+def mixed(here: Path) -> list[str]:
+    write_photo(here / "c.png")
+    return ["a.tif", "c.png", "--polygons", "o.geojson"]
+
+
+def plain_package(here: Path) -> list[str]:
+    write_photo(here / "c.png")
+    return ["c.png", "--polygons", "o.gpkg"]
+
+
+def other_crs(here: Path) -> list[str]:
+    scene(here / "d.tif", crs="EPSG:32632")
+    return ["a.tif", "d.tif", "--polygons", "o.gpkg"]
+
+
+def no_crs(here: Path) -> list[str]:
+    scene(here / "e.tif", crs=None)
+    return ["e.tif", "--polygons", "o.geojson"]
+
+
+def coarser(here: Path) -> list[str]:
+    scene(here / "f.tif", at(1))
+    return ["a.tif", "f.tif"]
+
+
+def too_coarse(here: Path) -> list[str]:
+    return ["a.tif", "--ground-resolution", "0.2"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (mixed, "--polygons o.geojson: c.png has no map coordinates; "),
+        (plain_package, "--polygons o.gpkg: c.png has no map coordinates; "),
+        (other_crs, "--polygons o.gpkg: d.tif has another CRS than a.tif; "),
+        (no_crs, "--polygons o.geojson: e.tif has map coordinates without a CRS; "),
+        (coarser, "a.tif has pixels of 0.5 m on the ground, f.tif of 1 m; "),
+        (too_coarse, "a.tif: pixels of 0.5 m on the ground, the network takes 0.4 m; "),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str], make: Any, message: str
+) -> None:
+    scene(here / "a.tif")
+    assert run(*make(here)) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {message}") and err.count("\n") == 1
+    assert not list(here.glob("*_mask.*")) and not Path("o.gpkg").exists()
+
+
+def test_without_the_extra_a_line_says_what_is_lost(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene(here / "a.tif")
+    monkeypatch.setitem(sys.modules, "rasterio", None)
+    assert run("a.tif") == 0 and Path("a_mask.png").exists()
+    assert capsys.readouterr().out.count("warning: a.tif: its mask gets no map coordinates") == 1
+    for argv, message in (
+        (
+            ["a.tif", "--ground-resolution", "1", "--overwrite"],
+            "a.tif: its ground resolution: needs",
+        ),
+        (["b.jp2"], "b.jp2: needs"),
+    ):
+        Path("b.jp2").write_bytes(b"jp2")
+        assert run(*argv) == 2
+        assert capsys.readouterr().err == (
+            f"error: {message} rasterio; pip install 'unet-ddp[geo]'\n"
+        )
+    monkeypatch.setitem(sys.modules, "pyogrio", None)
+    with pytest.raises(UserError, match=r"o.gpkg: needs pyogrio; pip install 'unet-ddp\[geo\]'"):
+        find_maps([Path("a.tif")], Path("o.gpkg"), None)
+
+
+def test_a_scene_without_any_data_has_a_mask(here: Path) -> None:
+    write_map(here / "a.tif", np.zeros((40, 30, 3), np.uint8), nodata=0, crs=UTM)
+    assert run("a.tif") == 0
+    with rasterio.open("a_mask.tif") as mask:
+        assert (mask.read(1) == 254).all()
+
+
+def test_a_tiff_too_large_to_read_whole_says_what_reads_it(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(header, "MOST_BYTES", 40 * 30 * 3 - 1)
+    monkeypatch.setattr(header, "_MOST_RATIO", 0.001)
+    write_map(here / "a.tif", noise(40, 30), rowsperstrip=1, blockysize=1)
+    monkeypatch.setitem(sys.modules, "rasterio", None)
+    assert run("a.tif") == 2
+    assert capsys.readouterr().err.endswith(f", or read it in windows: {INSTALL}\n")
+
+
+def test_numbered_objects_are_on_the_map_and_none_where_there_is_no_data(here: Path) -> None:
+    labels = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.3, 0.3))
+    write_model(here / "m.pt", labels)
+    scene(here / "a.tif")
+    assert run("a.tif", "-m", "m.pt", "--polygons", "o.geojson", "--objects", "o.csv") == 0
+    with rasterio.open("a_mask.tif") as mask:
+        assert mask.transform == at() and mask.crs == UTM and mask.nodata is None
+        numbers = mask.read(1)
+    assert numbers.max() >= 1 and (numbers[:30, :40] == 0).all()
+    features = json.loads(Path("o.geojson").read_text())["features"]
+    assert {each["properties"]["number"] for each in features} == set(np.unique(numbers)) - {0}
+    assert np.array_equal(polygons_as_mask(features, "EPSG:4326", Path("a_mask.tif")), numbers > 0)
