@@ -345,7 +345,7 @@ def test_samples_stay_in_memory_if_they_take_a_tenth_of_what_is_free(
         assert part is not None and (part.dataset.memory is not None) == is_kept  # type: ignore[attr-defined]
 
 
-def test_what_is_cached_or_in_storage_is_not_kept_in_memory_too(
+def test_what_is_cached_in_storage_or_drawn_is_not_kept_in_memory(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -354,8 +354,11 @@ def test_what_is_cached_or_in_storage_is_not_kept_in_memory_too(
     assert loaders.training.dataset.memory is None  # type: ignore[attr-defined]
     remote = make_dataset(folder)
     remote.is_remote = True
-    module._keep_in_memory([remote], 1, World())
-    assert remote.memory is None
+    drawn = make_dataset(folder)
+    drawn.draw = lambda epoch, index: (index, None)  # type: ignore[assignment]
+    for dataset in (remote, drawn):
+        module._keep_in_memory([dataset], 1, World())
+        assert dataset.memory is None
 
 
 def test_a_cache_that_others_can_write_to_is_not_used(
