@@ -51,9 +51,10 @@ class Session(NamedTuple):
 
     def validate(self) -> Validation | None:
         """Validate as train.py does."""
-        classes = self.data.labels.num_classes
         with StopSignal(self.world) as stop:
-            return train.validate(self.state, self.loaders, self.folder, classes, stop)
+            return train.validate(
+                self.state, self.loaders, self.folder, self.data, stop, self.world
+            )
 
     def synchronise(self) -> None:
         """Wait for the device."""
@@ -89,6 +90,7 @@ def new_session(
         allow_tf32()
         with RunFolder(config, world, print) as folder:
             resumed = folder.open(config)
+            config = resumed.settle(config, world)
             data = resumed.prepare_data(config)
             model = choose_model(config, data, resumed, world)
             loaders = build_loaders(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import sys
+from unittest import mock
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -318,6 +319,19 @@ def test_rows_after_the_resumed_step_are_dropped_and_columns_are_added(tmp_path:
     resumed.write({"step": 20, "new": 8, "dice": 1}, 20)  # as --loss may have other terms
     assert rows(path)[3:] == [{"step": "20", "dice": "1", "old": "", "new": "8"}]
     assert [found.name for found in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_a_full_disk_loses_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one still finds a heading with all its columns."""
+    path = tmp_path / "metrics.csv"
+    writer = CsvWriter(path)
+    for n, row in enumerate(({"step": 1, "a": 1}, {"step": 2, "a": 1, "b": 1}), start=1):
+        with monkeypatch.context() as patch:
+            patch.setattr("unet_ddp.runs.writers.replacing", mock.Mock(side_effect=OSError("full")))
+            with pytest.raises(OSError, match="full"):
+                writer.write(row, 3 * n)
+        writer.write(row, n)
+        assert [*rows(path)[-1]] == [*row] and len(rows(path)) == n
 
 
 def test_a_resume_before_the_first_row_starts_with_the_new_columns(tmp_path: Path) -> None:

@@ -93,9 +93,9 @@ def _reserve(output: Path) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        if lock:
-            lock.close()
+        if lock:  # removed before it is free, or it might be another process's by then
             (output / ".lock").unlink(missing_ok=True)
+            lock.close()
 
 
 def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shard]:

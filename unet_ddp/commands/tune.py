@@ -241,14 +241,13 @@ class Search:
                 lock_folder(place, "--exp-name").close()
                 break
             time.sleep(0.1)
-        if len(_read_dice(place, epochs)) < epochs:  # or it was killed before it could note them
-            status = self._start(k, epochs)
-            if status in (128 + SIGINT, 128 + SIGTERM):
-                raise KeyboardInterrupt
-            if status:
-                said = Path(f"{place}.log").read_text(encoding="utf-8", errors="replace")
-                print_lines(f"{about}: failed: {said.strip().rpartition(chr(10))[2]}")
-                return None
+        status = self._start(k, epochs)
+        if abs(status) % 128 in (SIGINT, SIGTERM):  # -2 and -15 before training hears of signals
+            raise KeyboardInterrupt
+        if status:
+            said = Path(f"{place}.log").read_text(encoding="utf-8", errors="replace")
+            print_lines(f"{about}: failed: {said.strip().rpartition(chr(10))[2]}")
+            return None
         dice = [each for each in _read_dice(place, epochs) if not math.isnan(each)]
         if not dice:
             raise UserError(f"{place}: no validation Dice to choose by; use --validation")

@@ -50,6 +50,5 @@ class ClassDraw:
         chunk = int(np.searchsorted(self.ends[drawn], place, side="right"))
         first = chunk * _CHUNK
         images = np.flatnonzero(np.unpackbits(self.bits[drawn, first : first + _CHUNK]))
-        return 8 * first + int(
-            images[place - self.ends[drawn, chunk]]
-        ), drawn  # from the chunk's end
+        image = images[place - self.ends[drawn, chunk]]  # counted from the chunk's end
+        return 8 * first + int(image), drawn

@@ -71,9 +71,13 @@ class Resumed:
                     "--encoder-weights too"
                 )
             return _accumulate(_settle_precision(config, world), world)
-        if config.optimization.learning_rate == "auto":  # the run has found its own
-            config = replace(config, given=config.given - {"learning_rate"})
+        settled = {"learning_rate", "amp_dtype"}  # auto: the run has chosen its own at its start
+        autos = {name for name in settled if getattr(config.optimization, name) == "auto"}
+        config = replace(config, given=config.given - autos)
         config = with_saved(config, self.content["config"])
+        options, is_cpu = config.optimization, world.device.type == "cpu"
+        if is_cpu and options.amp and options.amp_dtype == "bfloat16" and not has_native_bfloat16():
+            self.notes.append("bfloat16 is slow on this CPU; --no-amp goes on in float32")
         self._note_changes(config)
         return self._keep_images_per_step(config, world)
 

@@ -113,15 +113,16 @@ class CsvWriter:
 
     def _replace(self, rows: list[dict[str, str]], columns: Iterable[str] = ()) -> None:
         """Replace the file by rows, with their columns and these."""
-        self.columns = list(dict.fromkeys([*(rows[0] if rows else ()), *columns]))
+        columns = list(dict.fromkeys([*(rows[0] if rows else ()), *columns]))
         with (
             replacing(self.path) as temporary,
             temporary.open("w", newline="", encoding="utf-8") as file,
         ):
-            writer = csv.DictWriter(file, self.columns)
-            if self.columns:
+            writer = csv.DictWriter(file, columns)
+            if columns:
                 writer.writeheader()
             writer.writerows(rows)
+        self.columns = columns  # not before the file has them: the disk may be full
 
     def write(self, row: Row, step: int) -> None:
         """Append a row, and columns that the file has not: another --loss has other terms."""
