@@ -291,11 +291,8 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_rows_are_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").symlink_to(tmp_path / "victim")
     writer = CsvWriter(tmp_path / "metrics.csv")
-    writer.write({"epoch": 1, "step": 2}, 2)  # the file takes the link's place
-    (tmp_path / "metrics.csv").unlink()
-    (tmp_path / "metrics.csv").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError, match="symbolic links"):
-        writer.write({"epoch": 2, "step": 4}, 4)
+        writer.write({"epoch": 1, "step": 2}, 2)
     assert not (tmp_path / "victim").exists()
 
 

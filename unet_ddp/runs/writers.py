@@ -125,10 +125,14 @@ class CsvWriter:
 
     def write(self, row: Row, step: int) -> None:
         """Append a row, and columns that the file has not: another --loss has other terms."""
+        is_first, self.columns = not self.columns, self.columns or list(row)
         if not row.keys() <= set(self.columns):
             self._replace(read_rows(self.path), row)
         with open_own(self.path, "a", newline="") as file:
-            csv.DictWriter(file, self.columns).writerow(row)
+            writer = csv.DictWriter(file, self.columns)
+            if is_first:
+                writer.writeheader()
+            writer.writerow(row)
 
     def close(self) -> None:
         """Do nothing: each row is on the disk already."""
