@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
 
 
 def pytest_collection_finish() -> None:

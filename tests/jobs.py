@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,10 +141,16 @@ def loss_gradients(cases: list[dict[str, Any]]) -> list[tuple[np.ndarray, np.nda
     return found
 
 
-def count_shards(counts: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+def use_all_instructions() -> None:
+    """Undo what `pytest_configure` sets, in a process that has computed nothing yet."""
+    os.environ.pop("ONEDNN_MAX_CPU_ISA", None)
+
+
+def count_shards(counts: list[int], amp_dtype: str = "auto") -> list[tuple[np.ndarray, np.ndarray]]:
     """For each of `counts`, confusion matrix and histogram of so many images, shared out."""
     world = join("cpu", 60)
     state = new_state(world)
+    state.precision = Precision(world.device, dtype=amp_dtype)
     totals = []
     for count in counts:
         share = ScoringSampler(count, rank=world.rank, size=world.size)

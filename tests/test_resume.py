@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 import torch
 
+from tests import jobs
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp.cli import parse_train
@@ -90,6 +91,31 @@ def test_stopped_after_any_step(
     best = checkpoint.load(undisturbed / "checkpoints" / "best.pt")
     assert best["threshold"] == float(expected[best["best"]["epoch"]]["threshold"])
     assert last(undisturbed)["threshold"] == float(expected[-1]["threshold"])
+
+
+@pytest.mark.thorough
+def test_in_the_cpus_own_bfloat16_too(images: Path, tmp_path: Path) -> None:
+    """In processes with all instructions of this CPU, which the other tests do without."""
+    flags = [] if torch.cpu._is_avx512_bf16_supported() else ["--amp-dtype", "bfloat16"]
+    counts, pool = [], Ranks(2)
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    try:
+        pool.run(2, jobs.use_all_instructions)
+        train(pool, 2, tmp_path / "whole", images, *flags)
+        train(pool, 2, tmp_path / "stopped", images, *flags, "--max-steps", "3")
+        train(pool, 2, tmp_path / "stopped", images, "--resume")
+        for size in (1, 2):
+            counts += pool.run(size, jobs.count_shards, [5], "bfloat16")
+        (in_float32,) = pool.run(1, jobs.count_shards, [5])
+    finally:
+        pool.close()
+    assert last(tmp_path / "whole")["config"]["amp_dtype"] == "bfloat16"
+    assert_same_state(last(tmp_path / "stopped"), last(tmp_path / "whole"))
+    (alone,), *shared = counts
+    for ((confusion, histogram),) in shared:
+        assert (confusion == alone[0]).all() and (histogram == alone[1]).all()
+    assert (alone[1] != in_float32[0][1]).any()
 
 
 @pytest.mark.thorough

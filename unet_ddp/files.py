@@ -21,8 +21,7 @@ from unet_ddp.errors import UserError, one_line
 from unet_ddp.storage import Url, check_answers, copies, put, refuse_web
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
-_unfinished: set[Path] = set()
-"""Temporary files that this process is writing, on any thread."""
+_unfinished: set[Path] = set()  # temporary files of this process, on any thread
 _lock = RLock()  # reentrant: a signal may arrive while the main thread holds it
 
 
@@ -267,13 +266,20 @@ def remove_stale(files: Iterable[Path]) -> None:
 
 
 def exit_on_signals() -> None:
-    """Make Ctrl-C, SIGTERM and SIGHUP end the process at once, leaving no temporary file.
-
-    Threads that work on an image are not waited for.
-    """
+    """Make Ctrl-C, SIGTERM and SIGHUP end the process, threads too, and leave no temporary file."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup sets it
             signal.signal(number, _remove_and_exit)
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Have SIGTERM raise SystemExit in the block, which then removes what is temporary."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _remove_and_exit(number: int, frame: FrameType | None) -> None:

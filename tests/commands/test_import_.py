@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from unet_ddp.__main__ import main
+from unet_ddp.commands import import_
 from unet_ddp.config import DataConfig
 from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.formats.read import read_mask
@@ -93,6 +95,49 @@ def test_numbers_of_objects(here: Path, capsys: pytest.CaptureFixture[str]) -> N
         mask = np.asarray(image)
     assert mask.dtype == np.uint16 and not mask[:, 0].any() and not Path("out/palette.csv").exists()
     assert set(np.unique(mask)) == {0, 2, 3, 65535} and mask[2, 2] == 2 and mask[2, 6] == 3
+
+
+def test_numbered_regions_to_ignore_are_no_objects(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = [
+        {"label": label, "points": [[x, 0], [x + 2, 0], [x + 2, 6], [x, 6]]}
+        for x, label in ((0, "car"), (3, "__ignore__"))
+    ]
+    content = {"imagePath": "a.png", "imageHeight": 6, "imageWidth": 8, "shapes": shapes}
+    status, text = run(capsys, content, "--instances")
+    assert status == 0 and text.endswith("--instances --ignore-index 65535\n")
+    assert read_mask(Path("out/a.png"))[0].tolist() == [1, 1, 0, 65535, 65535, 0, 0, 0]
+
+
+def test_a_linked_image_keeps_its_name_in_the_pairs(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a store of files by content, whose names have no suffix; a folder may be a link too."""
+    Path("store").mkdir()
+    Path("imgs/a.png").rename("store/0a1b")
+    Path("imgs/a.png").symlink_to("../store/0a1b")
+    Path("real/deep").mkdir(parents=True)
+    Path("linked").symlink_to("real/deep")
+    assert run(capsys, coco(SQUARE), "-o", "linked/out")[0] == 0
+    (row,) = Path("linked/out/pairs.csv").read_text().splitlines()[1:]
+    assert row == "../../../imgs/a.png,a.png"
+
+
+def test_sigterm_leaves_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def stop(*_: object) -> None:
+        assert signal.getsignal(signal.SIGTERM) is not before  # or it would end pytest
+        assert [path.name for path in here.glob(".out.*")]
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(import_, "write_mask", stop)
+    Path("file.json").write_text(json.dumps(coco(SQUARE)))
+    with pytest.raises(SystemExit) as end:
+        main(["import", "file.json", "--images", "imgs", "-o", "out"])
+    assert end.value.code == 128 + signal.SIGTERM and signal.getsignal(signal.SIGTERM) is before
+    assert {path.name for path in here.iterdir()} == {"imgs", "file.json"}
 
 
 @pytest.mark.parametrize(

@@ -391,7 +391,8 @@ def test_a_group_is_left(
     monkeypatch.setattr(dist, "barrier", lambda: done.append("barrier"))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: done.append("destroy"))
     monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", lambda: done.append("abort"))
-    store: Any = object()
+    monkeypatch.setattr(dist, "broadcast_object_list", lambda *_, **__: None)
+    store = dist.HashStore()
     leave(World(), failed=failed)
     assert done == []
     leave(World(store=store, device=torch.device(device)), failed=failed)

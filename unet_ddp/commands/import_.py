@@ -26,7 +26,7 @@ from unet_ddp.data.annotations.readers import AnnotatedImage, open_source
 from unet_ddp.data.cells import format_row
 from unet_ddp.data.formats.read import read_header
 from unet_ddp.errors import UserError, print_lines, shorten
-from unet_ddp.files import check_writable, write_errors, write_text
+from unet_ddp.files import check_writable, ended_by_sigterm, write_errors, write_text
 from unet_ddp.flags import flag
 from unet_ddp.prediction.outputs.masks import write_mask
 from unet_ddp.storage import local_path
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"{output}: already exists; use another --output")
     check_writable(output.parent, "--output")
     job = _Import(config)
-    with write_errors(output, "make room, or use another --output"):
+    with ended_by_sigterm(), write_errors(output, "make room, or use another --output"):
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
             masks = Path(folder, output.name)
@@ -121,7 +121,8 @@ class _Import:
                 with self._errors(image.name):
                     mask = self.painter.paint(image, size)
                 self._write_mask(mask, folder / f"{name}.png")
-                pairs.writerow((os.path.relpath(path.resolve(), output), f"{name}.png"))
+                path = path.parent.resolve() / path.name  # a link's target may have another suffix
+                pairs.writerow((os.path.relpath(path, output), f"{name}.png"))
                 self.written += 1
         if not self.written:
             raise UserError(f"{self.file}: annotates none of the images in {self.config.images}")

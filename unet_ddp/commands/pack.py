@@ -11,8 +11,6 @@ from __future__ import annotations
 import io
 import os
 import secrets
-import signal
-import sys
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +34,14 @@ from unet_ddp.data.packs import BLOCK, INDEX, list_files, member_name, shard_nam
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.data.splits import OWN_FOLDER
 from unet_ddp.errors import UserError, print_lines
-from unet_ddp.files import lock_folder, make_writable, remove_stale, replacing, write_errors
+from unet_ddp.files import (
+    ended_by_sigterm,
+    lock_folder,
+    make_writable,
+    remove_stale,
+    replacing,
+    write_errors,
+)
 from unet_ddp.flags import flag
 from unet_ddp.storage import Url, as_path, delete, local_file, put
 
@@ -86,13 +91,12 @@ def _reserve(output: Path) -> Iterator[None]:
     if not isinstance(output, Url):
         make_writable(output, "--output")
         lock = lock_folder(output, "--output")
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         if INDEX in list_files(output):
             raise UserError(f"{output}: contains a pack already; use another --output")
-        yield
+        with ended_by_sigterm():
+            yield
     finally:
-        signal.signal(signal.SIGTERM, before)
         if lock:  # removed before it is free, or it might be another process's by then
             (output / ".lock").unlink(missing_ok=True)
             lock.close()

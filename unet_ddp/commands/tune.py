@@ -242,7 +242,7 @@ class Search:
                 break
             time.sleep(0.1)
         status = self._start(k, epochs)
-        if abs(status) % 128 in (SIGINT, SIGTERM):  # -2 and -15 before training hears of signals
+        if status in (128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM):  # negative: at its start
             raise KeyboardInterrupt
         if status:
             said = Path(f"{place}.log").read_text(encoding="utf-8", errors="replace")

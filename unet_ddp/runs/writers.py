@@ -126,10 +126,15 @@ class CsvWriter:
 
     def write(self, row: Row, step: int) -> None:
         """Append a row, and columns that the file has not: another --loss has other terms."""
-        if not row.keys() <= set(self.columns):
+        if self.columns and not row.keys() <= set(self.columns):
             self._replace(read_rows(self.path), row)
+        columns = self.columns or list(row)
         with open_own(self.path, "a", newline="") as file:
-            csv.DictWriter(file, self.columns).writerow(row)
+            writer = csv.DictWriter(file, columns)
+            if not self.columns:
+                writer.writeheader()
+            writer.writerow(row)
+        self.columns = columns
 
     def close(self) -> None:
         """Do nothing: each row is on the disk already."""

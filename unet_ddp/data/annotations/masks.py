@@ -20,7 +20,7 @@ from unet_ddp.data.pairs import files_by_name, raise_problems
 from unet_ddp.errors import UserError, shorten
 
 CROWD = 65535
-"""Number of the pixels of several objects that were not told apart."""
+"""Number of the pixels of several objects that were not told apart, and of those to ignore."""
 
 _ALIASES = {"_background_": "background", "__ignore__": "ignore"}  # Labelme's
 _UPLOAD = re.compile(r"[0-9a-f]{8}-(?=.)")  # that Label Studio puts before a name
@@ -114,18 +114,19 @@ class Painter:
         if self.small_over_large:
             regions = sorted(regions, key=lambda region: -int(region.draw(size).pixels.sum()))
         for number, region in enumerate(regions, start=1):
-            value = self.values.get(clean_label(region.label))
+            name = clean_label(region.label)
+            value, is_crowd = self.values.get(name), region.is_crowd or name.lower() == "ignore"
             if value is None:
                 reason = (
                     f"class {shorten(region.label)} is not among {', '.join([*self.values][:9])}"
                 )
                 raise UserError(f"{reason}; add it, or use another --palette")
             if self.instances and value:
-                value = CROWD if region.is_crowd else number
+                value = CROWD if is_crowd else number
             patch = region.draw(size)
             place = mask[patch.top :, patch.left :][: len(patch.pixels), : patch.pixels.shape[1]]
             place[patch.pixels] = value
-            self.counts.update(crowds=region.is_crowd, clipped=patch.is_clipped)
+            self.counts.update(crowds=is_crowd, clipped=patch.is_clipped)
             self.counts.update(crossed=patch.is_crossed)
         self.counts.update(objects=len(regions), skipped=image.skipped)
         return mask
