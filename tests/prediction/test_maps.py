@@ -13,17 +13,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.evaluation.examples import grey_predictor
 from tests.maps import CORNER, UTM, at, rasterio, write_map
 from tests.prediction.models import noise, write_model, write_photo
 from tests.prediction.test_predict import run
 from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.formats import header
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.maps import INSTALL
+from unet_ddp.data.formats.maps import INSTALL, Place
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import source
 from unet_ddp.prediction.inputs import find_maps
+from unet_ddp.prediction.outputs import ranking
+from unet_ddp.prediction.outputs.polygons import polygon_file, polygons
+from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.streaming import ScaledReader
 
@@ -212,10 +216,10 @@ def too_coarse(here: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (mixed, "--polygons o.geojson: c.png has no map coordinates; "),
-        (plain_package, "--polygons o.gpkg: c.png has no map coordinates; "),
+        (mixed, "--polygons o.geojson: c.png has no map coordinates; predict it apart"),
+        (plain_package, "--polygons o.gpkg: c.png has no map coordinates; predict it apart, into a .geojson"),
         (other_crs, "--polygons o.gpkg: d.tif has another CRS than a.tif; "),
-        (no_crs, "--polygons o.geojson: e.tif has map coordinates without a CRS; "),
+        (no_crs, "--polygons o.geojson: e.tif has map coordinates without a CRS; set it by gdal_edit.py -a_srs"),
         (coarser, "a.tif has pixels of 0.5 m on the ground, f.tif of 1 m; "),
         (too_coarse, "a.tif: pixels of 0.5 m on the ground, the network takes 0.4 m; "),
     ],
@@ -284,3 +288,47 @@ def test_numbered_objects_are_on_the_map_and_none_where_there_is_no_data(here: P
     features = json.loads(Path("o.geojson").read_text())["features"]
     assert {each["properties"]["number"] for each in features} == set(np.unique(numbers)) - {0}
     assert np.array_equal(polygons_as_mask(features, "EPSG:4326", Path("a_mask.tif")), numbers > 0)
+
+
+def test_objects_that_pixels_without_data_cut_are_several(here: Path) -> None:
+    """Else the second part would be a hole of the first one's polygon."""
+    labels = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
+    image = np.zeros((30, 40), np.uint8)
+    image[5:25, 5:35] = 255
+    data = np.full((30, 40), 255, np.uint8)
+    data[12:16] = data[:, 33:] = 0
+    write_map(
+        here / "a.tif", np.stack([image, data], axis=2), photometric="minisblack", alpha="yes"
+    )
+    prediction = grey_predictor(labels)(here / "a.tif")
+    assert prediction.ids.mean() > 0.4 and prediction.numbers.max() == 1
+    prediction.mark_nodata(here / "a.tif")
+    assert prediction.numbers[8, 8] == 1 and prediction.numbers[20, 8] == 2
+    assert prediction.mask.max() == 2 and not prediction.numbers[data == 0].any()
+    rings = [each["geometry"]["coordinates"] for each in polygons("a", prediction.mask, labels)]
+    assert [len(each) for each in rings] == [1, 1]
+    assert prediction.shares[1] == (prediction.numbers > 0).sum() / (data > 0).sum()
+
+
+def test_the_edge_of_the_data_is_no_outline_by_which_images_are_ranked(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest = []
+
+    def measure(prediction: Prediction) -> float:
+        largest.append(prediction.ids.max())
+        return 0.5
+
+    monkeypatch.setattr(ranking, "measure_uncertainty", measure)
+    scene(here / "a.tif")
+    assert run("a.tif", "--rank", "r.csv") == 0
+    assert largest == [1] and np.asarray(Image.open("a_mask.tif"))[0, 0] == 254
+
+
+@pytest.mark.parametrize("kind", ["geojson", "gpkg"])
+def test_an_image_in_storage_without_a_crs_is_one_line(here: Path, kind: str) -> None:
+    """Others are found before the job starts."""
+    file = polygon_file(Path(f"o.{kind}"), Labels((0, 255)))
+    place = Place("", at()[:6], 0.0, None)
+    with pytest.raises(UserError, match=r"^e.tif: has (no )?map coordinates with"):
+        file.locate("e.tif", file.format("e.tif", np.ones((2, 2), np.uint8), None), place)

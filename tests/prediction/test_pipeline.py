@@ -126,13 +126,13 @@ def test_all_outputs_of_an_image(photos: PredictConfig) -> None:
 
 
 def test_the_mask_is_written_last(photos: PredictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its presence tells the next job that all is there."""
+    """Its presence tells the next job that all is there, but for what a person may have changed."""
     order: list[str] = []
-    for name in ("write_mask", "write_overlay", "write_probabilities"):
+    for name in ("write_mask", "write_overlay", "write_probabilities", "write_labelme"):
         monkeypatch.setattr(module, name, lambda *args, name=name: order.append(name))
     config = replace(photos, inputs=("p/a.png",), overlay=True, probabilities="png")
-    run(new_job(config, make_predictor()))
-    assert order == ["write_overlay", "write_probabilities", "write_mask"]
+    run(new_job(replace(config, annotations="labelme"), make_predictor()))
+    assert order == ["write_overlay", "write_probabilities", "write_mask", "write_labelme"]
 
 
 def test_one_class_only_is_named(photos: PredictConfig) -> None:

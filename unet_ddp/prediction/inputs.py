@@ -84,11 +84,12 @@ def _check_polygons(path: Path, owners: dict[str | None, Path]) -> None:
     is_one = len(items) == 1 or (bool(crs) and not is_package(path))
     if is_one and (crs or (crs is None and not is_package(path))):
         return
-    lacks = {None: "no map coordinates", "": "map coordinates without a CRS"}
-    raise UserError(
-        f"--polygons {path}: {image} has {lacks.get(crs, f'another CRS than {items[-1][1]}')}; "
-        "predict images of one kind at a time"
-    )
+    faults = {
+        None: "no map coordinates; predict it apart, into a .geojson",
+        "": "map coordinates without a CRS; set it by gdal_edit.py -a_srs",
+    }
+    other = f"another CRS than {items[-1][1]}; predict images of one CRS at a time"
+    raise UserError(f"--polygons {path}: {image} has {faults.get(crs, other)}")
 
 
 def _in_storage(path: Url) -> list[Path]:

@@ -18,13 +18,13 @@ from typing import TypeVar
 import torch
 
 from unet_ddp.data.formats.header import MAPS, TIFFS, Pixels
-from unet_ddp.data.formats.maps import Place, mark_nodata, read_place
+from unet_ddp.data.formats.maps import Place, read_place
 from unet_ddp.data.formats.read import read_mask
-from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.objects import Mask, Shares, find_outlines
+from unet_ddp.prediction.objects import Mask, Shares
 from unet_ddp.prediction.outputs.annotations import LABELME, coco_file, write_labelme
 from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
@@ -139,24 +139,23 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
         if len(job.files) == 1:
             raise prediction
         return Outcome(error=str(prediction))
-    place = _find_place(job, files, prediction)
-    ids, labels = prediction.ids, prediction.labels
+    for shard in job.shards:
+        if isinstance(shard.list_file, RankFile):  # before pixels without data are marked
+            shard.add_line(files.index, format_rank(files.image, prediction))
+    place, labels = _find_place(job, files, prediction), prediction.labels
     if files.overlay is not None:
         wanted = replace(job.predictor.format, ground_resolution=None)
         image = open_image(files.image, wanted, scale=1.0)
-        shown = find_outlines(prediction.numbers) if labels.has_objects else ids
+        shown = prediction.numbers if labels.has_objects else prediction.ids
         write_overlay(shown, labels, image, files.overlay)
         image.reader.close()
     if files.probabilities:
         write_probabilities(prediction, files.probabilities)
     mask = prediction.mask
-    if files.labelme is not None:
-        write_labelme(mask, labels, files.image, files.labelme)
-    for shard in job.shards:
-        if isinstance(shard.list_file, RankFile):
-            shard.add_line(files.index, format_rank(files.image, prediction))
     _add_to_lists(job, files, mask, prediction.extent if labels.has_objects else None, place)
     write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
+    if files.labelme is not None:  # but for this: one without the mask is a person's
+        write_labelme(mask, labels, files.image, files.labelme)
     shares = [pair for pair in zip(labels.class_names, prediction.shares, strict=True) if pair[1]]
     summary = ", ".join(f"{name} {share:.1%}" for name, share in shares)
     if labels.has_objects:
@@ -173,10 +172,7 @@ def _find_place(job: Job, files: ImageFiles, prediction: Prediction | None = Non
     with local_file(files.image) as file:  # an object is fetched again
         place = read_place(file)
         if place is not None and is_tiff and prediction is not None:
-            if prediction.labels.has_objects:
-                mark_nodata(prediction.numbers, file, 0)
-            else:
-                prediction.nodata = mark_nodata(prediction.ids, file, IGNORE_ID)
+            prediction.mark_nodata(file)
     return place
 
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.formats.maps import mark_nodata
+from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.files import reserve, write_errors
 from unet_ddp.prediction.objects import Mask, Numbers, Shares, separate, to_shares
 
@@ -50,7 +51,7 @@ class Prediction:
     """For two classes, predict the second where its probability is at least this; None for the most
     probable class."""
     nodata: int = 0
-    """Pixels of `ids` that were set to IGNORE_ID afterwards."""
+    """Pixels that `mark_nodata` found."""
 
     @cached_property
     def ids(self) -> Ids:
@@ -88,6 +89,21 @@ class Prediction:
             return self.ids
         is_small = self.numbers.max(initial=0) < 1 << 16
         return self.numbers.astype(np.uint16) if is_small else self.numbers
+
+    def mark_nodata(self, path: Path) -> None:
+        """Set ids to IGNORE_ID, or numbers to 0, where the image `path` has no data.
+
+        An object that is cut by such pixels becomes several.
+        """
+        if not self.labels.has_objects:
+            self.nodata = mark_nodata(self.ids, path, IGNORE_ID)
+            return
+        self.nodata = mark_nodata(self.numbers, path, 0)
+        if self.nodata:
+            from skimage.measure import label
+
+            self.numbers = label(self.numbers, connectivity=1).astype(np.int32)
+            self.__dict__.pop("ids", None)
 
     @property
     def probabilities(self) -> Scores:

@@ -50,6 +50,20 @@ def test_masks_go_next_to_their_images_or_to_a_folder() -> None:
     assert [files.mask for files in two] == [Path("x.png/a_mask.png"), Path("x.png/b_mask.png")]
 
 
+def test_annotations_that_a_person_may_have_made_are_kept() -> None:
+    """A job that was interrupted leaves none without the mask: Labelme's file is written last."""
+    flags = {"annotations": "labelme", "skip_existing": True, "overlay": True}
+    for name in ("a_mask.png", "a_overlay.png", "a.json"):  # all of a; b has none
+        Path(name).touch()
+    assert outputs("a.jpg", "b.jpg", **flags)[0].labelme == Path("a.json")
+    for gone in ("a_overlay.png", "a_mask.png"):
+        Path(gone).unlink()
+        with pytest.raises(
+            UserError, match=r"^a.json: already exists; use --overwrite, or another"
+        ):
+            outputs("a.jpg", "b.jpg", **flags)
+
+
 @pytest.mark.parametrize("name", ["x.png", "x.TIF", "x.tiff"])
 def test_one_mask_may_have_any_name_that_keeps_its_values(name: str) -> None:
     assert outputs("a.jpg", output=name)[0].mask == Path(name)

@@ -12,12 +12,15 @@ import tifffile
 from PIL import Image
 
 from unet_ddp.data.borders import CLASS_NAMES
+from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.prediction.outputs import masks
 from unet_ddp.prediction.outputs.masks import write_mask
 from unet_ddp.prediction.outputs.objects import objects_file
 from unet_ddp.prediction.outputs.polygons import format_features
 from unet_ddp.prediction.outputs.shards import ShardFile
+from unet_ddp.prediction.source import open_array
 
 OBJECTS = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
 NUMBERS = np.array([[0, 1, 1, 2], [0, 1, 1, 2], [0, 0, 0, 2]], np.uint16)
@@ -57,6 +60,21 @@ def test_polygons_have_one_feature_for_each_object_though_they_touch() -> None:
     corners = [[tuple(point) for point in f["geometry"]["coordinates"][0]] for f in found]
     assert set(corners[0]) == {(1, 0), (3, 0), (3, 2), (1, 2)}
     assert set(corners[1]) == {(3, 0), (4, 0), (4, 3), (3, 3)}
+
+
+def test_outlines_in_a_reduced_overlay_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masks, "_LARGEST_OVERLAY", 20)
+    numbers = np.zeros((100, 100), np.int32)
+    numbers[20:80, 20:80] = 1
+    photo = open_array(np.zeros((100, 100), np.uint8), ImageFormat(1), 1.0)
+    masks.write_overlay(numbers, OBJECTS, photo, tmp_path / "a.png")
+    drawn = np.asarray(Image.open(tmp_path / "a.png")).any(axis=2)
+    expected = np.zeros((20, 20), bool)
+    expected[4:16, 4:16] = True
+    expected[5:15, 5:15] = False
+    assert np.array_equal(drawn, expected)
 
 
 def test_numbered_masks_have_16_bit_and_32_where_more(tmp_path: Path) -> None:

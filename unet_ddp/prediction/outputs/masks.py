@@ -18,9 +18,9 @@ from unet_ddp.data.formats.resize import resize_nearest, scaled_size
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing, reserve, write_errors
-from unet_ddp.prediction.objects import Mask
+from unet_ddp.prediction.objects import Mask, find_outlines
 from unet_ddp.prediction.outputs.png import Kind, write_png
-from unet_ddp.prediction.prediction import Ids, Prediction, allocate
+from unet_ddp.prediction.prediction import Prediction, allocate
 from unet_ddp.prediction.source import SourceImage
 from unet_ddp.prediction.streaming import ScaledReader
 
@@ -160,14 +160,18 @@ def write_probabilities(prediction: Prediction, paths: list[Path]) -> None:
             Image.fromarray(plane).save(temporary, format="PNG", compress_level=_PNG_LEVEL)
 
 
-def write_overlay(ids: Ids, labels: Labels, image: SourceImage, path: Path) -> None:
-    """Write an image with its mask over it; one of more than 4096 pixels a side is reduced."""
+def write_overlay(mask: Mask, labels: Labels, image: SourceImage, path: Path) -> None:
+    """Write an image with its mask, or the outlines of numbered objects, over it.
+
+    One of more than 4096 pixels a side is reduced.
+    """
     from unet_ddp.data.drawing import draw_mask, save_picture
 
     size = image.size
     if max(size) > _LARGEST_OVERLAY:
         size = scaled_size(*size, _LARGEST_OVERLAY / max(size))
-        ids = resize_nearest(ids, size)
+        mask = resize_nearest(mask, size)
     pixels = ScaledReader(image.reader, size).read(0, size[0])
+    ids = find_outlines(mask) if labels.has_objects else mask
     with write_errors(path, _ADVICE), replacing(path) as temporary:
         save_picture(draw_mask(pixels, ids, labels), temporary)

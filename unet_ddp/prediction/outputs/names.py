@@ -71,8 +71,7 @@ def name_outputs(
     check_no_input([*(("--output", path) for path in written), *lists], inputs)
     for folder in {mask.parent for mask in masks}:
         check_writable(folder, "--output")
-    if not config.skip_existing:
-        _check_new(written, "--output", config)
+    _check_new(_list_annotations(files) if config.skip_existing else written, "--output", config)
     for flag, path in lists:
         if os.path.isdir(path):
             raise UserError(f"{flag} {path}: is a folder; give a file")
@@ -135,6 +134,12 @@ def _check_new(paths: Iterable[Path], flag: str, config: PredictConfig) -> None:
     for path in paths:
         if path in existing:
             raise UserError(f"{path}: already exists; use --overwrite, or another {flag}")
+
+
+def _list_annotations(files: Sequence[ImageFiles]) -> Iterator[Path]:
+    """Yield Labelme's files, written last: one that exists without the image's others is a person's."""
+    done = {each.index for each in find_done(files)}
+    yield from (each.labelme for each in files if each.labelme and each.index not in done)
 
 
 def _check_distinct(files: Iterable[ImageFiles], lists: Sequence[tuple[str, Path]]) -> None:

@@ -38,6 +38,10 @@ class GeoJson(ListFile):
 
     def locate(self, name: str, line: str, place: Place | None) -> str:
         """Return features with longitude and latitude, or in pixels without a place."""
+        if place is not None and not place.crs:  # it is in storage: others were checked before
+            raise UserError(
+                f"{name}: has map coordinates without a CRS; set it by gdal_edit.py -a_srs"
+            )
         return line if place is None else _dump(_to_map(line, place, crs="OGC:CRS84"))
 
 
@@ -46,7 +50,7 @@ class GeoPackage(ListFile):
 
     def locate(self, name: str, line: str, place: Place | None) -> str:
         """Return features in the coordinates of their map, after its CRS."""
-        if place is None or not place.crs:  # it is in storage: others were checked before
+        if place is None or not place.crs:  # in storage, too
             raise UserError(f"{name}: has no map coordinates with a CRS; use FILE.geojson")
         return json.dumps([place.crs, _to_map(line, place, crs=place.crs)])
 
