@@ -129,6 +129,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
     monkeypatch.setattr(Path, "read_text", read_text)
     monkeypatch.setattr(device_module, "_CGROUP", tmp_path)
+    monkeypatch.setattr(device_module, "_OWN_CGROUPS", tmp_path / "own")
     return tmp_path
 
 
@@ -139,7 +140,6 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         ("max\n", "300", 800, 1000),  # no limit
         (500, 200, 300, 500),
         (500, 600, 0, 500),
-        (500, None, 500, 500),
         (950, 100, 800, 950),
         (5000, 100, 800, 1000),
     ],
@@ -154,6 +154,30 @@ def test_a_container_s_limit_counts(
             (machine / name).write_text(text)
     assert free_memory(CPU) == free << 10
     assert total_memory(CPU) == total << 10
+
+
+@pytest.mark.parametrize(
+    ("own", "place", "limit_name", "use_name"),
+    [
+        ("0::/slurm/job_1/step_0\n", "slurm/job_1", "memory.max", "memory.current"),
+        ("3:cpu:/x\n4:memory:/job:1/step_0\n0::/\n", "memory/job:1",
+         "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ("4:memory:/of/the/host\n", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ],
+)  # fmt: skip
+def test_a_batch_job_s_limit_counts(
+    machine: Path, own: str, place: str, limit_name: str, use_name: str
+) -> None:
+    """Of a job around this process's own group, and of a container that sees the host's path."""
+    (machine / "own").write_text(own)
+    (machine / place).mkdir(parents=True)
+    (machine / place / limit_name).write_text(str(500 << 10))
+    (machine / place / use_name).write_text(str(200 << 10))
+    assert free_memory(CPU) == 300 << 10
+    cached = f"{'total_' * ('limit' in limit_name)}inactive_file {50 << 10}"  # of files
+    (machine / place / "memory.stat").write_text(f"anon 7\n{cached}\nslab 9\n")
+    assert free_memory(CPU) == 350 << 10
+    assert total_memory(CPU) == 500 << 10
 
 
 @pytest.mark.parametrize("text", [None, "", "MemTotal:\n", "MemTotal: many kB\nMemAvailable: ?\n"])

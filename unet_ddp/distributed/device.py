@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -10,7 +11,9 @@ import torch
 from unet_ddp.errors import UserError
 
 _UNKNOWN = 4 << 30  # bytes, where the system does not say
-_CGROUP = Path("/sys/fs/cgroup")
+_CGROUP, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2 = ("memory.max", "memory.current", "inactive_file")
 _OUT_OF_MEMORY = (
     "can't allocate memory",
     "CUDA error: out of memory",
@@ -72,19 +75,15 @@ def free_memory(device: torch.device) -> int:
     """Return the bytes that `device` can still give; on a CPU the container's limit counts."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    limit = _read_cgroup("memory.max")
-    available = _read_meminfo("MemAvailable")
-    if limit is None:
-        return available
-    return min(available, max(0, limit - (_read_cgroup("memory.current") or 0)))
+    left = [max(0, limit - used) for limit, used in _read_cgroups()]
+    return min([_read_meminfo("MemAvailable"), *left])
 
 
 def total_memory(device: torch.device) -> int:
     """Return the bytes that `device` has, used or not; on a CPU the container's limit counts."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
-    limit, installed = _read_cgroup("memory.max"), _read_meminfo("MemTotal")
-    return installed if limit is None else min(limit, installed)
+    return min([_read_meminfo("MemTotal"), *(limit for limit, _ in _read_cgroups())])
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -100,9 +99,22 @@ def _read_meminfo(name: str) -> int:
         return _UNKNOWN
 
 
-def _read_cgroup(name: str) -> int | None:
-    """Return a number of this container's (cgroup version 2); None without a limit."""
-    try:
-        return int((_CGROUP / name).read_text(encoding="ascii"))
-    except (OSError, ValueError):  # ValueError: "max", no limit
-        return None
+def _read_cgroups() -> list[tuple[int, int]]:
+    """Return limit and use, in bytes, of this container's or batch job's cgroups with a limit."""
+    folders = {_CGROUP: _VERSION_2, _CGROUP / "memory": _VERSION_1}
+    with suppress(OSError):
+        for line in _OWN_CGROUPS.read_text(encoding="utf-8", errors="replace").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "memory"):
+                own = _CGROUP / controllers / path.strip("/")
+                names = _VERSION_1 if controllers else _VERSION_2
+                folders |= dict.fromkeys((own, *own.parents), names)
+    found = []
+    for folder, (*names, cached) in folders.items():
+        with suppress(OSError, ValueError):  # ValueError: "max", no limit
+            limit, used = (int((folder / name).read_text(encoding="ascii")) for name in names)
+            found.append((limit, used))
+            text = (folder / "memory.stat").read_text(encoding="ascii")
+            spare = int(text.partition(f"\n{cached} ")[2].split("\n")[0])  # files': given back
+            found[-1] = (limit, used - spare)
+    return found
