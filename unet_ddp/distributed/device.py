@@ -110,9 +110,9 @@ def _read_cgroups() -> list[tuple[int, int]]:
                 names = _VERSION_1 if controllers else _VERSION_2
                 folders |= dict.fromkeys((own, *own.parents), names)
     found = []
-    for folder, (*names, cached) in folders.items():
+    for folder, (*files, cached) in folders.items():
         with suppress(OSError, ValueError):  # ValueError: "max", no limit
-            limit, used = (int((folder / name).read_text(encoding="ascii")) for name in names)
+            limit, used = (int((folder / name).read_text(encoding="ascii")) for name in files)
             found.append((limit, used))
             text = (folder / "memory.stat").read_text(encoding="ascii")
             spare = int(text.partition(f"\n{cached} ")[2].split("\n")[0])  # files': given back
