@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import cv2
 import numpy as np
@@ -343,6 +344,15 @@ def test_samples_stay_in_memory_if_they_take_a_tenth_of_what_is_free(
     loaders = build_loaders(configured(), prepared(folder), image_format=COLOUR, world=world)
     for part in (loaders.training, loaders.validation):
         assert part is not None and (part.dataset.memory is not None) == is_kept  # type: ignore[attr-defined]
+
+
+def test_a_process_that_may_not_have_the_memory_does_without(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `ulimit -v`, which batch systems set."""
+    monkeypatch.setattr(module, "SampleMemory", mock.Mock(side_effect=OSError(12, "no memory")))
+    loaders = build_loaders(configured(), prepared(folder), image_format=COLOUR, world=World())
+    assert loaders.training.dataset.memory is None  # type: ignore[attr-defined]
 
 
 def test_what_is_cached_in_storage_or_drawn_is_not_kept_in_memory(

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -211,7 +212,8 @@ def _keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: Wor
     for dataset in datasets:
         has_own = dataset.cache is not None or dataset.draw is not None or dataset.is_remote
         if len(dataset) and not has_own:
-            dataset.memory = SampleMemory(len(dataset), image_format, pixels=pixels)
+            with suppress(OSError):  # this process may have less: ulimit -v
+                dataset.memory = SampleMemory(len(dataset), image_format, pixels=pixels)
 
 
 def _validation_batch(image_format: ImageFormat, size: tuple[int, int] | None) -> int:
