@@ -47,6 +47,17 @@ def test_the_first_batches_weigh_alike(kind: type[nn.BatchNorm2d], momentum: flo
         torch.testing.assert_close(norm.running_var, variance)
 
 
+@pytest.mark.parametrize("momentum", [0.01, 0.1, 0.3])
+def test_the_variance_of_a_constant_channel_is_not_negative(momentum: float) -> None:
+    norm = nn.BatchNorm2d(3, momentum=momentum)
+    for _ in range(COUNT):
+        before = snapshot_statistics(norm)
+        norm(torch.zeros(2, 3, 4, 5))
+        correct_bias(before, batches=1)
+        assert norm.running_var is not None and bool((norm.running_var >= 0).all())
+        assert bool((norm.running_var < 1e-4).all())
+
+
 def test_accumulated_batches_weigh_like_those_of_the_steps_before() -> None:
     """After two steps of two batches, each step has half of the weight."""
     norm = nn.BatchNorm2d(3).double()

@@ -47,6 +47,8 @@ def correct_bias(before: Statistics, *, batches: int) -> None:
         for now, old in ((norm.running_mean, mean), (norm.running_var, variance)):
             assert now is not None
             now.copy_(old.lerp(now, factor))
+        assert norm.running_var is not None
+        norm.running_var.clamp_(min=0)  # a constant channel's would be below it by rounding
 
 
 def count_as_sound(network: nn.Module) -> None:
