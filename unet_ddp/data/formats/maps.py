@@ -1,4 +1,4 @@
-"""Images of maps, by rasterio (the extra `geo`): GeoTIFF, JPEG 2000, ERDAS Imagine.
+"""Images of maps, by rasterio (the extra `geo`): GeoTIFF, JPEG 2000.
 
 GDAL opens addresses, and files that a file names, by some of its drivers. Each suffix has one driver
 here, and files that lie next to an image are not looked for: a VRT, an .aux.xml or an .ovr may name
@@ -22,7 +22,7 @@ from unet_ddp.data.formats.header import Header, as_user_error, refuse_bomb, sto
 from unet_ddp.errors import UserError
 
 INSTALL = "pip install 'unet-ddp[geo]'"
-_DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG", ".img": "HFA"}
+_DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG"}
 _OPTIONS = {
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",
     "CPL_VSIL_CURL_ALLOWED_FILENAME": "-",
