@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import torch
 
-from unet_ddp.data.formats.header import MAPS, TIFFS, Pixels
+from unet_ddp.data.formats.header import TIFFS, Pixels
 from unet_ddp.data.formats.maps import Place, read_place
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
@@ -167,7 +167,7 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
 def _find_place(job: Job, files: ImageFiles, prediction: Prediction | None = None) -> Place | None:
     """Return the place of an image, if an output has it, and mark no data for a mask that is a TIFF."""
     is_tiff = files.mask.suffix.lower() in TIFFS
-    if not (is_tiff or job.config.polygons) or files.image.suffix.lower() not in TIFFS | MAPS:
+    if not (is_tiff or job.config.polygons) or files.image.suffix.lower() not in TIFFS:
         return None
     with local_file(files.image) as file:  # an object is fetched again
         place = read_place(file)

@@ -17,7 +17,6 @@ from PIL import UnidentifiedImageError
 from unet_ddp.data.formats import maps
 from unet_ddp.data.formats.header import (
     DTYPES,
-    MAPS,
     TIFFS,
     Header,
     Pixels,
@@ -47,7 +46,7 @@ def is_array(path: Path) -> bool:
     """Return whether to read `path` here: no image of Pillow's, or a TIFF of which it loses a part."""
     suffix = path.suffix.lower()
     if suffix not in TIFFS:
-        return suffix == ".npy" or suffix in MAPS
+        return suffix == ".npy"
     try:
         with identify(path) as image:
             tags = getattr(image, "tag_v2", {})
@@ -73,8 +72,6 @@ def read_header(path: Path) -> Header:
         stored = _open_npy(path)
         height, width, channels = stored.shape
         return Header(width, height, channels, storage_dtype(stored.dtype))
-    if path.suffix.lower() in MAPS:
-        return maps.read_header(path)
     with open_tiff(path) as tiff:
         page = only_page(tiff, path, is_whole=True)
         sizes = dict(zip(page.axes, page.shape, strict=True))
@@ -114,8 +111,6 @@ def _read_bands(path: Path) -> NDArray[Any]:
     """Return the pixels (H, W, C) in the file's own type, upright."""
     if path.suffix.lower() == ".npy":
         return np.array(_open_npy(path))
-    if path.suffix.lower() in MAPS:
-        return maps.read_bands(path)
     with open_tiff(path) as tiff:
         page = only_page(tiff, path, is_whole=True)
         try:

@@ -24,8 +24,7 @@ Codes = NDArray[np.uint8] | NDArray[np.int32]
 """(H, W): the values of a mask."""
 
 TIFFS = frozenset({".tif", ".tiff"})
-MAPS = frozenset({".jp2"})  # read by rasterio alone
-SUFFIXES = TIFFS | MAPS | {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".npy"}
+SUFFIXES = TIFFS | {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".npy"}
 DTYPES = ("uint8", "uint16", "int16", "float32")
 _STORED_AS = {"float64": "float32", "float16": "float32", "int8": "int16", "bool": "uint8"}
 MOST_BYTES = 300_000_000

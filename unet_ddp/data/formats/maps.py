@@ -1,4 +1,4 @@
-"""Images of maps, by rasterio (the extra `geo`): GeoTIFF, JPEG 2000.
+"""Images of maps, by rasterio (the extra `geo`): GeoTIFF.
 
 GDAL opens addresses, and files that a file names, by some of its drivers. Each suffix has one driver
 here, and files that lie next to an image are not looked for: a VRT, an .aux.xml or an .ovr may name
@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.formats.header import Header, as_user_error, refuse_bomb, storage_dtype
+from unet_ddp.data.formats.header import TIFFS, as_user_error, refuse_bomb
 from unet_ddp.errors import UserError
 
 INSTALL = "pip install 'unet-ddp[geo]'"
-_DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG"}
 _OPTIONS = {
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",
     "CPL_VSIL_CURL_ALLOWED_FILENAME": "-",
@@ -56,7 +55,7 @@ def require(package: str, what: object) -> None:
 
 def is_readable(path: Path) -> bool:
     """Return whether rasterio is there and reads files of this suffix."""
-    return path.suffix.lower() in _DRIVERS and find_spec("rasterio") is not None
+    return path.suffix.lower() in TIFFS and find_spec("rasterio") is not None
 
 
 @contextmanager
@@ -70,16 +69,15 @@ def gdal(path: Path) -> Iterator[None]:
         yield
 
 
-def open_map(path: Path, *, is_whole: bool = False, update: str | None = None) -> Any:
-    """Return rasterio's dataset of a file, to update it by a driver or to read it whole or in part.
+def open_map(path: Path, *, is_whole: bool = False, mode: str = "r") -> Any:
+    """Return rasterio's dataset of a file, to update it (mode r+) or to read it whole or in part.
 
     Each thread needs its own.
     """
-    mode, driver = "r+" if update else "r", update or _DRIVERS[path.suffix.lower()]
     with gdal(path):
         import rasterio
 
-        dataset = rasterio.open(str(path.absolute()), mode, driver=driver)
+        dataset = rasterio.open(str(path.absolute()), mode, driver="GTiff")
         decoded = [dataset.shape] if is_whole else dataset.block_shapes
         height, width = map(max, zip(*decoded, strict=True))
         pixel_bytes = sum(np.dtype(name).itemsize for name in dataset.dtypes)
@@ -108,7 +106,7 @@ def georeference(mask: Path, place: Place, nodata: int | None) -> None:
     """Give a new GeoTIFF of any name the place of its image, and its value of no data."""
     from rasterio import Affine
 
-    with open_map(mask, update="GTiff") as dataset:
+    with open_map(mask, mode="r+") as dataset:
         dataset.transform, dataset.nodata = Affine(*place.transform), nodata
         if place.crs:
             dataset.crs = place.crs
@@ -139,7 +137,7 @@ def ground_scale(path: Path, own: float | None, scale: float, resolution: float)
         UserError: its pixels are larger already, or rasterio is needed to know.
     """
     if not own:
-        if path.suffix.lower() in _DRIVERS:
+        if path.suffix.lower() in TIFFS:
             require("rasterio", f"{path}: its ground resolution")
         return scale
     if own * scale > resolution * _ALIKE:
@@ -159,15 +157,6 @@ def check_resolutions(found: Iterable[tuple[float | None, Path]]) -> None:
             f"{one} has pixels of {finest:g} m on the ground, {other} of {coarsest:g} m; bring all "
             f"to one with --ground-resolution {coarsest:g}"
         )
-
-
-def read_header(path: Path) -> Header:
-    """Return the properties of an image that rasterio reads."""
-    with open_map(path) as dataset:
-        has_alpha = dataset.colorinterp[-1].name == "alpha"
-        dtype, count = storage_dtype(np.dtype(dataset.dtypes[0])), dataset.count - has_alpha
-        nodata = dataset.nodata
-        return Header(dataset.width, dataset.height, count, dtype, has_alpha, nodata=nodata)
 
 
 def read_bands(path: Path) -> NDArray[Any]:
