@@ -18,6 +18,7 @@ COMMANDS = {  # each is the main() of a module of its name, import of import_
     "compare": ("RUN ... [-o FILE]", "put runs into one table and one chart"),
     "tune": ("--vary NAME=VALUES ...", "search for settings by successive halving"),
     "export": ("best.pt model.onnx", "write a network as a file for other programs"),
+    "demo": ("[FILE ...]", "serve a page to try a network on images"),
     "demo-data": ("[--folder DIR]", "write the built-in demo set"),
 }
 

@@ -98,17 +98,17 @@ def process_images(job: Job) -> Iterator[Outcome]:
     run = partial(in_threads, threads=threads)
     with one_core_each(threads) if len(share) > 1 else nullcontext():
         yield from run(partial(_list_existing, job), existing)
-        yield from run(lambda pair: _write(job, *pair), errors)
+        yield from run(lambda pair: write_outputs(job, *pair), errors)
         if world.device.type == "cuda" or config.batch_size is not None:
             batch_size = config.batch_size or _BATCH_SIZE
             predictions = predict_in_batches(
                 predictor, remaining, batch_size=batch_size, threads=threads
             )
-            yield from run(lambda pair: _write(job, *pair), predictions)
+            yield from run(lambda pair: write_outputs(job, *pair), predictions)
         else:
             predictor.concurrency = threads
             predict = partial(attempt, predictor)
-            yield from run(lambda files: _write(job, files, predict(files.image)), remaining)
+            yield from run(lambda files: write_outputs(job, files, predict(files.image)), remaining)
 
 
 def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageFiles]:
@@ -133,7 +133,7 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
     return Outcome(is_skipped=True)
 
 
-def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> Outcome:
+def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> Outcome:
     """Write the outputs of one image; raise its error if it is the only one."""
     if isinstance(prediction, UserError):
         if len(job.files) == 1:
@@ -144,11 +144,10 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
             shard.add_line(files.index, format_rank(files.image, prediction))
     place, labels = _find_place(job, files, prediction), prediction.labels
     if files.overlay is not None:
+        shown = prediction.numbers if labels.has_objects else prediction.ids
         wanted = replace(job.predictor.format, ground_resolution=None)
         image = open_image(files.image, wanted, scale=1.0)
-        shown = prediction.numbers if labels.has_objects else prediction.ids
         write_overlay(shown, labels, image, files.overlay)
-        image.reader.close()
     if files.probabilities:
         write_probabilities(prediction, files.probabilities)
     mask = prediction.mask

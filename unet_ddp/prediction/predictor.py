@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +83,8 @@ class Predictor:
         self.threshold = self._pick_threshold(threshold)
         self.concurrency = 1
         """Number of threads that predict images at the same time and share the memory."""
+        self.on_window: Callable[[], object] = lambda: None
+        """Called before each window, or batch, runs through the networks."""
         self._running = Lock() if device.type == "cuda" else nullcontext()
         self._too_large: set[tuple[int, int]] = set()  # sizes of images that ran out of memory
         self.stride = max(model.backend.stride for model in models)
@@ -165,8 +167,7 @@ class Predictor:
         """Return how many images of a size a GPU takes at once: by all memory, as the free varies."""
         if self.device.type != "cuda":
             return sys.maxsize
-        most = _FREE_SHARE * total_memory(self.device) / self._bytes_for(input_size)
-        return max(1, int(most))
+        return max(1, int(_FREE_SHARE * total_memory(self.device) / self._bytes_for(input_size)))
 
     def _bytes_for(self, input_size: tuple[int, int]) -> int:
         """Return the bytes at the networks' widest point for an image seen whole."""
@@ -178,9 +179,13 @@ class Predictor:
             return self.predict_batch([source.read()], [source.size])[0]
         return self._predict_tiled(source)
 
+    def in_windows(self, source: SourceImage) -> Prediction:
+        """Return the prediction for an image in windows, which are predicted at each use of it."""
+        return self._prediction(_TiledScores(self, source), source.input_size, source.size)
+
     def _predict_tiled(self, source: SourceImage) -> Prediction:
         """Return the prediction for an image in windows, with its class ids."""
-        prediction = self._prediction(_TiledScores(self, source), source.input_size, source.size)
+        prediction = self.in_windows(source)
         _ = prediction.ids
         return prediction
 
@@ -218,6 +223,7 @@ class Predictor:
 
         Out of memory, the batch is halved, and an image alone is tried a second time.
         """
+        self.on_window()
         try:
             with self._running:  # writing threads predict windows again: one has a GPU's memory
                 logits = self._mean_logits(torch.from_numpy(np.stack(images)))  # (N, classes, H, W)

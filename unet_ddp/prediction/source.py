@@ -43,6 +43,11 @@ class SourceImage:
         with closing(self.reader):
             return self.reader.read(0, self.reader.height)
 
+    def read_reduced(self, longest: int) -> Pixels:
+        """Return all of it (H, W, C), its longer side at most `longest` pixels; close its file."""
+        size = scaled_size(*self.input_size, min(1.0, longest / max(self.input_size)))
+        return SourceImage(ScaledReader(self.reader, size), self.size).read()
+
 
 def open_image(path: Path, wanted: ImageFormat, scale: float) -> SourceImage:
     """Open the image at `path`, scaled; rasterio reads a large one when its rows are asked for.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from PIL import Image
 
 from unet_ddp.data.borders import BODY
 from unet_ddp.data.drawing import TINT, to_rgb
-from unet_ddp.data.formats.read import read_header, read_image
+from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Colour, Labels
 from unet_ddp.evaluation.dataset import EvaluationDataset
@@ -22,7 +23,7 @@ from unet_ddp.evaluation.scoring import decide, find_objects, resize
 from unet_ddp.evaluation.tables import show
 from unet_ddp.prediction.objects import Mask, find_outlines
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.storage import local_file
+from unet_ddp.prediction.source import open_image
 
 _MOST = 24  # pictures in a report
 _LONGEST = 640  # pixels of a picture's longer side
@@ -43,7 +44,7 @@ class Picture:
     width: int
     height: int
     layers: dict[str, str]
-    """Truth, prediction, difference: transparent but for the classes, as large as the photo."""
+    """Truth, prediction, difference: transparent but for the classes; overlay.css blends them."""
 
 
 def make_gallery(
@@ -54,22 +55,22 @@ def make_gallery(
     for record in evaluation.worst(_MOST):
         sample = dataset.read(record.pair)
         logits = resize(predictor.logits(sample.image), sample.truth.shape[-2:])  # (1, C, H, W)
-        photo, separation = _read_photo(dataset, record.pair), predictor.labels.separation
-        if separation is not None:
+        photo = draw_photo(dataset.pairs[record.pair].image, dataset.format, _LONGEST)
+        if (separation := predictor.labels.separation) is not None:
             found = find_objects(logits, sample, separation)
             layers = _draw_objects(sample.numbers[0].numpy(), found, photo)
         else:
             predicted = decide(logits, evaluation.threshold)[0].cpu().numpy().astype(np.uint8)
             layers = _draw_layers(sample.truth[0].numpy(), predicted, photo, predictor.labels)
         caption = _caption(record, predictor.labels)
-        uri = _to_uri(photo, "JPEG", quality=80)
+        uri = to_uri(photo, "JPEG", quality=80)
         pictures.append(Picture(record.name, record.score, caption, uri, *photo.size, layers))
     return pictures
 
 
 def legend(labels: Labels) -> list[tuple[str, Colour]]:
     """Return what the colours over the photos mean."""
-    entries = [(labels.class_names[k], colour) for k, colour in _class_colours(labels).items()]
+    entries = [(labels.class_names[k], colour) for k, colour in class_colours(labels).items()]
     if labels.num_classes == 2 or labels.has_objects:
         entries += [("false positive", _FALSE_POSITIVE), ("false negative", _FALSE_NEGATIVE)]
     else:
@@ -96,13 +97,10 @@ def _caption(record: ImageRecord, labels: Labels) -> str:
     return f"mean Dice {show(scores.dice)}; worst classes: {names}"
 
 
-def _read_photo(dataset: EvaluationDataset, index: int) -> Image.Image:
-    """Return the image at its own size, or reduced to _LONGEST."""
-    with local_file(dataset.pairs[index].image) as path:
-        header = read_header(path)
-        scale = min(1.0, _LONGEST / max(header.width, header.height))
-        pixels = read_image(path, dataset.format, scale=scale)
-    return Image.fromarray(to_rgb(pixels).permute(1, 2, 0).numpy())
+def draw_photo(path: Path, wanted: ImageFormat, longest: int) -> Image.Image:
+    """Return an image to look at, reduced if its longer side has more than `longest` pixels."""
+    image = open_image(path, replace(wanted, ground_resolution=None), scale=1.0)
+    return Image.fromarray(to_rgb(image.read_reduced(longest)).permute(1, 2, 0).numpy())
 
 
 def _draw_layers(truth: Ids, predicted: Ids, photo: Image.Image, labels: Labels) -> dict[str, str]:
@@ -110,11 +108,11 @@ def _draw_layers(truth: Ids, predicted: Ids, photo: Image.Image, labels: Labels)
     truth, predicted = (resize_nearest(i, (photo.height, photo.width)) for i in (truth, predicted))
     predicted = np.where(truth == IGNORE_ID, np.uint8(IGNORE_ID), predicted)
     wrong = difference(truth, predicted, labels.num_classes)
-    colours = _class_colours(labels)
+    colours = class_colours(labels)
     return {
-        "truth": _layer(truth, colours),
-        "prediction": _layer(predicted, colours),
-        "difference": _layer(wrong, {1: _FALSE_POSITIVE, 2: _FALSE_NEGATIVE}, alpha=180),
+        "truth": draw_layer(truth, colours),
+        "prediction": draw_layer(predicted, colours),
+        "difference": draw_layer(wrong, {1: _FALSE_POSITIVE, 2: _FALSE_NEGATIVE}),
     }
 
 
@@ -123,13 +121,13 @@ def _draw_objects(truth: Mask, predicted: Mask, photo: Image.Image) -> dict[str,
     truth, predicted = (resize_nearest(n, (photo.height, photo.width)) for n in (truth, predicted))
     wrong = difference((truth > 0).view(np.uint8), (predicted > 0).view(np.uint8), 2)
     return {
-        "truth": _layer(find_outlines(truth), {1: TINT}, alpha=255),
-        "prediction": _layer(find_outlines(predicted), {1: TINT}, alpha=255),
-        "difference": _layer(wrong, {1: _FALSE_POSITIVE, 2: _FALSE_NEGATIVE}, alpha=180),
+        "truth": draw_layer(find_outlines(truth), {1: TINT}),
+        "prediction": draw_layer(find_outlines(predicted), {1: TINT}),
+        "difference": draw_layer(wrong, {1: _FALSE_POSITIVE, 2: _FALSE_NEGATIVE}),
     }
 
 
-def _class_colours(labels: Labels) -> dict[int, Colour]:
+def class_colours(labels: Labels) -> dict[int, Colour]:
     """Return the colours that classes are drawn in; the background of two classes has none."""
     if labels.has_objects:
         return {BODY: TINT}
@@ -146,18 +144,19 @@ def difference(truth: Ids, predicted: Ids, num_classes: int) -> Ids:
     return np.where(truth == IGNORE_ID, IGNORE_ID, wrong * kind).astype(np.uint8)
 
 
-def _layer(ids: Ids, colours: dict[int, Colour], alpha: int = 130) -> str:
+def draw_layer(ids: Ids, colours: dict[int, Colour]) -> str:
     """Return a palette PNG that is transparent but for `colours`, and grey where ignored."""
     palette, opacity = [0] * 768, bytearray(256)
     for k, colour in {**colours, IGNORE_ID: _IGNORED}.items():
         palette[3 * k : 3 * k + 3] = colour
-        opacity[k] = alpha
+        opacity[k] = 255
     image = Image.fromarray(ids)
     image.putpalette(palette)
-    return _to_uri(image, "PNG", transparency=bytes(opacity))
+    return to_uri(image, "PNG", transparency=bytes(opacity))
 
 
-def _to_uri(image: Image.Image, kind: str, **options: object) -> str:
+def to_uri(image: Image.Image, kind: str, **options: object) -> str:
+    """Return an image as a data URI of a file of this `kind`."""
     data = io.BytesIO()
     image.save(data, kind, **options)
     text = base64.b64encode(data.getvalue()).decode("ascii")

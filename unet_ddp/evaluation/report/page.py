@@ -1,6 +1,7 @@
 """The report's page: one HTML file that needs no other.
 
-Its layout is page.html.jinja, its looks style.css and viewer.js, its charts charts.py.
+Its layout is page.html.jinja, its looks style.css and viewer.js, its charts charts.py; the controls
+of masks over photos, overlay.*, are the demo's too.
 """
 
 from __future__ import annotations
@@ -41,15 +42,12 @@ class Page:
     notes: Sequence[str] = ()
 
 
-def render(page: Page) -> str:
-    """Return the HTML, with style, script and pictures in it."""
+def open_template(name: str) -> Any:
+    """Return a Jinja template of this folder."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from unet_ddp.evaluation.report.charts import history_charts, probability_charts
-
-    folder = Path(__file__).parent
     environment = Environment(
-        loader=FileSystemLoader(folder),
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -59,11 +57,16 @@ def render(page: Page) -> str:
         "show": show,
         "sha256": lambda text: b64encode(sha256(text.encode()).digest()).decode(),
     }
+    return environment.get_template(name)
+
+
+def render(page: Page) -> str:
+    """Return the HTML, with style, script and pictures in it."""
+    from unet_ddp.evaluation.report.charts import history_charts, probability_charts
+
     evaluation = page.evaluation
-    return environment.get_template("page.html.jinja").render(
+    html: str = open_template("page.html.jinja").render(
         page=page,
-        style=(folder / "style.css").read_text(encoding="utf-8"),
-        script=(folder / "viewer.js").read_text(encoding="utf-8"),
         evaluation=evaluation,
         legend=legend(evaluation.labels) if evaluation else [],
         columns=list(COLUMNS),
@@ -72,3 +75,4 @@ def render(page: Page) -> str:
         most_classes=_MOST_CLASSES,
         version=__version__,
     )
+    return html

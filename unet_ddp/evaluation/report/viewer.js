@@ -4,7 +4,7 @@
   if (!cards.length) return;
   const links = [...document.querySelectorAll(".names a")];
   const position = document.getElementById("position");
-  const layers = document.getElementById("layers");
+  const switches = { m: "masks", p: "photos", o: "outlines" };
   let current = 0;
 
   function show(number) {
@@ -27,16 +27,15 @@
 
   document.addEventListener("keydown", (event) => {
     if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
-    if (event.target.closest && event.target.closest(".scroll")) return;
+    if (event.target.closest && event.target.closest(".scroll, [type=range]")) return;
     if (event.key === "ArrowRight") step(1);
     else if (event.key === "ArrowLeft") step(-1);
-    else if (event.key === "m" || event.key === "M") layers.click();
+    else if (event.key in switches) document.getElementById(switches[event.key]).click();
     else return;
     event.preventDefault();
   });
   document.getElementById("next").addEventListener("click", () => step(1));
   document.getElementById("previous").addEventListener("click", () => step(-1));
-  layers.addEventListener("change", () => document.body.classList.toggle("bare", !layers.checked));
   addEventListener("hashchange", fromAddress);
   document.documentElement.classList.add("js");
   fromAddress();

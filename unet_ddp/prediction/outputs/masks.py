@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from unet_ddp.data.formats.maps import Place, georeference
-from unet_ddp.data.formats.resize import resize_nearest, scaled_size
+from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing, reserve, write_errors
@@ -22,7 +22,6 @@ from unet_ddp.prediction.objects import Mask, find_outlines
 from unet_ddp.prediction.outputs.png import Kind, write_png
 from unet_ddp.prediction.prediction import Prediction, allocate
 from unet_ddp.prediction.source import SourceImage
-from unet_ddp.prediction.streaming import ScaledReader
 
 _ADVICE = "make room, or use another --output"
 _PNG_LEVEL = 3  # of zlib: half the time of Pillow's 6, files hardly larger
@@ -167,11 +166,9 @@ def write_overlay(mask: Mask, labels: Labels, image: SourceImage, path: Path) ->
     """
     from unet_ddp.data.drawing import draw_mask, save_picture
 
-    size = image.size
-    if max(size) > _LARGEST_OVERLAY:
-        size = scaled_size(*size, _LARGEST_OVERLAY / max(size))
-        mask = resize_nearest(mask, size)
-    pixels = ScaledReader(image.reader, size).read(0, size[0])
+    pixels = image.read_reduced(_LARGEST_OVERLAY)
+    if pixels.shape[:2] != image.size:
+        mask = resize_nearest(mask, pixels.shape[:2])
     ids = find_outlines(mask) if labels.has_objects else mask
     with write_errors(path, _ADVICE), replacing(path) as temporary:
         save_picture(draw_mask(pixels, ids, labels), temporary)
