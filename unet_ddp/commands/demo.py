@@ -130,7 +130,7 @@ def build_page(gradio: Any, predictor: Predictor) -> Any:
             gradio.HTML(parts.panel(labels, legend), head=parts.scripts(labels))
             download = gradio.DownloadButton("Download the mask", interactive=False)
         with gradio.Column(scale=3):
-            errors, picture = gradio.HTML(), gradio.HTML()
+            picture, errors = gradio.HTML(), gradio.HTML()
         given, drawn = [tried, chosen, threshold], [picture, download]
         listed = [tried, errors, chosen, *drawn]
         files.change(predict, [files, threshold], listed, show_progress_on=picture)
