@@ -300,7 +300,9 @@ def test_other_rules() -> None:
 
 def test_wandb_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    check_refused("--wandb: not installed; use pip install 'unet-ddp[wandb]'", wandb=True)
+    check_refused(
+        "--wandb: needs wandb, which is not installed; pip install 'unet-ddp[wandb]'", wandb=True
+    )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "wandb" or None)
     assert configure(wandb=True).run.wandb
 

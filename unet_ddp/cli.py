@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib.util
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 import tyro
 
 from unet_ddp.config import SAVED_NAMES, TrainConfig
-from unet_ddp.errors import Limit, UserError, shorten
+from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.files import write_text
 from unet_ddp.flags import MASK_VALUE, read_settings
 from unet_ddp.storage import as_path, is_address
@@ -238,8 +237,8 @@ def _validate(config: TrainConfig) -> None:
             raise UserError(f"--group-pattern {data.group_pattern!r}: {fault}")
     if launch.resume == "auto" and launch.overwrite:
         raise UserError("--resume continues the run, --overwrite deletes it: use one of them")
-    if config.run.wandb and importlib.util.find_spec("wandb") is None:
-        raise UserError("--wandb: not installed; use pip install 'unet-ddp[wandb]'")
+    if config.run.wandb:
+        check_installed("wandb", "wandb", "--wandb")
 
 
 def check_limits(config: object) -> None:

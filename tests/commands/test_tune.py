@@ -245,7 +245,10 @@ def test_without_validation_or_optuna_or_under_torchrun(
         main(ARGV)
     with monkeypatch.context() as patch:
         patch.setattr("importlib.util.find_spec", lambda name: None)
-        with pytest.raises(UserError, match=r"not installed; use pip install 'unet-ddp\[tune\]'"):
+        with pytest.raises(
+            UserError,
+            match=r"tune: needs optuna, which is not installed; pip install 'unet-ddp\[tune\]'",
+        ):
             main(ARGV)
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, "0")

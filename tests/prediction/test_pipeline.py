@@ -22,7 +22,7 @@ from unet_ddp.prediction import pipeline as module
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.inputs import find_images
 from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
-from unet_ddp.prediction.outputs.shards import ShardFile, read_shards
+from unet_ddp.prediction.outputs.shards import Listed, ShardFile, read_shards
 from unet_ddp.prediction.pipeline import (
     Job,
     Outcome,
@@ -208,7 +208,7 @@ def test_run_lengths_need_two_classes() -> None:
     files = list_files(config, make_predictor().labels)
     assert [str(each.path) for each in files] == ["a.csv", "a.json"]
     ids = np.array([[0, 1], [1, 0]], np.uint8)
-    assert files[0].format("x", ids, None) == "x,2 2"
+    assert files[0].format(Listed(Path("x"), ids)) == "x,2 2"
     with pytest.raises(UserError, match="--rle: its format has two classes, this network has 3"):
         list_files(config, make_predictor(classes=3).labels)
     assert list_files(PredictConfig(()), make_predictor().labels) == []

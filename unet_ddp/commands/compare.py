@@ -23,14 +23,8 @@ from unet_ddp.storage import Url, as_path, local_file, local_path
 from unet_ddp.training.rehearsal import describe_time
 
 _MOST_LINES = 8
-_PLACES = {
-    "checkpoints",
-    "exp_name",
-    "wandb",
-    "save_every",
-    "save_every_steps",
-    "save_every_minutes",
-}
+_PLACES = {"checkpoints", "exp_name", "wandb"}
+_PLACES |= {"save_every", "save_every_steps", "save_every_minutes"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ class CompareConfig:
 
 
 class Run(NamedTuple):
-    """What a run's files say of it; scores are nan where there was no validation."""
+    """The scores, costs and settings of a run; scores are nan where there was no validation."""
 
     name: str
     dice: list[float]

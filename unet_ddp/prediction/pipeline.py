@@ -24,15 +24,14 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.objects import Mask, Shares
 from unet_ddp.prediction.outputs.annotations import LABELME, coco_file, write_labelme
 from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
 from unet_ddp.prediction.outputs.objects import objects_file
 from unet_ddp.prediction.outputs.polygons import polygon_file
-from unet_ddp.prediction.outputs.ranking import RankFile, format_rank, rank_file
+from unet_ddp.prediction.outputs.ranking import measure_uncertainty, rank_file
 from unet_ddp.prediction.outputs.rle import rle_file
-from unet_ddp.prediction.outputs.shards import ListFile, ShardFile
+from unet_ddp.prediction.outputs.shards import Listed, ListFile, ShardFile
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage, open_image
@@ -129,7 +128,7 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
             codes, labels = read_mask(mask), job.predictor.labels
         if not labels.has_objects:  # a GeoTIFF may have pixels without data
             codes = replace(labels, ignore=labels.nodata).to_ids(codes, files.mask)
-        _add_to_lists(job, files, codes, None, _find_place(job, files))
+        _add_to_lists(job, files, Listed(files.image, codes, place=_find_place(job, files)))
     return Outcome(is_skipped=True)
 
 
@@ -139,9 +138,8 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
         if len(job.files) == 1:
             raise prediction
         return Outcome(error=str(prediction))
-    for shard in job.shards:
-        if isinstance(shard.list_file, RankFile):  # before pixels without data are marked
-            shard.add_line(files.index, format_rank(files.image, prediction))
+    # Before pixels without data are marked, whose edge is no outline.
+    uncertainty = measure_uncertainty(prediction) if job.config.rank else None
     place, labels = _find_place(job, files, prediction), prediction.labels
     if files.overlay is not None:
         wanted = replace(job.predictor.format, ground_resolution=None)
@@ -151,8 +149,8 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
         image.reader.close()
     if files.probabilities:
         write_probabilities(prediction, files.probabilities)
-    mask = prediction.mask
-    _add_to_lists(job, files, mask, prediction.extent if labels.has_objects else None, place)
+    mask, extent = prediction.mask, prediction.extent if labels.has_objects else None
+    _add_to_lists(job, files, Listed(files.image, mask, extent, place, uncertainty))
     write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
     if files.labelme is not None:  # but for this: one without the mask is a person's
         write_labelme(mask, labels, files.image, files.labelme)
@@ -176,12 +174,9 @@ def _find_place(job: Job, files: ImageFiles, prediction: Prediction | None = Non
     return place
 
 
-def _add_to_lists(
-    job: Job, files: ImageFiles, mask: Mask, extent: Shares | None, place: Place | None
-) -> None:
+def _add_to_lists(job: Job, files: ImageFiles, listed: Listed) -> None:
     for shard in job.shards:
-        if not isinstance(shard.list_file, RankFile):
-            shard.add(files.index, files.image.name, mask, extent, place)
+        shard.add(files.index, listed)
 
 
 # -- threads and batches --------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,8 @@ import pytest
 from PIL import Image
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.prediction.outputs.ranking import format_rank, measure_uncertainty, rank_file
-from unet_ddp.prediction.outputs.shards import ShardFile
+from unet_ddp.prediction.outputs.ranking import measure_uncertainty, rank_file
+from unet_ddp.prediction.outputs.shards import Listed, ShardFile
 from unet_ddp.prediction.prediction import Prediction
 
 
@@ -53,9 +52,10 @@ def test_the_least_sure_come_first_and_copies_last(
     for index, (name, pixels) in enumerate(photos.items()):
         image = tmp_path / f"{name}.png"
         Image.fromarray(pixels).save(image)
-        line = format_rank(image, predict([[-strength[name]] * 3] * 3))
-        assert json.loads(line)[1] == str(image)
-        shards[index % 2].add_line(index, line)
+        found = predict([[-strength[name]] * 3] * 3)
+        listed = Listed(image, found.mask, uncertainty=measure_uncertainty(found))
+        shards[index % 2].add(index, listed)
+    shards[0].add(len(photos), Listed(Path("done.png"), found.mask))  # by an earlier job
     file.merge(2)
     for shard in shards:
         shard.close()

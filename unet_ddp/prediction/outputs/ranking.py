@@ -9,13 +9,11 @@ from typing import IO
 import numpy as np
 
 from unet_ddp.data.cells import format_row
+from unet_ddp.data.copies import ALIKE, THUMBNAIL, normalise
 from unet_ddp.data.formats.read import read_thumbnail
-from unet_ddp.prediction.outputs.shards import ListFile, read_shards
+from unet_ddp.prediction.outputs.shards import Listed, ListFile, read_shards
 from unet_ddp.prediction.prediction import Prediction, allocate
 from unet_ddp.storage import local_file
-
-_SIDE = 8  # pixels of a thumbnail
-_NEARLY_EQUAL = 0.995  # correlation of two thumbnails, as the doctor has it for copies
 
 
 class RankFile(ListFile):
@@ -23,20 +21,17 @@ class RankFile(ListFile):
 
     def write_lines(self, file: IO[bytes], size: int) -> None:
         """Write the images of all processes in order, those nearly equal to an earlier one last."""
-        rows = [json.loads(line) for line in read_shards(self.path, size)]
+        rows = [json.loads(line) for line in filter(None, read_shards(self.path, size))]
         rows.sort(key=lambda row: (-row[0], row[1]))
-        kept = np.empty((len(rows), _SIDE**2), np.float32)
-        paths: list[str] = []
+        thumbnails = normalise(np.array([row[2] for row in rows]).reshape(-1, THUMBNAIL**2))
+        paths: list[str] = []  # whose thumbnails are the first ones
         late: list[tuple[str, str, str]] = []
-        for uncertainty, path, thumbnail in rows:
-            values = np.array(thumbnail, np.float32)
-            values -= values.mean()
-            values /= np.linalg.norm(values) or 1
-            likeness = kept[: len(paths)] @ values
-            if likeness.max(initial=0) > _NEARLY_EQUAL:
+        for own, (uncertainty, path, _) in zip(thumbnails, rows, strict=True):
+            likeness = thumbnails[: len(paths)] @ own
+            if likeness.max(initial=0) > ALIKE:
                 late.append((path, f"{uncertainty:.4f}", paths[int(likeness.argmax())]))
                 continue
-            kept[len(paths)] = values
+            thumbnails[len(paths)] = own
             paths.append(path)
             file.write(b"\n" + _encode((path, f"{uncertainty:.4f}", "")))
         for row in late:
@@ -49,14 +44,16 @@ def _encode(row: tuple[str, ...]) -> bytes:
 
 def rank_file(path: Path) -> ListFile:
     """Return the CSV file of all images in the order in which to label them."""
-    return RankFile(path, lambda *_: "", header=b"image,uncertainty,nearly_equal_to")
+    return RankFile(path, format_rank, header=b"image,uncertainty,nearly_equal_to")
 
 
-def format_rank(image: Path, prediction: Prediction) -> str:
-    """Return the line of an image."""
-    with local_file(image) as file:
-        thumbnail = read_thumbnail(file, _SIDE).ravel().tolist()
-    return json.dumps([measure_uncertainty(prediction), str(image), thumbnail])
+def format_rank(listed: Listed) -> str:
+    """Return the line of an image, none if its uncertainty is not known."""
+    if listed.uncertainty is None:
+        return ""
+    with local_file(listed.image) as file:
+        thumbnail = read_thumbnail(file, THUMBNAIL).ravel().tolist()
+    return json.dumps([listed.uncertainty, str(listed.image), thumbnail])
 
 
 def measure_uncertainty(prediction: Prediction) -> float:
