@@ -152,7 +152,7 @@ def test_a_search_killed_at_any_moment_continues(trainer: Trainer) -> None:
 
 @pytest.mark.thorough
 def test_later_draws_follow_the_scores(trainer: Trainer) -> None:
-    """Of trials after the random ones, more lie near the optimum at 0.01."""
+    """After the random trials, more lie near the optimum at 0.01."""
     assert (
         main(["--vary", "learning_rate=1e-6..1e0", "width=2,3", "--trials", "24", "--epochs", "1"])
         == 0

@@ -24,7 +24,7 @@ ADVICE = "make room, or name another file"
 
 @dataclass(frozen=True)
 class Listed:
-    """What lists say of one image."""
+    """One image, as lists describe it."""
 
     image: Path
     mask: Mask
