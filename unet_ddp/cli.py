@@ -63,6 +63,8 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
         if {"budget", "epochs"} <= names:
             raise UserError(f"{where}--budget and --epochs: use one of them")
     hidden = {*given, "budget"} if "epochs" in given else given
+    if "list" in given:  # in place of the recipe's folders
+        hidden = hidden | {"images", "masks", "val_images", "val_masks"}
     values = {name: value for name, value in recipe.items() if name not in hidden}
     if values.get("wandb"):
         raise UserError(f"{path}: wandb: use --wandb, or delete the line")

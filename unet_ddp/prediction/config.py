@@ -57,6 +57,8 @@ class PredictConfig:
     """Also write the objects for an annotation tool to correct: FILE.json in COCO's format, or with labelme a file next to each mask."""
     rank: Annotated[str | None, flag("FILE")] = None
     """Also write the images to a CSV file, those first that the network is least sure of: the next ones to label."""
+    pseudo: Annotated[str | None, flag("DIR")] = None
+    """Also write masks to train on, of images of which 9 pixels in 10 have a class of probability 0.95 or more (the others are ignored), and DIR/pairs.csv for train.py --list."""
     overwrite: bool = False
     """Replace existing files."""
     skip_existing: bool = False
@@ -82,9 +84,10 @@ def parse_predict(argv: Sequence[str]) -> PredictConfig:
     count = next((n for n, name in enumerate(names) if n and not _is_model(name)), len(names))
     if config.overwrite and config.skip_existing:
         raise UserError("--overwrite and --skip-existing: use one of them")
-    if config.rank and config.skip_existing:
+    if (config.rank or config.pseudo) and config.skip_existing:
         raise UserError(
-            "--rank and --skip-existing: use one of them; masks do not say how sure they are"
+            f"--{'rank' if config.rank else 'pseudo'} and --skip-existing: use one of them; masks do "
+            "not say how sure they are"
         )
     return replace(config, model=names[:count], inputs=(*config.inputs, *names[count:]))
 

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -29,9 +30,9 @@ from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_p
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
 from unet_ddp.prediction.outputs.objects import objects_file
 from unet_ddp.prediction.outputs.polygons import polygon_file
-from unet_ddp.prediction.outputs.ranking import measure_uncertainty, rank_file
 from unet_ddp.prediction.outputs.rle import rle_file
 from unet_ddp.prediction.outputs.shards import Listed, ListFile, ShardFile
+from unet_ddp.prediction.outputs.uncertainty import measure_uncertainty, pairs_file, rank_file
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage, open_image
@@ -57,8 +58,8 @@ class Job:
     """This process's lines for the files of all images together."""
 
 
-def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
-    """Return the files of all images together."""
+def list_files(config: PredictConfig, labels: Labels, run: Path) -> list[ListFile]:
+    """Return the files of all images together; `run` is the model's folder."""
     files = []
     if config.rle:
         files.append(rle_file(as_path(config.rle), config.rle_order, labels.num_classes))
@@ -68,6 +69,8 @@ def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
         files.append(polygon_file(as_path(config.polygons), labels))
     if config.rank:
         files.append(rank_file(as_path(config.rank)))
+    if config.pseudo:
+        files.append(pairs_file(as_path(config.pseudo) / "pairs.csv", run, labels))
     if config.annotations not in (None, LABELME):
         files.append(coco_file(as_path(config.annotations), labels))
     return files
@@ -150,7 +153,7 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
     if files.probabilities:
         write_probabilities(prediction, files.probabilities)
     mask, extent = prediction.mask, prediction.extent if labels.has_objects else None
-    _add_to_lists(job, files, Listed(files.image, mask, extent, place, uncertainty))
+    _add_to_lists(job, files, Listed(files.image, mask, extent, place, uncertainty, prediction))
     write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
     if files.labelme is not None:  # but for this: one without the mask is a person's
         write_labelme(mask, labels, files.image, files.labelme)

@@ -17,6 +17,7 @@ from unet_ddp.data.formats.maps import Place
 from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
 from unet_ddp.prediction.objects import Mask, Shares
+from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.storage import Url, delete, list_objects, local_file, put
 
 ADVICE = "make room, or name another file"
@@ -35,6 +36,7 @@ class Listed:
     """On a map; None if it has no coordinates."""
     uncertainty: float | None = None
     """None without --rank, or if an earlier job wrote the mask."""
+    prediction: Prediction | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class ListFile:
     separator: bytes = b""
     """Between two images' lines, before the line break."""
     footer: bytes = b""
+    advice: str = ""  # ends the summary, which then counts the images that have a line
 
     def merge(self, size: int) -> None:
         """Write the file from the shards of all `size` processes."""
@@ -59,6 +62,11 @@ class ListFile:
             file.write(self.header)
             self.write_lines(file, size)
             file.write(b"\n" + self.footer)
+
+    def describe(self, images: int, size: int) -> str:
+        """Return the summary's line, while the shards of `size` processes exist."""
+        count = f"{sum(map(bool, read_shards(self.path, size)))} of " if self.advice else ""
+        return f"{self.path}: {count}{images} images{self.advice}"
 
     def write_lines(self, file: IO[bytes], size: int) -> None:
         """Write the lines of all `size` processes, ordered by image."""

@@ -1,8 +1,10 @@
-"""Images in the order in which to label them: those that the network is least sure of first."""
+"""The images that the network is least sure of, to label next; the sure ones, to train on as they are."""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -11,9 +13,13 @@ import numpy as np
 from unet_ddp.data.cells import format_row
 from unet_ddp.data.copies import ALIKE, THUMBNAIL, normalise
 from unet_ddp.data.formats.read import read_thumbnail
+from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.prediction.outputs.masks import write_mask
 from unet_ddp.prediction.outputs.shards import Listed, ListFile, read_shards
 from unet_ddp.prediction.prediction import Prediction, allocate
-from unet_ddp.storage import local_file
+from unet_ddp.storage import NotFoundError, local_file
+
+_SURE, _SHARE = 0.95, 0.9  # probability of a sure pixel's class; share of them in a sure image
 
 
 class RankFile(ListFile):
@@ -71,3 +77,30 @@ def measure_uncertainty(prediction: Prediction) -> float:
     window = np.ones((3, 3), np.uint8)
     is_outline = cv2.dilate(prediction.ids, window) != cv2.erode(prediction.ids, window)
     return float(entropy[is_outline].mean() if is_outline.any() else entropy.mean())
+
+
+def pairs_file(path: Path, run: Path, labels: Labels) -> ListFile:
+    """Return the list of the pairs to train on: those in the folder `run`, and the sure images."""
+    flags = f"--list '{path}' --ignore-index={labels.show(labels.nodata)} --exp-name pseudo"
+    known = b"image,mask,group,split"
+    with suppress(FileNotFoundError, NotFoundError), local_file(run / "split.csv") as split:
+        known, flags = split.read_bytes().rstrip(), f"--config '{run}/config.yaml' {flags}"
+    write = partial(write_sure, folder=path.parent, known=known.decode(errors="surrogateescape"))
+    return ListFile(path, write, known, advice=f" are sure; train on them: python train.py {flags}")
+
+
+def write_sure(listed: Listed, folder: Path, known: str) -> str:
+    """Write the mask of an image and return its row; empty if it is unsure, or in the list `known`."""
+    image, prediction = listed.image.absolute(), listed.prediction
+    assert prediction is not None  # --pseudo excludes --skip-existing
+    labels, mask = prediction.labels, folder.absolute() / f"{image.stem}.tif"
+    unsure = labels.nodata if labels.has_objects else IGNORE_ID
+    codes = allocate(prediction.size, np.int32)
+    for top, band in prediction.probability_bands():
+        rows = slice(top, top + band.shape[1])
+        found = prediction.numbers[rows] if labels.has_objects else band.argmax(axis=0)
+        codes[rows] = np.where(band.max(axis=0) >= _SURE, found, unsure)
+    if f'"{image}"' in known or np.count_nonzero(codes != unsure) < _SHARE * codes.size:
+        return ""
+    write_mask(codes, labels, mask)
+    return format_row((image, mask, "", "training"))
