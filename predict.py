@@ -61,8 +61,7 @@ def predict(config: PredictConfig, world: World) -> int:
         failed, single_class, skipped = map(sum, zip(*world.gather(counts), strict=True))
         for each in lists:
             world.on_main(partial(each.merge, world.size))
-        if world.is_main:
-            print_summary(job, failed, single_class, skipped)
+        world.on_main(lambda: print_summary(job, failed, single_class, skipped))
     return 1 if failed else 0
 
 
