@@ -82,13 +82,9 @@ def parse_predict(argv: Sequence[str]) -> PredictConfig:
     config = parse(PredictConfig, argv, prog="predict.py")
     names = config.model
     count = next((n for n, name in enumerate(names) if n and not _is_model(name)), len(names))
-    if config.overwrite and config.skip_existing:
-        raise UserError("--overwrite and --skip-existing: use one of them")
-    if (config.rank or config.pseudo) and config.skip_existing:
-        raise UserError(
-            f"--{'rank' if config.rank else 'pseudo'} and --skip-existing: use one of them; masks do "
-            "not say how sure they are"
-        )
+    for name in ("overwrite", "rank", "pseudo"):  # masks do not say how sure they are
+        if config.skip_existing and getattr(config, name):
+            raise UserError(f"--{name} and --skip-existing: use one of them")
     return replace(config, model=names[:count], inputs=(*config.inputs, *names[count:]))
 
 
