@@ -50,7 +50,7 @@ def write_annotations(kind: str, image: Path, folder: Path, dice: Dice) -> tuple
 
 
 def _coco(name: str, width: int, height: int) -> Any:
-    outline = [[at for point in _POINTS for at in point]]
+    outline = [at for point in _POINTS for at in point]
     runs = {"size": [height, width], "counts": [5, 3, width * height - 8]}
     objects = [{"segmentation": [outline]}, {"segmentation": runs, "iscrowd": 1}]
     return {
