@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -69,7 +70,12 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
     Raises:
         UserError: one is no run of this program, or has no epochs yet.
     """
-    runs = sorted(map(read_run, places), key=lambda run: -_best(run.dice)[1])
+    runs = [read_run(place) for place in places]
+    names = Counter(run.name for run in runs)
+    for k, place in enumerate(places):
+        if names[runs[k].name] > 1:
+            runs[k] = runs[k]._replace(name=str(place))
+    runs.sort(key=lambda run: -_best(run.dice)[1])
     table = tabulate(runs)
     notes = [f"charts: the best {_MOST_LINES}"] if len(runs) > _MOST_LINES else []
     page = Page(f"{len(runs)} runs", table=table, comparison=_draw(runs[:_MOST_LINES]), notes=notes)
