@@ -23,7 +23,7 @@ def test_overview(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docter"]) == 2
     assert capsys.readouterr().err == (
-        "error: docter: unknown command; use one of doctor, import, pack, evaluate, report, compare, tune, export, demo-data\n"
+        "error: docter: unknown command; use one of doctor, import, pack, evaluate, report, compare, tune, export, demo, demo-data\n"
     )
 
 

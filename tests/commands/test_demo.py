@@ -146,11 +146,10 @@ def test_a_bad_file_is_predict_s_line_and_the_others_are_shown(
 def test_without_gradio_a_line_says_how_to_install_it(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "gradio", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["demo", "best.pt"]) == 2
     assert capsys.readouterr().err == (
-        "error: python -m unet_ddp demo: needs gradio, which is not installed; "
-        "pip install 'unet-ddp[demo]'\n"
+        "error: demo: needs gradio, which is not installed; pip install 'unet-ddp[demo]'\n"
     )
 
 

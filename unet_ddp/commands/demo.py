@@ -18,7 +18,7 @@ from PIL import Image
 from unet_ddp.cli import parse
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, import_extra, one_line, print_lines
+from unet_ddp.errors import UserError, check_installed, one_line, print_lines
 from unet_ddp.evaluation.report.gallery import class_colours, draw_layer, draw_photo, to_uri
 from unet_ddp.evaluation.report.page import open_template
 from unet_ddp.files import ended_by_sigterm
@@ -47,9 +47,11 @@ class PageConfig:
 def main(argv: Sequence[str]) -> int:
     """Serve the page until Ctrl-C, and return the exit status."""
     names = parse(PageConfig, argv, prog="python -m unet_ddp demo").model
+    check_installed("gradio", "demo", "demo")
     with ended_by_sigterm(), TemporaryDirectory(prefix="unet_ddp-") as folder:
         os.environ |= {"GRADIO_ANALYTICS_ENABLED": "False", "GRADIO_TEMP_DIR": folder}
-        gradio = import_extra("gradio", "demo", "python -m unet_ddp demo")
+        import gradio  # reads the environment
+
         models = [find_model(name) for name in names or [None]]
         page = build_page(gradio, Predictor.from_checkpoint(*models))
         _, url, _ = page.launch(
@@ -69,8 +71,7 @@ def try_image(predictor: Predictor, path: Path, progress: Callable[..., object])
     (files,) = name_outputs(maps, config, predictor.labels, models=())
     source, done = predictor.open(path), count()
     is_whole, has_threshold = predictor.fits(source.input_size), predictor.labels.num_classes == 2
-    sides = () if is_whole else source.input_size
-    total = math.prod(len(predictor.tiling.along(side)) for side in sides)
+    total = 1 if is_whole else math.prod(len(predictor.tiling.along(n)) for n in source.input_size)
     predictor.on_window = lambda: progress((next(done), total), desc=path.name, unit="windows")
     is_lazy = has_threshold and not is_whole
     prediction = predictor.in_windows(source) if is_lazy else predictor.predict(source)
