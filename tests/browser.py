@@ -5,6 +5,8 @@ ChromeDriver speaks JSON over HTTP, so that no package is needed for the few cal
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 import shutil
@@ -15,7 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
+import numpy as np
 import pytest
+from PIL import Image
 
 _FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -73,6 +77,11 @@ class Browser:
     def click(self, path: str) -> None:
         """Click the element at an XPath, as a person does."""
         self.call("POST", f"/element/{self._find(path)}/click")
+
+    def picture(self, path: str) -> np.ndarray:
+        """Return what is seen of the element at an XPath, (H, W, 3)."""
+        data = self.call("GET", f"/element/{self._find(path)}/screenshot")
+        return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
 
     def _find(self, path: str) -> str:
         return str(self.call("POST", "/element", using="xpath", value=path)[_ELEMENT])

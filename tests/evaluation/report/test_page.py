@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.browser import dump_page
+from tests.browser import dump_page, open_browser
 from tests.evaluation.examples import example_evaluation
 from unet_ddp.data.labels import Labels
-from unet_ddp.evaluation.report.gallery import Picture
+from unet_ddp.evaluation.report.gallery import Picture, draw_layer
 from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.evaluation.results import ImageRecord
 from unet_ddp.metrics.boundary import BoundaryCounts
@@ -234,3 +234,34 @@ def test_the_keyboard_and_the_controls_in_a_browser(tmp_path: Path) -> None:
     assert re.findall(r'<li class="card current" id="([^"]*)"', dom) == ["image-2"]
     seen = 'data-seen="hidden,0.8,url(&quot;#edges&quot;)"'
     assert f'<body class="bare outlined" {seen}>' in dom
+
+
+@pytest.mark.thorough
+@pytest.mark.processes
+def test_outlines_are_where_classes_meet(tmp_path: Path) -> None:
+    """On a square over the photo, and on two classes that cover it."""
+    square, halves = np.zeros((60, 60), np.uint8), np.zeros((60, 60), np.uint8)
+    square[20:40, 20:40] = halves[:, 30:] = 1
+    layers = {
+        "square": draw_layer(square, {1: (0, 255, 150)}),
+        "halves": draw_layer(halves, {0: (192, 0, 0), 1: (0, 128, 0)}),  # nearly of one lightness
+    }
+    page = Page("run", evaluation=example_evaluation(),
+                pictures=[Picture("a", 0.5, "", URI, 60, 60, layers)])  # fmt: skip
+    (tmp_path / "page.html").write_text(render(page))
+    address = (tmp_path / "page.html").as_uri()
+    with open_browser(tmp_path, address, "--window-size=1200,1200") as browser:
+        browser.click("//input[@id='photos']")
+        for name, inside, meeting in (("square", [30], [20, 40]), ("halves", [15, 45], [30])):
+            path = f"//div[@class='photo'][img[@alt='{name} of a']]"
+            filled = browser.picture(path)
+            browser.click("//input[@id='outlines']")
+            lines = browser.picture(path)
+            browser.click("//input[@id='outlines']")
+            row, scale = len(filled) // 2, len(filled) / 60
+            assert all(filled[row, round(k * scale)].any() for k in inside)
+            assert not any(lines[row, round(k * scale)].any() for k in inside)
+            found = np.flatnonzero(lines[row].any(axis=1)) / scale
+            found = found[(found > 1) & (found < 59)]  # but for the image's own edge
+            distances = np.abs(found[:, None] - np.array(meeting))
+            assert (distances.min(axis=1) < 1).all() and (distances.min(axis=0) < 1).all()
