@@ -235,6 +235,16 @@ def try_the_page(browser: Browser, here: Path, line: str) -> None:
     browser.type_into("//input[@type='file']", str(here / "a.png"))
     first = str(browser.wait_for("document.querySelector('.photo img')?.src"))
     masks = [download(browser, here / "got")]
+    over = "(//div[@class='photo'])[1]"
+    pictures = [browser.picture(over)]
+    for switch in ("outlines", "outlines", "masks", "photos"):
+        browser.click(f"//input[@id='{switch}']")
+        pictures.append(browser.picture(over))
+    assert np.array_equal(pictures[0], pictures[2])
+    assert not np.array_equal(pictures[0], pictures[1])
+    assert not np.array_equal(pictures[0], pictures[3]) and pictures[3].any()
+    assert not pictures[4].any()  # neither
+    browser.click("//input[@id='masks']")
     slider = "document.querySelector('input[type=range]:not(#opacity)')"
     event = "new Event('input', {bubbles: true})"
     second = answer(browser, f"{slider}.value = 0.501; {slider}.dispatchEvent({event})")
