@@ -165,7 +165,7 @@ KINDS = {
     "average of the weights": Kind(average=0.99),
     "alternating flip": Kind(alternates=True),
     "half size in the first 30 %": Kind(half=0.3),
-    "Muon": Kind((3e-3,), optimizer=muon),
+    "Muon": Kind((1e-2, 3e-2), optimizer=muon),
     "schedule-free": Kind(optimizer=schedule_free, lowest=1.0),
     "width 6, five levels down": Kind(network=partial(LeveledUNet, width=6, depth=5)),
     "width 11, three levels down": Kind(network=partial(LeveledUNet, width=11, depth=3)),

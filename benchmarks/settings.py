@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.settings ../shared/data --results runs.jsonl
     OMP_NUM_THREADS=1 python -m benchmarks.settings ../shared/data --results search.jsonl \
-        --only Muon --rates 1e-3 3e-3 1e-2 --sets dsb2018 --seeds 5
+        --only Muon --rates 1e-3 3e-3 1e-2 3e-2 --sets dsb2018 --seeds 5
 
 Each kind trains a classic U-Net of width 8 as train.py does, but for what it changes, with each of
 its peak learning rates, on one thread until it has used --seconds of the processor. The schedule
