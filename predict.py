@@ -50,7 +50,7 @@ def predict(config: PredictConfig, world: World) -> int:
     images = world.on_main(lambda: find_images(config.inputs))
     models = [find_model(name) for name in config.model or [None]]
     predictor = load_predictor(config, models, world)
-    lists = list_files(config, predictor.labels)
+    lists = list_files(config, predictor.labels, models[0].parent)
     files = world.on_main(lambda: name_files(config, images, models, predictor))
     with ExitStack() as stack:
         shards = [stack.enter_context(closing(ShardFile(each, world.rank))) for each in lists]
@@ -61,8 +61,7 @@ def predict(config: PredictConfig, world: World) -> int:
         failed, single_class, skipped = map(sum, zip(*world.gather(counts), strict=True))
         for each in lists:
             world.on_main(partial(each.merge, world.size))
-    if world.is_main:
-        print_summary(job, failed, single_class, skipped)
+        world.on_main(lambda: print_summary(job, failed, single_class, skipped))
     return 1 if failed else 0
 
 
@@ -137,7 +136,7 @@ def print_summary(job: Job, failed: int, single_class: int, skipped: int) -> Non
     if skipped:
         print(f"{skipped} images skipped: their files already exist")
     for shard in job.shards:
-        print_lines(f"{shard.list_file.path}: {total - failed} images")
+        print_lines(shard.list_file.describe(total - failed, job.world.size))
     if failed:
         print(f"{failed} of {total} images could not be predicted", file=sys.stderr)
 

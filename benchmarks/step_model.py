@@ -16,7 +16,7 @@ Arrivals = Sequence[tuple[float, int]]
 
 
 class Link(NamedTuple):
-    """What a message takes: `latency` seconds, and its bytes over `bandwidth`, bytes a second."""
+    """The cost of a message: `latency` seconds, and its bytes over `bandwidth`, bytes a second."""
 
     latency: float
     bandwidth: float

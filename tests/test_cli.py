@@ -244,6 +244,17 @@ def test_a_pack_takes_the_place_of_all_folders(tmp_path: Path) -> None:
     assert (config.data.images, config.data.pairs_file, config.data.scale) == ("pack", None, 0.5)
 
 
+def test_a_list_takes_the_place_of_a_recipes_folders(tmp_path: Path) -> None:
+    """But not of folders on the same command line."""
+    (tmp_path / "r.yaml").write_text("images: a\nmasks: b\nval_images: c\nval_masks: d\nseed: 3\n")
+    config = parse_train(["--config", str(tmp_path / "r.yaml"), "--list", "pairs.csv"])
+    data = config.data
+    assert (data.pairs_file, data.images, data.masks) == ("pairs.csv", None, None)
+    assert (data.val_images, data.val_masks, config.optimization.seed) == (None, None, 3)
+    with pytest.raises(UserError, match="--list and --images: use one of them"):
+        parse_train(["--list", "pairs.csv", "--images", "a", "--masks", "b"])
+
+
 def test_a_budget_takes_the_place_of_epochs(recipe: Any) -> None:
     for text, seconds in (("90s", 90), ("30m", 1800), ("1.5h", 5400)):
         assert parse_train(["--budget", text]).launch.budget_seconds == seconds
@@ -300,7 +311,9 @@ def test_other_rules() -> None:
 
 def test_wandb_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    check_refused("--wandb: not installed; use pip install 'unet-ddp[wandb]'", wandb=True)
+    check_refused(
+        "--wandb: needs wandb, which is not installed; pip install 'unet-ddp[wandb]'", wandb=True
+    )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "wandb" or None)
     assert configure(wandb=True).run.wandb
 

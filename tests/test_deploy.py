@@ -140,7 +140,7 @@ def test_a_job_that_reaches_its_limit_ends_as_an_undisturbed_run(
     tmp_path: Path, ranks: Ranks
 ) -> None:
     """Two torchruns of one process each, the signal after the third step, and the job's return."""
-    flags = [*data_flags(make_set(tmp_path, 12, size=(32, 32))), "--width", "2", "--epochs", "3"]
+    flags = [*data_flags(make_set(tmp_path, 36, size=(32, 32))), "--width", "2", "--epochs", "2"]
     flags += ["--validation", "17", "--batch-size", "1", "--workers", "0", "--ema", "0.9"]
     straight = tmp_path / "straight"
     straight.mkdir()
@@ -154,7 +154,7 @@ def test_a_job_that_reaches_its_limit_ends_as_an_undisturbed_run(
     assert "stopped by SIGUSR1 after step" in first.stdout, first.stderr
     assert (tmp_path / "requeued").read_text() == f"requeue {job}"
     saved = checkpoint.load(tmp_path / "checkpoints" / "cells" / "last.pt")["position"]
-    assert saved["epoch"] == 0 and 3 <= saved["step"] <= 5
+    assert saved["epoch"] == 0 and 3 <= saved["step"] < 15
 
     second = cluster.sbatch(tmp_path, job, *flags)
     assert second.returncode == 0, second.stderr

@@ -201,7 +201,7 @@ def test_the_other_commands_take_addresses(place: Place, undisturbed: Path) -> N
 
 
 class SlowStorage:
-    """Of a run's folder: rank 0 waits for its uploads, twice as long as for the ranks."""
+    """A run's folder whose uploads rank 0 waits for, twice as long as the ranks do."""
 
     def __init__(self, world: World) -> None:
         self.seconds = 2 * PATIENCE if world.is_main else 0.0

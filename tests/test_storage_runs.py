@@ -20,6 +20,7 @@ from tests.prediction.models import write_model
 from tests.ranks import Ranks, call_main
 from unet_ddp.__main__ import main
 from unet_ddp.data.labels import Labels
+from unet_ddp.prediction.outputs import uncertainty
 from unet_ddp.runs import checkpoint
 from unet_ddp.storage import Url, list_objects, put, read
 
@@ -101,7 +102,7 @@ def test_training_from_storage_ends_with_the_bits_of_training_from_disk(
 def test_predictions_in_storage_are_those_on_disk(
     folder: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     object_store: ObjectStore,
     web: str,
 ) -> None:
@@ -113,14 +114,21 @@ def test_predictions_in_storage_are_those_on_disk(
         assert status == 0, err
         return out
 
-    predict(str(folder / "imgs"), "-m", "m.pt", "-o", "out", "--rle", "out/a.csv", "--overlay")
+    monkeypatch.setattr(uncertainty, "_SURE", 0.5)
+    lists = ["--rle", "out/a.csv", "--pseudo", "out"]
+    predict(str(folder / "imgs"), "-m", "m.pt", "-o", "out", "--overlay", *lists)
     inputs = [f"{SET}/imgs", "-m", f"{SET}/m.pt"]
-    outputs = ["-o", f"{SET}/out", "--rle", f"{SET}/out/a.csv", "--overlay"]
+    lists = ["--rle", f"{SET}/out/a.csv", "--pseudo", f"{SET}/out"]
+    outputs = ["-o", f"{SET}/out", "--overlay", *lists]
     object_store.set_fault("cut", every=4)
     predict(*inputs, *outputs)
     object_store.set_fault("none")
     found = {key: read(SET / "out" / key) for key, _, _ in list_objects(SET / "out")}
-    assert found == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    wanted = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    for place, address in ((folder, SET), (tmp_path, SET)):
+        paths = f"{place}/".encode(), f"{address}/".encode()
+        wanted["pairs.csv"] = wanted["pairs.csv"].replace(*paths)
+    assert found == wanted and "ax.tif" in wanted
     put(SET / "list.txt", f"{SET}/imgs/ax.png\nimgs/bx.png\n{folder}/imgs/cx.png".encode())
     out = predict(f"{SET}/list.txt", *inputs[1:], *outputs[:2], "--skip-existing", "--overlay")
     assert "3 images skipped" in out

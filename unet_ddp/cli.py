@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib.util
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 import tyro
 
 from unet_ddp.config import SAVED_NAMES, TrainConfig
-from unet_ddp.errors import Limit, UserError, shorten
+from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.files import write_text
 from unet_ddp.flags import MASK_VALUE, read_settings
 from unet_ddp.storage import as_path, is_address
@@ -64,6 +63,8 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
         if {"budget", "epochs"} <= names:
             raise UserError(f"{where}--budget and --epochs: use one of them")
     hidden = {*given, "budget"} if "epochs" in given else given
+    if "list" in given:  # in place of the recipe's folders
+        hidden = hidden | {"images", "masks", "val_images", "val_masks"}
     values = {name: value for name, value in recipe.items() if name not in hidden}
     if values.get("wandb"):
         raise UserError(f"{path}: wandb: use --wandb, or delete the line")
@@ -238,8 +239,8 @@ def _validate(config: TrainConfig) -> None:
             raise UserError(f"--group-pattern {data.group_pattern!r}: {fault}")
     if launch.resume == "auto" and launch.overwrite:
         raise UserError("--resume continues the run, --overwrite deletes it: use one of them")
-    if config.run.wandb and importlib.util.find_spec("wandb") is None:
-        raise UserError("--wandb: not installed; use pip install 'unet-ddp[wandb]'")
+    if config.run.wandb:
+        check_installed("wandb", "wandb", "--wandb")
 
 
 def check_limits(config: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import operator
 import os
@@ -10,7 +11,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
-from importlib import import_module
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -42,14 +42,12 @@ class RunError(Exception):
     """
 
 
-def import_extra(name: str, extra: str, needed_by: object) -> Any:
-    """Return the module `name`, of the extra `extra`; a UserError if it is not installed."""
-    try:
-        return import_module(name)
-    except ModuleNotFoundError:
+def check_installed(module: str, extra: str, needed_by: object) -> None:
+    """Raise a UserError if `module`, of the extra `extra`, is not installed."""
+    if importlib.util.find_spec(module) is None:
         raise UserError(
-            f"{needed_by}: needs {name}, which is not installed; pip install 'unet-ddp[{extra}]'"
-        ) from None
+            f"{needed_by}: needs {module}, which is not installed; pip install 'unet-ddp[{extra}]'"
+        )
 
 
 def one_line(error: object) -> str:

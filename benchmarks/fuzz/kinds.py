@@ -17,6 +17,8 @@ from safetensors.torch import save
 
 import predict
 import train
+from benchmarks.fuzz.annotations import KINDS as ANNOTATIONS
+from benchmarks.fuzz.annotations import write_annotations
 from benchmarks.fuzz.child import Case
 from benchmarks.fuzz.images import KINDS as IMAGE_KINDS
 from benchmarks.fuzz.images import mutate_image
@@ -171,8 +173,6 @@ def _check_pairs(
 
 def build_mask(samples: Samples, folder: Path, dice: Dice) -> Case:
     """Give a mutated mask to doctor, evaluate and train."""
-    from PIL import Image
-
     ending = dice.choice((".png", ".png", ".gif", ".tif", ".bmp", ".npy"))
     valid = samples.mask(0).read_bytes()
     if ending != ".png":
@@ -245,66 +245,17 @@ def build_recipe(samples: Samples, folder: Path, dice: Dice) -> Case:
 def build_annotations(samples: Samples, folder: Path, dice: Dice) -> Case:
     """Give a mutated file of annotations to import."""
     image = samples.image("png", 0)
-    with Image.open(image) as opened:
-        width, height = opened.size
-    outline, total = [2.5, 2, 9, 3, 7.25, 9], width * height
-    points = [[2.5, 2], [9, 3], [7.25, 9]]
-    runs = {"size": [height, width], "counts": [5, 3, total - 8]}
-    objects = [{"segmentation": [outline]}, {"segmentation": runs, "iscrowd": 1}]
-    brush = [*(4 * total).to_bytes(4, "big"), 57, 27, 255, 11, 255, 255, 0]
-    about = {"original_width": width, "original_height": height}
-    results = [
-        {"type": "polygonlabels", "value": {"points": points, "polygonlabels": ["car"]}, **about},
-        {"type": "brushlabels", "value": {"rle": brush, "brushlabels": ["car"]}, **about},
-    ]
-    contents: list[Any] = [
-        {
-            "images": [{"id": 3, "file_name": image.name, "width": width, "height": height}],
-            "categories": [{"id": 4, "name": "car"}],
-            "annotations": [{"id": k, "image_id": 3, "category_id": 4, **o} for k, o in enumerate(objects)],
-        },
-        {
-            "shapes": [{"label": "car", "points": points, "shape_type": "polygon", "group_id": 1}],
-            **{"imagePath": image.name, "imageHeight": height, "imageWidth": width},
-        },
-        [{"data": {"image": image.name}, "annotations": [{"result": results[: dice.choice((1, 2))]}]}],
-    ]  # fmt: skip
-    xml = (
-        "<annotations>\n<version>1.1</version>\n<meta><job><labels>\n<label><name>car</name></label>"
-        f'</labels></job></meta>\n<image name="{image.name}" width="{width}" height="{height}">\n'
-        '<polygon label="car" points="2.5,2;9,3;7.25,9" z_order="1"/>\n'
-        '<mask label="car" rle="1, 2, 1" left="2" top="2" width="2" height="2"/>\n'
-        "</image>\n</annotations>\n"
-    )
-    kind = dice.choice((0, 0, 1, 2, 2, ".xml", ".xml", ".yaml", ".txt"))
-    name = f"a{kind if isinstance(kind, str) else '.json'}"
-    if isinstance(kind, int):
-        content = contents[kind]
-        if dice.random() < 0.7:
-            content = mutate_values({"all": content}, dice, odd_plain).get("all")
-            data = json.dumps(content).encode()
-        else:
-            data = mutate_text(json.dumps(content, indent=1), dice)
+    file, mutated = write_annotations(dice.choice(ANNOTATIONS), image, folder, dice)
+    text = mutated.read_text()
+    if mutated.suffix == ".json" and dice.random() < 0.7:
+        content = mutate_values({"all": json.loads(text)}, dice, odd_plain).get("all")
+        data = json.dumps(content).encode()
     else:
-        rows = {".xml": xml, ".yaml": "names:\n  0: car\n", ".txt": "0 0.1 0.1 0.5 0.1 0.5 0.6\n"}
-        data = mutate_text(rows[kind], dice)
-        if kind != ".xml":
-            (folder / "labels").mkdir()
-            (folder / "labels" / f"{image.stem}.txt").write_text(rows[".txt"])
-            (folder / "a.yaml").write_text(rows[".yaml"])
-        if kind == ".txt":
-            name = f"labels/{image.stem}.txt"
-    (folder / name).unlink(missing_ok=True)
-    _write(folder / name, lambda: data, dice)
-    file = folder / (name if kind != ".txt" else "a.yaml")
-    flags = [
-        "--images",
-        str(image.parent),
-        "--output",
-        "out",
-        "--overlap",
-        dice.choice(("later", "small")),
-    ]
+        data = mutate_text(text, dice)
+    mutated.unlink()
+    _write(mutated, lambda: data, dice)
+    flags = ["--images", str(image.parent), "--output", "out"]
+    flags += ["--overlap", dice.choice(("later", "small"))]
     return Case(command, ["import", str(file), *flags])
 
 

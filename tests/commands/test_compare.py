@@ -84,6 +84,15 @@ def test_a_checkpoint_stands_for_its_run(runs: list[Path]) -> None:
     assert whole.dice == [0.5, 0.7, 0.6] and whole.seconds == [10, 21, 33]
 
 
+def test_runs_of_one_name_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = [write_run(tmp_path / k / "r", [(0.5, 0.4, 10)]) for k in "ab"]
+    assert main([*map(str, places), "-o", str(tmp_path / "c.html")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines[1:3]] == list(map(str, places))
+
+
 def test_more_runs_than_colours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = [write_run(tmp_path / f"r{k}", [(k / 10, 0.1, 1)], seed=k) for k in range(9)]
     page = tmp_path / "page.html"

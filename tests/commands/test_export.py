@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.prediction.models import CPU, load, make_predictor, noise, write_model, write_photo
 from tests.prediction.test_predict import run as run_predict
-from unet_ddp import Predictor, errors
+from unet_ddp import Predictor
 from unet_ddp.__main__ import main
 from unet_ddp.commands import export as module
 from unet_ddp.commands.export import ExportConfig, Exported, export, largest_difference
@@ -172,7 +172,7 @@ def test_onnxruntime_is_told_not_to_report_before_it_is_imported(
     seen = []
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
     monkeypatch.setattr(
-        errors, "import_module", lambda name: seen.append(os.environ["ORT_DISABLE_TELEMETRY"])
+        backends, "import_module", lambda name: seen.append(os.environ["ORT_DISABLE_TELEMETRY"])
     )
     backends.import_extra("onnxruntime", Path("a.onnx"))
     assert seen == ["1"]

@@ -70,7 +70,7 @@ def in_folder(folder: Path, **flags: Any) -> DataConfig:
 @pytest.mark.filterwarnings("ignore:Image size")  # as by data/formats, which pytest undoes
 @pytest.mark.parametrize("number", range(len(CASES)), ids=NAMES)
 def test_a_pack_of_any_data_set_is_that_data_set(tmp_path: Path, number: int) -> None:
-    """Of every case of the catalogue that can be trained on, with no bad file left out."""
+    """Each case of the catalogue that can be trained on, with no bad file left out."""
     config = parse(make_case_in(number, tmp_path), tmp_path).data
     try:
         expected = prepare_data(config, seed=0)

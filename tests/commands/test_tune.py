@@ -152,7 +152,7 @@ def test_a_search_killed_at_any_moment_continues(trainer: Trainer) -> None:
 
 @pytest.mark.thorough
 def test_later_draws_follow_the_scores(trainer: Trainer) -> None:
-    """Of trials after the random ones, more lie near the optimum at 0.01."""
+    """After the random trials, more lie near the optimum at 0.01."""
     assert (
         main(["--vary", "learning_rate=1e-6..1e0", "width=2,3", "--trials", "24", "--epochs", "1"])
         == 0
@@ -245,7 +245,10 @@ def test_without_validation_or_optuna_or_under_torchrun(
         main(ARGV)
     with monkeypatch.context() as patch:
         patch.setattr("importlib.util.find_spec", lambda name: None)
-        with pytest.raises(UserError, match=r"not installed; use pip install 'unet-ddp\[tune\]'"):
+        with pytest.raises(
+            UserError,
+            match=r"tune: needs optuna, which is not installed; pip install 'unet-ddp\[tune\]'",
+        ):
             main(ARGV)
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, "0")

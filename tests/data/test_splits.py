@@ -165,6 +165,13 @@ def test_a_pattern_names_the_group() -> None:
     assert groups["other"] == "other"
 
 
+def test_a_pattern_that_is_in_no_name_would_mix_groups() -> None:
+    with pytest.raises(
+        UserError, match=r"--group-pattern '\^\(b\)_': is in no name, e\.g\. a/b_1;"
+    ):
+        split_pairs(fake_pairs("a/b_1", "a/b_2"), validation=50, seed=0, pattern="^(b)_")
+
+
 def test_nothing_left_to_train_on() -> None:
     with pytest.raises(UserError, match=r"1 image\(s\) in 1 group\(s\): none left to train on"):
         split_pairs(fake_pairs("only"), validation=10, seed=0)

@@ -168,7 +168,7 @@ def test_a_container_s_limit_counts(
 def test_a_batch_job_s_limit_counts(
     machine: Path, own: str, place: str, limit_name: str, use_name: str
 ) -> None:
-    """Of a job around this process's own group, and of a container that sees the host's path."""
+    """The limit of a job around this process's own group, and of a container that sees the host's path."""
     (machine / "own").write_text(own)
     (machine / place).mkdir(parents=True)
     (machine / place / limit_name).write_text(str(500 << 10))

@@ -293,65 +293,85 @@ def test_different_hosts_are_refused_on_both(pair: Hosts, images: Path, tmp_path
     assert time.monotonic() - began < LIMIT
 
 
-@two_hosts
-def test_hosts_come_and_go(pair: Hosts, ranks: Ranks, images: Path, tmp_path: Path) -> None:
-    """A cable that is cut and plugged in again, one that is loose, a host that dies and comes back."""
-    elastic = ["--images-per-step", "4", "--validation", "17", "--width", "2", "--workers", "0", "--ema", "0.9", "--epochs", "900"]  # fmt: skip
-    flags = [*data_flags(images), *elastic, "--batch-size", "1"]
-    folders = [tmp_path / "1", tmp_path / "2"]
-    log = folders[0] / "log.txt"
+ELASTIC = [
+    "--images-per-step", "4", "--batch-size", "1", "--validation", "17", "--width", "2", "--workers", "0",
+    "--ema", "0.9", "--epochs", "900",
+]  # fmt: skip
 
-    def start(host: int) -> subprocess.Popen[bytes]:
-        return pair.torchrun(
-            host, folders[host - 1], "--max-restarts=9", "--", "slow steps", *flags,
+
+class Elastic:
+    """A run that hosts leave and join, with its log and folders."""
+
+    def __init__(self, pair: Hosts, flags: list[str], folder: Path) -> None:
+        self.pair, self.flags = pair, flags
+        self.folders = [folder / "1", folder / "2"]
+        self.log = self.folders[0] / "log.txt"
+
+    def start(self, host: int) -> subprocess.Popen[bytes]:
+        """Start torchrun on a host."""
+        return self.pair.torchrun(
+            host, self.folders[host - 1], "--max-restarts=9", "--", "slow steps", *self.flags,
             "--save-every-steps", "1", conf="last_call_timeout=2", nodes="1:2", program=FAULTS,
             TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", TORCH_CPP_LOG_LEVEL="ERROR",
         )  # fmt: skip
 
-    def wait_for_world(size: int) -> None:
-        """Until an epoch has ended since the latest start of a world of this size."""
-        text = (
-            f"on each of {size} process(es), 2 times"
-            if size == 2
-            else "(2 on each of 1 process(es), 2 times"
-        )
+    def count(self, text: str) -> int:
+        """Return how often a text is in the log."""
+        return self.log.read_text().count(text)
+
+    def wait_for_world(self, size: int) -> None:
+        """Wait until an epoch has ended since the latest start of a world of this size."""
+        text = {1: "(2 on each of 1 process(es), 2 times", 2: "on each of 2 process(es), 2 times"}
         wait_for(
-            lambda: "\nepoch" in log.read_text().rpartition("\nrun: ")[2].partition(text)[2], log
+            lambda: (
+                "\nepoch" in self.log.read_text().rpartition("\nrun: ")[2].partition(text[size])[2]
+            ),
+            self.log,
         )
 
-    first, second = start(1), start(2)
-    wait_for(log.exists, folders[0])
-    wait_for_world(2)
+
+@two_hosts
+def test_hosts_come_and_go(pair: Hosts, ranks: Ranks, images: Path, tmp_path: Path) -> None:
+    """A cable that is cut and plugged in again, one that is loose, a host that dies and comes back."""
+    flags = [*data_flags(images), *ELASTIC]
+    run = Elastic(pair, flags, tmp_path)
+    first, second = run.start(1), run.start(2)
+    wait_for(run.log.exists, run.folders[0])
+    run.wait_for_world(2)
     pair.plug(2, to="down")
     cut = time.monotonic()
-    wait_for_world(1)  # long before --timeout, 600 s
+    run.wait_for_world(1)  # long before --timeout, 600 s
     assert time.monotonic() - cut < 90
-    assert f"error: rank 0 of 2 lost host {pair.address(2)}" in log.read_text()
+    assert run.count(f"error: rank 0 of 2 lost host {pair.address(2)}")
     pair.plug(2)
-    wait_for_world(2)  # the same torchrun on host 2, which asks again
-    starts, epochs = (log.read_text().count(text) for text in ("\nrun: ", "\nepoch "))
+    run.wait_for_world(2)  # the same torchrun on host 2, which asks again
+    starts, epochs = run.count("\nrun: "), run.count("\nepoch ")
     for _ in range(3):  # the cable is loose
         pair.plug(2, to="down")
         pair.plug(2)
-    wait_for(lambda: log.read_text().count("\nepoch ") > epochs + 1, log)
-    assert log.read_text().count("\nrun: ") == starts
+    wait_for(lambda: run.count("\nepoch ") > epochs + 1, run.log)
+    assert run.count("\nrun: ") == starts
     pair.kill(2)
-    wait_for_world(1)
-    second = start(2)
-    wait_for_world(2)
+    run.wait_for_world(1)
+    second = run.start(2)
+    run.wait_for_world(2)
     assert [started.poll() for started in (first, second)] == [None, None]
     pair.end()
-    assert "warning" not in log.read_text()
-    assert [path.name for path in (folders[1] / "checkpoints").iterdir()] == [".begun"]
+    assert run.count("warning") == 0
+    assert [path.name for path in (run.folders[1] / "checkpoints").iterdir()] == [".begun"]
+    check_undisturbed(run, ranks, tmp_path / "undisturbed")
 
-    found, undisturbed = scores(folders[0]), tmp_path / "undisturbed"
-    undisturbed.mkdir()
-    flags += ["--max-steps", str(2 * len(found))]
-    outcomes = ranks.run(2, call_main_in_float64, flags, str(undisturbed))
+
+def check_undisturbed(run: Elastic, ranks: Ranks, folder: Path) -> None:
+    """Compare the scores of each epoch with those of a run of two processes on one host."""
+    found = scores(run.folders[0])
+    folder.mkdir()
+    flags = [*run.flags, "--max-steps", str(2 * len(found))]
+    outcomes = ranks.run(2, call_main_in_float64, flags, str(folder))
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
-    assert last(folders[0])["images_per_step"] == 4
+    assert last(run.folders[0])["images_per_step"] == 4
     assert [row["step"] for row in found] == [str(2 * n + 2) for n in range(len(found))]
-    for row, other in zip(found, scores(undisturbed), strict=True):
+    for row, other in zip(found, scores(folder), strict=True):
         for name in row:
             assert float(row[name]) == pytest.approx(float(other[name]), abs=1e-6), row
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.tiny import PIXELS, make_batch, make_network, make_state
-from unet_ddp.network.batchnorm import correct_bias, count_as_sound, snapshot_statistics
+from unet_ddp.network.batchnorm import correct_bias, count_as_sound
 from unet_ddp.network.sync_batchnorm import SyncBatchNorm2d
 from unet_ddp.training.state import Schedule
-from unet_ddp.training.step import train_steps
+from unet_ddp.training.step import copies_of, snapshot_buffers, train_steps
 
 COUNT = 13  # batches; the momentum's 1 / 10 is between
 
@@ -18,6 +18,10 @@ COUNT = 13  # batches; the momentum's 1 / 10 is between
 def pixels(number: int) -> Tensor:
     random = torch.Generator().manual_seed(number)
     return torch.randn(2, 3, 4, 5, generator=random, dtype=torch.float64) * (1 + number) + number
+
+
+def copies(network: nn.Module) -> dict[Tensor, Tensor]:
+    return dict(copies_of(snapshot_buffers(network)))
 
 
 def moments(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,9 +43,9 @@ def averages(batches: int, momentum: float) -> tuple[Tensor, Tensor]:
 def test_the_first_batches_weigh_alike(kind: type[nn.BatchNorm2d], momentum: float) -> None:
     norm = kind(3, momentum=momentum).double()
     for number in range(COUNT):
-        before = snapshot_statistics(norm)
+        before = copies(norm)
         norm(pixels(number))
-        correct_bias(before, batches=1)
+        correct_bias(norm, before, batches=1)
         mean, variance = averages(number + 1, momentum)
         torch.testing.assert_close(norm.running_mean, mean)
         torch.testing.assert_close(norm.running_var, variance)
@@ -51,9 +55,9 @@ def test_the_first_batches_weigh_alike(kind: type[nn.BatchNorm2d], momentum: flo
 def test_the_variance_of_a_constant_channel_is_not_negative(momentum: float) -> None:
     norm = nn.BatchNorm2d(3, momentum=momentum)
     for _ in range(COUNT):
-        before = snapshot_statistics(norm)
+        before = copies(norm)
         norm(torch.zeros(2, 3, 4, 5))
-        correct_bias(before, batches=1)
+        correct_bias(norm, before, batches=1)
         assert norm.running_var is not None and bool((norm.running_var >= 0).all())
         assert bool((norm.running_var < 1e-4).all())
 
@@ -63,10 +67,10 @@ def test_accumulated_batches_weigh_like_those_of_the_steps_before() -> None:
     norm = nn.BatchNorm2d(3).double()
     means = []
     for step in range(2):
-        before = snapshot_statistics(norm)
+        before = copies(norm)
         for number in (2 * step, 2 * step + 1):
             norm(pixels(number))
-        correct_bias(before, batches=2)
+        correct_bias(norm, before, batches=2)
         first, second = (moments(pixels(2 * step + k))[0] for k in (0, 1))
         means.append((0.9 * first + second) / 1.9)  # within a step, as torch does it
     torch.testing.assert_close(norm.running_mean, (means[0] + means[1]) / 2)
@@ -76,19 +80,19 @@ def test_many_batches_later_nothing_changes() -> None:
     norm, plain = (nn.BatchNorm2d(3) for _ in range(2))
     for own in (norm, plain):
         own.num_batches_tracked.fill_(9)
-    before = snapshot_statistics(norm)
+    before = copies(norm)
     for own in (norm, plain):
         own(pixels(1).float())
-    correct_bias(before, batches=1)
+    correct_bias(norm, before, batches=1)
     assert torch.equal(norm.running_mean, plain.running_mean)
     assert torch.equal(norm.running_var, plain.running_var)
 
 
 def test_frozen_norms_stay_as_they_are() -> None:
     norm = nn.BatchNorm2d(3).double().eval()
-    before = snapshot_statistics(norm)
+    before = copies(norm)
     norm(pixels(0))
-    correct_bias(before, batches=1)
+    correct_bias(norm, before, batches=1)
     assert norm.running_mean.tolist() == [0, 0, 0] and norm.running_var.tolist() == [1, 1, 1]
 
 
@@ -107,7 +111,9 @@ def test_a_network_with_other_norms_is_left_alone() -> None:
         nn.GroupNorm(1, 3), nn.InstanceNorm2d(3, track_running_stats=True),
         nn.BatchNorm2d(3, momentum=None), nn.BatchNorm2d(3, track_running_stats=False),
     )  # fmt: skip
-    assert snapshot_statistics(network) == []
+    before = copies(network)
+    correct_bias(network, {}, batches=1)
+    assert all(torch.equal(buffer, before[buffer]) for buffer in network.buffers())
 
 
 def test_a_run_validates_with_the_averages_of_its_first_steps() -> None:

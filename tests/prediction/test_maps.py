@@ -23,10 +23,10 @@ from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.maps import INSTALL, Place
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.prediction import source
+from unet_ddp.prediction import pipeline, source
 from unet_ddp.prediction.inputs import find_maps
-from unet_ddp.prediction.outputs import ranking
 from unet_ddp.prediction.outputs.polygons import polygon_file, polygons
+from unet_ddp.prediction.outputs.shards import Listed
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.streaming import ScaledReader
@@ -240,10 +240,16 @@ def test_without_the_extra_a_line_says_what_is_lost(
     assert run("a.tif") == 0 and Path("a_mask.png").exists()
     assert capsys.readouterr().out.count("warning: a.tif: its mask gets no map coordinates") == 1
     assert run("a.tif", "--ground-resolution", "1", "--overwrite") == 2
-    message = "error: a.tif: its ground resolution: needs rasterio; pip install 'unet-ddp[geo]'\n"
+    message = (
+        "error: a.tif: its ground resolution: needs rasterio, which is not installed; "
+        "pip install 'unet-ddp[geo]'\n"
+    )
     assert capsys.readouterr().err == message
     monkeypatch.setitem(sys.modules, "pyogrio", None)
-    with pytest.raises(UserError, match=r"o.gpkg: needs pyogrio; pip install 'unet-ddp\[geo\]'"):
+    with pytest.raises(
+        UserError,
+        match=r"o.gpkg: needs pyogrio, which is not installed; pip install 'unet-ddp\[geo\]'",
+    ):
         find_maps([Path("a.tif")], Path("o.gpkg"), None)
 
 
@@ -308,7 +314,7 @@ def test_the_edge_of_the_data_is_no_outline_by_which_images_are_ranked(
         largest.append(prediction.ids.max())
         return 0.5
 
-    monkeypatch.setattr(ranking, "measure_uncertainty", measure)
+    monkeypatch.setattr(pipeline, "measure_uncertainty", measure)
     scene(here / "a.tif")
     assert run("a.tif", "--rank", "r.csv") == 0
     assert largest == [1] and np.asarray(Image.open("a_mask.tif"))[0, 0] == 254
@@ -320,4 +326,4 @@ def test_an_image_in_storage_without_a_crs_is_one_line(here: Path, kind: str) ->
     file = polygon_file(Path(f"o.{kind}"), Labels((0, 255)))
     place = Place("", at()[:6], 0.0, None)
     with pytest.raises(UserError, match=r"^e.tif: has (no )?map coordinates with"):
-        file.locate("e.tif", file.format("e.tif", np.ones((2, 2), np.uint8), None), place)
+        file.format(Listed(Path("e.tif"), np.ones((2, 2), np.uint8), place=place))

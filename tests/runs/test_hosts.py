@@ -209,7 +209,7 @@ def test_another_run_is_neither_replaced_nor_hidden(hosts: Hosts, tmp_path: Path
 
 
 def test_without_resume_only_a_restarted_run_is_looked_for(hosts: Hosts, tmp_path: Path) -> None:
-    """What an earlier run left on a host is none of this one's."""
+    """The files of an earlier run on a host are not this one's."""
     save(tmp_path / "b", 3, 1, "r", "torchrun 1")
     assert fetch(hosts, tmp_path, "torchrun 2", resume=None) == [{}, {}]
     assert fetch(hosts, tmp_path, resume="some/last.pt") == [{}, {}]

@@ -70,7 +70,7 @@ def test_a_new_object_replaces_none() -> None:
 
 
 def test_only_the_version_that_is_known_is_replaced(object_store: ObjectStore) -> None:
-    """Of two that know the same version one wins; an answer that was lost is no loss."""
+    """One of two that know the same version wins; an answer that was lost is no loss."""
     assert read_version(FOLDER / "pointer") is None
     first = put(FOLDER / "pointer", b"first", replaces=False)
     assert read_version(FOLDER / "pointer") == (b"first", first)

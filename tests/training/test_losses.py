@@ -264,7 +264,7 @@ def test_what_each_loss_writes_into_its_columns() -> None:
 
 
 def test_the_hardest_pixels_take_one_collective_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of whole numbers: the threshold is the same on every rank, in whatever order they are added."""
+    """With whole numbers the threshold is the same on every rank, in whatever order they are added."""
     kinds = []
 
     def noted(sums: torch.Tensor) -> torch.Tensor:

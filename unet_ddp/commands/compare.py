@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -23,14 +24,8 @@ from unet_ddp.storage import Url, as_path, local_file, local_path
 from unet_ddp.training.rehearsal import describe_time
 
 _MOST_LINES = 8
-_PLACES = {
-    "checkpoints",
-    "exp_name",
-    "wandb",
-    "save_every",
-    "save_every_steps",
-    "save_every_minutes",
-}
+_PLACES = {"checkpoints", "exp_name", "wandb"}
+_PLACES |= {"save_every", "save_every_steps", "save_every_minutes"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class CompareConfig:
 
 
 class Run(NamedTuple):
-    """What a run's files say of it; scores are nan where there was no validation."""
+    """The scores, costs and settings of a run; scores are nan where there was no validation."""
 
     name: str
     dice: list[float]
@@ -75,7 +70,12 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
     Raises:
         UserError: one is no run of this program, or has no epochs yet.
     """
-    runs = sorted(map(read_run, places), key=lambda run: -_best(run.dice)[1])
+    runs = [read_run(place) for place in places]
+    names = Counter(run.name for run in runs)
+    for k, place in enumerate(places):
+        if names[runs[k].name] > 1:
+            runs[k] = runs[k]._replace(name=str(place))
+    runs.sort(key=lambda run: -_best(run.dice)[1])
     table = tabulate(runs)
     notes = [f"charts: the best {_MOST_LINES}"] if len(runs) > _MOST_LINES else []
     page = Page(f"{len(runs)} runs", table=table, comparison=_draw(runs[:_MOST_LINES]), notes=notes)

@@ -8,7 +8,6 @@ search which was killed goes on as if it had not been.
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import json
 import math
 import os
@@ -29,7 +28,7 @@ from unet_ddp.commands.compare import compare
 from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.launch import exit_with_error
 from unet_ddp.distributed.stop_signal import die_with_parent
-from unet_ddp.errors import Limit, RunError, UserError, print_lines, shorten
+from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_lines, shorten
 from unet_ddp.files import lock_folder, write_errors, write_text
 from unet_ddp.flags import flag
 from unet_ddp.runs.writers import read_rows, to_float
@@ -75,8 +74,7 @@ def tune(argv: Sequence[str]) -> None:
     for name in ("resume", "overwrite", "budget", "max_steps", "max_epochs"):
         if getattr(config.launch, name):
             raise UserError(f"--{name.replace('_', '-')}: a search has its own; leave it out")
-    if importlib.util.find_spec("optuna") is None:
-        raise UserError("tune: Optuna is not installed; use pip install 'unet-ddp[tune]'")
+    check_installed("optuna", "tune", "tune")
     space = parse_space(config)
     folder = local_path(config.run.checkpoints, "--checkpoints") / (config.run.exp_name or "tune")
     with lock_folder(folder, "--exp-name"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from unet_ddp.config import DataConfig
 from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.labels import IGNORE_ID, Colour, Labels, unpack_colour
-from unet_ddp.errors import UserError, import_extra, shorten
+from unet_ddp.errors import UserError, check_installed, shorten
 from unet_ddp.files import refuse_special
 from unet_ddp.storage import as_path, local_file
 
@@ -138,7 +138,7 @@ def _number_objects(masks: MaskValues, ignore: int | None) -> Labels:
             f"--instances: all masks contain only {masks.show(masks.values)}: no object has a number "
             "of its own; number the objects (skimage.measure.label does), or leave --instances out"
         )
-    import_extra("skimage", "objects", "--instances")
+    check_installed("skimage", "objects", "--instances")
     return Labels((0, 1, 2), False, ignore, names=CLASS_NAMES, separation=(0.5, 0.5))
 
 

@@ -92,6 +92,8 @@ class Labels:
     @cached_property
     def nodata(self) -> int:
         """Mask value of pixels without data: the ignored one, or else one of no class."""
+        if self.has_objects:
+            return -1 if self.ignore is None else self.ignore
         largest = 0xFFFFFF if self.rgb else 255 if max(self.values) <= 255 else 65535
         if self.ignore is not None and 0 <= self.ignore <= largest:
             return self.ignore

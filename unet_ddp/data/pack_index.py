@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from unet_ddp.data.columns import StoredColumn
+from unet_ddp.data.copies import THUMBNAIL
 from unet_ddp.data.formats.header import DTYPES, Header
 from unet_ddp.data.pairs import SIDES
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
 
-THUMBNAIL = 8  # pixels on a side
 _ROWS = 1 << 18  # that are checked at a time
 _TEXTS = ("name", "group")
 _COLUMNS = {  # types and shapes; the last three only if a list names groups or sides

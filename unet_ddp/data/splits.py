@@ -169,6 +169,11 @@ def group_names(pairs: Sequence[Pair], pattern: str | None) -> dict[str, str]:
 
 def _group(pairs: Sequence[Pair], pattern: str | None, seed: int) -> _Groups:
     if pattern is not None:
+        if pairs and not any(re.search(pattern, name) for name in names_of(pairs)):
+            raise UserError(
+                f"--group-pattern {pattern!r}: is in no name, e.g. {next(iter(names_of(pairs)))}; "
+                "names in a list begin with their folders"
+            )
         groups = _Groups(pairs, seed, "", partial(_group_by_name, re.compile(pattern), pairs))
         groups.how = f"{len(groups.sizes)} groups by --group-pattern"
         return groups

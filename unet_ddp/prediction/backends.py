@@ -6,6 +6,7 @@ import copy
 import json
 import os
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,11 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unet_ddp import errors
 from unet_ddp.data.labels import Colour, Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import is_out_of_memory
-from unet_ddp.errors import Limit, UserError, from_plain, shorten
+from unet_ddp.errors import Limit, UserError, check_installed, from_plain, shorten
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.runs.weights import SavedModel, build_loaded, read_model, with_scale
@@ -167,7 +167,7 @@ class LoadedModel:
     def __post_init__(self) -> None:
         """Refuse a network for objects where they can't be separated."""
         if self.labels.has_objects:
-            errors.import_extra("skimage", "objects", "a network for objects")
+            check_installed("skimage", "objects", "a network for objects")
 
 
 def open_model(
@@ -224,7 +224,8 @@ def _open_onnx(path: Path, device: torch.device, scale: float | None) -> LoadedM
 def import_extra(name: str, path: Path) -> Any:
     """Return a module of the extra `onnx`, which `path` needs; a UserError if not installed."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime reports to its maker
-    return errors.import_extra(name, "onnx", path)
+    check_installed(name, "onnx", path)
+    return import_module(name)
 
 
 def check_match(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:

@@ -57,6 +57,8 @@ class PredictConfig:
     """Also write the objects for an annotation tool to correct: FILE.json in COCO's format, or with labelme a file next to each mask."""
     rank: Annotated[str | None, flag("FILE")] = None
     """Also write the images to a CSV file, those first that the network is least sure of: the next ones to label."""
+    pseudo: Annotated[str | None, flag("DIR")] = None
+    """Also write masks to train on, of images of which 9 pixels in 10 have a class of probability 0.95 or more (the others are ignored), and DIR/pairs.csv for train.py --list."""
     overwrite: bool = False
     """Replace existing files."""
     skip_existing: bool = False
@@ -80,12 +82,9 @@ def parse_predict(argv: Sequence[str]) -> PredictConfig:
     config = parse(PredictConfig, argv, prog="predict.py")
     names = config.model
     count = next((n for n, name in enumerate(names) if n and not _is_model(name)), len(names))
-    if config.overwrite and config.skip_existing:
-        raise UserError("--overwrite and --skip-existing: use one of them")
-    if config.rank and config.skip_existing:
-        raise UserError(
-            "--rank and --skip-existing: use one of them; masks do not say how sure they are"
-        )
+    for name in ("overwrite", "rank", "pseudo"):  # masks do not say how sure they are
+        if config.skip_existing and getattr(config, name):
+            raise UserError(f"--{name} and --skip-existing: use one of them")
     return replace(config, model=names[:count], inputs=(*config.inputs, *names[count:]))
 
 

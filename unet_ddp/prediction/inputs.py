@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from unet_ddp.data.formats.header import SUFFIXES, TIFFS
-from unet_ddp.data.formats.maps import INSTALL, check_resolutions, is_readable, read_place, require
+from unet_ddp.data.formats.maps import INSTALL, check_resolutions, is_readable, read_place
 from unet_ddp.data.formats.pillow import identify
-from unet_ddp.errors import UserError, print_lines
+from unet_ddp.errors import UserError, check_installed, print_lines
 from unet_ddp.files import refuse_special
 from unet_ddp.prediction.outputs.polygons import is_package
 from unet_ddp.storage import Url, as_path, exists, list_objects, local_file
@@ -78,7 +78,7 @@ def find_maps(
 def _check_polygons(path: Path, owners: dict[str | None, Path]) -> None:
     """Raise UserError if one file can't have images of these CRS; None is of those without a place."""
     if is_package(path):
-        require("pyogrio", f"--polygons {path}")
+        check_installed("pyogrio", "geo", f"--polygons {path}")
     items = sorted(owners.items(), key=lambda item: item[0] or "")
     crs, image = items[0]
     is_one = len(items) == 1 or (bool(crs) and not is_package(path))

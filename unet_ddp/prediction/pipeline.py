@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -24,15 +25,14 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.objects import Mask, Shares
 from unet_ddp.prediction.outputs.annotations import LABELME, coco_file, write_labelme
 from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
 from unet_ddp.prediction.outputs.objects import objects_file
 from unet_ddp.prediction.outputs.polygons import polygon_file
-from unet_ddp.prediction.outputs.ranking import RankFile, format_rank, rank_file
 from unet_ddp.prediction.outputs.rle import rle_file
-from unet_ddp.prediction.outputs.shards import ListFile, ShardFile
+from unet_ddp.prediction.outputs.shards import Listed, ListFile, ShardFile
+from unet_ddp.prediction.outputs.uncertainty import measure_uncertainty, pairs_file, rank_file
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage, open_image
@@ -58,8 +58,8 @@ class Job:
     """This process's lines for the files of all images together."""
 
 
-def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
-    """Return the files of all images together."""
+def list_files(config: PredictConfig, labels: Labels, run: Path) -> list[ListFile]:
+    """Return the files of all images together; `run` is the model's folder."""
     files = []
     if config.rle:
         files.append(rle_file(as_path(config.rle), config.rle_order, labels.num_classes))
@@ -69,6 +69,8 @@ def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
         files.append(polygon_file(as_path(config.polygons), labels))
     if config.rank:
         files.append(rank_file(as_path(config.rank)))
+    if config.pseudo:
+        files.append(pairs_file(as_path(config.pseudo) / "pairs.csv", run, labels))
     if config.annotations not in (None, LABELME):
         files.append(coco_file(as_path(config.annotations), labels))
     return files
@@ -129,7 +131,7 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
             codes, labels = read_mask(mask), job.predictor.labels
         if not labels.has_objects:  # a GeoTIFF may have pixels without data
             codes = replace(labels, ignore=labels.nodata).to_ids(codes, files.mask)
-        _add_to_lists(job, files, codes, None, _find_place(job, files))
+        _add_to_lists(job, files, Listed(files.image, codes, place=_find_place(job, files)))
     return Outcome(is_skipped=True)
 
 
@@ -139,9 +141,8 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
         if len(job.files) == 1:
             raise prediction
         return Outcome(error=str(prediction))
-    for shard in job.shards:
-        if isinstance(shard.list_file, RankFile):  # before pixels without data are marked
-            shard.add_line(files.index, format_rank(files.image, prediction))
+    # Before pixels without data are marked, whose edge is no outline.
+    uncertainty = measure_uncertainty(prediction) if job.config.rank else None
     place, labels = _find_place(job, files, prediction), prediction.labels
     if files.overlay is not None:
         wanted = replace(job.predictor.format, ground_resolution=None)
@@ -151,8 +152,8 @@ def _write(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> O
         image.reader.close()
     if files.probabilities:
         write_probabilities(prediction, files.probabilities)
-    mask = prediction.mask
-    _add_to_lists(job, files, mask, prediction.extent if labels.has_objects else None, place)
+    mask, extent = prediction.mask, prediction.extent if labels.has_objects else None
+    _add_to_lists(job, files, Listed(files.image, mask, extent, place, uncertainty, prediction))
     write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
     if files.labelme is not None:  # but for this: one without the mask is a person's
         write_labelme(mask, labels, files.image, files.labelme)
@@ -176,12 +177,9 @@ def _find_place(job: Job, files: ImageFiles, prediction: Prediction | None = Non
     return place
 
 
-def _add_to_lists(
-    job: Job, files: ImageFiles, mask: Mask, extent: Shares | None, place: Place | None
-) -> None:
+def _add_to_lists(job: Job, files: ImageFiles, listed: Listed) -> None:
     for shard in job.shards:
-        if not isinstance(shard.list_file, RankFile):
-            shard.add(files.index, files.image.name, mask, extent, place)
+        shard.add(files.index, listed)
 
 
 # -- threads and batches --------------------------------------------------------------------

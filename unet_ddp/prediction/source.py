@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.formats.header import TIFFS, ImageFormat, Pixels
+from unet_ddp.data.formats.header import TIFFS, ImageFormat, Pixels, TooLargeError
 from unet_ddp.data.formats.maps import INSTALL, ground_scale, is_readable, read_place
 from unet_ddp.data.formats.read import read_header, read_image
 from unet_ddp.data.formats.resize import resize_area, scaled_size
@@ -64,14 +64,10 @@ def open_image(path: Path, wanted: ImageFormat, scale: float) -> SourceImage:
         try:
             header = read_header(file)
             pixels = read_image(file, wanted, scale=scale)
-        except UserError as error:
-            if (
-                "open safely" in str(error)
-                and path.suffix.lower() in TIFFS
-                and not is_readable(path)
-            ):
-                raise UserError(f"{error}, or read it in windows: {INSTALL}") from None
-            raise
+        except TooLargeError as error:
+            if path.suffix.lower() not in TIFFS or is_readable(path):
+                raise
+            raise UserError(f"{error}, or read it in windows: {INSTALL}") from None
     return SourceImage(ArrayReader(pixels), (header.height, header.width), path)
 
 

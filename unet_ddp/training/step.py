@@ -22,8 +22,11 @@ from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import without_sync
 from unet_ddp.errors import UserError
-from unet_ddp.network.batchnorm import correct_bias, snapshot_statistics
+from unet_ddp.network.batchnorm import correct_bias
 from unet_ddp.training.state import TrainState
+
+Snapshot = list[tuple[list[Tensor], Tensor]]
+"""Buffers of one dtype, and a flat copy of their values."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,6 @@ def train_step(
     """
     network, optimizer, scaler = state.network, state.optimizer, state.precision.scaler
     buffers = snapshot_buffers(network)
-    statistics = snapshot_statistics(network) if state.corrects_bias else []
     losses = torch.zeros(3, device=state.precision.device)
     pairs: list[int] = []
     for k, (images, masks, indices) in enumerate(islice(batches, accumulate), start=1):
@@ -72,7 +74,8 @@ def train_step(
         optimizer.step()
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
-        correct_bias(statistics, batches=accumulate)
+        if state.corrects_bias:
+            correct_bias(network, dict(copies_of(buffers)), batches=accumulate)
         restore_unless(is_finite, buffers)
         if state.average is not None:
             state.average.update_ema(network, is_finite)
@@ -123,7 +126,7 @@ def forward(network: nn.Module, preprocess: Preprocessing, images: Tensor) -> Te
     return logits
 
 
-def snapshot_buffers(network: nn.Module) -> list[tuple[list[Tensor], Tensor]]:
+def snapshot_buffers(network: nn.Module) -> Snapshot:
     """Return batch norm's buffers, grouped by dtype, each group with a flat copy of its values.
 
     Flat, as a copy and a choice for each buffer would be a hundred kernels in a step.
@@ -139,12 +142,23 @@ def flatten(tensors: list[Tensor]) -> Tensor:
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 
-def restore_unless(is_finite: Tensor, snapshot: list[tuple[list[Tensor], Tensor]]) -> None:
+def unflatten(values: Tensor, like: list[Tensor]) -> list[Tensor]:
+    """Return views of flat `values` (values,) with the shapes of tensors."""
+    parts = torch.split(values, [tensor.numel() for tensor in like])
+    return [part.view_as(tensor) for part, tensor in zip(parts, like, strict=True)]
+
+
+def copies_of(snapshot: Snapshot) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each buffer with its copy in the snapshot."""
+    for group, before in snapshot:
+        yield from zip(group, unflatten(before, group), strict=True)
+
+
+def restore_unless(is_finite: Tensor, snapshot: Snapshot) -> None:
     """Write the snapshot's values back into the buffers, unless `is_finite` () is true."""
     for group, before in snapshot:
         chosen = torch.where(is_finite, flatten(group), before)
-        parts = torch.split(chosen, [buffer.numel() for buffer in group])
-        torch._foreach_copy_(group, [p.view_as(b) for p, b in zip(parts, group, strict=True)])
+        torch._foreach_copy_(group, unflatten(chosen, group))
 
 
 def derive_seed(seed: int, step: int) -> int:

@@ -44,7 +44,7 @@ def test_values_are_counted_by_kind_and_value(
 def test_the_classes_of_each_pair(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    """Of any of the pairs, in any order; the ignored value is no class, nor are pairs asked for."""
+    """Any pairs, in any order; the ignored value is no class, nor are pairs asked for."""
     monkeypatch.setattr(module, "_BLOCK", block)
     labels = Labels((0, 255, 7, 9), ignore=3)
     pairs = []

@@ -109,7 +109,10 @@ def test_without_rasterio_geotiffs_are_plain_and_others_say_what_to_install(
     path = write_map(tmp_path / "a.tif", noise(8, 6))
     monkeypatch.setitem(sys.modules, "rasterio", None)
     assert read_place(path) is None and np.array_equal(read_image(path, COLOUR), noise(8, 6))
-    with pytest.raises(UserError, match="its ground resolution: needs rasterio; pip install"):
+    with pytest.raises(
+        UserError,
+        match="its ground resolution: needs rasterio, which is not installed; pip install",
+    ):
         ground_scale(path, None, 1.0, 0.5)
     assert ground_scale(tmp_path / "a.png", None, 0.5, 0.5) == 0.5
 

@@ -19,7 +19,7 @@ from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
-from unet_ddp.prediction.outputs.shards import ShardFile
+from unet_ddp.prediction.outputs.shards import Listed, ShardFile
 
 LABELS = Labels((0, 7, 9), names=("nothing", "car", "träe"))
 Ids = NDArray[np.uint8]
@@ -51,7 +51,7 @@ def write(folder: Path, kind: str, images: dict[str, Ids]) -> Path:
     file = coco_file(folder / "coco.json", LABELS)
     shards = [ShardFile(file, rank) for rank in range(2)]
     for index, (name, ids) in enumerate(images.items()):
-        shards[index % 2].add(index, f"{name}.png", ids)
+        shards[index % 2].add(index, Listed(Path(f"{name}.png"), ids))
     file.merge(2)
     for shard in shards:
         shard.close()

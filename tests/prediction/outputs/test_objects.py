@@ -18,8 +18,8 @@ from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs import masks
 from unet_ddp.prediction.outputs.masks import write_mask
 from unet_ddp.prediction.outputs.objects import objects_file
-from unet_ddp.prediction.outputs.polygons import format_features
-from unet_ddp.prediction.outputs.shards import ShardFile
+from unet_ddp.prediction.outputs.polygons import format_geojson
+from unet_ddp.prediction.outputs.shards import Listed, ShardFile
 from unet_ddp.prediction.source import open_array
 
 OBJECTS = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
@@ -30,9 +30,9 @@ def test_rows_of_all_images(tmp_path: Path) -> None:
     file = objects_file(tmp_path / "objects.csv", OBJECTS)
     shard = ShardFile(file, 0)
     extent = np.array([[9, 255, 255, 51], [9, 51, 51, 51], [9, 9, 9, 102]], np.uint8)
-    shard.add(0, "=a.png", NUMBERS, extent)
-    shard.add(1, "empty.png", NUMBERS * 0, extent)
-    shard.add(2, "b.png", NUMBERS)  # written by an earlier job
+    shard.add(0, Listed(Path("=a.png"), NUMBERS, extent))
+    shard.add(1, Listed(Path("empty.png"), NUMBERS * 0, extent))
+    shard.add(2, Listed(Path("b.png"), NUMBERS))  # written by an earlier job
     file.merge(1)
     shard.close()
     rows = list(csv.DictReader(file.path.read_text().splitlines()))
@@ -51,7 +51,7 @@ def test_a_network_for_classes_has_no_objects() -> None:
 
 
 def test_polygons_have_one_feature_for_each_object_though_they_touch() -> None:
-    found = json.loads(f"[{format_features('a', NUMBERS, None, OBJECTS)}]")
+    found = json.loads(f"[{format_geojson(Listed(Path('a'), NUMBERS), OBJECTS)}]")
     properties = [feature["properties"] for feature in found]
     assert properties == [
         {"image": "a", "class": "object", "number": 1, "area": 4},

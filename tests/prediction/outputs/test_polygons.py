@@ -11,8 +11,8 @@ import pytest
 from PIL import Image, ImageDraw
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.prediction.outputs.polygons import format_features, polygon_file, polygons
-from unet_ddp.prediction.outputs.shards import ShardFile
+from unet_ddp.prediction.outputs.polygons import format_geojson, polygon_file, polygons
+from unet_ddp.prediction.outputs.shards import Listed, ShardFile
 
 Ring = list[list[int]]
 TWO = Labels((0, 255), names=("road", "car"))
@@ -79,12 +79,13 @@ def test_the_file_is_json_of_all_images_objects(tmp_path: Path) -> None:
     shard = ShardFile(each, 0)
     objects = np.array([[1, 0, 1]], np.uint8)
     for index, ids in enumerate((objects, objects * 0, objects)):
-        shard.add(index, f"{index}.png", ids)
+        shard.add(index, Listed(Path(f"{index}.png"), ids))
     each.merge(1)
     shard.close()
     loaded = json.loads(each.path.read_text())
     assert loaded["type"] == "FeatureCollection"
     images = [feature["properties"]["image"] for feature in loaded["features"]]
     assert images == ["0.png", "0.png", "2.png", "2.png"]
-    assert loaded["features"][:2] == json.loads(f"[{format_features('0.png', objects, None, TWO)}]")
-    assert format_features("a", objects * 0, None, TWO) == ""
+    line = format_geojson(Listed(Path("0.png"), objects), TWO)
+    assert loaded["features"][:2] == json.loads(f"[{line}]")
+    assert format_geojson(Listed(Path("a"), objects * 0), TWO) == ""

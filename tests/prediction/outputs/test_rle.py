@@ -11,6 +11,7 @@ import pytest
 
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs.rle import encode_rle, format_image, rle_file
+from unet_ddp.prediction.outputs.shards import Listed
 
 
 def decode(text: str, size: tuple[int, ...], order: str) -> np.ndarray:
@@ -47,14 +48,10 @@ def test_the_file_is_the_challenges() -> None:
     file = rle_file(Path("a.csv"), "columns", 2)
     assert (file.path, file.header, file.separator) == (Path("a.csv"), b"img,rle_mask", b"")
     mask = np.array([[0, 1], [1, 0]], np.uint8)
-    assert (
-        file.format("a.png", mask, None)
-        == format_image("a.png", mask, None, "columns")
-        == "a.png,2 2"
-    )
-    assert format_image('a "b", c.png', mask, None, "rows") == '"a ""b"", c.png",2 2'
+    assert file.format(Listed(Path("a.png"), mask)) == "a.png,2 2"
+    assert format_image(Listed(Path('a "b", c.png'), mask), "rows") == '"a ""b"", c.png",2 2'
     name = '=a\n"b.png'
-    row = format_image(name, mask, None, "rows")
+    row = format_image(Listed(Path(name), mask), "rows")
     assert list(csv.reader(io.StringIO(row, newline=""))) == [["'" + name, "2 2"]]
     with pytest.raises(UserError, match=r"--rle: .* two classes, this network has 3"):
         rle_file(Path("a.csv"), "rows", 3)

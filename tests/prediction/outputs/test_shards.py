@@ -10,6 +10,7 @@ import pytest
 from tests.object_store import ObjectStore
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs.shards import (
+    Listed,
     ListFile,
     ShardFile,
     read_shards,
@@ -17,11 +18,14 @@ from unet_ddp.prediction.outputs.shards import (
 )
 from unet_ddp.storage import Url, as_path, list_objects, put
 
-IDS = np.zeros((1, 1), np.uint8)
 
-
-def name_or_nothing(name: str, ids: np.ndarray, extent: np.ndarray | None) -> str:
+def name_or_nothing(listed: Listed) -> str:
+    name = str(listed.image)
     return "" if name == "none" else f"«{name}»"
+
+
+def listed(name: str) -> Listed:
+    return Listed(Path(name), np.zeros((1, 1), np.uint8))
 
 
 def test_lines_of_several_processes_are_merged_in_the_images_order(tmp_path: Path) -> None:
@@ -29,7 +33,7 @@ def test_lines_of_several_processes_are_merged_in_the_images_order(tmp_path: Pat
     each = ListFile(path, name_or_nothing, header=b"[", separator=b",", footer=b"]\n")
     shards = [ShardFile(each, rank) for rank in range(3)]
     for index in (4, 1, 7, 0, 2, 3, 6, 10):
-        shards[index % 3].add(index, "none" if index == 2 else f"{index}", IDS)
+        shards[index % 3].add(index, listed("none" if index == 2 else f"{index}"))
     lines = [line.decode() for line in read_shards(path, 3)]
     assert lines == ["«0»", "«1»", "", "«3»", "«4»", "«6»", "«7»", "«10»"]
     each.merge(3)
@@ -44,7 +48,7 @@ def test_a_name_with_line_breaks_stays_one_line_of_a_list(tmp_path: Path) -> Non
     each = ListFile(tmp_path / "a", name_or_nothing, b"")
     shards = [ShardFile(each, rank) for rank in range(2)]
     for index, name in enumerate(("1\n0 3\n", "\n", "plain", "0\t\n")):
-        shards[index % 2].add(index, name, IDS)
+        shards[index % 2].add(index, listed(name))
     lines = [line.decode() for line in read_shards(tmp_path / "a", 2)]
     assert lines == ["«1\n0 3\n»", "«\n»", "«plain»", "«0\t\n»"]
     for shard in shards:
@@ -56,8 +60,8 @@ def test_a_list_of_nothing_has_header_and_footer(tmp_path: Path) -> None:
     shard = ShardFile(each, 0)
     each.merge(1)
     assert (tmp_path / "a").read_bytes() == b"img,rle_mask\n"
-    shard.add(0, "x", IDS)
-    shard.add(1, "y\udcff", IDS)  # a file name that is no UTF-8
+    shard.add(0, listed("x"))
+    shard.add(1, listed("y\udcff"))  # a file name that is no UTF-8
     each.merge(1)
     assert (
         tmp_path / "a"
@@ -99,7 +103,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     shard._file.close()
     shard._file = Path("/dev/full").open("wb")  # noqa: SIM115
     with pytest.raises(UserError, match=r"list\.csv: can't be written: No space .*; make room, or"):
-        shard.add(0, "a", IDS)
+        shard.add(0, listed("a"))
     shard.close()  # which tries to write the rest
     assert list(tmp_path.iterdir()) == []
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from unet_ddp.config import DataConfig
 from unet_ddp.data.checks.summary import Report, describe_alpha
 from unet_ddp.data.checks.table import Table
+from unet_ddp.data.copies import ALIKE, normalise
 from unet_ddp.data.formats.arrays import is_array
 from unet_ddp.data.formats.header import ImageFormat, bits_of
 from unet_ddp.data.formats.maps import check_resolutions
@@ -26,7 +27,6 @@ from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 
-_ALIKE = 0.995  # correlation of thumbnails: above it, one image is a copy of the other
 _AT_ONCE = 1 << 22  # correlations that are computed at a time
 _MOST_COMPARED = 2 * 10**9  # correlations, of some seconds: 10 % of 150,000 images with the others
 
@@ -224,9 +224,7 @@ def measure_range(table: Table, chosen: NDArray[np.bool_], channels: int) -> Pix
 def find_copies(table: Table, split: Split) -> list[tuple[Pair, Pair]] | None:
     """Return validation pairs whose images are (nearly) those of training pairs, with those.
 
-    By their thumbnails: the correlation of 8x8 grey pixels is above 0.995 for copies that were
-    scaled and compressed again, and below 0.99 for views of different cars in one studio. None if
-    there are too many to compare.
+    None if there are too many to compare.
     """
     if len(split.validation) * len(split.training) > _MOST_COMPARED:
         return None
@@ -235,25 +233,17 @@ def find_copies(table: Table, split: Split) -> list[tuple[Pair, Pair]] | None:
     )
     if not len(validation) or not len(training):
         return []
-    thumbnails = _normalise(table.columns["thumbnail"][:])
+    thumbnails = normalise(table.columns["thumbnail"][:])
     found: list[tuple[Pair, Pair]] = []
     others = thumbnails[training].T
     at_once = 1 + _AT_ONCE // len(training)
     for first in range(0, len(validation), at_once):
         rows = validation[first : first + at_once]
         alike = thumbnails[rows] @ others  # (rows, training)
-        copies = np.flatnonzero(alike.max(axis=1) > _ALIKE).tolist()
+        copies = np.flatnonzero(alike.max(axis=1) > ALIKE).tolist()
         best = training[alike[copies].argmax(axis=1)].tolist()
         found += [
             (table.pairs[row], table.pairs[other])
             for row, other in zip(rows[copies].tolist(), best, strict=True)
         ]
     return found
-
-
-def _normalise(thumbnails: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return thumbnails (N, 64) of mean 0 and length 1: products are correlations."""
-    flat = thumbnails.astype(np.float32)
-    flat -= flat.mean(axis=1, keepdims=True)
-    flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-6)
-    return flat

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from unet_ddp.data.copies import THUMBNAIL
 from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.data.formats.maps import Place, is_readable, read_place
 from unet_ddp.data.formats.read import read_header, read_mask, read_thumbnail, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_area
-from unet_ddp.data.pack_index import THUMBNAIL
 from unet_ddp.data.pairs import Pair, Stamp
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UserError

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.checks.scan import ImageMetadata, ScannedPair
+from unet_ddp.data.copies import THUMBNAIL
 from unet_ddp.data.labels import IGNORE_ID, Labels
-from unet_ddp.data.pack_index import THUMBNAIL, FileKind
+from unet_ddp.data.pack_index import FileKind
 from unet_ddp.data.packs import Pack, PackedPairs
 from unet_ddp.data.pairs import Pair
 

@@ -37,7 +37,6 @@ _REASONS = {
     PermissionError: "no permission to read it",
     IsADirectoryError: "is a folder, not an image; rename or remove it",
     MemoryError: _NO_MEMORY,
-    Image.DecompressionBombError: "too large to open safely; cut it into tiles",
 }
 
 # The libraries report damage, odd tags and large images once per reading. What matters is an error
@@ -46,6 +45,10 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 warnings.filterwarnings("ignore", "Dataset has no geotransform")  # rasterio's, of a plain image
 for _library in ("PIL", "tifffile", "rasterio"):
     logging.getLogger(_library).addHandler(logging.NullHandler())  # else Python prints to stderr
+
+
+class TooLargeError(UserError):
+    """An image with more pixels than are read at once from so small a file."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,10 @@ def bits_of(dtype: str) -> str:
 
 
 def refuse_bomb(path: Path, width: int, height: int, *, pixel_bytes: int, copies: int = 1) -> None:
-    """Raise a UserError if so many pixels in a file as small as `path` are no real image."""
+    """Raise a TooLargeError if so many pixels in a file as small as `path` are no real image."""
     size = width * height * pixel_bytes
     if size * copies > MOST_BYTES and size > _MOST_RATIO * path.stat().st_size:
-        raise UserError(
+        raise TooLargeError(
             f"{path}: {width}x{height} pixels of {pixel_bytes} bytes in a small file: too large to "
             "open safely; cut it into tiles, or save it uncompressed"
         )
@@ -126,6 +129,8 @@ def as_user_error(path: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
+    except Image.DecompressionBombError:
+        raise TooLargeError(f"{path}: too large to open safely; cut it into tiles") from None
     except Exception as error:  # decoders raise all kinds for corrupt files
         raise UserError(f"{path}: {_explain(error, path)}") from None
 

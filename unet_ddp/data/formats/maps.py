@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import TIFFS, as_user_error, refuse_bomb
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, check_installed
 
 INSTALL = "pip install 'unet-ddp[geo]'"
 _OPTIONS = {
@@ -47,12 +47,6 @@ class Place(NamedTuple):
         return moved
 
 
-def require(package: str, what: object) -> None:
-    """Raise a UserError if `what` needs a package of the extra that is not installed."""
-    if find_spec(package) is None:
-        raise UserError(f"{what}: needs {package}; {INSTALL}")
-
-
 def is_readable(path: Path) -> bool:
     """Return whether rasterio is there and reads files of this suffix."""
     return path.suffix.lower() in TIFFS and find_spec("rasterio") is not None
@@ -61,7 +55,7 @@ def is_readable(path: Path) -> bool:
 @contextmanager
 def gdal(path: Path) -> Iterator[None]:
     """Restrict GDAL in this thread, and raise its errors in the block as UserErrors."""
-    require("rasterio", path)
+    check_installed("rasterio", "geo", path)
     import rasterio
     from rasterio.session import DummySession
 
@@ -138,7 +132,7 @@ def ground_scale(path: Path, own: float | None, scale: float, resolution: float)
     """
     if not own:
         if path.suffix.lower() in TIFFS:
-            require("rasterio", f"{path}: its ground resolution")
+            check_installed("rasterio", "geo", f"{path}: its ground resolution")
         return scale
     if own * scale > resolution * _ALIKE:
         raise UserError(

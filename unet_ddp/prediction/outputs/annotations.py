@@ -19,9 +19,9 @@ from unet_ddp.data.borders import BODY
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.files import write_errors, write_text
-from unet_ddp.prediction.objects import Mask, Shares
+from unet_ddp.prediction.objects import Mask
 from unet_ddp.prediction.outputs.polygons import polygons
-from unet_ddp.prediction.outputs.shards import ListFile, read_shards
+from unet_ddp.prediction.outputs.shards import Listed, ListFile, read_shards
 
 Ring = list[list[float]]
 
@@ -57,12 +57,12 @@ def coco_file(path: Path, labels: Labels) -> ListFile:
     return CocoFile(path, partial(_format_coco, labels=labels), header, footer=b"]}\n")
 
 
-def _format_coco(name: str, mask: Mask, _: Shares | None, labels: Labels) -> str:
+def _format_coco(listed: Listed, labels: Labels) -> str:
     """Return JSON without its first brace: a line for the image, and one for each object."""
-    lines: list[dict[str, Any]] = [
-        {"file_name": name, "width": mask.shape[1], "height": mask.shape[0]}
-    ]
-    for k, ring, area in _find_objects(mask, labels):
+    height, width = listed.mask.shape
+    image = {"file_name": listed.image.name, "width": width, "height": height}
+    lines: list[dict[str, Any]] = [image]
+    for k, ring, area in _find_objects(listed.mask, labels):
         corner, end = np.min(ring, axis=0), np.max(ring, axis=0)
         outline = [[at for point in ring for at in point]]
         box = [*corner.tolist(), *(end - corner).tolist()]

@@ -32,14 +32,12 @@ class ImageFiles:
     overlay: Path | None
     probabilities: list[Path]
     labelme: Path | None = None
+    pseudo: Path | None = None
 
     def outputs(self) -> Iterator[Path]:
         """Yield the files to write."""
         yield self.mask
-        if self.overlay is not None:
-            yield self.overlay
-        if self.labelme is not None:
-            yield self.labelme
+        yield from filter(None, (self.overlay, self.labelme, self.pseudo))
         yield from self.probabilities
 
 
@@ -59,10 +57,11 @@ def name_outputs(
         probabilities = probability_paths(base, config.probabilities, labels)
         is_labelme = config.annotations == LABELME
         labelme = base.with_name(f"{base.name}.json") if is_labelme else None
-        files.append(ImageFiles(index, image, mask, overlay, probabilities, labelme))
+        pseudo = as_path(config.pseudo) / f"{image.stem}.tif" if config.pseudo else None
+        files.append(ImageFiles(index, image, mask, overlay, probabilities, labelme, pseudo))
     flags = [("--rle", config.rle), ("--polygons", config.polygons), ("--objects", config.objects)]
     flags += [("--annotations", config.annotations)] * (config.annotations != LABELME)
-    flags += [("--rank", config.rank)]
+    flags += [("--rank", config.rank), ("--pseudo", config.pseudo and f"{config.pseudo}/pairs.csv")]
     lists = [(flag, as_path(name)) for flag, name in flags if name is not None]
     written = [path for each in files for path in each.outputs()]
     _check_distinct(files, lists)
@@ -71,7 +70,8 @@ def name_outputs(
     check_no_input([*(("--output", path) for path in written), *lists], inputs)
     for folder in {mask.parent for mask in masks}:
         check_writable(folder, "--output")
-    _check_new(_list_annotations(files) if config.skip_existing else written, "--output", config)
+    advice = "--output or --pseudo" if config.pseudo else "--output"
+    _check_new(_list_annotations(files) if config.skip_existing else written, advice, config)
     for flag, path in lists:
         if os.path.isdir(path):
             raise UserError(f"{flag} {path}: is a folder; give a file")

@@ -11,8 +11,7 @@ from unet_ddp.data.borders import BODY
 from unet_ddp.data.cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.objects import Mask, Shares
-from unet_ddp.prediction.outputs.shards import ListFile
+from unet_ddp.prediction.outputs.shards import Listed, ListFile
 
 _HEADER = b"image,number,class,area,x,y,left,top,right,bottom,probability"
 
@@ -26,7 +25,7 @@ def objects_file(path: Path, labels: Labels) -> ListFile:
     return ListFile(path, partial(format_objects, class_name=labels.class_names[BODY]), _HEADER)
 
 
-def format_objects(name: str, numbers: Mask, extent: Shares | None, class_name: str) -> str:
+def format_objects(listed: Listed, class_name: str) -> str:
     """Return an image's rows: of each object its number, class, pixels, centre and box in pixels.
 
     The probability is the mean over its pixels that they belong to an object; empty if unknown.
@@ -34,10 +33,11 @@ def format_objects(name: str, numbers: Mask, extent: Shares | None, class_name: 
     from skimage.measure import regionprops
 
     rows = []
-    for region in regionprops(numbers.astype(np.int32, copy=False), extent):
+    for region in regionprops(listed.mask.astype(np.int32, copy=False), listed.extent):
         (y, x), (top, left, bottom, right) = region.centroid, region.bbox
-        mean = "" if extent is None else f"{region.intensity_mean / 255:.4f}"
+        mean = "" if listed.extent is None else f"{region.intensity_mean / 255:.4f}"
         centre = f"{x + 0.5:.2f}", f"{y + 0.5:.2f}"
         box = left, top, right, bottom
-        rows.append((name, region.label, class_name, int(region.area), *centre, *box, mean))
+        about = listed.image.name, region.label, class_name, int(region.area)
+        rows.append((*about, *centre, *box, mean))
     return "\n".join(map(format_row, rows))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -25,34 +25,16 @@ from unet_ddp.data.formats.maps import Place
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing, write_errors
-from unet_ddp.prediction.objects import Mask, Shares
-from unet_ddp.prediction.outputs.shards import ADVICE, ListFile, read_shards
+from unet_ddp.prediction.objects import Mask
+from unet_ddp.prediction.outputs.shards import ADVICE, Listed, ListFile, read_shards
 
 Ring = list[list[int]]
 
 _DIGITS = 9  # of degrees: a tenth of a millimetre
 
 
-class GeoJson(ListFile):
-    """A GeoJSON file."""
-
-    def locate(self, name: str, line: str, place: Place | None) -> str:
-        """Return features with longitude and latitude, or in pixels without a place."""
-        if place is not None and not place.crs:  # it is in storage: others were checked before
-            raise UserError(
-                f"{name}: has map coordinates without a CRS; set it by gdal_edit.py -a_srs"
-            )
-        return line if place is None else _dump(_to_map(line, place, crs="OGC:CRS84"))
-
-
 class GeoPackage(ListFile):
     """A GeoPackage of one layer, written by pyogrio."""
-
-    def locate(self, name: str, line: str, place: Place | None) -> str:
-        """Return features in the coordinates of their map, after its CRS."""
-        if place is None or not place.crs:  # in storage, too
-            raise UserError(f"{name}: has no map coordinates with a CRS; use FILE.geojson")
-        return json.dumps([place.crs, _to_map(line, place, crs=place.crs)])
 
     def merge(self, size: int) -> None:
         """Write the layer image by image; without any object, in longitude and latitude."""
@@ -88,26 +70,39 @@ def is_package(path: Path) -> bool:
 def polygon_file(path: Path, labels: Labels) -> ListFile:
     """Return the file of the objects in all images: a GeoPackage by its name, else GeoJSON."""
     header = b'{"type":"FeatureCollection","features":['
-    kind = GeoPackage if is_package(path) else GeoJson
-    return kind(path, partial(format_features, labels=labels), header, b",", footer=b"]}\n")
+    if is_package(path):
+        return GeoPackage(path, partial(_format_package, labels=labels), header)
+    return ListFile(path, partial(format_geojson, labels=labels), header, b",", footer=b"]}\n")
 
 
-def format_features(name: str, mask: Mask, _: Shares | None, labels: Labels) -> str:
-    """Return an image's features as JSON, separated by commas."""
-    return _dump(polygons(name, mask, labels))
-
-
-def _dump(features: Iterable[dict[str, Any]]) -> str:
+def format_geojson(listed: Listed, labels: Labels) -> str:
+    """Return an image's features as JSON, separated by commas: with longitude and latitude, or pixels."""
+    features, place = list(polygons(listed.image.name, listed.mask, labels)), listed.place
+    if place is not None and not place.crs:  # it is in storage: others were checked before
+        raise UserError(
+            f"{listed.image.name}: has map coordinates without a CRS; set it by gdal_edit.py -a_srs"
+        )
+    if place is not None:
+        _to_map(features, place, crs="OGC:CRS84")
     return ",".join(json.dumps(feature, separators=(",", ":")) for feature in features)
 
 
-def _to_map(line: str, place: Place, *, crs: str) -> list[dict[str, Any]]:
-    """Return an image's features with its pixels' coordinates in `crs`."""
-    features: list[dict[str, Any]] = json.loads(f"[{line}]")
+def _format_package(listed: Listed, labels: Labels) -> str:
+    """Return the CRS of an image's map, and features in its coordinates, as JSON."""
+    name, place = listed.image.name, listed.place
+    if place is None or not place.crs:  # in storage, too
+        raise UserError(f"{name}: has no map coordinates with a CRS; use FILE.geojson")
+    features = list(polygons(name, listed.mask, labels))
+    _to_map(features, place, crs=place.crs)
+    return json.dumps([place.crs, features])
+
+
+def _to_map(features: list[dict[str, Any]], place: Place, *, crs: str) -> None:
+    """Replace the pixels' coordinates of an image's features by those in `crs`."""
     shapes = [feature["geometry"]["coordinates"] for feature in features]
     rings = [np.array(ring, float) for shape in shapes for ring in shape]
     if not rings:
-        return features
+        return
     points = place.to_map(np.concatenate(rings))  # (N, 2)
     if crs != place.crs:
         from rasterio.warp import transform
@@ -119,7 +114,6 @@ def _to_map(line: str, place: Place, *, crs: str) -> list[dict[str, Any]]:
     moved = iter([part[::step].tolist() for part in np.split(points, ends)])
     for shape in shapes:
         shape[:] = [next(moved) for _ in shape]
-    return features
 
 
 def polygons(name: str, mask: Mask, labels: Labels) -> Iterator[dict[str, Any]]:

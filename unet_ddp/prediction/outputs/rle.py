@@ -9,9 +9,8 @@ import numpy as np
 
 from unet_ddp.data.cells import format_row
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.objects import Shares
-from unet_ddp.prediction.outputs.shards import ListFile
-from unet_ddp.prediction.prediction import Ids
+from unet_ddp.prediction.objects import Mask
+from unet_ddp.prediction.outputs.shards import Listed, ListFile
 
 
 def rle_file(path: Path, order: str, num_classes: int) -> ListFile:
@@ -24,12 +23,12 @@ def rle_file(path: Path, order: str, num_classes: int) -> ListFile:
     return ListFile(path, partial(format_image, order=order), header=b"img,rle_mask")
 
 
-def format_image(name: str, ids: Ids, _: Shares | None, order: str) -> str:
+def format_image(listed: Listed, order: str) -> str:
     """Return an image's row of the CSV file."""
-    return format_row((name, encode_rle(ids, order)))
+    return format_row((listed.image.name, encode_rle(listed.mask, order)))
 
 
-def encode_rle(ids: Ids, order: str) -> str:
+def encode_rle(ids: Mask, order: str) -> str:
     """Return where `ids` (H, W) is 1: "start length start length …", counted from 1.
 
     Pixels are counted along the rows, as in the Carvana challenge, or down the `columns`, as in the

@@ -17,9 +17,26 @@ from unet_ddp.data.formats.maps import Place
 from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
 from unet_ddp.prediction.objects import Mask, Shares
+from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.storage import Url, delete, list_objects, local_file, put
 
 ADVICE = "make room, or name another file"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One image, as lists describe it."""
+
+    image: Path
+    mask: Mask
+    """What its mask's file has (H, W)."""
+    extent: Shares | None = None
+    """Of objects, their probability (H, W); None if an earlier job wrote the mask."""
+    place: Place | None = None
+    """On a map; None if it has no coordinates."""
+    uncertainty: float | None = None
+    """None without --rank, or if an earlier job wrote the mask."""
+    prediction: Prediction | None = None
 
 
 @dataclass(frozen=True)
@@ -27,13 +44,13 @@ class ListFile:
     """A file with a line for each image between a header and a footer."""
 
     path: Path
-    format: Callable[[str, Mask, Shares | None], str]
-    """From an image's name, what its mask's file has (H, W), and of objects their probability (H, W)
-    unless an earlier job wrote the mask, to the image's line; empty for none."""
+    format: Callable[[Listed], str]
+    """Returns an image's line; empty for none."""
     header: bytes
     separator: bytes = b""
     """Between two images' lines, before the line break."""
     footer: bytes = b""
+    advice: str = ""  # ends the summary, which then counts the images that have a line
 
     def merge(self, size: int) -> None:
         """Write the file from the shards of all `size` processes."""
@@ -46,9 +63,10 @@ class ListFile:
             self.write_lines(file, size)
             file.write(b"\n" + self.footer)
 
-    def locate(self, name: str, line: str, place: Place | None) -> str:
-        """Return an image's line for its place on a map: the same, as most have no coordinates."""
-        return line
+    def describe(self, images: int, size: int) -> str:
+        """Return the summary's line, while the shards of `size` processes exist."""
+        count = f"{sum(map(bool, read_shards(self.path, size)))} of " if self.advice else ""
+        return f"{self.path}: {count}{images} images{self.advice}"
 
     def write_lines(self, file: IO[bytes], size: int) -> None:
         """Write the lines of all `size` processes, ordered by image."""
@@ -78,21 +96,9 @@ class ShardFile:
             self._path.unlink(missing_ok=True)
             self._file = self._path.open("xb")  # new: no link that somebody planted is followed
 
-    def add(
-        self,
-        index: int,
-        name: str,
-        mask: Mask,
-        extent: Shares | None = None,
-        place: Place | None = None,
-    ) -> None:
+    def add(self, index: int, listed: Listed) -> None:
         """Add the line of the image at `index`, from any thread."""
-        line = self.list_file.format(name, mask, extent)
-        self.add_line(index, self.list_file.locate(name, line, place))
-
-    def add_line(self, index: int, text: str) -> None:
-        """Add a line as it is."""
-        line = text.encode("utf-8", "surrogateescape")
+        line = self.list_file.format(listed).encode("utf-8", "surrogateescape")
         with self._lock, write_errors(self.list_file.path, ADVICE):
             # With its length: names may contain line breaks.
             self._file.write(b"%d %d\n%s" % (index, len(line), line))

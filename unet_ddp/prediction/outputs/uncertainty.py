@@ -1,0 +1,106 @@
+"""The images that the network is least sure of, to label next; the sure ones, to train on as they are."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from unet_ddp.data.cells import format_row
+from unet_ddp.data.copies import ALIKE, THUMBNAIL, normalise
+from unet_ddp.data.formats.read import read_thumbnail
+from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.prediction.outputs.masks import write_mask
+from unet_ddp.prediction.outputs.shards import Listed, ListFile, read_shards
+from unet_ddp.prediction.prediction import Prediction, allocate
+from unet_ddp.storage import NotFoundError, local_file
+
+_SURE, _SHARE = 0.95, 0.9  # probability of a sure pixel's class; share of them in a sure image
+
+
+class RankFile(ListFile):
+    """The CSV file of all images; a line is JSON: uncertainty, path and thumbnail."""
+
+    def write_lines(self, file: IO[bytes], size: int) -> None:
+        """Write the images of all processes in order, those nearly equal to an earlier one last."""
+        rows = [json.loads(line) for line in filter(None, read_shards(self.path, size))]
+        rows.sort(key=lambda row: (-row[0], row[1]))
+        thumbnails = normalise(np.array([row[2] for row in rows]).reshape(-1, THUMBNAIL**2))
+        paths: list[str] = []  # whose thumbnails are the first ones
+        late: list[tuple[str, str, str]] = []
+        for own, (uncertainty, path, _) in zip(thumbnails, rows, strict=True):
+            likeness = thumbnails[: len(paths)] @ own
+            if likeness.max(initial=0) > ALIKE:
+                late.append((path, f"{uncertainty:.4f}", paths[int(likeness.argmax())]))
+                continue
+            thumbnails[len(paths)] = own
+            paths.append(path)
+            file.write(b"\n" + _encode((path, f"{uncertainty:.4f}", "")))
+        for row in late:
+            file.write(b"\n" + _encode(row))
+
+
+def _encode(row: tuple[str, ...]) -> bytes:
+    return format_row(row).encode("utf-8", "surrogateescape")
+
+
+def rank_file(path: Path) -> ListFile:
+    """Return the CSV file of all images in the order in which to label them."""
+    return RankFile(path, format_rank, header=b"image,uncertainty,nearly_equal_to")
+
+
+def format_rank(listed: Listed) -> str:
+    """Return the line of an image, none if its uncertainty is not known."""
+    if listed.uncertainty is None:
+        return ""
+    with local_file(listed.image) as file:
+        thumbnail = read_thumbnail(file, THUMBNAIL).ravel().tolist()
+    return json.dumps([listed.uncertainty, str(listed.image), thumbnail])
+
+
+def measure_uncertainty(prediction: Prediction) -> float:
+    """Return the mean entropy of the pixels at predicted outlines, 0 to 1; without one, of all pixels.
+
+    Of several networks or transformed copies it is the entropy of their mean probabilities, which
+    grows with their disagreement.
+    """
+    import cv2
+
+    entropy = allocate(prediction.size, np.float32)
+    for top, band in prediction.probability_bands():
+        logarithms = np.log(band, out=np.zeros_like(band), where=band > 0)
+        entropy[top : top + band.shape[1]] = -(band * logarithms).sum(axis=0) / np.log(len(band))
+    window = np.ones((3, 3), np.uint8)
+    is_outline = cv2.dilate(prediction.ids, window) != cv2.erode(prediction.ids, window)
+    return float(entropy[is_outline].mean() if is_outline.any() else entropy.mean())
+
+
+def pairs_file(path: Path, run: Path, labels: Labels) -> ListFile:
+    """Return the list of the pairs to train on: those in the folder `run`, and the sure images."""
+    flags = f"--list '{path}' --ignore-index={labels.show(labels.nodata)} --exp-name pseudo"
+    known = b"image,mask,group,split"
+    with suppress(FileNotFoundError, NotFoundError), local_file(run / "split.csv") as split:
+        known, flags = split.read_bytes().rstrip(), f"--config '{run}/config.yaml' {flags}"
+    write = partial(write_sure, folder=path.parent, known=known.decode(errors="surrogateescape"))
+    return ListFile(path, write, known, advice=f" are sure; train on them: python train.py {flags}")
+
+
+def write_sure(listed: Listed, folder: Path, known: str) -> str:
+    """Write the mask of an image and return its row; empty if it is unsure, or in the list `known`."""
+    image, prediction = listed.image.absolute(), listed.prediction
+    assert prediction is not None  # --pseudo excludes --skip-existing
+    labels, mask = prediction.labels, folder.absolute() / f"{image.stem}.tif"
+    unsure = labels.nodata if labels.has_objects else IGNORE_ID
+    codes = allocate(prediction.size, np.int32)
+    for top, band in prediction.probability_bands():
+        rows = slice(top, top + band.shape[1])
+        found = prediction.numbers[rows] if labels.has_objects else band.argmax(axis=0)
+        codes[rows] = np.where(band.max(axis=0) >= _SURE, found, unsure)
+    if f'"{image}"' in known or np.count_nonzero(codes != unsure) < _SHARE * codes.size:
+        return ""
+    write_mask(codes, labels, mask)
+    return format_row((image, mask, "", "training"))
