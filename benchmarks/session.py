@@ -83,21 +83,24 @@ def new_session(
     with tempfile.TemporaryDirectory() as home:
         os.environ["XDG_CACHE_HOME"] = home
         data_flags = make_images(Path(home) / "data", images, size)
-        config = parse_train(
-            [*data_flags, "--epochs", "9999", "--checkpoints", f"{home}/run", *flags]
-        )
-        world = join("auto", 60)
-        allow_tf32()
-        with RunFolder(config, world, print) as folder:
-            resumed = folder.open(config)
-            config = resumed.settle(config, world)
-            data = resumed.prepare_data(config)
-            model = choose_model(config, data, resumed, world)
-            loaders = build_loaders(
-                config, data, image_format=model.preprocessing.format, world=world
-            )
-            state = build_state(config, model, data, resumed, loaders, world)
-            folder.claim(config, data, resumed, describe_model(config, model, data, loaders, world))
-            with loaders, Tracker(config, data, state, loaders, world) as tracker:
-                yield Session(config, world, data, state, loaders, folder, tracker)
-        leave(world)
+        with open_session([*data_flags, "--checkpoints", f"{home}/run", *flags]) as session:
+            yield session
+
+
+@contextmanager
+def open_session(flags: Sequence[str]) -> Iterator[Session]:
+    """Yield a new run with these settings of train.py, `--checkpoints` among them."""
+    config = parse_train(["--epochs", "9999", *flags])
+    world = join("auto", 60)
+    allow_tf32()
+    with RunFolder(config, world, print) as folder:
+        resumed = folder.open(config)
+        config = resumed.settle(config, world)
+        data = resumed.prepare_data(config)
+        model = choose_model(config, data, resumed, world)
+        loaders = build_loaders(config, data, image_format=model.preprocessing.format, world=world)
+        state = build_state(config, model, data, resumed, loaders, world)
+        folder.claim(config, data, resumed, describe_model(config, model, data, loaders, world))
+        with loaders, Tracker(config, data, state, loaders, world) as tracker:
+            yield Session(config, world, data, state, loaders, folder, tracker)
+    leave(world)

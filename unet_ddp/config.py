@@ -206,7 +206,7 @@ class RunConfig:
     save_every_minutes: Annotated[float, flag("M"), Limit(at_least=0)] = 10.0
     """Also write last.pt when the previous one is M minutes old; 0: off."""
     load: Annotated[str | None, flag("FILE", "-f")] = None
-    """Start from the weights in this checkpoint (or s3:// address), of this program or another; classes and channels may differ."""
+    """Start from the weights in this checkpoint or run folder (or s3:// address), of this program or another; classes and channels may differ."""
     wandb: bool = False
     """Also log to Weights & Biases (pip install 'unet-ddp[wandb]'); no file switches it on."""
 

@@ -271,3 +271,9 @@ def test_names_and_files(load: str | None, weights: str | None, file: str | None
         network=replace(config.network, encoder_weights=weights),
     )
     assert find_weights_file(config) == (None if file is None else Path(file))
+
+
+def test_a_run_folder_stands_for_its_best_weights(tmp_path: Path) -> None:
+    run = TrainConfig().run
+    config = replace(TrainConfig(), run=replace(run, load=str(tmp_path)))
+    assert find_weights_file(config) == tmp_path / "best.pt"

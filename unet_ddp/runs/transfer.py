@@ -14,16 +14,18 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.encoder import in_encoder
-from unet_ddp.runs.weights import SavedModel, State, build_blank, check_weights
+from unet_ddp.runs.weights import SavedModel, State, build_blank, check_weights, find_model
 from unet_ddp.storage import as_path
 
 _SHOWN = 3  # names in a line
 
 
 def find_weights_file(config: TrainConfig) -> Path | None:
-    """Return the file of ``--load``, else that of ``--encoder-weights``, which may be a name."""
-    name = config.run.load or config.network.encoder_weights or ""
-    return as_path(name) if config.run.load or Path(name).suffix else None
+    """Return the file of ``--load``, of a run its best, else that of ``--encoder-weights``, which may be a name."""
+    if config.run.load:
+        return find_model(config.run.load)
+    name = config.network.encoder_weights or ""
+    return as_path(name) if Path(name).suffix else None
 
 
 @dataclass
