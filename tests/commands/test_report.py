@@ -36,7 +36,9 @@ def test_a_page_written_again_has_the_same_bytes(
     path = trained / "checkpoints" / "report.html"
     before = path.read_bytes()
     page = Parsed(before.decode())
-    assert STRANGE in page.texts_of("h3") and len([a for a in page.all("svg") if "viewbox" in a]) == 5
+    assert (
+        STRANGE in page.texts_of("h3") and len([a for a in page.all("svg") if "viewbox" in a]) == 5
+    )
     for argv in ([], ["checkpoints"]):
         path.unlink()
         assert main(argv) == 0
