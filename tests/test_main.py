@@ -39,10 +39,11 @@ def test_every_command_exists(name: str) -> None:
         (None, 7, ""),
         (UserError("bad\nfile"), 2, "error: bad\\nfile\n"),
         (RunError("disk full"), 1, "error: disk full\n"),
+        (KeyboardInterrupt(), 130, ""),
     ],
 )
 def test_a_command_s_end(
-    error: Exception | None,
+    error: BaseException | None,
     status: int,
     said: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
+from signal import SIGINT
 
 from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
 
@@ -41,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, RunError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
+    except KeyboardInterrupt:
+        return 128 + SIGINT
 
 
 if __name__ == "__main__":
