@@ -52,7 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored,
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup this one
 
 
 def pytest_collection_finish() -> None:
