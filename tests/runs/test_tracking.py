@@ -358,7 +358,7 @@ def test_a_folder_whose_name_tensorboard_refuses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config: Any = SimpleNamespace(folder=tmp_path / "r\udcff", run=SimpleNamespace(wandb=False))
-    state: Any = SimpleNamespace(done=0)
+    state: Any = SimpleNamespace(epoch=0, steps_per_epoch=3)
     (writer,) = open_writers(config, state, None)  # type: ignore[arg-type]
     assert isinstance(writer, CsvWriter)
     out = capsys.readouterr().out
@@ -369,6 +369,8 @@ def test_a_folder_whose_name_tensorboard_refuses(
 def test_every_writer_is_opened_for_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All steps of the second epoch are saved, but it was killed after its row: this is written again."""
+
     def opened(*args: Any, **how: Any) -> Any:
         return args, how
 
@@ -376,10 +378,12 @@ def test_every_writer_is_opened_for_the_run(
     monkeypatch.setattr("unet_ddp.runs.wandb_writer.WandbWriter", opened)
     run = SimpleNamespace(wandb=True, exp_name="one")
     config: Any = SimpleNamespace(folder=tmp_path, run=run, to_dict=lambda: {"lr": 1})
-    state: Any = SimpleNamespace(done=7)
+    state: Any = SimpleNamespace(epoch=1, step=7, steps_per_epoch=7, done=14)
+    (tmp_path / "metrics.csv").write_text("epoch,step\n1,7\n2,14\n")
     loaders: Any = SimpleNamespace(validation=SimpleNamespace(dataset={(0, 0): "first image"}))
     rows, events, tracked = open_writers(config, state, loaders)
     assert isinstance(rows, CsvWriter) and rows.path == tmp_path / "metrics.csv"
+    assert rows.path.read_text().split() == ["epoch,step", "1,7"]
     assert events == ((tmp_path,), {"after": 7})
     assert tracked == (("one", tmp_path, {"lr": 1}), {"state": state, "sample": "first image"})
     loaders.validation = SimpleNamespace(dataset={(0, 0): UserError("bad.png")})

@@ -31,10 +31,14 @@ class Writer(Protocol):
 
 
 def open_writers(config: TrainConfig, state: TrainState, loaders: Loaders) -> list[Writer]:
-    """Return the writers of a run; they continue after the steps that it has done."""
-    writers: list[Writer] = [CsvWriter(config.folder / "metrics.csv", after=state.done)]
+    """Return the writers of a run; they continue after the epochs that it has done.
+
+    One whose steps are all saved, but not its scores, is validated and written again.
+    """
+    done = state.epoch * state.steps_per_epoch
+    writers: list[Writer] = [CsvWriter(config.folder / "metrics.csv", after=done)]
     try:
-        writers.append(TensorBoardWriter(config.folder, after=state.done))
+        writers.append(TensorBoardWriter(config.folder, after=done))
     except UnicodeEncodeError:
         reason = "TensorBoard can't write to a folder of this name; metrics.csv has the figures"
         tqdm.write(f"warning: {one_line(config.folder)}: {reason}")
