@@ -151,8 +151,8 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
         write_overlay(shown, labels, image, files.overlay)
     if files.probabilities:
         write_probabilities(prediction, files.probabilities)
-    mask, extent = prediction.mask, prediction.extent if labels.has_objects else None
-    _add_to_lists(job, files, Listed(files.image, mask, extent, place, uncertainty, prediction))
+    mask = prediction.mask
+    _add_to_lists(job, files, Listed(files.image, mask, place, uncertainty, prediction))
     write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
     if files.labelme is not None:  # but for this: one without the mask is a person's
         write_labelme(mask, labels, files.image, files.labelme)

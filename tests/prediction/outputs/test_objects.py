@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,8 +32,9 @@ def test_rows_of_all_images(tmp_path: Path) -> None:
     file = objects_file(tmp_path / "objects.csv", OBJECTS)
     shard = ShardFile(file, 0)
     extent = np.array([[9, 255, 255, 51], [9, 51, 51, 51], [9, 9, 9, 102]], np.uint8)
-    shard.add(0, Listed(Path("=a.png"), NUMBERS, extent))
-    shard.add(1, Listed(Path("empty.png"), NUMBERS * 0, extent))
+    found: Any = SimpleNamespace(extent=extent)
+    shard.add(0, Listed(Path("=a.png"), NUMBERS, prediction=found))
+    shard.add(1, Listed(Path("empty.png"), NUMBERS * 0, prediction=found))
     shard.add(2, Listed(Path("b.png"), NUMBERS))  # written by an earlier job
     file.merge(1)
     shard.close()

@@ -80,9 +80,10 @@ def test_the_least_sure_come_first_and_copies_last(
     assert float(rows[2]["uncertainty"]) == pytest.approx(entropy(1 / (1 + np.exp(2))), abs=1e-4)
 
 
-def judge(prediction: Prediction, image: Path, known: str = "") -> tuple[list[str], Any]:
+def judge(prediction: Prediction, image: Path, *labelled: Path) -> tuple[list[str], Any]:
     """Return the row of an image and its mask, or nothing."""
-    row = write_sure(Listed(image, prediction.mask, prediction=prediction), image.parent, known)
+    listed = Listed(image, prediction.mask, prediction=prediction)
+    row = write_sure(listed, image.parent, {*map(str, labelled)})
     mask = image.with_suffix(".tif")
     return next(csv.reader([row]), []), read_mask(mask) if mask.exists() else None
 
@@ -116,9 +117,8 @@ def test_of_a_sure_image_nine_pixels_in_ten_are(tmp_path: Path, unsure: int, is_
 
 def test_a_labelled_image_gets_no_other_mask(tmp_path: Path) -> None:
     prediction = predict([[9.0] * 5] * 4)
-    known = f'"{tmp_path}/a.png","{tmp_path}/m/a.png","","validation"'
-    assert judge(prediction, tmp_path / "a.png", known) == ([], None)
-    assert judge(prediction, tmp_path / "b.png", known)[0]
+    assert judge(prediction, tmp_path / "a.png", tmp_path / "a.png") == ([], None)
+    assert judge(prediction, tmp_path / "b.png", tmp_path / "a.png")[0]
 
 
 @pytest.mark.parametrize(("ignore", "value"), [(None, -1), (77, 77)])
@@ -168,6 +168,7 @@ def test_train_takes_the_list_and_ignores_what_is_unsure(
     for index, (name, prediction) in enumerate((("c", sure), ("d", unsure), ("e", sure))):
         image = tmp_path / "imgs" / "new" / f"{name}.png"
         shards[index % 2].add(index, Listed(image, prediction.mask, prediction=prediction))
+    shards[1].add(3, Listed(pairs[0].image, sure.mask, prediction=sure))  # labelled by hand
     listed.merge(2)
     said, command = listed.describe(3, 2).split(": python ")
     for shard in shards:

@@ -32,10 +32,11 @@ def format_objects(listed: Listed, class_name: str) -> str:
     """
     from skimage.measure import regionprops
 
+    extent = listed.prediction and listed.prediction.extent
     rows = []
-    for region in regionprops(listed.mask.astype(np.int32, copy=False), listed.extent):
+    for region in regionprops(listed.mask.astype(np.int32, copy=False), extent):
         (y, x), (top, left, bottom, right) = region.centroid, region.bbox
-        mean = "" if listed.extent is None else f"{region.intensity_mean / 255:.4f}"
+        mean = "" if extent is None else f"{region.intensity_mean / 255:.4f}"
         centre = f"{x + 0.5:.2f}", f"{y + 0.5:.2f}"
         box = left, top, right, bottom
         about = listed.image.name, region.label, class_name, int(region.area)

@@ -16,7 +16,7 @@ from typing import IO
 from unet_ddp.data.formats.maps import Place
 from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
-from unet_ddp.prediction.objects import Mask, Shares
+from unet_ddp.prediction.objects import Mask
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.storage import Url, delete, list_objects, local_file, put
 
@@ -30,13 +30,12 @@ class Listed:
     image: Path
     mask: Mask
     """What its mask's file has (H, W)."""
-    extent: Shares | None = None
-    """Of objects, their probability (H, W); None if an earlier job wrote the mask."""
     place: Place | None = None
     """On a map; None if it has no coordinates."""
     uncertainty: float | None = None
     """None without --rank, or if an earlier job wrote the mask."""
     prediction: Prediction | None = None
+    """None if an earlier job wrote the mask."""
 
 
 @dataclass(frozen=True)

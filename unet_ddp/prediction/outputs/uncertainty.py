@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from collections.abc import Set
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -82,25 +85,29 @@ def measure_uncertainty(prediction: Prediction) -> float:
 def pairs_file(path: Path, run: Path, labels: Labels) -> ListFile:
     """Return the list of the pairs to train on: those in the folder `run`, and the sure images."""
     flags = f"--list '{path}' --ignore-index={labels.show(labels.nodata)} --exp-name pseudo"
-    known = b"image,mask,group,split"
+    known, labelled = b"image,mask,group,split", set[str]()
     with suppress(FileNotFoundError, NotFoundError), local_file(run / "split.csv") as split:
         known, flags = split.read_bytes().rstrip(), f"--config '{run}/config.yaml' {flags}"
-    write = partial(write_sure, folder=path.parent, known=known.decode(errors="surrogateescape"))
+        text = io.StringIO(known.decode(errors="surrogateescape"), newline="")
+        labelled = {row["image"] for row in csv.DictReader(text)}
+    write = partial(write_sure, folder=path.parent, labelled=labelled)
     return ListFile(path, write, known, advice=f" are sure; train on them: python train.py {flags}")
 
 
-def write_sure(listed: Listed, folder: Path, known: str) -> str:
-    """Write the mask of an image and return its row; empty if it is unsure, or in the list `known`."""
+def write_sure(listed: Listed, folder: Path, labelled: Set[str]) -> str:
+    """Write the mask of an image and return its row; empty if it is unsure, or `labelled` already."""
     image, prediction = listed.image.absolute(), listed.prediction
     assert prediction is not None  # --pseudo excludes --skip-existing
     labels, mask = prediction.labels, folder.absolute() / f"{image.stem}.tif"
     unsure = labels.nodata if labels.has_objects else IGNORE_ID
+    if str(image) in labelled:
+        return ""
     codes = allocate(prediction.size, np.int32)
     for top, band in prediction.probability_bands():
         rows = slice(top, top + band.shape[1])
         found = prediction.numbers[rows] if labels.has_objects else band.argmax(axis=0)
         codes[rows] = np.where(band.max(axis=0) >= _SURE, found, unsure)
-    if f'"{image}"' in known or np.count_nonzero(codes != unsure) < _SHARE * codes.size:
+    if np.count_nonzero(codes != unsure) < _SHARE * codes.size:
         return ""
     write_mask(codes, labels, mask)
     return format_row((image, mask, "", "training"))
