@@ -168,11 +168,10 @@ def count_shards(counts: list[int], amp_dtype: str = "auto") -> list[tuple[np.nd
     return totals
 
 
-def object_scores(folder: str) -> dict[str, Any]:
+def object_scores(folder: str, *names: str) -> dict[str, Any]:
     """The separation found for drawn ellipses by their grey alone, and the scores of objects."""
     from tests.evaluation.examples import grey_predictor
-    from unet_ddp.data.borders import CLASS_NAMES
-    from unet_ddp.data.labels import Labels
+    from unet_ddp.data.labels import object_labels
     from unet_ddp.data.pairs import find_pairs
     from unet_ddp.evaluation.dataset import EvaluationDataset
     from unet_ddp.evaluation.scoring import score_pairs
@@ -180,13 +179,15 @@ def object_scores(folder: str) -> dict[str, Any]:
     from unet_ddp.evaluation.tables import summary
 
     world = join("cpu", 60)
-    predictor = grey_predictor(Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.4)))
+    separation = (0.5, 0.4 if len(names) == 1 else 0.6)  # the classes' greys are closer
+    predictor = grey_predictor(replace(object_labels(names), separation=separation))
     pairs = find_pairs(Path(folder, "imgs"), Path(folder, "masks"))
     dataset = EvaluationDataset(pairs, predictor, full_size=True)
     found = search(predictor, dataset, world, 0)
     evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=0)
     leave(world)
-    return {**summary(evaluation)["objects"], "found": found}
+    scores = summary(evaluation)
+    return {**scores["objects"], "found": found, "by_class": scores.get("objects_by_class")}
 
 
 def on_main_results() -> tuple[int, str]:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 import torch
+from PIL import Image
 
 from benchmarks.objects import draw_ellipses
 from tests import jobs
@@ -97,15 +99,25 @@ def test_scores_are_identical_on_1_to_4_ranks(ranks: Ranks) -> None:
                 assert all((a == b).all() for a, b in zip(mine, theirs, strict=True))
 
 
+@pytest.mark.parametrize("names", [("object",), ("bright", "grey")])
 def test_objects_and_their_separation_are_identical_on_1_to_3_ranks(
-    ranks: Ranks, tmp_path: Path
+    ranks: Ranks, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     """Five images: divided by none of the ranks but one."""
     draw_ellipses(tmp_path, count=5, side=48)
-    alone = ranks.run(1, jobs.object_scores, str(tmp_path))[0]
+    for path in [*(tmp_path / "masks").iterdir()] if len(names) > 1 else ():
+        image, numbers = (
+            np.asarray(Image.open(tmp_path / n / path.name)) for n in ("imgs", "masks")
+        )
+        shades = np.bincount(numbers.ravel(), image.ravel()) / np.bincount(numbers.ravel()).clip(1)
+        classes = np.where(shades > 175, 1, 2)[numbers] * (numbers > 0)
+        tifffile.imwrite(path.with_suffix(".tif"), (classes * 1_000_000 + numbers).astype(np.int32))
+        path.unlink()
+    alone = ranks.run(1, jobs.object_scores, str(tmp_path), *names)[0]
     assert alone["true_objects"] > 20 and alone["merged_objects"] > 0 and 0 < alone["mean_ap"] < 0.9
+    assert list(alone["by_class"] or ["object"]) == list(names)
     for size in (2, 3):
-        assert ranks.run(size, jobs.object_scores, str(tmp_path)) == [alone] * size
+        assert ranks.run(size, jobs.object_scores, str(tmp_path), *names) == [alone] * size
 
 
 def test_what_the_main_process_finds_is_known_to_all(ranks: Ranks) -> None:

@@ -36,7 +36,7 @@ _EXCLUDE_EACH_OTHER = (
     ("binary", "mask_threshold"), ("binary", "palette"), ("mask_threshold", "palette"),
     ("class_names", "palette"), ("binary", "classes"), ("mask_threshold", "classes"),
     ("compile", "checkpointing"), ("resume", "load"), *(("instances", other) for other in (
-    "binary", "mask_threshold", "palette", "classes", "class_names", "invert")),
+    "binary", "mask_threshold", "palette", "classes", "invert")),
 )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ class DataConfig:
     ] = None
     """Number of classes, including the background (default: counted in the masks)."""
     class_names: Annotated[tuple[str, ...] | None, flag("NAME ...")] = None
-    """A name for each class, in the order of the mask values."""
+    """A name for each class, in the order of the mask values; with --instances, for each class of objects (docs/objects.md)."""
     palette: Annotated[str | None, flag("FILE")] = None
     """CSV file of the classes: lines of name,value or name,#rrggbb; the one called ignore is excluded."""
     binary: bool = False

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 from unet_ddp.__main__ import main
@@ -89,12 +90,76 @@ def test_later_or_smaller_objects_are_above(here: Path, capsys: pytest.CaptureFi
 
 def test_numbers_of_objects(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     crowd = {"iscrowd": 1, "segmentation": {"size": [6, 8], "counts": [6, 42]}}
-    status, text = run(capsys, coco(SQUARE, [5, 1, 7, 1, 7, 3, 5, 3], crowd), "--instances")
+    categories = [{"id": 4, "name": "car"}]
+    content = coco(SQUARE, [5, 1, 7, 1, 7, 3, 5, 3], crowd, categories=categories)
+    status, text = run(capsys, content, "--instances")
     assert status == 0 and text.endswith("--list out/pairs.csv --instances --ignore-index 65535\n")
     with Image.open("out/a.png") as image:
         mask = np.asarray(image)
     assert mask.dtype == np.uint16 and not mask[:, 0].any() and not Path("out/palette.csv").exists()
     assert set(np.unique(mask)) == {0, 2, 3, 65535} and mask[2, 2] == 2 and mask[2, 6] == 3
+
+
+def test_numbers_of_objects_of_several_classes(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A class's number is its place in the names that train.py is given."""
+    crowd = {"iscrowd": 1, "segmentation": {"size": [6, 8], "counts": [6, 6, 36]}}
+    tree = {"category_id": 30, "segmentation": [[5, 1, 7, 1, 7, 3, 5, 3]]}
+    content = coco(SQUARE, tree, crowd)
+    content["categories"][0]["name"] = "old tree"
+    status, text = run(capsys, content, "--instances")
+    line = "--list out/pairs.csv --instances --class-names car 'old tree' --ignore-index 65535\n"
+    assert status == 0 and text.endswith(line)
+    mask = tifffile.imread("out/a.tif")
+    assert mask.itemsize == 4 and mask[2, 2] == 1_000_002 and mask[2, 6] == 2_000_003
+    assert set(np.unique(mask)) == {0, 65535, 1_000_002, 2_000_003}
+    flags = {"instances": True, "class_names": ("car", "old tree"), "ignore_index": 65535}
+    content = coco(SQUARE, tree, images=("a.png", "b.png"))
+    assert run(capsys, content, "--instances", "-o", "two")[0] == 0
+    data = prepare_data(DataConfig(pairs_file="two/pairs.csv", **flags), seed=0)
+    assert data.labels.class_names == ["background", "car", "old tree", "border"]
+
+
+def test_masks_in_a_folder_for_each_class(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each value is an object; a folder's masks may have a suffix; hidden ones are left alone."""
+    tree, car = np.zeros((2, 6, 8), np.uint8)
+    tree[:, 4:], car[1:3, 1:3], car[1:3, 3:6] = 255, 7, 9
+    for name, mask in (("car/a_mask", car), ("car/sub/c_mask", car * 0), ("tree/a", tree)):
+        save_mask(f"masks/{name}.png", mask)
+    save_mask("masks/.trash/b.png", tree)
+    status, text = run(capsys, Path("masks"))
+    assert status == 0 and text.startswith(
+        "out: 2 masks of 3 objects; classes background, car, tree"
+    )
+    expected = np.where(tree > 0, 2, np.where(car > 0, 1, 0))  # by name: the tree is above
+    assert np.array_equal(read_mask(Path("out/a.png")), expected)
+    assert not read_mask(Path("out/sub/c.png")).any()
+    assert run(capsys, Path("masks"), "--instances", "--overlap", "small", "-o", "objects")[0] == 0
+    values = read_mask(Path("objects/a.tif"))
+    assert values[0, 7] == 2_000_001 and values[1, 5] == 1_000_002 and values[1, 1] == 1_000_003
+    assert [(values == value).sum() for value in np.unique(values)[1:]] == [6, 4, 20]
+    Path("masks/tree/a.png").unlink()
+    Path("masks/tree").rmdir()
+    status, text = run(capsys, Path("masks"), "--instances", "-o", "cars")
+    assert text.endswith("train.py --list cars/pairs.csv --instances\n")
+    assert np.asarray(Image.open("cars/a.png"))[1].tolist() == [0, 1, 1, 2, 2, 2, 0, 0]
+
+
+def test_the_images_may_be_beside_the_folders_of_the_classes(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_mask("car/a.png", np.ones((6, 8), np.uint8))
+    assert run(capsys, Path())[1].startswith("out: 1 masks of 1 objects; classes background, car")
+
+
+def test_colours_of_masks_are_objects(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    colours = np.zeros((6, 8, 3), np.uint8)
+    colours[:, 2:4], colours[:, 5:] = (255, 0, 9), (1, 2, 3)
+    save_mask("masks/car/a.png", colours)
+    assert run(capsys, Path("masks"), "--instances")[0] == 0
+    row = np.asarray(Image.open("out/a.png"))[0]
+    assert row.tolist() == [0, 0, 2, 2, 0, 1, 1, 1]
 
 
 def test_numbered_regions_to_ignore_are_no_objects(
@@ -244,6 +309,16 @@ def labelme_folder(content: Any) -> Path:
     return Path("json")
 
 
+SMALL = np.ones((3, 5), np.uint8)
+
+
+def save_mask(name: str, values: np.ndarray) -> Path:
+    """Write a mask, and return the folder of the classes' folders."""
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values).save(name)
+    return Path("masks")
+
+
 BOMB = '<!DOCTYPE a [<!ENTITY x "yyyyyyyyyyyyyyyyyyyyyyyy">]>'
 BAD: dict[str, tuple[Callable[[], object], str]] = {
     "category": (lambda: coco({"category_id": 5, "segmentation": [SQUARE]}), "annotation 0: category_id 5 is not in categories"),
@@ -279,7 +354,13 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "one of Labelme's files": (lambda: labelme_folder({"shapes": [{"points": []}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: corrupt or truncated ('label')"),
     "a file among Labelme's": (lambda: labelme_folder([1]), "json/a.json: not a file of Labelme; move it elsewhere"),
     "no data set": (lambda: labels_of("").write_text("a: 1") and Path("data.yaml"), "has no names of classes"),
-    "an empty folder": (lambda: Path("imgs/sub"), "imgs/sub: contains no .json files"),
+    "an empty folder": (lambda: Path("imgs/sub"), "imgs/sub: has neither .json files of Labelme nor a folder for each class"),
+    "a mask of no image": (lambda: save_mask("masks/car/x.png", SMALL), "masks: image 'x.png' is not in imgs"),
+    "a JPEG mask": (lambda: save_mask("masks/car/a.jpg", SMALL), "masks/car/a.jpg: lossy, or"),
+    "masks of two sizes": (lambda: save_mask("masks/car/a.png", SMALL) and save_mask("masks/tree/a.png", SMALL.T), "masks/tree/a.png: lossy, or not as large as its image's other masks"),
+    "a small mask": (lambda: save_mask("masks/car/a.png", SMALL), "image 'a.png': annotated as 5x3, the image is 8x6"),
+    "two masks of a class": (lambda: save_mask("masks/car/a.png", SMALL) and save_mask("masks/car/a.tif", SMALL), "images of one name: masks/car/a.png and masks/car/a.tif"),
+    "a broken mask": (lambda: (Path("masks/car").mkdir(parents=True), Path("masks/car/a.png").write_text("x")) and Path("masks"), "masks/car/a.png: not a readable image"),
     "no file": (lambda: Path("nowhere.json"), "nowhere.json: No such file or directory"),
 }  # fmt: skip
 

@@ -54,3 +54,9 @@ def test_gaps_and_the_order_of_numbers_change_nothing(rng: np.random.Generator) 
 
 def test_an_empty_mask_is_background() -> None:
     assert not mark_borders(np.zeros((3, 4), np.int32)).any()
+
+
+def test_values_with_classes_have_the_borders_of_their_objects(rng: np.random.Generator) -> None:
+    numbers = np.kron(rng.integers(0, 6, (8, 9)), np.ones((4, 5), int)).astype(np.int32)
+    values = np.array([0, 1_000_001, 2_000_001, 2_000_000, 90_000_003, 1_000_900])[numbers]
+    assert np.array_equal(mark_borders(values.astype(np.int32)), mark_borders(numbers))

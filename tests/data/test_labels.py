@@ -9,7 +9,7 @@ import pytest
 
 from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.formats.read import read_mask
-from unet_ddp.data.labels import IGNORE_ID, Labels, unpack_colour
+from unet_ddp.data.labels import IGNORE_ID, Labels, object_labels, unpack_colour
 from unet_ddp.errors import UserError
 
 LABELS = [
@@ -143,7 +143,7 @@ def test_numbers_become_background_body_and_border(tmp_path: Path) -> None:
     assert ids.tolist() == [[0, 0, 1, 2, 2, 1, IGNORE_ID, 1, 1]]
     assert OBJECTS.ids_of_values(numbers[0], tmp_path).tolist() == [0, 0, 1, 1, 1, 1, 255, 1, 1]
     assert OBJECTS.find_numbers(numbers).tolist() == [[0, 0, 7, 7, 300, 300, 0, 8, 8]]
-    with pytest.raises(UserError, match=r"a\.png: the number -3; objects are numbered from 1"):
+    with pytest.raises(UserError, match=r"a\.png: --instances: value -3; expected 1 or more"):
         OBJECTS.to_ids(np.array([[-3, 1]], np.int32), Path("a.png"))
 
 
@@ -153,7 +153,47 @@ def test_labels_of_objects_survive_a_checkpoint_and_keep_numbers_in_masks() -> N
     for separation in ([0.5], [0.5, 1.0], [0, 0.5], "ab"):
         with pytest.raises(UserError, match="separation"):
             Labels.from_dict({**plain, "separation": separation})
-    with pytest.raises(UserError, match="separation: for the classes background, object, border"):
+    with pytest.raises(UserError, match="names a, b, c: expected background, objects of a class"):
         Labels.from_dict({**plain, "names": ["a", "b", "c"]})
     numbers = np.array([[0, 65_535]], np.uint16)
     assert np.array_equal(np.asarray(OBJECTS.to_image(numbers)), numbers)
+
+
+CLASSES = object_labels(("car", "tree"), ignore=65_535)
+
+
+def test_values_become_background_bodies_and_one_border(tmp_path: Path) -> None:
+    """Borders between classes too; the number 7 is a car and a tree."""
+    row = [0, 0, 1_000_007, 1_000_007, 2_000_007, 2_000_007, 2_000_009, 65_535, 1_000_001]
+    assert CLASSES.class_names == ["background", "car", "tree", "border"]
+    ids = CLASSES.to_ids(np.array([row], np.int32), tmp_path)
+    assert ids.tolist() == [[0, 0, 1, 3, 3, 3, 3, IGNORE_ID, 1]]
+    alone = CLASSES.to_ids(np.array([[0, 0, 2_000_000, 2_000_000]], np.int32), tmp_path)
+    assert alone.tolist() == [[0, 0, 2, 2]]
+    values = CLASSES.ids_of_values(np.array(row, np.int32), tmp_path)
+    assert values.tolist() == [0, 0, 1, 1, 2, 2, 2, IGNORE_ID, 1]
+    assert CLASSES.find_numbers(np.array([row], np.int32)).tolist() == [[*row[:7], 0, row[8]]]
+    assert not CLASSES.to_ids(np.zeros((2, 2), np.uint8), tmp_path).any()
+
+
+@pytest.mark.parametrize("value", [-1_000_001, 7, 999_999, 3_000_001])
+def test_a_value_without_a_known_class_is_refused(value: int) -> None:
+    with pytest.raises(UserError, match=rf"a\.tif: --instances: value {value}; .*classes 1 to 2"):
+        CLASSES.to_ids(np.array([[0, 1_000_001, value]], np.int32), Path("a.tif"))
+
+
+def test_values_of_objects_are_split_and_joined() -> None:
+    values = np.array([0, 1_000_002, 2_000_000, 2_999_999], np.int32)
+    classes, numbers = CLASSES.split_values(values)
+    assert classes.tolist() == [0, 1, 2, 2] and numbers.tolist() == [0, 2, 0, 999_999]
+    joined = CLASSES.join_values(classes.astype(np.uint8), numbers)
+    assert joined.dtype == np.int32 and np.array_equal(joined, values)
+    assert OBJECTS.split_values(values)[1] is values
+    with pytest.raises(UserError, match="1000000 objects; at most 999999 can have classes"):
+        CLASSES.join_values(classes, numbers + 1)
+
+
+@pytest.mark.parametrize("names", [(), ("car", "car"), ("border",), ("background", "car")])
+def test_classes_of_objects_have_different_names(names: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match="names background, "):
+        object_labels(names)

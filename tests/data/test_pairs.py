@@ -273,3 +273,10 @@ def test_a_list_may_name_addresses_and_be_one(tmp_path: Path) -> None:
     assert (second.image, second.mask) == (url / "i" / "b.png", tmp_path / "i" / "a.png")
     assert second.stamps == (find_stamp(second.image), None) and second.name == f"{url}/i/b"
     assert found.problems == [f"{url}/lists/../i/missing.png: not found"]
+
+
+def test_masks_in_a_folder_for_each_class_are_for_the_import(tmp_path: Path) -> None:
+    touch(tmp_path / "i", "sub/a.jpg")
+    touch(tmp_path / "m", "car/sub/a.png", "tree/sub/a.png")
+    with pytest.raises(UserError, match=r"no mask for .*; if its folders are classes, .* import"):
+        find_pairs(tmp_path / "i", tmp_path / "m")

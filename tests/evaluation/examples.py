@@ -19,7 +19,7 @@ from unet_ddp.prediction.backends import LoadedModel, TorchBackend
 from unet_ddp.prediction.predictor import Predictor
 
 CPU = torch.device("cpu")
-CENTRES = (-1.0, 1.0, 0.0)  # of the classes' greys: black, white, then what lies between
+CENTRES = (-1.0, 1.0, 0.0, 0.5)  # of the classes' greys: black, white, then what lies between
 
 
 class Grey(torch.nn.Module):

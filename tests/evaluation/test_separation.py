@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from benchmarks.objects import draw_ellipses
 from tests.conftest import data_flags
 from tests.evaluation.examples import CPU, grey_predictor
 from tests.ranks import call_main
 from unet_ddp.data.borders import CLASS_NAMES
+from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
@@ -152,3 +153,63 @@ def test_without_the_extra_each_program_says_how_to_install_it(
         status, _, err = call_main(module, words, str(run))
         assert status == 2 and err.count("\n") == 1
         assert "needs skimage, which is not installed; pip install 'unet-ddp[objects]'" in err
+
+
+def draw_shapes(folder: Path, *, count: int, side: int) -> None:
+    """Write images of discs and squares in clumps, and numbered masks in a folder for each class."""
+    for index in range(count):
+        rng = np.random.default_rng([7, index])
+        masks = {name: np.zeros((side, side), np.uint8) for name in ("disc", "square")}
+        shades, taken = rng.normal(40, 10, (side, side)), np.zeros((side, side), bool)
+        placed = [rng.uniform(0, side, 2)]
+        for number in range(1, side * side // 150):
+            angle = rng.uniform(0, 2 * np.pi)
+            x, y = placed[rng.integers(len(placed))] + 12 * np.array([np.cos(angle), np.sin(angle)])
+            name = ("disc", "square")[number % 2]
+            shape = Image.new("1", (side, side))
+            draw = ImageDraw.Draw(shape)
+            {"disc": draw.ellipse, "square": draw.rectangle}[name](
+                (x - 6, y - 6, x + 6, y + 6), fill=1
+            )
+            inside = np.asarray(shape)
+            if (inside & ~taken).sum() < 0.8 * max(50, inside.sum()):
+                continue
+            placed.append(np.array([x, y]))
+            masks[name][inside & ~taken] = number
+            shades[inside & ~taken] += 100
+            taken |= inside
+        for name, array in {"imgs": shades.clip(0, 255).astype(np.uint8), **masks}.items():
+            (folder / name).mkdir(exist_ok=True)
+            Image.fromarray(array).save(folder / name / f"{index:02}.png")
+
+
+@pytest.mark.thorough
+def test_touching_objects_of_two_classes_have_their_class(tmp_path: Path) -> None:
+    """From folders of masks to a training, to masks whose values have the classes."""
+    draw_shapes(tmp_path, count=24, side=64)
+    here = str(tmp_path)
+    argv = ["import", here, "--images", f"{here}/imgs", "-o", f"{here}/masks", "--instances"]
+    status, out, err = call_main("unet_ddp.__main__", argv, here)
+    assert status == 0, err
+    assert "--instances --class-names disc square" in out
+    argv = ["--list", f"{here}/masks/pairs.csv", *FLAGS, "--class-names", "disc", "square"]
+    argv += ["--width", "8", "--epochs", "10", "--lr", "3e-3", "--channels", "1"]
+    assert call_main("train", argv, here)[0] == 0
+    assert call_main("predict", [f"{here}/imgs", "--output", f"{here}/found"], here)[0] == 0
+    with (tmp_path / "checkpoints/split.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["split"] == "validation"]
+    right = []
+    for name in (Path(row["image"]).stem for row in rows):
+        truth = read_mask(tmp_path / "masks" / f"{name}.tif") // 1_000_000
+        found = read_mask(tmp_path / "found" / f"{name}_mask.tif")
+        for value in np.unique(found)[1:]:
+            classes = np.bincount(truth[found == value], minlength=3)
+            right.append(classes.argmax() == value // 1_000_000)
+    assert len(right) > 60 and np.mean(right) > 0.8
+    status, out, err = call_main("unet_ddp.__main__", ["evaluate", "--workers", "0"], here)
+    assert status == 0, err
+    assert "  disc: AP 0." in out and "  square: AP 0." in out
+    scores = json.loads((tmp_path / "checkpoints/evaluation/scores.json").read_text())
+    for key in ("true_objects", "predicted_objects", "split_objects", "merged_objects"):
+        by_class = [each[key] for each in scores["objects_by_class"].values()]
+        assert sum(by_class) == scores["objects"][key]

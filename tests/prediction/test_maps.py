@@ -21,7 +21,7 @@ from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.formats import header
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.maps import INSTALL, Place
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.labels import Labels, object_labels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import pipeline, source
 from unet_ddp.prediction.inputs import find_maps
@@ -285,9 +285,12 @@ def test_numbered_objects_are_on_the_map_and_none_where_there_is_no_data(here: P
     assert np.array_equal(polygons_as_mask(features, "EPSG:4326", Path("a_mask.tif")), numbers > 0)
 
 
-def test_objects_that_pixels_without_data_cut_are_several(here: Path) -> None:
+@pytest.mark.parametrize(("names", "base"), [(("object",), 0), (("car", "tree"), 1_000_000)])
+def test_objects_that_pixels_without_data_cut_are_several(
+    here: Path, names: tuple[str, ...], base: int
+) -> None:
     """Else the second part would be a hole of the first one's polygon."""
-    labels = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
+    labels = object_labels(names)
     image = np.zeros((30, 40), np.uint8)
     image[5:25, 5:35] = 255
     data = np.full((30, 40), 255, np.uint8)
@@ -296,10 +299,10 @@ def test_objects_that_pixels_without_data_cut_are_several(here: Path) -> None:
         here / "a.tif", np.stack([image, data], axis=2), photometric="minisblack", alpha="yes"
     )
     prediction = grey_predictor(labels)(here / "a.tif")
-    assert prediction.ids.mean() > 0.4 and prediction.numbers.max() == 1
+    assert prediction.ids.mean() > 0.4 and prediction.numbers.max() == base + 1
     prediction.mark_nodata(here / "a.tif")
-    assert prediction.numbers[8, 8] == 1 and prediction.numbers[20, 8] == 2
-    assert prediction.mask.max() == 2 and not prediction.numbers[data == 0].any()
+    assert prediction.numbers[8, 8] == base + 1 and prediction.numbers[20, 8] == base + 2
+    assert prediction.mask.max() == base + 2 and not prediction.numbers[data == 0].any()
     rings = [each["geometry"]["coordinates"] for each in polygons("a", prediction.mask, labels)]
     assert [len(each) for each in rings] == [1, 1]
     assert prediction.shares[1] == (prediction.numbers > 0).sum() / (data > 0).sum()

@@ -9,8 +9,8 @@ from skimage.segmentation import watershed
 
 from tests.evaluation.examples import CPU, grey_predictor
 from unet_ddp.data.borders import CLASS_NAMES
-from unet_ddp.data.labels import Labels
-from unet_ddp.prediction.objects import find_outlines, separate, to_shares
+from unet_ddp.data.labels import Labels, object_labels
+from unet_ddp.prediction.objects import find_objects, find_outlines, separate, to_shares
 from unet_ddp.prediction.predictor import Predictor
 
 
@@ -86,4 +86,36 @@ def test_outlines_are_inside_and_between_objects_too() -> None:
     numbers[1:4, 1:4], numbers[1:4, 4:7] = 1, 2
     expected = (numbers > 0).astype(np.uint8)
     expected[2, 2] = expected[2, 5] = 0
-    assert np.array_equal(find_outlines(numbers), expected)
+    labels = object_labels(("object",))
+    assert np.array_equal(find_outlines(numbers, labels), expected)
+    values = np.where(numbers > 0, numbers.astype(np.int32) * 1_000_001, 0)
+    outlines = find_outlines(values, object_labels(("a", "b")))
+    assert np.array_equal(outlines, expected * numbers)  # class 2 is the second one
+    ids = expected * 7
+    assert find_outlines(ids, Labels((0, 255))) is ids
+
+
+def test_an_object_has_the_class_of_the_highest_mean_probability() -> None:
+    """The left one's pixels are mostly cars, a little; the others trees, surely; the right one's cars."""
+    car = shares("5550099", "0000000") / 255
+    tree = shares("4449000", "0000000") / 255
+    background = 1 - car - tree
+    probabilities = np.stack([background, car, tree, 0 * car]).astype(np.float32)
+    planes = to_shares(probabilities)
+    assert planes.shape == (4, 2, 7) and planes[0, 0].tolist() == planes[1, 0].tolist()
+    assert np.array_equal(planes[2:], np.rint(255 * probabilities[1:3]))
+    values = find_objects(planes, object_labels(("car", "tree")))
+    assert values.tolist() == [[2_000_001] * 4 + [0] + [1_000_002] * 2, [0] * 7]
+    nothing = find_objects(planes * 0, object_labels(("car", "tree")))
+    assert nothing.dtype == np.int32 and not nothing.any()
+
+
+def test_a_prediction_has_classes_in_its_numbers_ids_and_shares() -> None:
+    """White is a car, grey a tree, and what lies between their border."""
+    image = np.zeros((12, 30), np.uint8)
+    image[2:10, 2:14], image[2:10, 16:28] = 255, 128
+    prediction = grey_predictor(object_labels(("car", "tree")))(image)
+    assert set(np.unique(prediction.mask)) == {0, 1_000_001, 2_000_002}
+    assert prediction.mask.dtype == np.int32
+    assert prediction.ids[5, 5] == 1 and prediction.ids[5, 20] == 2 and prediction.ids[0, 0] == 0
+    assert prediction.shares[1] > 0.2 < prediction.shares[2] and prediction.shares[3] == 0

@@ -16,10 +16,11 @@ import tyro
 from PIL import Image
 
 from unet_ddp.cli import parse
+from unet_ddp.data.drawing import class_colours
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, check_installed, one_line, print_lines
-from unet_ddp.evaluation.report.gallery import class_colours, draw_layer, draw_photo, to_uri
+from unet_ddp.evaluation.report.gallery import draw_layer, draw_photo, to_uri
 from unet_ddp.evaluation.report.page import open_template
 from unet_ddp.files import ended_by_sigterm
 from unet_ddp.flags import flag
@@ -96,7 +97,7 @@ def show(
     except UserError as error:
         raise gradio.Error(one_line(error), print_exception=False) from None
     mask = resize_nearest(prediction.mask, (photo.height, photo.width))
-    layer = draw_layer(find_outlines(mask) if labels.has_objects else mask, class_colours(labels))
+    layer = draw_layer(find_outlines(mask, labels), class_colours(labels))
     line = one_line(done.line.partition(f" -> {files.mask}: ")[2])
     html = parts.shown(to_uri(photo, "JPEG", quality=85), layer, photo.size, line)
     return [html, gradio.DownloadButton(value=str(files.mask), interactive=True)]

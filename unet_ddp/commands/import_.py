@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 import tyro
-from PIL import Image
 from tqdm import tqdm
 
 from unet_ddp.cli import parse
-from unet_ddp.data.annotations.masks import CROWD, NameFinder, Painter, choose_labels, list_images
+from unet_ddp.data.annotations import masks
 from unet_ddp.data.annotations.readers import AnnotatedImage, open_source
 from unet_ddp.data.cells import format_row
 from unet_ddp.data.formats.read import read_header
@@ -36,20 +35,21 @@ from unet_ddp.storage import local_path
 class ImportConfig:
     """Turn annotation files into masks to train on.
 
-    Reads COCO and Label Studio (.json), Labelme (a folder), YOLO segmentation (data.yaml) and CVAT
-    for images (.xml). An outline that crosses itself is filled by the even-odd rule.
+    Reads COCO and Label Studio (.json), Labelme (a folder), YOLO segmentation (data.yaml), CVAT for
+    images (.xml), and masks in one sub-folder for each class. An outline that crosses itself is
+    filled by the even-odd rule.
     """
 
     file: Annotated[str, tyro.conf.Positional, flag("FILE")]
-    """The annotations: a file, or the folder of Labelme's files."""
+    """The annotations: a file, the folder of Labelme's files, or that of the classes' folders."""
     images: Annotated[str, flag("DIR")]
     """Folder of the images; its sub-folders are searched."""
     output: Annotated[str, flag("DIR", "-o")]
     """New folder for the masks, palette.csv and pairs.csv."""
     overlap: Literal["later", "small"] = "later"
-    """Which of two objects is above. later: the later one in the file, in CVAT by its z-order; small: the smaller one."""
+    """Which of two objects is above. later: the later one in the file, in CVAT by its z-order, of folders by name; small: the smaller one."""
     instances: bool = False
-    """Write each object's number, 16 bit, in place of its class."""
+    """Write each object's number, 16 bit, in place of its class; with several classes, class * 1000000 + number, 32 bit."""
     empty: Literal["listed", "all", "none"] = "listed"
     """Which images without objects get an empty mask: those in the file, all in --images, or none."""
     palette: Annotated[str | None, flag("FILE")] = None
@@ -69,10 +69,10 @@ def main(argv: Sequence[str]) -> int:
     with ended_by_sigterm(), write_errors(output, "make room, or use another --output"):
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
-            masks = Path(folder, output.name)
-            masks.mkdir()
-            job.write(masks)
-            masks.replace(output)  # all or nothing
+            temporary = Path(folder, output.name)
+            temporary.mkdir()
+            job.write(temporary)
+            temporary.replace(output)  # all or nothing
     print_lines(*job.summarize())
     return 0
 
@@ -83,12 +83,13 @@ class _Import:
     def __init__(self, config: ImportConfig) -> None:
         self.config = config
         self.file = local_path(config.file, "FILE")
-        self.images = list_images(local_path(config.images, "--images"))
+        self.images = masks.list_images(local_path(config.images, "--images"))
         palette = local_path(config.palette, "--palette") if config.palette else None
         with self._errors():
-            self.source = open_source(self.file, self.images)
-            self.labels = choose_labels(self.source, palette)
-        self.painter = Painter(
+            is_masks = self.file.is_dir() and not any(self.file.rglob("*.json"))
+            self.source = (masks.open_folders if is_masks else open_source)(self.file, self.images)
+            self.labels = masks.choose_labels(self.source, palette)
+        self.painter = masks.Painter(
             self.labels, instances=config.instances, small_over_large=config.overlap == "small"
         )
         self.written = self.missing = 0
@@ -120,9 +121,10 @@ class _Import:
                 size = read_header(path).size
                 with self._errors(image.name):
                     mask = self.painter.paint(image, size)
-                self._write_mask(mask, folder / f"{name}.png")
+                mask_name = f"{name}.{'tif' if self.painter.labels.has_object_classes else 'png'}"
+                write_mask(mask, self.painter.labels, folder / mask_name)
                 path = path.parent.resolve() / path.name  # a link's target may have another suffix
-                pairs.writerow((os.path.relpath(path, output), f"{name}.png"))
+                pairs.writerow((os.path.relpath(path, output), mask_name))
                 self.written += 1
         if not self.written:
             raise UserError(f"{self.file}: annotates none of the images in {self.config.images}")
@@ -131,15 +133,9 @@ class _Import:
             rows = map(format_row, zip(self.labels.class_names, colours, strict=True))
             write_text(folder / "palette.csv", "\n".join(rows) + "\n")
 
-    def _write_mask(self, mask: np.ndarray, path: Path) -> None:
-        if not self.config.instances:
-            return write_mask(mask.astype(np.uint8), self.labels, path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(mask).save(path)
-
     def _find_images(self) -> Iterator[tuple[str, AnnotatedImage]]:
         """Yield the images to write masks of, and their names."""
-        finder, listed = NameFinder(self.images), set()
+        finder, listed = masks.NameFinder(self.images), set()
         for image in tqdm(self._read(), "importing", unit="image", leave=False, disable=None):
             with self._errors():
                 name = finder.find(image.name)
@@ -178,6 +174,8 @@ class _Import:
         ]
         yield from (f"{count} {text}" for count, text in notes if count)
         flags = "--instances" if self.config.instances else f"--palette {output}/palette.csv"
+        if self.painter.labels.has_object_classes:
+            flags += f" --class-names {shlex.join(self.painter.bodies)}"
         if self.config.instances and counts["crowds"]:
-            flags += f" --ignore-index {CROWD}"
+            flags += f" --ignore-index {masks.CROWD}"
         yield f"train on them with: train.py --list {output}/pairs.csv {flags}"

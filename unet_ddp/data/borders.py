@@ -9,6 +9,8 @@ from unet_ddp.data.formats.header import Codes
 
 BACKGROUND, BODY, BORDER = range(3)
 CLASS_NAMES = ("background", "object", "border")
+CLASS_STEP = 1_000_000
+"""Of several classes of objects, a mask contains class * CLASS_STEP + number; classes from 1 on."""
 
 _SIDES_PER_RADIUS = 16  # a border reaches a sixteenth of an object's side into it
 _LARGEST_RADIUS = 8  # pixels
@@ -17,6 +19,9 @@ _FEW = 1 << 16  # numbers that are counted in a table as they are
 
 def number_densely(codes: Codes) -> NDArray[np.int32]:
     """Return the numbers of objects (H, W), small ones in place of large ones such as colours."""
+    if codes.size and codes.max() >= _FEW:
+        classes, numbers = np.divmod(codes, CLASS_STEP)
+        codes = classes * (numbers.max() + 1) + numbers  # which is faster, if they are few now
     if not codes.size or codes.max() < _FEW:
         return codes.astype(np.int32, copy=False)
     values, dense = np.unique(codes, return_inverse=True)

@@ -12,26 +12,29 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unet_ddp.data.formats.header import Pixels
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.labels import Colour, Labels
 
 _GAP = 4  # pixels between pictures
 TINT = (0, 255, 150)  # for the foreground of two classes
 
 
 def draw_mask(image: Pixels, ids: NDArray[np.uint8], labels: Labels) -> Tensor:
-    """Return `image` (H, W, C) with the classes of `ids` (H, W) over it, (3, H, W) uint8.
-
-    Of two classes, and of objects, only the second is tinted.
-    """
+    """Return `image` (H, W, C) with the classes of `ids` (H, W) over it, (3, H, W) uint8."""
     from torchvision.utils import draw_segmentation_masks
 
-    count = labels.num_classes
-    is_tinted = count == 2 or labels.has_objects
-    shown, colours = ((1,), [TINT]) if is_tinted else (range(count), labels.colours)
-    classes = torch.tensor(shown).view(-1, 1, 1)
+    colours = class_colours(labels)
+    classes = torch.tensor([*colours]).view(-1, 1, 1)
     layers = torch.from_numpy(ids)[None] == classes  # (classes shown, H, W)
-    drawn: Tensor = draw_segmentation_masks(to_rgb(image), layers, 0.5, [*colours])
+    drawn: Tensor = draw_segmentation_masks(to_rgb(image), layers, 0.5, [*colours.values()])
     return drawn
+
+
+def class_colours(labels: Labels) -> dict[int, Colour]:
+    """Return the colours that classes are drawn in; the background of two, or of objects, has none."""
+    if labels.num_classes == 2 or len(labels.bodies) == 1:
+        return {1: TINT}
+    shown = labels.bodies or range(labels.num_classes)
+    return {k: labels.colours[k] for k in shown}
 
 
 def draw_samples(

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from unet_ddp.config import DataConfig
-from unet_ddp.data.borders import CLASS_NAMES
-from unet_ddp.data.labels import IGNORE_ID, Colour, Labels, unpack_colour
+from unet_ddp.data.borders import BODY, CLASS_NAMES
+from unet_ddp.data.labels import IGNORE_ID, Colour, Labels, object_labels, unpack_colour
 from unet_ddp.errors import UserError, check_installed, shorten
 from unet_ddp.files import refuse_special
 from unet_ddp.storage import as_path, local_file
@@ -43,7 +45,7 @@ class MaskValues:
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
     """Return the classes of the data set; the values must be classes, and agree with the flags."""
     if config.instances:
-        return _number_objects(masks, config.ignore_index)
+        return _number_objects(masks, config.class_names, config.ignore_index)
     if config.binary or config.mask_threshold is not None:
         labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
     elif config.palette is not None:
@@ -122,24 +124,22 @@ def _refuse_impossible(values: list[int], masks: MaskValues) -> None:
         )
 
 
-def _number_objects(masks: MaskValues, ignore: int | None) -> Labels:
-    """Return background, object and border of masks in which each object has a number."""
+def _number_objects(masks: MaskValues, names: tuple[str, ...] | None, ignore: int | None) -> Labels:
+    """Return background, objects and border of masks in which each object has a number."""
     if masks.lossy is not None:
         raise UserError(
             f"{masks.lossy}: --instances: lossy compression changes the objects' numbers; save the "
             "masks as 16-bit PNG or TIFF"
         )
-    numbers = [value for value in masks.values if value not in (0, ignore)]
-    if numbers and numbers[0] < 0:
-        where = masks.examples[numbers[0]]
-        raise UserError(f"{where}: number {numbers[0]}; --instances expects 1 or more")
-    if len(numbers) < 2:
+    labels = object_labels(CLASS_NAMES[BODY:-1] if names is None else names, ignore)
+    labels.check_numbers(np.array(masks.values, np.int32), lambda value: masks.examples[value])
+    if len({*masks.values} - {0, ignore}) < 2:
         raise UserError(
             f"--instances: all masks contain only {masks.show(masks.values)}: no object has a number "
             "of its own; number the objects (skimage.measure.label does), or leave --instances out"
         )
     check_installed("skimage", "objects", "--instances")
-    return Labels((0, 1, 2), False, ignore, names=CLASS_NAMES, separation=(0.5, 0.5))
+    return labels
 
 
 def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.borders import CLASS_NAMES, mark_borders, number_densely
+from unet_ddp.data.borders import BORDER, CLASS_NAMES, CLASS_STEP, mark_borders, number_densely
 from unet_ddp.data.formats.header import Codes
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
 
@@ -36,9 +37,9 @@ class Labels:
     names: tuple[str, ...] | None = None  # of the classes, if the user gave them
     threshold: _Code | None = None  # values above it are the larger of two `values`, the rest not
     separation: tuple[_Share, _Share] | None = None
-    """None for masks of classes. If each object has a number in its mask, and the classes are those
-    of `borders`: least probability of an object's body where it is seeded, and of body or border as
-    far as it extends."""
+    """None for masks of classes. If each object has a number in its mask, and the classes are
+    background, one or more of objects, and border: least probability of an object's body where it is
+    seeded, and of body or border as far as it extends."""
 
     def __post_init__(self) -> None:
         """Refuse classes that no mask can have, or that can't be told from each other."""
@@ -54,17 +55,32 @@ class Labels:
             )
         if self.names is not None and not len(values) == len(self.names) == len(set(self.names)):
             raise UserError(
-                f"names: {len(self.names)} names for {len(values)} classes; expected one each, all different"
+                f"names {', '.join(self.names)}: {len(self.names)} names for {len(values)} classes; expected "
+                "one each, all different"
             )
         if self.threshold is not None and len(values) != 2:
             raise UserError(f"threshold: {self.threshold}; expected for two classes only")
-        if self.separation is not None and self.names != CLASS_NAMES:
-            raise UserError(f"separation: for the classes {', '.join(CLASS_NAMES)} only")
+        ends = (self.names or ())[:: max(2, len(values) - 1)]
+        if self.separation is not None and ends != CLASS_NAMES[::2]:
+            found = ", ".join(self.names or ())
+            raise UserError(
+                f"names {found}: expected background, objects of a class or more, border"
+            )
 
     @property
     def has_objects(self) -> bool:
         """True if each object in a mask has a number."""
         return self.separation is not None
+
+    @property
+    def bodies(self) -> range:
+        """Class ids of objects; none for masks of classes."""
+        return range(1, self.num_classes - 1 if self.has_objects else 1)
+
+    @property
+    def has_object_classes(self) -> bool:
+        """True if objects have several classes, which values in masks contain; see CLASS_STEP."""
+        return len(self.bodies) > 1
 
     @property
     def num_classes(self) -> int:
@@ -124,17 +140,47 @@ class Labels:
     def ids_of_values(self, values: Codes, path: Path) -> NDArray[np.uint8]:
         """Return the class ids of a mask's values as `to_ids` does, but for objects' borders."""
         if self.has_objects:
-            return np.where(values == self.ignore, IGNORE_ID, values > 0).astype(np.uint8)
+            classes, _ = self.split_values(values)
+            return np.where(values == self.ignore, IGNORE_ID, classes).astype(np.uint8)
         return self.to_ids(values, path)
 
+    def split_values(self, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the class ids and the numbers of objects in a mask's values, both 0 for none."""
+        if self.has_object_classes:
+            return np.divmod(values.astype(np.int32, copy=False), CLASS_STEP)
+        return (values > 0).view(np.uint8), values
+
+    def join_values(self, classes: NDArray[Any], numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return a mask's values from what `split_values` returned."""
+        if self.has_object_classes and numbers.max(initial=0) >= CLASS_STEP:
+            raise UserError(f"{numbers.max()} objects; at most {CLASS_STEP - 1} can have classes")
+        return classes * np.int32(CLASS_STEP * self.has_object_classes) + numbers
+
+    def check_numbers(self, codes: Codes, find_path: Callable[[int], object]) -> None:
+        """Raise a UserError for a value that no object can have, in the mask that `find_path` returns."""
+        classes, _ = self.split_values(codes)
+        is_known = (classes > 0) & (classes <= len(self.bodies)) | (codes == 0)
+        wrong = codes[~(is_known | (codes == self.ignore))]
+        if wrong.size:
+            known = (
+                f"class * {CLASS_STEP} + number, classes 1 to {len(self.bodies)} (--class-names)"
+            )
+            expected = known if self.has_object_classes else "1 or more"
+            path = find_path(int(wrong[0]))
+            raise UserError(f"{path}: --instances: value {wrong[0]}; expected {expected}")
+
     def find_numbers(self, codes: Codes) -> NDArray[np.int32]:
-        """Return the numbers of the objects (H, W) in a mask, 0 where it is to be ignored."""
-        return number_densely(np.where(codes == self.ignore, 0, codes).astype(np.int32, copy=False))
+        """Return the objects' numbers, or values, (H, W) in a mask, 0 where it is to be ignored."""
+        kept = np.where(codes == self.ignore, 0, codes).astype(np.int32, copy=False)
+        return kept if self.has_object_classes else number_densely(kept)
 
     def _from_numbers(self, codes: Codes, path: Path) -> NDArray[np.uint8]:
-        if codes.size and codes.min() < 0 and (codes[codes != self.ignore] < 0).any():
-            raise UserError(f"{path}: the number {codes.min()}; objects are numbered from 1 on")
-        ids = mark_borders(self.find_numbers(codes))
+        self.check_numbers(codes, lambda _: path)
+        values = self.find_numbers(codes)
+        ids = mark_borders(values)
+        if self.has_object_classes:
+            classes, _ = self.split_values(values)
+            ids = np.where(ids == BORDER, self.bodies.stop, classes).astype(np.uint8)
         if self.ignore is not None:
             ids[codes == self.ignore] = IGNORE_ID
         return ids
@@ -207,6 +253,12 @@ class Labels:
     def from_dict(cls, plain: Any) -> Labels:
         """Return the labels that `to_dict` gave, checked."""
         return from_plain(cls, plain)
+
+
+def object_labels(names: tuple[str, ...], ignore: int | None = None) -> Labels:
+    """Return background, the classes of objects that have numbers, and border."""
+    names = (CLASS_NAMES[0], *names, CLASS_NAMES[-1])
+    return Labels(tuple(range(len(names))), False, ignore, names=names, separation=(0.5, 0.5))
 
 
 def unpack_colour(code: Any) -> tuple[Any, Any, Any]:

@@ -24,6 +24,8 @@ _SIDES = {
     "test": "left out", "": None,
 }  # fmt: skip
 SIDES = (None, "training", "validation", "left out")
+_NAMES = "name masks like their images, or remove the image"
+_CLASSES = "if its folders are classes, make masks of them with python -m unet_ddp import"
 _SHOWN = 3  # problems in one error; the doctor lists all
 _AT_ONCE = 32  # objects that are looked for
 
@@ -91,10 +93,11 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
             raise UserError(f"{folder}: contains no {kind} ({', '.join(sorted(SUFFIXES))})")
     one_folder = images.resolve() == masks.resolve()
     if suffix is None:
-        suffix = _detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
+        suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
     if one_folder and suffix:
         found_images = {n: files for n, files in found_images.items() if not n.endswith(suffix)}
     pairs, problems = [], []
+    deeper = {name.partition("/")[2] for name in found_masks}
     for name in sorted(found_images):
         files, candidates = found_images[name], found_masks.get(name + suffix, [])
         if len(files) > 1:
@@ -103,9 +106,9 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
             several = " and ".join(candidates[:3])
             problems.append(f"two masks for {files[0]}: {several}; keep one of them")
         elif not candidates:
+            advice = _CLASSES if name in deeper else _NAMES
             problems.append(
-                f"no mask for {files[0]}: looked for {masks}/{name}{suffix}.*; name masks like their "
-                "images, or remove the image"
+                f"no mask for {files[0]}: looked for {masks}/{name}{suffix}.*; {advice}"
             )
         else:
             image, mask = files[0], candidates[0]
@@ -156,7 +159,7 @@ def _cannot_list(error: OSError) -> None:
     raise UserError(f"{error.filename}: {error.strerror or error}; make it readable")
 
 
-def _detect_suffix(images: Iterable[str], masks: Iterable[str], *, may_be_empty: bool) -> str:
+def detect_suffix(images: Iterable[str], masks: Iterable[str], *, may_be_empty: bool) -> str:
     """Return what most masks add to an image's name: often nothing, or _mask.
 
     An image's name may be the start of another's (1 and 10): the longest one counts.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -62,8 +62,13 @@ class ImageRecord:
     """(C, C): rows are the truth, columns the prediction."""
     boundaries: list[BoundaryCounts]
     """Boundary pixels of each class."""
-    objects: ObjectCounts | None = None
-    """Objects, if they have numbers in the masks."""
+    class_objects: list[ObjectCounts] = field(default_factory=list)
+    """Objects of each class, if they have numbers in the masks."""
+
+    @cached_property
+    def objects(self) -> ObjectCounts | None:
+        """Objects of all classes; None for masks of classes."""
+        return ObjectCounts.total(self.class_objects) if self.class_objects else None
 
     @cached_property
     def scores(self) -> Scores:
@@ -118,6 +123,13 @@ class Evaluation:
         """Objects of all images; None for masks of classes."""
         counts = [record.objects for record in self.records if record.objects]
         return ObjectCounts.total(counts) if counts else None
+
+    @property
+    def class_objects(self) -> dict[str, ObjectCounts]:
+        """Objects of all images by class, if there are several classes of them."""
+        columns = zip(*(record.class_objects for record in self.records), strict=True)
+        names = self.labels.class_names[1:-1] if self.labels.has_object_classes else ()
+        return {name: ObjectCounts.total(next(columns)) for name in names}
 
     @property
     def shares(self) -> list[float]:

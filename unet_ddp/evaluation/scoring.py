@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -19,8 +19,8 @@ from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fet
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
 from unet_ddp.metrics.boundary import BoundaryCounts, count_boundaries, default_tolerance
 from unet_ddp.metrics.counts import Counts, confidence, confusion, histogram
-from unet_ddp.metrics.objects import ObjectCounts, count_objects
-from unet_ddp.prediction.objects import Numbers, separate, to_shares
+from unet_ddp.metrics.objects import ObjectCounts, count_by_class
+from unet_ddp.prediction import objects
 from unet_ddp.prediction.predictor import Predictor
 
 Result = TypeVar("Result")
@@ -97,7 +97,7 @@ def _count(
     *,
     threshold: float | None,
     tolerance: float | None,
-) -> tuple[NDArray[np.int64], list[BoundaryCounts], ObjectCounts | None]:
+) -> tuple[NDArray[np.int64], list[BoundaryCounts], list[ObjectCounts]]:
     """Add an image to `counts`; return its own confusion matrix (C, C), boundary and object counts.
 
     The confusion matrix of `counts` is that of the most probable classes at the network's scale.
@@ -119,10 +119,11 @@ def _count(
         table += confusion(ids[:, rows], true, classes).cpu().numpy()
     distance = default_tolerance(*truth.shape[-2:]) if tolerance is None else tolerance
     arrays = ids[0].cpu().numpy(), truth[0].cpu().numpy()
-    separation, objects = predictor.labels.separation, None
-    if separation is not None:
-        objects = count_objects(find_objects(logits, sample, separation), sample.numbers[0].numpy())
-    return table, count_boundaries(*arrays, classes, tolerance=distance), objects
+    boundaries = count_boundaries(*arrays, classes, tolerance=distance)
+    if not predictor.labels.has_objects:
+        return table, boundaries, []
+    found = find_objects(logits, sample, predictor.labels)
+    return table, boundaries, count_by_class(found, sample.numbers[0].numpy(), predictor.labels)
 
 
 def _bands(masks: Tensor) -> Iterator[slice]:
@@ -132,11 +133,9 @@ def _bands(masks: Tensor) -> Iterator[slice]:
     yield from (slice(top, top + step) for top in range(0, height, step))
 
 
-def find_objects(
-    logits: Tensor, sample: EvaluationSample, separation: tuple[float, float]
-) -> Numbers:
-    """Return the objects (H, W) in logits (1, 3, H, W), without pixels that are to be ignored."""
-    numbers = separate(*to_shares(logits[0].softmax(0).cpu().numpy()), separation)
+def find_objects(logits: Tensor, sample: EvaluationSample, labels: Labels) -> objects.Numbers:
+    """Return the objects (H, W) in logits (1, C, H, W), without pixels that are to be ignored."""
+    numbers = objects.find_objects(objects.to_shares(logits[0].softmax(0).cpu().numpy()), labels)
     numbers[sample.truth[0].numpy() == IGNORE_ID] = 0
     return numbers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fet
 from unet_ddp.evaluation.scoring import find_objects, score_each
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.files import write_errors
-from unet_ddp.metrics.objects import ObjectCounts, count_objects
+from unet_ddp.metrics.objects import ObjectCounts, count_by_class
 from unet_ddp.prediction.backends import build_model
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.checkpoint import load, save
@@ -61,10 +62,12 @@ def search(
 ) -> tuple[tuple[float, float], float]:
     """Return the separation with the highest mean AP over all pairs, and that, on every rank."""
     tried = list(product(SEEDS, EXTENTS))
+    labels = [replace(predictor.labels, separation=each) for each in tried]
 
     def count(sample: EvaluationSample) -> list[ObjectCounts]:
         logits, truth = predictor.logits(sample.image), sample.numbers[0].numpy()
-        return [count_objects(find_objects(logits, sample, each), truth) for each in tried]
+        found = ((find_objects(logits, sample, each), each) for each in labels)
+        return [ObjectCounts.total(count_by_class(mask, truth, each)) for mask, each in found]
 
     counted = score_each(count, fetch(dataset, world, workers=workers), world)
     precisions = [

@@ -70,6 +70,8 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
     }
     if evaluation.objects is not None:
         entries["objects"] = evaluation.objects.scores
+        if by_class := evaluation.class_objects:
+            entries["objects_by_class"] = {name: each.scores for name, each in by_class.items()}
     if curve is not None:
         entries["dice_at_0.5"] = curve.dice_at(0.5)
         entries["best_threshold"] = curve.best
@@ -157,5 +159,7 @@ def terminal_table(evaluation: Evaluation) -> list[str]:
             f"0.5 to 0.95; panoptic quality {show(objects.panoptic_quality)}; {objects.truth} true, "
             f"{objects.predicted} predicted, {objects.split} split, {objects.merged} merged"
         )
+        by_class = evaluation.class_objects.items()
+        lines += (f"  {name}: AP {show(each.precisions[0])} at IoU 0.5" for name, each in by_class)
     worst = (f"{record.name} {show(record.score)}" for record in evaluation.worst(3))
     return [*lines, f"worst: {', '.join(worst)}"]

@@ -9,6 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.data.borders import number_densely
+from unet_ddp.data.formats.header import Codes
+from unet_ddp.data.labels import Labels
 from unet_ddp.metrics.scores import ratio
 
 OVERLAPS = tuple(percent / 100 for percent in range(50, 100, 5))
@@ -69,6 +72,13 @@ class ObjectCounts(NamedTuple):
             "split_objects": self.split,
             "merged_objects": self.merged,
         }
+
+
+def count_by_class(predicted: Codes, truth: Codes, labels: Labels) -> list[ObjectCounts]:
+    """Count the objects of each class in masks of their values (H, W); a match has one class."""
+    (own, found), (true, numbers) = map(labels.split_values, (predicted, truth))
+    pairs = ((found * (own == k), number_densely(numbers * (true == k))) for k in labels.bodies)
+    return [count_objects(*pair) for pair in pairs]
 
 
 def count_objects(predicted: NDArray[np.int32], truth: NDArray[np.int32]) -> ObjectCounts:

@@ -8,23 +8,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.borders import BACKGROUND, BODY
+from unet_ddp.data.borders import BACKGROUND
+from unet_ddp.data.labels import Labels
 
 Shares = NDArray[np.uint8]
 """Probabilities in 255ths."""
 Mask = NDArray[Any]
 """What a mask's file has: class ids (H, W) uint8, or the numbers of objects, uint16 or int32."""
 Numbers = NDArray[np.int32]
-"""Numbers of objects (H, W) from 1 on without a gap; 0 in the background."""
+"""Numbers of objects (H, W) from 1 on without a gap, joined with their classes if these are several;
+0 in the background."""
 
 
-def to_shares(probabilities: NDArray[np.float32]) -> tuple[Shares, Shares]:
-    """Return the probabilities (H, W) of objects' bodies, and of objects with their borders.
+def to_shares(probabilities: NDArray[np.float32]) -> Shares:
+    """Return the probabilities (N, H, W) of objects' bodies, and of objects with their borders.
 
-    `probabilities` (3, H, W) are of background, body and border.
+    `probabilities` (C, H, W) are of background, bodies and border; the bodies of several classes
+    follow, each by itself.
     """
-    body, background = np.rint(probabilities[[BODY, BACKGROUND]] * 255).astype(np.uint8)
-    return body, 255 - background
+    bodies = probabilities[1:-1]
+    parts = bodies.sum(axis=0), probabilities[BACKGROUND], *(bodies if len(bodies) > 1 else ())
+    shares: Shares = np.rint(np.stack(parts) * 255).astype(np.uint8)
+    shares[1] = 255 - shares[1]
+    return shares
+
+
+def find_objects(shares: Shares, labels: Labels) -> Numbers:
+    """Return the objects in the result of `to_shares`.
+
+    An object's class is the one whose body has the highest mean probability over its pixels.
+    """
+    assert labels.separation is not None
+    body, extent, *bodies = shares
+    numbers = separate(body, extent, labels.separation)
+    if not bodies:
+        return numbers
+    sums = [np.bincount(numbers.ravel(), own.ravel()) for own in bodies]
+    classes = np.argmax(sums, axis=0).astype(np.uint8) + labels.bodies.start
+    classes[0] = BACKGROUND
+    return labels.join_values(classes[numbers], numbers)
 
 
 def separate(body: Shares, extent: Shares, separation: tuple[float, float]) -> Numbers:
@@ -57,9 +79,12 @@ def separate(body: Shares, extent: Shares, separation: tuple[float, float]) -> N
     return numbers
 
 
-def find_outlines(numbers: Mask) -> NDArray[np.uint8]:
-    """Return 1 where an object's pixel has a neighbour of another number, 0 elsewhere, (H, W)."""
+def find_outlines(mask: Mask, labels: Labels) -> NDArray[np.uint8]:
+    """Return the class ids (H, W) in a mask; of objects, where a neighbour has another number."""
+    if not labels.has_objects:
+        return mask
     from skimage.segmentation import find_boundaries
 
-    outlines: NDArray[np.uint8] = find_boundaries(numbers, mode="inner").view(np.uint8)
+    classes = labels.split_values(mask)[0].astype(np.uint8)
+    outlines: NDArray[np.uint8] = find_boundaries(mask, mode="inner") * classes
     return outlines

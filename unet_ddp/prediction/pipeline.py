@@ -144,14 +144,13 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
     # Before pixels without data are marked, whose edge is no outline.
     uncertainty = measure_uncertainty(prediction) if job.config.rank else None
     place, labels = _find_place(job, files, prediction), prediction.labels
+    mask = prediction.mask
     if files.overlay is not None:
-        shown = prediction.numbers if labels.has_objects else prediction.ids
         wanted = replace(job.predictor.format, ground_resolution=None)
         image = open_image(files.image, wanted, scale=1.0)
-        write_overlay(shown, labels, image, files.overlay)
+        write_overlay(mask, labels, image, files.overlay)
     if files.probabilities:
         write_probabilities(prediction, files.probabilities)
-    mask = prediction.mask
     _add_to_lists(job, files, Listed(files.image, mask, place, uncertainty, prediction))
     write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
     if files.labelme is not None:  # but for this: one without the mask is a person's
@@ -159,7 +158,7 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
     shares = [pair for pair in zip(labels.class_names, prediction.shares, strict=True) if pair[1]]
     summary = ", ".join(f"{name} {share:.1%}" for name, share in shares)
     if labels.has_objects:
-        summary = f"{mask.max(initial=0)} objects; {summary}"
+        summary = f"{labels.split_values(mask)[1].max(initial=0)} objects; {summary}"
     single_class = shares[0][0] if len(shares) == 1 else ""
     return Outcome(f"{files.image} -> {files.mask}: {summary}", single_class=single_class)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from unet_ddp.data.formats.maps import mark_nodata
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.files import reserve, write_errors
-from unet_ddp.prediction.objects import Mask, Numbers, Shares, separate, to_shares
+from unet_ddp.prediction.objects import Mask, Numbers, Shares, find_objects, to_shares
 
 Ids = NDArray[np.uint8]
 """Class ids (H, W)."""
@@ -55,9 +55,9 @@ class Prediction:
 
     @cached_property
     def ids(self) -> Ids:
-        """Class ids (H, W) at the image's size; of objects 1 wherever one is, its border too."""
+        """Class ids (H, W) at the image's size; of objects their class, on their border too."""
         if self.labels.has_objects:
-            return cast(Ids, (self.numbers > 0).view(np.uint8))
+            return self.labels.split_values(self.numbers)[0].astype(np.uint8, copy=False)
         ids = allocate(self.size, np.uint8)
         for top, scores in upsample(self.scores, self.input_size, self.size):
             ids[top : top + scores.shape[1]] = decide(scores, self.threshold)
@@ -66,29 +66,28 @@ class Prediction:
     @cached_property
     def extent(self) -> Shares:
         """Probability (H, W), in 255ths, that a pixel belongs to an object."""
-        return self._shares[1]
+        return cast(Shares, self._shares[1])
 
     @cached_property
-    def _shares(self) -> tuple[Shares, Shares]:
-        body, extent = allocate((2, *self.size), np.uint8)
+    def _shares(self) -> Shares:
+        own = len(self.labels.bodies) * self.labels.has_object_classes
+        shares = allocate((2 + own, *self.size), np.uint8)
         for top, band in self.probability_bands():
-            rows = slice(top, top + band.shape[1])
-            body[rows], extent[rows] = to_shares(band)
-        return body, extent
+            shares[:, top : top + band.shape[1]] = to_shares(band)
+        return shares
 
     @cached_property
     def numbers(self) -> Numbers:
-        """The objects (H, W) of a network for objects, numbered from 1; 0 in the background."""
-        assert self.labels.separation is not None
-        return separate(*self._shares, self.labels.separation)
+        """The objects (H, W) of a network for objects, as `find_objects` numbers them."""
+        return find_objects(self._shares, self.labels)
 
     @property
     def mask(self) -> Mask:
         """Class ids (H, W) uint8, or the numbers of objects, uint16 if 16 bit suffice."""
         if not self.labels.has_objects:
             return self.ids
-        is_small = self.numbers.max(initial=0) < 1 << 16
-        return self.numbers.astype(np.uint16) if is_small else self.numbers
+        is_large = self.labels.has_object_classes or self.numbers.max(initial=0) >= 1 << 16
+        return self.numbers if is_large else self.numbers.astype(np.uint16)
 
     def mark_nodata(self, path: Path) -> None:
         """Set ids to IGNORE_ID, or numbers to 0, where the image `path` has no data.
@@ -102,7 +101,9 @@ class Prediction:
         if self.nodata:
             from skimage.measure import label
 
-            self.numbers = label(self.numbers, connectivity=1).astype(np.int32)
+            classes, _ = self.labels.split_values(self.numbers)
+            numbers = label(self.numbers, connectivity=1).astype(np.int32)
+            self.numbers = self.labels.join_values(classes, numbers)
             self.__dict__.pop("ids", None)
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.object_store import ObjectStore
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.labels import Labels, object_labels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.names import ImageFiles, find_done, find_existing, name_outputs
@@ -48,6 +48,14 @@ def test_masks_go_next_to_their_images_or_to_a_folder() -> None:
     assert outputs("a.jpg", output="d.tif")[0].mask == Path("d.tif/a_mask.png")
     two = outputs("a.jpg", "q/b.png", output="x.png")
     assert [files.mask for files in two] == [Path("x.png/a_mask.png"), Path("x.png/b_mask.png")]
+
+
+def test_masks_of_several_classes_of_objects_are_tiffs() -> None:
+    """Their values need 32 bit; numbers alone fit into a PNG."""
+    for names, ending in ((("car",), "png"), (("car", "tree"), "tif")):
+        config = PredictConfig(("a.jpg",))
+        (files,) = name_outputs({Path("a.jpg"): False}, config, object_labels(names), models=[])
+        assert files.mask == Path(f"a_mask.{ending}")
 
 
 def test_annotations_that_a_person_may_have_made_are_kept() -> None:

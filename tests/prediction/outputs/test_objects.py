@@ -15,11 +15,13 @@ from PIL import Image
 
 from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.formats.read import read_mask
+from unet_ddp.data.labels import Labels, object_labels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs import masks
+from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
 from unet_ddp.prediction.outputs.masks import write_mask
-from unet_ddp.prediction.outputs.objects import objects_file
+from unet_ddp.prediction.outputs.objects import format_objects, objects_file
 from unet_ddp.prediction.outputs.polygons import format_geojson
 from unet_ddp.prediction.outputs.shards import Listed, ShardFile
 from unet_ddp.prediction.source import open_array
@@ -89,5 +91,44 @@ def test_numbered_masks_have_16_bit_and_32_where_more(tmp_path: Path) -> None:
     write_mask(many, OBJECTS, tmp_path / "b.tif")
     stored = tifffile.imread(tmp_path / "b.tif")
     assert stored.itemsize == 4 and np.array_equal(stored, many)
-    with pytest.raises(UserError, match="80000 objects; a PNG can number 65535: use --mask-format"):
+    with pytest.raises(
+        UserError, match="values up to 80000; a PNG has at most 65535: use --mask-format tif"
+    ):
         write_mask(many, OBJECTS, tmp_path / "b.png")
+
+
+def test_objects_of_several_classes_have_their_names_in_all_lists(tmp_path: Path) -> None:
+    """And their values in the mask, which has 32 bit even if it has no object."""
+    labels = object_labels(("car", "big tree"))
+    values = np.array([[0, 2_000_001, 2_000_001], [0, 0, 1_000_002]], np.int32)
+    for mask in (values * 0, values):
+        write_mask(mask, labels, tmp_path / "a.tif")
+        stored = tifffile.imread(tmp_path / "a.tif")
+        assert stored.dtype == np.int32 and np.array_equal(stored, mask)
+    listed = Listed(Path("a.png"), read_mask(tmp_path / "a.tif"))  # as --skip-existing
+    rows = [row.split(",")[1:4] for row in format_objects(listed, labels).splitlines()]
+    assert rows == [["1", "big tree", "2"], ["2", "car", "1"]]
+    about = [f["properties"] for f in json.loads(f"[{format_geojson(listed, labels)}]")]
+    assert [(each["class"], each["number"]) for each in about] == [("big tree", 1), ("car", 2)]
+    file = coco_file(tmp_path / "coco.json", labels)
+    shard = ShardFile(file, 0)
+    shard.add(0, listed)
+    file.merge(1)
+    shard.close()
+    content = json.loads(file.path.read_text())
+    assert content["categories"] == [{"id": 1, "name": "car"}, {"id": 2, "name": "big tree"}]
+    assert [each["category_id"] for each in content["annotations"]] == [2, 1]
+    write_labelme(values, labels, tmp_path / "a.png", tmp_path / "a.json")
+    shapes = json.loads((tmp_path / "a.json").read_text())["shapes"]
+    assert [shape["label"] for shape in shapes] == ["big tree", "car"]
+
+
+def test_outlines_in_an_overlay_have_the_colours_of_classes(tmp_path: Path) -> None:
+    labels = object_labels(("car", "tree"))
+    values = np.zeros((20, 40), np.int32)
+    values[4:16, 4:16], values[4:16, 20:32] = 1_000_001, 2_000_002
+    photo = open_array(np.zeros((20, 40), np.uint8), ImageFormat(1), 1.0)
+    masks.write_overlay(values, labels, photo, tmp_path / "a.png")
+    drawn = np.asarray(Image.open(tmp_path / "a.png"))
+    assert drawn[4, 10].any() and drawn[4, 25].any() and (drawn[4, 10] != drawn[4, 25]).any()
+    assert not drawn[10, 10].any() and not drawn[0].any()

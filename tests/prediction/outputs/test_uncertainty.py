@@ -13,10 +13,9 @@ import pytest
 from PIL import Image
 
 from unet_ddp.cli import parse_train
-from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.formats.read import read_mask
-from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.labels import IGNORE_ID, Labels, object_labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.splits import Split, write_split
 from unet_ddp.prediction.outputs.shards import Listed, ShardFile
@@ -121,20 +120,26 @@ def test_a_labelled_image_gets_no_other_mask(tmp_path: Path) -> None:
     assert judge(prediction, tmp_path / "b.png", tmp_path / "a.png")[0]
 
 
-@pytest.mark.parametrize(("ignore", "value"), [(None, -1), (77, 77)])
-def test_unsure_pixels_of_objects(tmp_path: Path, ignore: int | None, value: int) -> None:
-    """Numbers stay, and no number is the value of unsure pixels."""
+@pytest.mark.parametrize(
+    ("names", "ignore", "value"),
+    [(("object",), None, -1), (("object",), 77, 77), (("car", "tree"), None, -1)],
+)
+def test_unsure_pixels_of_objects(
+    tmp_path: Path, names: tuple[str, ...], ignore: int | None, value: int
+) -> None:
+    """Numbers stay, with their class if there are several, and none is the value of unsure pixels."""
     pytest.importorskip("skimage")
-    scores = np.full((3, 12, 30), -9.0)
+    scores = np.full((len(names) + 2, 12, 30), -9.0)
     scores[0] = 9
     for left in (2, 17):
         scores[:2, 2:9, left : left + 10] = [[[-9.0]], [[9.0]]]
-    scores[:, 4, 5] = 0, 0.5, 0
-    prediction = predict(scores.tolist(), classes=3)
-    prediction.labels = Labels((0, 1, 2), ignore=ignore, names=CLASS_NAMES, separation=(0.5, 0.4))
+    scores[:3, 4, 5] = 0, 0.5, 0
+    prediction = predict(scores.tolist(), classes=len(scores))
+    prediction.labels = replace(object_labels(names, ignore), separation=(0.5, 0.4))
     _, codes = judge(prediction, tmp_path / "a.png")
     wanted = prediction.numbers.copy()
-    assert set(np.unique(wanted)) == {0, 1, 2}
+    first = 1_000_000 * (len(names) > 1)
+    assert set(np.unique(wanted)) == {0, first + 1, first + 2}
     wanted[4, 5] = value
     assert np.array_equal(codes, wanted)
     ids = replace(prediction.labels, ignore=value).to_ids(codes, tmp_path)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.annotations.readers import AnnotatedImage, Source
-from unet_ddp.data.annotations.regions import Size
+from unet_ddp.data.annotations.readers import AnnotatedImage, Region, Source
+from unet_ddp.data.annotations.regions import Size, paste
+from unet_ddp.data.borders import CLASS_STEP, number_densely
 from unet_ddp.data.cells import unescape_cell
+from unet_ddp.data.formats.read import read_header, read_mask
 from unet_ddp.data.label_rules import read_palette
-from unet_ddp.data.labels import IGNORE_ID, Labels, unpack_colour
-from unet_ddp.data.pairs import files_by_name, raise_problems
+from unet_ddp.data.labels import IGNORE_ID, Labels, object_labels, unpack_colour
+from unet_ddp.data.pairs import detect_suffix, files_by_name, raise_problems
 from unet_ddp.errors import UserError, shorten
 
 CROWD = 65535
@@ -32,6 +36,42 @@ def list_images(folder: Path) -> dict[str, Path]:
     several = [" and ".join(files[:3]) for _, files in found if len(files) > 1]
     raise_problems([f"images of one name: {files}; keep one of them" for files in several])
     return {name: Path(files[0]) for name, files in found}
+
+
+def open_folders(path: Path, images: Mapping[str, Path]) -> Source:
+    """Return the masks in the sub-folders of `path`, but the images', each of which is of a class."""
+    image, masks = next(iter(images.values()), path), dict[str, list[tuple[str, Path]]]()
+    folders = [each for each in sorted(path.iterdir()) if each.is_dir() and each.name[0] != "."]
+    folders = [each for each in folders if not image.is_relative_to(each)]
+    for folder in folders:
+        found = list_images(folder)
+        suffix = detect_suffix(images, found, may_be_empty=True)
+        for name, mask in found.items():
+            masks.setdefault(name.removesuffix(suffix), []).append((folder.name, mask))
+    if not masks:
+        raise UserError(f"{path}: has neither .json files of Labelme nor a folder for each class")
+    return Source({each.name: "" for each in folders}, partial(_read_folders, masks))
+
+
+def _read_folders(masks: Mapping[str, list[tuple[str, Path]]]) -> Iterator[AnnotatedImage]:
+    """Yield the images; each value but 0 of a mask is an object."""
+    from scipy.ndimage import find_objects
+
+    for name, files in masks.items():
+        image = AnnotatedImage(f"{name}.png", None)
+        for label, path in files:
+            numbers = number_densely(read_mask(path))
+            if read_header(path).is_lossy or numbers.shape != (image.size or numbers.shape):
+                raise UserError(
+                    f"{path}: lossy, or not as large as its image's other masks; save as PNG"
+                )
+            image.size = len(numbers), numbers.shape[1]
+            for number, window in enumerate(find_objects(numbers), start=1):
+                if window is not None:
+                    top, left = (side.start for side in window)
+                    draw = partial(paste, numbers[window] == number, left, top)
+                    image.regions.append(Region(label, draw))
+        yield image
 
 
 class NameFinder:
@@ -100,17 +140,21 @@ class Painter:
 
     def __init__(self, labels: Labels, *, instances: bool, small_over_large: bool) -> None:
         self.values = {name: k for k, name in enumerate(labels.class_names)}
-        self.instances, self.small_over_large = instances, small_over_large
+        self.bodies = [name for name in labels.class_names[1:] if name.lower() != "ignore"]
+        self.labels = object_labels((*self.bodies,)) if instances else labels
+        self.small_over_large = small_over_large
         self.counts: Counter[str] = Counter()
 
-    def paint(self, image: AnnotatedImage, size: Size) -> NDArray[np.uint16]:
-        """Return the class ids (H, W) of an image, or with instances its objects' numbers."""
-        mask, regions = np.zeros(size, np.uint16), image.regions
+    def paint(self, image: AnnotatedImage, size: Size) -> NDArray[Any]:
+        """Return the class ids (H, W) of an image, or with instances its objects' values."""
+        instances, step = self.labels.has_objects, CLASS_STEP * self.labels.has_object_classes
+        dtype, most = (np.int32, step) if step else (np.uint16, CROWD)
+        mask, regions = np.zeros(size, dtype if instances else np.uint8), image.regions
         if image.size not in (None, size):
             found = "{1}x{0}, the image is {3}x{2}".format(*(image.size or size), *size)
             raise UserError(f"annotated as {found}; annotate this file, upright as EXIF says")
-        if self.instances and len(regions) >= CROWD:
-            raise UserError(f"{len(regions)} objects; 16 bit can number {CROWD - 1}")
+        if instances and len(regions) >= most:
+            raise UserError(f"{len(regions)} objects; a mask can number {most - 1}")
         if self.small_over_large:
             regions = sorted(regions, key=lambda region: -int(region.draw(size).pixels.sum()))
         for number, region in enumerate(regions, start=1):
@@ -121,8 +165,8 @@ class Painter:
                     f"class {shorten(region.label)} is not among {', '.join([*self.values][:9])}"
                 )
                 raise UserError(f"{reason}; add it, or use another --palette")
-            if self.instances and value:
-                value = CROWD if is_crowd else number
+            if instances and value:
+                value = CROWD if is_crowd else number + step * (1 + self.bodies.index(name))
             patch = region.draw(size)
             place = mask[patch.top :, patch.left :][: len(patch.pixels), : patch.pixels.shape[1]]
             place[patch.pixels] = value

@@ -61,10 +61,7 @@ def open_source(path: Path, images: Mapping[str, Path]) -> Source:
     if path.suffix.lower() == ".xml":
         return Source(_list_cvat_classes(path), partial(_read_cvat, path))
     if path.is_dir():
-        files = sorted(path.rglob("*.json"))
-        if not files:
-            raise UserError(f"{path}: contains no .json files of Labelme; name the file to read")
-        return Source({}, partial(_read_labelme, files))
+        return Source({}, partial(_read_labelme, sorted(path.rglob("*.json"))))
     content = _load(path)
     if isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys():
         categories = sorted((each["id"], str(each["name"])) for each in content["categories"])

@@ -109,13 +109,14 @@ def warn_of_images(table: Table, copies: list[tuple[Pair, Pair]]) -> list[str]:
 
 def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Split) -> list[str]:
     """Return warnings of classes that can't be learnt or scored, or look like mistakes."""
-    if labels.has_objects:
+    if len(labels.bodies) == 1:
         return [] if len(values.counts) > _FEW else [_SUSPECT.format(values.show(values.values))]
     training = class_pixels(table, labels, split.training)
     validation = class_pixels(table, labels, split.validation)
     names, lines = labels.class_names, warn_of_numbers(table, labels)
     only = [name for name, n, m in zip(names, training, validation, strict=True) if m and not n]
     never = [name for name, m in zip(names, validation, strict=True) if not m]
+    never = never[: -1 if labels.has_objects else None]  # the border, which masks do not contain
     if only:
         lines.append(
             f"class {_listed(only)} occurs in validation only: it can't be learnt; choose another "

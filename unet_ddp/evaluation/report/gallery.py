@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.borders import BODY
-from unet_ddp.data.drawing import TINT, to_rgb
+from unet_ddp.data.drawing import class_colours, to_rgb
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import IGNORE_ID, Colour, Labels
@@ -56,12 +55,12 @@ def make_gallery(
         sample = dataset.read(record.pair)
         logits = resize(predictor.logits(sample.image), sample.truth.shape[-2:])  # (1, C, H, W)
         photo = draw_photo(dataset.pairs[record.pair].image, dataset.format, _LONGEST)
-        if (separation := predictor.labels.separation) is not None:
-            found = find_objects(logits, sample, separation)
-            layers = _draw_objects(sample.numbers[0].numpy(), found, photo)
+        if predictor.labels.has_objects:
+            truth, found = sample.numbers, find_objects(logits, sample, predictor.labels)
         else:
-            predicted = decide(logits, evaluation.threshold)[0].cpu().numpy().astype(np.uint8)
-            layers = _draw_layers(sample.truth[0].numpy(), predicted, photo, predictor.labels)
+            truth = sample.truth
+            found = decide(logits, evaluation.threshold)[0].cpu().numpy().astype(np.uint8)
+        layers = _draw_layers(truth[0].numpy(), found, photo, predictor.labels)
         caption = _caption(record, predictor.labels)
         uri = to_uri(photo, "JPEG", quality=80)
         pictures.append(Picture(record.name, record.score, caption, uri, *photo.size, layers))
@@ -103,35 +102,22 @@ def draw_photo(path: Path, wanted: ImageFormat, longest: int) -> Image.Image:
     return Image.fromarray(to_rgb(image.read_reduced(longest)).permute(1, 2, 0).numpy())
 
 
-def _draw_layers(truth: Ids, predicted: Ids, photo: Image.Image, labels: Labels) -> dict[str, str]:
-    """Return the pictures to lay over a photo, from class ids (H, W) at the image's own size."""
+def _draw_layers(
+    truth: Mask, predicted: Mask, photo: Image.Image, labels: Labels
+) -> dict[str, str]:
+    """Return the pictures to lay over a photo, from masks (H, W) at the image's own size."""
     truth, predicted = (resize_nearest(i, (photo.height, photo.width)) for i in (truth, predicted))
-    predicted = np.where(truth == IGNORE_ID, np.uint8(IGNORE_ID), predicted)
-    wrong = difference(truth, predicted, labels.num_classes)
+    if labels.has_objects:
+        wrong = difference((truth > 0).view(np.uint8), (predicted > 0).view(np.uint8), 2)
+    else:
+        predicted = np.where(truth == IGNORE_ID, np.uint8(IGNORE_ID), predicted)
+        wrong = difference(truth, predicted, labels.num_classes)
     colours = class_colours(labels)
     return {
-        "truth": draw_layer(truth, colours),
-        "prediction": draw_layer(predicted, colours),
+        "truth": draw_layer(find_outlines(truth, labels), colours),
+        "prediction": draw_layer(find_outlines(predicted, labels), colours),
         "difference": draw_layer(wrong, {1: _FALSE_POSITIVE, 2: _FALSE_NEGATIVE}),
     }
-
-
-def _draw_objects(truth: Mask, predicted: Mask, photo: Image.Image) -> dict[str, str]:
-    """Return the pictures to lay over a photo, outlines of objects, from their numbers (H, W)."""
-    truth, predicted = (resize_nearest(n, (photo.height, photo.width)) for n in (truth, predicted))
-    wrong = difference((truth > 0).view(np.uint8), (predicted > 0).view(np.uint8), 2)
-    return {
-        "truth": draw_layer(find_outlines(truth), {1: TINT}),
-        "prediction": draw_layer(find_outlines(predicted), {1: TINT}),
-        "difference": draw_layer(wrong, {1: _FALSE_POSITIVE, 2: _FALSE_NEGATIVE}),
-    }
-
-
-def class_colours(labels: Labels) -> dict[int, Colour]:
-    """Return the colours that classes are drawn in; the background of two classes has none."""
-    if labels.has_objects:
-        return {BODY: TINT}
-    return {1: TINT} if labels.num_classes == 2 else dict(enumerate(labels.colours))
 
 
 def difference(truth: Ids, predicted: Ids, num_classes: int) -> Ids:

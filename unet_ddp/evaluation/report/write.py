@@ -105,10 +105,9 @@ def write_samples(folder: Path, pairs: Sequence[Pair], device: torch.device) -> 
         sample = dataset.read(k)
         image = sample.image[0].numpy()  # (h, w, C)
         prediction = predictor.predict_batch([image], [image.shape[:2]])[0]
-        shown = sample.truth[0].numpy(), prediction.ids
-        if predictor.labels.has_objects:
-            shown = find_outlines(sample.numbers[0].numpy()), find_outlines(prediction.mask)
-        samples.append((image, *shown))
+        truth = (sample.numbers if predictor.labels.has_objects else sample.truth)[0].numpy()
+        shown = [find_outlines(mask, predictor.labels) for mask in (truth, prediction.mask)]
+        samples.append((image, shown[0], shown[1]))
     with write_errors(path), replacing(path) as temporary:
         draw_samples(samples, predictor.labels, temporary)
     epoch, score = model.run["best"]["epoch"] + 1, model.run["best"]["score"]

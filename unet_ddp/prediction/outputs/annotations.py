@@ -15,7 +15,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from unet_ddp.data.borders import BODY
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.files import write_errors, write_text
@@ -92,7 +91,7 @@ def write_labelme(mask: Mask, labels: Labels, image: Path, path: Path) -> None:
 def _is_object(k: int, labels: Labels) -> bool:
     """Return whether a class is not the background, nor the border of objects."""
     if labels.has_objects:
-        return k == BODY
+        return k in labels.bodies
     return k > 0 if labels.num_classes == 2 else labels.values[k] > 0
 
 

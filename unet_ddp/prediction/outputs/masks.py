@@ -38,11 +38,11 @@ def write_mask(mask: Mask, labels: Labels, path: Path, place: Place | None = Non
     A TIFF gets the `place` of its image.
 
     Raises:
-        UserError: it can't be written, or has too many objects for a PNG.
+        UserError: it can't be written, or has too large values for a PNG.
     """
     if path.suffix.lower() == ".png" and mask.dtype.itemsize > 2:
         raise UserError(
-            f"{path}: {mask.max()} objects; a PNG can number 65535: use --mask-format tif"
+            f"{path}: values up to {mask.max()}; a PNG has at most 65535: use --mask-format tif"
         )
     with write_errors(path, _ADVICE), replacing(path) as temporary:
         if path.suffix.lower() == ".png":
@@ -169,6 +169,6 @@ def write_overlay(mask: Mask, labels: Labels, image: SourceImage, path: Path) ->
     pixels = image.read_reduced(_LARGEST_OVERLAY)
     if pixels.shape[:2] != image.size:
         mask = resize_nearest(mask, pixels.shape[:2])
-    ids = find_outlines(mask) if labels.has_objects else mask
+    ids = find_outlines(mask, labels)
     with write_errors(path, _ADVICE), replacing(path) as temporary:
         save_picture(draw_mask(pixels, ids, labels), temporary)

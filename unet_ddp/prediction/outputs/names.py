@@ -49,7 +49,7 @@ def name_outputs(
     Raises:
         UserError: two outputs would be one file or one is an input, exists, or can't be written.
     """
-    masks = _name_masks(images, config)
+    masks = _name_masks(images, config, labels)
     files = []
     for index, (image, mask) in enumerate(zip(images, masks, strict=True)):
         base = mask.with_name(mask.stem.removesuffix("_mask"))
@@ -115,7 +115,7 @@ def check_length(files: ImageFiles) -> UserError | None:
     return None
 
 
-def _name_masks(images: Mapping[Path, bool], config: PredictConfig) -> list[Path]:
+def _name_masks(images: Mapping[Path, bool], config: PredictConfig, labels: Labels) -> list[Path]:
     output = as_path(config.output) if config.output else None
     if output is not None and len(images) == 1 and output.suffix and not os.path.isdir(output):
         if output.suffix.lower() not in _MASK_SUFFIXES:
@@ -123,7 +123,7 @@ def _name_masks(images: Mapping[Path, bool], config: PredictConfig) -> list[Path
         return [output]
     return [
         (output or image.parent)
-        / f"{image.stem}_mask.{config.mask_format or ('tif' if is_on_map else 'png')}"
+        / f"{image.stem}_mask.{config.mask_format or ('tif' if is_on_map or labels.has_object_classes else 'png')}"
         for image, is_on_map in images.items()
     ]
 

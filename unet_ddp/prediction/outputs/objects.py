@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from unet_ddp.data.borders import BODY
 from unet_ddp.data.cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
@@ -22,10 +21,10 @@ def objects_file(path: Path, labels: Labels) -> ListFile:
         raise UserError(
             f"--objects {path}: this network was not trained with --instances; use --polygons"
         )
-    return ListFile(path, partial(format_objects, class_name=labels.class_names[BODY]), _HEADER)
+    return ListFile(path, partial(format_objects, labels=labels), _HEADER)
 
 
-def format_objects(listed: Listed, class_name: str) -> str:
+def format_objects(listed: Listed, labels: Labels) -> str:
     """Return an image's rows: of each object its number, class, pixels, centre and box in pixels.
 
     The probability is the mean over its pixels that they belong to an object; empty if unknown.
@@ -33,8 +32,9 @@ def format_objects(listed: Listed, class_name: str) -> str:
     from skimage.measure import regionprops
 
     extent = listed.prediction and listed.prediction.extent
-    rows = []
-    for region in regionprops(listed.mask.astype(np.int32, copy=False), extent):
+    rows, (classes, numbers) = [], labels.split_values(listed.mask)
+    for region in regionprops(numbers.astype(np.int32, copy=False), extent):
+        class_name = labels.class_names[classes[tuple(region.coords[0])]]
         (y, x), (top, left, bottom, right) = region.centroid, region.bbox
         mean = "" if extent is None else f"{region.intensity_mean / 255:.4f}"
         centre = f"{x + 0.5:.2f}", f"{y + 0.5:.2f}"

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.borders import BODY, CLASS_NAMES
 from unet_ddp.data.formats.maps import Place
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
@@ -123,10 +122,9 @@ def polygons(name: str, mask: Mask, labels: Labels) -> Iterator[dict[str, Any]]:
     the background and has none.
     """
     if labels.has_objects:
-        for number, rings, area in _numbered(mask):
-            yield _feature(
-                rings, image=name, **{"class": CLASS_NAMES[BODY]}, number=number, area=area
-            )
+        for k, number, rings, area in _numbered(*labels.split_values(mask)):
+            about = {"class": labels.class_names[k], "number": number}
+            yield _feature(rings, image=name, **about, area=area)
         return
     for k in range(1 if labels.num_classes == 2 else 0, labels.num_classes):
         for rings, area in _objects(mask == k):
@@ -138,14 +136,15 @@ def _feature(rings: list[Ring], **properties: object) -> dict[str, Any]:
     return {"type": "Feature", "geometry": geometry, "properties": properties}
 
 
-def _numbered(numbers: Mask) -> Iterator[tuple[int, list[Ring], int]]:
-    """Yield the number of each object, its rings, the outer one first, and its number of pixels."""
+def _numbered(classes: Mask, numbers: Mask) -> Iterator[tuple[int, int, list[Ring], int]]:
+    """Yield each object's class id, number, rings, the outer one first, and number of pixels."""
     from scipy.ndimage import find_objects
 
     for number, window in enumerate(find_objects(numbers.astype(np.int32, copy=False)), start=1):
         if window is not None:
             inside = numbers[window] == number
-            yield number, _rings(inside, window[1].start, window[0].start), int(inside.sum())
+            rings = _rings(inside, window[1].start, window[0].start)
+            yield classes[window][inside][0], number, rings, int(inside.sum())
 
 
 def _objects(mask: NDArray[np.bool_]) -> Iterator[tuple[list[Ring], int]]:
