@@ -62,9 +62,7 @@ def _read_folders(masks: Mapping[str, list[tuple[str, Path]]]) -> Iterator[Annot
         for label, path in files:
             numbers = number_densely(read_mask(path))
             if read_header(path).is_lossy or numbers.shape != (image.size or numbers.shape):
-                raise UserError(
-                    f"{path}: lossy, or not as large as its image's other masks; save as PNG"
-                )
+                raise UserError(f"{path}: lossy, or not as large as others of its image; save PNGs")
             image.size = len(numbers), numbers.shape[1]
             for number, window in enumerate(find_objects(numbers), start=1):
                 if window is not None:
