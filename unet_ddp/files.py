@@ -186,8 +186,10 @@ def make_writable(folder: Path, flag: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def lock_folder(folder: Path, flag: str) -> IO[str]:
+def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
     """Create `folder` and lock it until the returned file is closed or the process ends.
+
+    If another process has locked it, this one `waits` for its end.
 
     Raises:
         UserError: another process has locked it, or it is not writable; `flag` names another one.
@@ -202,7 +204,7 @@ def lock_folder(folder: Path, flag: str) -> IO[str]:
         raise UserError(f"{reason}; choose a writable folder with {flag}") from None
     try:
         # A record lock belongs to this process alone: reading processes do not inherit it.
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except OSError:
         lock.seek(0)
         raise UserError(

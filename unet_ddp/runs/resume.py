@@ -76,6 +76,9 @@ class Resumed:
         config = replace(config, given=config.given - autos)
         config = with_saved(config, self.content["config"])
         options, is_cpu = config.optimization, world.device.type == "cpu"
+        found = self.source.parent / "learning_rate.csv"  # by a run that was begun with auto
+        if "learning_rate" in autos and not found.exists():
+            self.notes.append(f"--learning-rate auto: the run keeps its {options.learning_rate:g}")
         if is_cpu and options.amp and options.amp_dtype == "bfloat16" and not has_native_bfloat16():
             self.notes.append("bfloat16 is slow on this CPU; --no-amp goes on in float32")
         self._note_changes(config)
