@@ -32,7 +32,12 @@ from unet_ddp.prediction.outputs.objects import objects_file
 from unet_ddp.prediction.outputs.polygons import polygon_file
 from unet_ddp.prediction.outputs.rle import rle_file
 from unet_ddp.prediction.outputs.shards import Listed, ListFile, ShardFile
-from unet_ddp.prediction.outputs.uncertainty import measure_uncertainty, pairs_file, rank_file
+from unet_ddp.prediction.outputs.uncertainty import (
+    measure_uncertainty,
+    pairs_file,
+    rank_file,
+    write_sure,
+)
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage, open_image
@@ -151,8 +156,8 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
         write_overlay(shown, labels, image, files.overlay)
     if files.probabilities:
         write_probabilities(prediction, files.probabilities)
-    mask = prediction.mask
-    _add_to_lists(job, files, Listed(files.image, mask, place, uncertainty, prediction))
+    mask, sure = prediction.mask, files.pseudo and write_sure(prediction, files.pseudo)
+    _add_to_lists(job, files, Listed(files.image, mask, place, uncertainty, prediction, sure))
     write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
     if files.labelme is not None:  # but for this: one without the mask is a person's
         write_labelme(mask, labels, files.image, files.labelme)

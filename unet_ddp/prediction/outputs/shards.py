@@ -36,6 +36,8 @@ class Listed:
     """None without --rank, or if an earlier job wrote the mask."""
     prediction: Prediction | None = None
     """None if an earlier job wrote the mask."""
+    sure: Path | None = None
+    """Its mask of --pseudo; None if it is unsure, or labelled already."""
 
 
 @dataclass(frozen=True)
