@@ -125,9 +125,7 @@ def blend(
 
 
 def _blend_row(
-    pixels: Pixels,
-    predict: Callable[[list[Pixels]], Iterable[Scores]],
-    batches: list[list[Window]],
+    pixels: Pixels, predict: Callable[[list[Pixels]], Iterable[Scores]], batches: list[list[Window]]
 ) -> Scores:
     """Return the scores (classes, rows, width) of one row of windows."""
     blended: Scores | None = None

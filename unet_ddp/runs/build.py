@@ -171,9 +171,7 @@ def _build_weights(
         )
     torch.manual_seed(config.optimization.seed)  # the same first weights on every rank
     network = build_network(
-        model.architecture,
-        encoder_weights=pretrained,
-        checkpointing=config.network.checkpointing,
+        model.architecture, encoder_weights=pretrained, checkpointing=config.network.checkpointing
     )
     network.load_state_dict(state, strict=False)
     count_as_sound(network)

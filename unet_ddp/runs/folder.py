@@ -23,13 +23,7 @@ from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
-from unet_ddp.runs.checkpoint import (
-    Content,
-    copy_to_host,
-    load_or_previous,
-    previous,
-    save_all,
-)
+from unet_ddp.runs.checkpoint import Content, copy_to_host, load_or_previous, previous, save_all
 from unet_ddp.runs.description import Description, SavedRun, describe
 from unet_ddp.runs.hosts import mark_begun, saved_launchers, write_fetched
 from unet_ddp.runs.resume import Resumed

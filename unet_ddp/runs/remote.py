@@ -84,7 +84,10 @@ class RemoteRunFolder(RunFolder):
             if not launch.overwrite and (pointer.saves or not is_own):
                 raise contains_a_run(address, "last.json")
         elif is_own and self.last.is_file():
-            self._note_newer()
+            with self.last.open("rb") as last:
+                is_newer = not self._saves or hash_file(last) != self._saves[0].sha256
+            if is_newer:
+                self._log(f"{self.last} is newer than what {address} has: it is used")
         elif pointer.saves:
             with write_errors(self.path, _MAKE_ROOM):
                 self._download(names)
@@ -104,12 +107,6 @@ class RemoteRunFolder(RunFolder):
                 f"{address}: no run to resume; start a new one without --resume, or name it with "
                 "--exp-name"
             )
-
-    def _note_newer(self) -> None:
-        with self.last.open("rb") as file:
-            is_newer = not self._saves or hash_file(file) != self._saves[0].sha256
-        if is_newer:
-            self._log(f"{self.last} is newer than what {self._run.address} has: it is used")
 
     def _download(self, names: set[str]) -> None:
         """Replace the run in the working folder by the one in storage."""

@@ -100,12 +100,7 @@ def rehearse(
 
 
 def time_steps(
-    state: TrainState,
-    loaders: Loaders,
-    options: OptimizationConfig,
-    world: World,
-    *,
-    budget: float,
+    state: TrainState, loaders: Loaders, options: OptimizationConfig, world: World, *, budget: float
 ) -> float:
     """Return the seconds of a step on this rank; at most 20 are timed, or a share of the budget."""
     steps = rehearse(state, loaders, options)

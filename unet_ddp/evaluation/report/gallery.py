@@ -56,12 +56,12 @@ def make_gallery(
         sample = dataset.read(record.pair)
         logits = resize(predictor.logits(sample.image), sample.truth.shape[-2:])  # (1, C, H, W)
         photo = draw_photo(dataset.pairs[record.pair].image, dataset.format, _LONGEST)
-        if (separation := predictor.labels.separation) is not None:
-            found = find_objects(logits, sample, separation)
-            layers = _draw_objects(sample.numbers[0].numpy(), found, photo)
+        truth, separation = sample.truth, predictor.labels.separation
+        if separation is not None:
+            truth, predicted = sample.numbers, find_objects(logits, sample, separation)
         else:
             predicted = decide(logits, evaluation.threshold)[0].cpu().numpy().astype(np.uint8)
-            layers = _draw_layers(sample.truth[0].numpy(), predicted, photo, predictor.labels)
+        layers = _draw_layers(truth[0].numpy(), predicted, photo, predictor.labels)
         caption = _caption(record, predictor.labels)
         uri = to_uri(photo, "JPEG", quality=80)
         pictures.append(Picture(record.name, record.score, caption, uri, *photo.size, layers))
@@ -103,26 +103,24 @@ def draw_photo(path: Path, wanted: ImageFormat, longest: int) -> Image.Image:
     return Image.fromarray(to_rgb(image.read_reduced(longest)).permute(1, 2, 0).numpy())
 
 
-def _draw_layers(truth: Ids, predicted: Ids, photo: Image.Image, labels: Labels) -> dict[str, str]:
-    """Return the pictures to lay over a photo, from class ids (H, W) at the image's own size."""
+def _draw_layers(
+    truth: Mask, predicted: Mask, photo: Image.Image, labels: Labels
+) -> dict[str, str]:
+    """Return the pictures to lay over a photo, from masks (H, W) at the image's own size.
+
+    Of numbered objects they are the outlines.
+    """
     truth, predicted = (resize_nearest(i, (photo.height, photo.width)) for i in (truth, predicted))
-    predicted = np.where(truth == IGNORE_ID, np.uint8(IGNORE_ID), predicted)
-    wrong = difference(truth, predicted, labels.num_classes)
+    if labels.has_objects:
+        wrong = difference((truth > 0).view(np.uint8), (predicted > 0).view(np.uint8), 2)
+        truth, predicted = find_outlines(truth), find_outlines(predicted)
+    else:
+        predicted = np.where(truth == IGNORE_ID, np.uint8(IGNORE_ID), predicted)
+        wrong = difference(truth, predicted, labels.num_classes)
     colours = class_colours(labels)
     return {
         "truth": draw_layer(truth, colours),
         "prediction": draw_layer(predicted, colours),
-        "difference": draw_layer(wrong, {1: _FALSE_POSITIVE, 2: _FALSE_NEGATIVE}),
-    }
-
-
-def _draw_objects(truth: Mask, predicted: Mask, photo: Image.Image) -> dict[str, str]:
-    """Return the pictures to lay over a photo, outlines of objects, from their numbers (H, W)."""
-    truth, predicted = (resize_nearest(n, (photo.height, photo.width)) for n in (truth, predicted))
-    wrong = difference((truth > 0).view(np.uint8), (predicted > 0).view(np.uint8), 2)
-    return {
-        "truth": draw_layer(find_outlines(truth), {1: TINT}),
-        "prediction": draw_layer(find_outlines(predicted), {1: TINT}),
         "difference": draw_layer(wrong, {1: _FALSE_POSITIVE, 2: _FALSE_NEGATIVE}),
     }
 
