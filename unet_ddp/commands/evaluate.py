@@ -112,8 +112,7 @@ class Job:
     model: SavedModel
     source: Path
     pairs: Sequence[Pair]
-    images: str | None
-    """Their folder; None for the validation images of the network's run."""
+    images: str | None  # their folder; None for the validation images of the network's run
     threshold: float | None
     output: Path
 

@@ -56,14 +56,10 @@ class ImageRecord:
     """Counts of one image."""
 
     name: str
-    pair: int
-    """Index of its pair among those that were scored."""
-    confusion: NDArray[np.int64]
-    """(C, C): rows are the truth, columns the prediction."""
-    boundaries: list[BoundaryCounts]
-    """Boundary pixels of each class."""
-    objects: ObjectCounts | None = None
-    """Objects, if they have numbers in the masks."""
+    pair: int  # index of its pair among those that were scored
+    confusion: NDArray[np.int64]  # (C, C): rows are the truth, columns the prediction
+    boundaries: list[BoundaryCounts]  # boundary pixels of each class
+    objects: ObjectCounts | None = None  # objects, if they have numbers in the masks
 
     @cached_property
     def scores(self) -> Scores:

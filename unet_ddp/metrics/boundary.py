@@ -19,11 +19,9 @@ class BoundaryCounts(NamedTuple):
     """Boundary pixels of one class; they add up over images."""
 
     truth: int = 0
-    truth_matched: int = 0
-    """Those with a predicted boundary pixel within the tolerance."""
+    truth_matched: int = 0  # those with a predicted boundary pixel within the tolerance
     predicted: int = 0
-    predicted_matched: int = 0
-    """Those with a true boundary pixel within the tolerance."""
+    predicted_matched: int = 0  # those with a true boundary pixel within the tolerance
 
     @classmethod
     def total(cls, counts: Iterable[BoundaryCounts]) -> BoundaryCounts:

@@ -56,11 +56,9 @@ class Job:
 
     config: PredictConfig
     world: World
-    files: list[ImageFiles]
-    """The files of all processes' images."""
+    files: list[ImageFiles]  # the files of all processes' images
     predictor: Predictor
-    shards: list[ShardFile]
-    """This process's lines for the files of all images together."""
+    shards: list[ShardFile]  # this process's lines for the files of all images together
 
 
 def list_files(config: PredictConfig, labels: Labels, run: Path) -> list[ListFile]:
@@ -87,10 +85,8 @@ class Outcome:
 
     line: str = ""
     error: str = ""
-    single_class: str = ""
-    """The name of the class that all pixels have, if they do."""
-    is_skipped: bool = False
-    """True if its files already existed."""
+    single_class: str = ""  # the name of the class that all pixels have, if they do
+    is_skipped: bool = False  # True if its files already existed
 
 
 def process_images(job: Job) -> Iterator[Outcome]:

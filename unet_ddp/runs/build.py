@@ -43,8 +43,7 @@ class Model:
     preprocessing: Preprocessing
     precision: Precision
     loss: SegmentationLoss
-    notes: list[str]
-    """Lines for the user."""
+    notes: list[str]  # lines for the user
 
 
 def choose_model(config: TrainConfig, data: PreparedData, resumed: Resumed, world: World) -> Model:

@@ -25,10 +25,8 @@ _CHUNK = 1 << 20  # bytes that are hashed at a time
 class Saved:
     """A checkpoint in storage."""
 
-    name: str
-    """Of the object below last/."""
-    generation: int
-    """Number of the save, from 1."""
+    name: str  # of the object below last/
+    generation: int  # number of the save, from 1
     sha256: str
     size: int
 
@@ -37,12 +35,9 @@ class Saved:
 class Pointer:
     """The content of last.json."""
 
-    token: str
-    """Of the start that may replace it."""
-    launch: str | None
-    """The name of its torchrun, if it has one."""
-    saves: tuple[Saved, ...] = ()
-    """The newest first."""
+    token: str  # of the start that may replace it
+    launch: str | None  # the name of its torchrun, if it has one
+    saves: tuple[Saved, ...] = ()  # the newest first
 
 
 class StoredRun:

@@ -30,8 +30,7 @@ class Pace:
     """The measured seconds of a run's parts."""
 
     step: float
-    steps: int
-    """Steps in an epoch."""
+    steps: int  # steps in an epoch
     validation: float
 
     @property

@@ -26,8 +26,7 @@ _MASK_SUFFIXES = (".png", ".tif", ".tiff")
 class ImageFiles:
     """An image and the files of its prediction."""
 
-    index: int
-    """Position among the job's images."""
+    index: int  # position among the job's images
     image: Path
     mask: Path
     overlay: Path | None
