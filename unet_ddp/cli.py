@@ -83,13 +83,10 @@ def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
         UserError: what tyro says in a box, in one line; or a number out of its limits.
         SystemExit: after ``--help``.
     """
-    anything: Any = kind
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
-            config: Config = tyro.cli(
-                anything, args=argv, prog=prog, config=(tyro.conf.OmitArgPrefixes,)
-            )
+            config = tyro.cli(kind, args=argv, prog=prog, config=(tyro.conf.OmitArgPrefixes,))
     except SystemExit:
         if not box.getvalue():
             raise

@@ -52,7 +52,11 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         os.close(handle)
         remove_temporary(temporary)
     if durable:
-        _flush_folder(path.parent)
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def reserve(handle: int) -> None:
@@ -292,11 +296,3 @@ def _remove_and_exit(number: int, frame: FrameType | None) -> None:
         with suppress(OSError):  # a closed terminal
             os.write(2, b"stopped; continue with --skip-existing\n")
         os._exit(128 + number)
-
-
-def _flush_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

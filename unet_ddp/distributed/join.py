@@ -32,8 +32,7 @@ def join(device: str, timeout: float) -> World:
         timeout: seconds that a process waits in a collective.
 
     Raises:
-        UserError: there is no GPU for each process that is to have one, or two have the same,
-            or a variable is missing or impossible.
+        UserError: a process has no GPU of its own, or a variable is missing or impossible.
         RunError: this rank can't reach the store.
     """
     rank, size, local_rank, local_size = read_place()

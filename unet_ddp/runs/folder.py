@@ -36,9 +36,10 @@ RUN_FILES = (
     "last.pt", "last.1.pt", "best.pt", "epoch_*.pt", "config.yaml", "metrics.csv", "split.csv",
     "learning_rate.csv", "samples.png", "profile.json", "report.html", "events.out.tfevents.*",
 )  # fmt: skip
-_EVALUATION_FILES = (
+EVALUATION_FILES = (
     "scores.json", "per_image.csv", "confusion.csv", "threshold.csv", "calibration.csv", "report.html"
 )  # fmt: skip
+"""All that `evaluate` writes; threshold.csv for two classes only."""
 _ABOUT_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
 
 
@@ -169,7 +170,7 @@ class RunFolder:
     def clear(self) -> None:
         """Delete the run in the folder, and what `evaluate` wrote about it."""
         evaluation = self.path / "evaluation"
-        for path in [*self._list_files(), *(evaluation / name for name in _EVALUATION_FILES)]:
+        for path in [*self._list_files(), *(evaluation / name for name in EVALUATION_FILES)]:
             path.unlink(missing_ok=True)
         with suppress(OSError):  # not empty: files of the user's
             evaluation.rmdir()

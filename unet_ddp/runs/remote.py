@@ -14,13 +14,14 @@ from typing import IO
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.columns import hash_file
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.folder import RUN_FILES, RunFolder, contains_a_run
-from unet_ddp.runs.pointer import Pointer, Saved, StoredRun, hash_file
+from unet_ddp.runs.pointer import Pointer, Saved, StoredRun
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.storage import Url, delete, list_objects, put, read_chunks
 from unet_ddp.training.state import TrainState

@@ -125,12 +125,6 @@ def time_validation(state: TrainState, loaders: Loaders, *, images: int, num_cla
     tried = min(images, _MOST_IMAGES)
     for count in (1, tried):  # the first pass starts the reading processes
         began = time.perf_counter()
-        counts = count_pixels(
-            state.validation_network,
-            islice(loaders.validation, count),
-            state.preprocess,
-            state.precision,
-            num_classes=num_classes,
-        )
+        counts = count_pixels(state, islice(loaders.validation, count), num_classes=num_classes)
         counts.confusion.sum().item()  # waits for the device
     return (time.perf_counter() - began) * images / tried

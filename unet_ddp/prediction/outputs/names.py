@@ -49,15 +49,13 @@ def name_outputs(
     Raises:
         UserError: two outputs would be one file or one is an input, exists, or can't be written.
     """
-    masks = _name_masks(images, config)
+    masks, files = _name_masks(images, config), []
     labelled = read_pairs(models[0].parent)[1] if config.pseudo and models else ()
-    files = []
     for index, (image, mask) in enumerate(zip(images, masks, strict=True)):
         base = mask.with_name(mask.stem.removesuffix("_mask"))
         overlay = base.with_name(f"{base.name}_overlay.png") if config.overlay else None
         probabilities = probability_paths(base, config.probabilities, labels)
-        is_labelme = config.annotations == LABELME
-        labelme = base.with_name(f"{base.name}.json") if is_labelme else None
+        labelme = base.with_name(f"{base.name}.json") if config.annotations == LABELME else None
         is_new = config.pseudo and str(image.absolute()) not in labelled
         pseudo = as_path(config.pseudo or "") / f"{image.stem}.tif" if is_new else None
         files.append(ImageFiles(index, image, mask, overlay, probabilities, labelme, pseudo))
