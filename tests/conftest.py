@@ -34,13 +34,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return the processes to test with: several for the whole fast lane alone.
+    """Return the processes to test with: several for a whole lane alone.
 
-    Chosen tests start sooner in one, and thorough ones have processes of their own.
+    Chosen tests start sooner in one, and thorough ones start processes of their own.
     """
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.keyword
-    whole = whole and config.option.markexpr == "not thorough"
-    return min(4, os.cpu_count() or 1) if whole else 0
+    most = {"not thorough": 4, "thorough": 2}.get(config.option.markexpr, 0) if whole else 0
+    return min(most, os.cpu_count() or 1)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import functools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,38 +33,19 @@ STARTS = {
 }
 
 
-class Started:
-    """A run that has been started in `folder`."""
-
-    def __init__(self, folder: Path, start: list[str]) -> None:
-        self.folder = folder
-        with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, *start, *data_flags(folder), *FLAGS],
-                cwd=folder,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                stdout=out,
-                stderr=err,
-            )
-
-    def end(self) -> tuple[int, str, str]:
-        """Wait for its end; return exit status, output and errors."""
-        status = self.process.wait(120)
-        return status, (self.folder / "out").read_text(), (self.folder / "err").read_text()
+Finished = Callable[[str], tuple[Path, subprocess.CompletedProcess[str]]]
 
 
 @pytest.fixture(scope="module")
-def started(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Started]:
-    """Start a run in each way that is tested, side by side: each waits for much of its time."""
-    mine = [item for item in request.session.items if item.path == request.path]
-    names = {item.callspec.params.get("name") for item in mine if hasattr(item, "callspec")}
-    return {
-        name: Started(make_set(tmp_path_factory.mktemp(name.split(",")[0]), 10), start)
-        for name, start in STARTS.items()
-        if name in names
-    }
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A function that returns the folder and the outcome of a run that was started in a way."""
+
+    @functools.cache
+    def run(name: str) -> tuple[Path, subprocess.CompletedProcess[str]]:
+        folder = make_set(tmp_path_factory.mktemp(name.split(",")[0]), 10)
+        return folder, python(folder, *STARTS[name], *data_flags(folder), *FLAGS)
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -73,14 +56,14 @@ def started(
         *(pytest.param(n, marks=pytest.mark.thorough) for n in ("torchrun", "launch", "nproc")),
     ],
 )
-def test_every_start_trains_and_predicts(started: dict[str, Started], name: str) -> None:
-    status, out, err = started[name].end()
-    assert status == 0, err
-    assert out.count("epoch 2: loss") == 1  # one process prints
-    assert ("on each of 2 process(es)" in out) == (name != "python")
+def test_every_start_trains_and_predicts(finished: Finished, name: str) -> None:
+    home, done = finished(name)
+    err = done.stderr
+    assert done.returncode == 0, err
+    assert done.stdout.count("epoch 2: loss") == 1  # one process prints
+    assert ("on each of 2 process(es)" in done.stdout) == (name != "python")
     for trace in ("Traceback", "Warning: "):
         assert trace not in err, err
-    home = started[name].folder
     folder = home / "checkpoints"
     files = {path.name for path in folder.iterdir() if "tfevents" not in path.name}
     assert files == {
@@ -172,13 +155,13 @@ def test_a_wrong_flag_is_said_once_under_torchrun(tmp_path: Path) -> None:
     assert done.stderr.count("error: ") == 1
 
 
-def test_torchrun_restarts_resume_by_themselves(ranks: Ranks, started: dict[str, Started]) -> None:
+def test_torchrun_restarts_resume_by_themselves(ranks: Ranks, finished: Finished) -> None:
     """A rank was killed once, in the second epoch: the restarted run has gone on to its end."""
-    run = started["torchrun, and a restart"]
-    assert "1 epochs and 0 steps are done" in run.end()[1]
+    folder, done = finished("torchrun, and a restart")
+    assert "1 epochs and 0 steps are done" in done.stdout
     # Another torchrun's run is not picked up by accident, at its restart either.
-    flags = [*data_flags(run.folder), *FLAGS]
-    ((status, _, err),) = ranks.run(1, restarted, flags, str(run.folder))
+    flags = [*data_flags(folder), *FLAGS]
+    ((status, _, err),) = ranks.run(1, restarted, flags, str(folder))
     assert status == 2 and "contains a run" in err
 
 
