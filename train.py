@@ -151,13 +151,8 @@ def validate(
         return None
     # As before the first epoch. The others wait without --timeout: storage may be slow.
     world.on_main(lambda: folder.wait() if validation_images.forks else None)
-    counts = count_pixels(
-        state.validation_network,
-        stop.until_stopped(validation_images),
-        state.preprocess,
-        state.precision,
-        num_classes=data.labels.num_classes,
-    )
+    images = stop.until_stopped(validation_images)
+    counts = count_pixels(state, images, num_classes=data.labels.num_classes)
     validation = Validation.from_counts(counts.over_ranks())
     stop.poll_now()  # a validation that was stopped does not count: --resume repeats it
     return validation

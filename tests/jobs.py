@@ -154,13 +154,8 @@ def count_shards(counts: list[int], amp_dtype: str = "auto") -> list[tuple[np.nd
     totals = []
     for count in counts:
         share = ScoringSampler(count, rank=world.rank, size=world.size)
-        found = count_pixels(
-            state.network,
-            [stack([fixed_sample(index)]) for _, index in share],
-            PIXELS,
-            state.precision,
-            num_classes=3,
-        ).over_ranks()
+        batches = [stack([fixed_sample(index)]) for _, index in share]
+        found = count_pixels(state, batches, num_classes=3).over_ranks()
         totals.append((found.confusion.numpy(), found.histogram.numpy()))
     del state
     gc.collect()

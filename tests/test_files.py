@@ -226,6 +226,21 @@ def test_a_lock_does_not_write_through_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "victim").read_text() == "untouched"
 
 
+@pytest.mark.processes
+def test_a_lock_waits_for_the_end_of_another_process(tmp_path: Path) -> None:
+    holder = (
+        "import fcntl, pathlib, sys; lock = open('.lock', 'w'); fcntl.lockf(lock, fcntl.LOCK_EX);"
+    )
+    holder += "print(flush=True); sys.stdin.read(); pathlib.Path('end').touch()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-Sc", holder], cwd=tmp_path, **pipes) as process:
+        assert process.stdout is not None and process.stdin is not None
+        process.stdout.readline()
+        process.stdin.close()
+        lock_folder(tmp_path, "--here", waits=True).close()
+        assert (tmp_path / "end").exists()
+
+
 # -- is this folder writable ----------------------------------------------------------------------
 
 

@@ -109,9 +109,7 @@ def test_a_step_that_waited_would_be_noticed(waiting: Callable[[Tensor, Tensor],
 @pytest.mark.parametrize(("dtype", "classes"), [("float32", 2), ("bfloat16", 5)])
 def test_a_validation_never_waits_for_the_device(dtype: str, classes: int) -> None:
     state = fake_state(dtype, classes=classes)
-    counts = count_pixels(
-        state.network, [fake_batch()] * 2, PIXELS, state.precision, num_classes=classes
-    )
+    counts = count_pixels(state, [fake_batch()] * 2, num_classes=classes)
     assert isinstance(counts.confusion, fake_tensor.FakeTensor)
 
 

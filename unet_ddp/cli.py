@@ -68,7 +68,7 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     values = {name: value for name, value in recipe.items() if name not in hidden}
     if values.get("wandb"):
         raise UserError(f"{path}: wandb: use --wandb, or delete the line")
-    config, given = _with_values(config, values), given | recipe.keys()
+    config, given = with_values(config, values), given | recipe.keys()
     if config.launch.budget is not None:
         given -= {"epochs"}  # the recipe's: a resumed run keeps its plan
     config = replace(_in_folder_of_resumed(config), given=given)
@@ -83,13 +83,10 @@ def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
         UserError: what tyro says in a box, in one line; or a number out of its limits.
         SystemExit: after ``--help``.
     """
-    anything: Any = kind
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
-            config: Config = tyro.cli(
-                anything, args=argv, prog=prog, config=(tyro.conf.OmitArgPrefixes,)
-            )
+            config = tyro.cli(kind, args=argv, prog=prog, config=(tyro.conf.OmitArgPrefixes,))
     except SystemExit:
         if not box.getvalue():
             raise
@@ -145,7 +142,7 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
                 f"{_as_flag(name)}: the run's was {shorten(values[name])}; addresses in a checkpoint "
                 "are not opened: give the flag again"
             )
-    config = _with_values(config, _typed_values(values, "the checkpoint's configuration"))
+    config = with_values(config, _typed_values(values, "the checkpoint's configuration"))
     _validate(config)
     return config
 
@@ -292,7 +289,8 @@ def _all_names(config: TrainConfig) -> dict[str, str]:
     return names
 
 
-def _with_values(config: Training, values: Mapping[str, Any]) -> Training:
+def with_values(config: Training, values: Mapping[str, Any]) -> Training:
+    """Return `config` with other values of some settings."""
     settings = _settings(config)
     for name, value in values.items():
         group, field, *_ = settings[name]

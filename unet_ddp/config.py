@@ -141,16 +141,9 @@ class OptimizationConfig:
     clip: Annotated[float, flag("NORM"), Limit(at_least=0)] = 1.0
     """Largest norm of the gradients, longer ones are scaled down to it; 0: no clipping."""
     loss: Literal[
-        "dice_ce",
-        "dice",
-        "ce",
-        "dice_focal",
-        "focal",
-        "tversky",
-        "tversky_ce",
-        "lovasz",
-        "lovasz_ce",
-    ] = "dice_ce"
+        "dice_ce", "dice", "ce", "dice_focal", "focal",
+        "tversky", "tversky_ce", "lovasz", "lovasz_ce",
+    ] = "dice_ce"  # fmt: skip
     """Terms of the loss: dice, tversky (misses weigh more than false alarms; for small objects) or lovasz (IoU), over regions; ce (cross-entropy) or focal (sure pixels count less), over pixels; docs/losses.md."""
     dice_weight: Annotated[float, flag("WEIGHT"), Limit(at_least=0)] = 1.0
     """Weight of the Dice, Tversky or Lovász term."""

@@ -52,7 +52,11 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         os.close(handle)
         remove_temporary(temporary)
     if durable:
-        _flush_folder(path.parent)
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def reserve(handle: int) -> None:
@@ -186,8 +190,10 @@ def make_writable(folder: Path, flag: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def lock_folder(folder: Path, flag: str) -> IO[str]:
+def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
     """Create `folder` and lock it until the returned file is closed or the process ends.
+
+    If another process has locked it, this one `waits` for its end.
 
     Raises:
         UserError: another process has locked it, or it is not writable; `flag` names another one.
@@ -202,7 +208,7 @@ def lock_folder(folder: Path, flag: str) -> IO[str]:
         raise UserError(f"{reason}; choose a writable folder with {flag}") from None
     try:
         # A record lock belongs to this process alone: reading processes do not inherit it.
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except OSError:
         lock.seek(0)
         raise UserError(
@@ -290,11 +296,3 @@ def _remove_and_exit(number: int, frame: FrameType | None) -> None:
         with suppress(OSError):  # a closed terminal
             os.write(2, b"stopped; continue with --skip-existing\n")
         os._exit(128 + number)
-
-
-def _flush_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -30,9 +30,9 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.report.write import write_report
-from unet_ddp.evaluation.tables import FILES
 from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.runs import checkpoint
+from unet_ddp.runs.folder import EVALUATION_FILES
 
 GIVEN = ["--images", "imgs", "--masks", "masks"]
 
@@ -134,7 +134,7 @@ def test_without_flags_the_runs_validation_images_are_scored(
         "as training's validation scores it (scale 0.5, the most probable class): Dice "
         f"{scores['dice_as_trained']:.6f}; the checkpoint says 0.750000"
     )
-    assert lines[-1] == f"wrote checkpoints/evaluation/: {', '.join(sorted(FILES))}"
+    assert lines[-1] == f"wrote checkpoints/evaluation/: {', '.join(sorted(EVALUATION_FILES))}"
     page = (here / "checkpoints/evaluation/report.html").read_text(encoding="utf-8")
     assert "<dd>7 epoch(s)</dd>" in page and "<h1>Evaluation of checkpoints/best.pt</h1>" in page
     assert page.count('<li class="card"') == 5 and "<dt>images</dt><dd>5 images of" in page
@@ -222,7 +222,7 @@ def test_results_are_replaced_only_with_overwrite(here: Path) -> None:
     message = "out/threshold.csv already exists; use --overwrite, or another --output"
     assert str(caught.value) == message
     run("-o", "out", "--overwrite")
-    assert {path.name for path in output.iterdir()} == {*FILES, "notes.txt"}
+    assert {path.name for path in output.iterdir()} == {*EVALUATION_FILES, "notes.txt"}
     assert (output / "notes.txt").read_text() == "by hand"
 
 
@@ -394,7 +394,7 @@ def test_files_are_identical_on_any_number_of_ranks(
             assert all(out == "" for _, out, _ in outcomes[1:])
             found = {path.name: path.read_bytes() for path in output.iterdir()}
             assert contents.setdefault(kind, found) == found
-            assert set(found) == set(FILES) and all(found.values())
+            assert set(found) == set(EVALUATION_FILES) and all(found.values())
     assert contents["whole"]["calibration.csv"] != contents["windows"]["calibration.csv"]
     scores = json.loads(contents["whole"]["scores.json"])
     best = checkpoint.load(trained / "checkpoints" / "best.pt")

@@ -153,7 +153,9 @@ def test_labels_of_objects_survive_a_checkpoint_and_keep_numbers_in_masks() -> N
     for separation in ([0.5], [0.5, 1.0], [0, 0.5], "ab"):
         with pytest.raises(UserError, match="separation"):
             Labels.from_dict({**plain, "separation": separation})
-    with pytest.raises(UserError, match="names a, b, c: expected background, objects of a class"):
+    with pytest.raises(
+        UserError, match="names a, b, c: expected background, classes of objects, border"
+    ):
         Labels.from_dict({**plain, "names": ["a", "b", "c"]})
     numbers = np.array([[0, 65_535]], np.uint16)
     assert np.array_equal(np.asarray(OBJECTS.to_image(numbers)), numbers)
@@ -178,7 +180,9 @@ def test_values_become_background_bodies_and_one_border(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [-1_000_001, 7, 999_999, 3_000_001])
 def test_a_value_without_a_known_class_is_refused(value: int) -> None:
-    with pytest.raises(UserError, match=rf"a\.tif: --instances: value {value}; .*classes 1 to 2"):
+    with pytest.raises(
+        UserError, match=rf"a\.tif: --instances: value {value}; .*2 classes by --class-names"
+    ):
         CLASSES.to_ids(np.array([[0, 1_000_001, value]], np.int32), Path("a.tif"))
 
 

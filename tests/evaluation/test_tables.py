@@ -11,8 +11,9 @@ import numpy as np
 from tests.evaluation.examples import example_evaluation
 from unet_ddp.data.labels import Labels
 from unet_ddp.evaluation.results import ImageRecord
-from unet_ddp.evaluation.tables import FILES, headline, result_files, show, terminal_table
+from unet_ddp.evaluation.tables import headline, result_files, show, terminal_table
 from unet_ddp.metrics.boundary import BoundaryCounts
+from unet_ddp.runs.folder import EVALUATION_FILES
 
 
 def test_scores_json_has_all_scores_of_the_set() -> None:
@@ -85,7 +86,7 @@ def test_the_other_tables() -> None:
     # at 1/4 the 2 background pixels there count as foreground too, and at 257/1024 no more
     assert curve[256] == f"0.25,{6 / 9},{3 / 6},{3 / 5},{3 / 4}"
     assert curve[257] == f"{257 / 1024},{6 / 7},{3 / 4},1.0,0.75"
-    assert {*files, "report.html"} == set(FILES)
+    assert {*files, "report.html"} == set(EVALUATION_FILES)
 
 
 def test_cells_that_a_spreadsheet_would_compute_are_text() -> None:

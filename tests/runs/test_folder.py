@@ -26,11 +26,10 @@ from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.evaluation.tables import FILES as EVALUATION_FILES
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs import folder as folder_module
-from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.folder import EVALUATION_FILES, RunFolder
 from unet_ddp.runs.resume import Resumed
 
 ABOUT = {

@@ -196,6 +196,17 @@ def test_saved_settings_are_used_and_changes_are_noted() -> None:
     assert resumed.notes == ["changed since: weight_decay 0.5 -> 0.0001"]
 
 
+def test_auto_does_not_search_again_which_is_said_of_a_run_that_was_given_its_rate(
+    tmp_path: Path,
+) -> None:
+    for kept in ("--learning-rate auto: the run keeps its 0.02", ""):
+        resumed = replace(saved(4, learning_rate=0.02), source=tmp_path / "last.pt")
+        given = with_options("learning_rate", learning_rate="auto")
+        assert resumed.settle(given, World()).optimization.learning_rate == 0.02
+        assert resumed.notes == [kept] * bool(kept)
+        (tmp_path / "learning_rate.csv").touch()
+
+
 @pytest.mark.parametrize(
     ("name", "before", "now"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -33,8 +35,9 @@ def test_pixels_are_counted_by_truth_and_prediction(training: bool) -> None:
     mask = torch.tensor([[[1, 1, 0], [0, IGNORE_ID, 0]]], dtype=torch.uint8)
     network = Brightness().train(training)
     batches = [Sample(image, mask, torch.tensor([0]))] * 2 + [make_batch(0, count=1)]
-    counts = count_pixels(network, batches, PIXELS, Precision(CPU), num_classes=2)
-    alone = count_pixels(network, batches[:2], PIXELS, Precision(CPU), num_classes=2)
+    state = SimpleNamespace(validation_network=network, preprocess=PIXELS, precision=Precision(CPU))
+    counts = count_pixels(state, batches, num_classes=2)
+    alone = count_pixels(state, batches[:2], num_classes=2)
     # truth 0: one pixel found as 1, two as 0; truth 1: one found, one missed; each image twice
     assert alone.confusion.tolist() == [[4, 2], [2, 2]]
     assert alone.histogram.sum() == 10
@@ -47,5 +50,7 @@ def test_it_computes_in_the_run_s_precision() -> None:
     network = nn.Conv2d(3, 2, 1)
     dtypes: list[torch.dtype] = []
     network.register_forward_hook(lambda module, inputs, output: dtypes.append(output.dtype))
-    count_pixels(network, [make_batch(0)], PIXELS, Precision(CPU, dtype="bfloat16"), num_classes=2)
+    precision = Precision(CPU, dtype="bfloat16")
+    state = SimpleNamespace(validation_network=network, preprocess=PIXELS, precision=precision)
+    count_pixels(state, [make_batch(0)], num_classes=2)
     assert dtypes == [torch.bfloat16]

@@ -45,12 +45,9 @@ class Run(NamedTuple):
     """The scores, costs and settings of a run; scores are nan where there was no validation."""
 
     name: str
-    dice: list[float]
-    """Validation Dice of each epoch."""
-    seconds: list[float]
-    """Time of training and validation until the end of each epoch."""
-    cells: dict[str, str]
-    """Its row of the table, but for settings."""
+    dice: list[float]  # validation Dice of each epoch
+    seconds: list[float]  # time of training and validation until the end of each epoch
+    cells: dict[str, str]  # its row of the table, but for settings
     settings: Mapping[str, object]
 
 

@@ -37,10 +37,7 @@ def main(argv: Sequence[str]) -> int:
     config = parse_run(DoctorConfig, argv, prog="python -m unet_ddp doctor")
     report = Report(collects=True)
     data = check_dataset(
-        config.data,
-        report,
-        seed=config.optimization.seed,
-        skip_bad=config.launch.skip_bad_files,
+        config.data, report, seed=config.optimization.seed, skip_bad=config.launch.skip_bad_files
     )
     if data is not None:
         if isinstance(data.table.pairs, PackedPairs):

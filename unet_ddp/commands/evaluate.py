@@ -27,12 +27,13 @@ from unet_ddp.evaluation.report.gallery import make_gallery
 from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
-from unet_ddp.evaluation.tables import FILES, headline, result_files, terminal_table
+from unet_ddp.evaluation.tables import headline, result_files, terminal_table
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
 from unet_ddp.files import check_no_input, check_writable, replacing, write_errors
 from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.runs.folder import EVALUATION_FILES
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
 from unet_ddp.storage import Url, as_path, local_path
 
@@ -112,8 +113,7 @@ class Job:
     model: SavedModel
     source: Path
     pairs: Sequence[Pair]
-    images: str | None
-    """Their folder; None for the validation images of the network's run."""
+    images: str | None  # their folder; None for the validation images of the network's run
     threshold: float | None
     output: Path
 
@@ -126,7 +126,7 @@ def find_job(config: EvaluateConfig) -> Job:
     output = (
         local_path(config.output, "--output") if config.output else source.parent / "evaluation"
     )
-    existing = [output / name for name in FILES if (output / name).exists()]
+    existing = [output / name for name in EVALUATION_FILES if (output / name).exists()]
     if existing and not config.overwrite:
         raise UserError(f"{existing[0]} already exists; use --overwrite, or another --output")
     check_no_input([("--output", path) for path in existing], [("model", source)])
@@ -187,5 +187,5 @@ def write_results(folder: Path, files: Mapping[str, str]) -> None:
         for name, text in files.items():  # the stack replaces them after the last is written
             temporary = stack.enter_context(replacing(folder / name))
             temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
-        for name in set(FILES) - set(files):
+        for name in set(EVALUATION_FILES) - set(files):
             (folder / name).unlink(missing_ok=True)

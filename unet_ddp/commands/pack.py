@@ -158,7 +158,8 @@ def _write_shards(
                         *_add(tar, pair.mask, name + mark + pair.mask.suffix),
                     ]
                     row, pair = next(rows, (row, None))
-            shard = Shard(path.stat().st_size, hash_file(path), first)
+            with path.open("rb") as file:
+                shard = Shard(path.stat().st_size, hash_file(file), first)
         yield shard
         number += 1
 

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +36,6 @@ from unet_ddp.training.rehearsal import describe_time
 
 _FACTOR = 3  # of epochs from rung to rung, by which the trials become fewer
 _OWN = {"epochs", "checkpoints", "exp_name", "load", "wandb"}  # not to be varied
-_LINGER = 60  # seconds in which the training of a killed search saves and ends
 
 
 @dataclass(frozen=True)
@@ -168,6 +166,7 @@ class Search:
             before, self.trials = dict(saved["about"]), list(saved["trials"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{self._file}: corrupt ({error}); use another --exp-name") from None
+        before = {**TrainConfig().to_dict(), **before}  # an earlier version had fewer settings
         for name, value in self._about.items():
             if json.dumps(before.get(name)) != json.dumps(value):  # nan is not nan
                 raise UserError(
@@ -234,11 +233,7 @@ class Search:
         if str(epochs) in reached:
             return float(reached[str(epochs)])
         about = " ".join([f"trial {k}:", *as_argv(TrainConfig(), self.trials[k]["drawn"])])
-        while time.monotonic() < began + _LINGER:
-            with suppress(UserError):
-                lock_folder(place, "--exp-name").close()
-                break
-            time.sleep(0.1)
+        lock_folder(place, "--exp-name", waits=True).close()  # of a killed search's: it saves
         status = self._start(k, epochs)
         if status in (128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM):  # negative: at its start
             raise KeyboardInterrupt

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,11 +98,12 @@ def read_columns(path: Path, digest: str | None = None) -> Columns:
     found = file.read(0, _START).decode(errors="replace").strip()
     if digest not in (None, found):
         raise UserError(f"{path}: has changed; start again")
-    if digest is None and found != hash_file(path, _START):
-        raise UserError(f"{path}: corrupt or truncated; copy it again")
     columns: dict[str, StoredColumn] = {}
     try:
         with path.open("rb") as lines:
+            lines.seek(_START)
+            if digest is None and found != hash_file(lines):
+                raise UserError(f"{path}: corrupt or truncated; copy it again")
             lines.seek(_START)
             about = json.loads(lines.readline())
             offset = lines.tell()
@@ -120,11 +121,9 @@ def read_columns(path: Path, digest: str | None = None) -> Columns:
     return Columns(found, about, columns)
 
 
-def hash_file(path: Path, start: int = 0) -> str:
-    """Return the SHA-256 of a file from the byte `start` on."""
+def hash_file(file: IO[bytes]) -> str:
+    """Return the SHA-256 of an open file, read from where it is to its end."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        file.seek(start)
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
     return digest.hexdigest()

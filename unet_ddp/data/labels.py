@@ -55,17 +55,14 @@ class Labels:
             )
         if self.names is not None and not len(values) == len(self.names) == len(set(self.names)):
             raise UserError(
-                f"names {', '.join(self.names)}: {len(self.names)} names for {len(values)} classes; expected "
-                "one each, all different"
+                f"names {', '.join(self.names)}: expected {len(values)}, one for each class, all different"
             )
         if self.threshold is not None and len(values) != 2:
             raise UserError(f"threshold: {self.threshold}; expected for two classes only")
         ends = (self.names or ())[:: max(2, len(values) - 1)]
         if self.separation is not None and ends != CLASS_NAMES[::2]:
             found = ", ".join(self.names or ())
-            raise UserError(
-                f"names {found}: expected background, objects of a class or more, border"
-            )
+            raise UserError(f"names {found}: expected background, classes of objects, border")
 
     @property
     def has_objects(self) -> bool:
@@ -162,10 +159,8 @@ class Labels:
         is_known = (classes > 0) & (classes <= len(self.bodies)) | (codes == 0)
         wrong = codes[~(is_known | (codes == self.ignore))]
         if wrong.size:
-            known = (
-                f"class * {CLASS_STEP} + number, classes 1 to {len(self.bodies)} (--class-names)"
-            )
-            expected = known if self.has_object_classes else "1 or more"
+            text = f"class * {CLASS_STEP} + number, {len(self.bodies)} classes by --class-names"
+            expected = text if self.has_object_classes else "1 or more"
             path = find_path(int(wrong[0]))
             raise UserError(f"{path}: --instances: value {wrong[0]}; expected {expected}")
 

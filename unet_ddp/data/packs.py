@@ -123,7 +123,7 @@ class Pack:
             if not fault and found[path.name] != shard.size:
                 fault = f"{found[path.name]} bytes, its index says {shard.size}"
             if not fault and whole:
-                with local_file(path) as file:
+                with local_file(path) as local, local.open("rb") as file:
                     fault = "" if hash_file(file) == shard.sha256 else "corrupt"
             if fault:
                 raise UserError(f"{path}: {fault}; copy it again, or pack the images again")

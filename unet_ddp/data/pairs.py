@@ -106,10 +106,8 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
             several = " and ".join(candidates[:3])
             problems.append(f"two masks for {files[0]}: {several}; keep one of them")
         elif not candidates:
-            advice = _CLASSES if name in deeper else _NAMES
-            problems.append(
-                f"no mask for {files[0]}: looked for {masks}/{name}{suffix}.*; {advice}"
-            )
+            hint = _CLASSES if name in deeper else _NAMES
+            problems.append(f"no mask for {files[0]}: looked for {masks}/{name}{suffix}.*; {hint}")
         else:
             image, mask = files[0], candidates[0]
             known = stamps.get(image), stamps.get(mask)

@@ -14,12 +14,7 @@ import torch
 import torch.distributed as dist
 
 from unet_ddp.distributed.device import pick_device, usable_cores
-from unet_ddp.distributed.hosts import (
-    SILENCE,
-    agree_on_attempt,
-    end_silent_connections,
-    is_elastic,
-)
+from unet_ddp.distributed.hosts import SILENCE, agree_on_attempt, end_silent_connections, is_elastic
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -37,15 +32,15 @@ def join(device: str, timeout: float) -> World:
         timeout: seconds that a process waits in a collective.
 
     Raises:
-        UserError: there is no GPU for each process that is to have one, or two have the same,
-            or a variable is missing or impossible.
+        UserError: a process has no GPU of its own, or a variable is missing or impossible.
         RunError: this rank can't reach the store.
     """
     rank, size, local_rank, local_size = read_place()
     chosen = pick_device(device, local_rank, local_size)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    _share_cores(local_size)
+    if local_size > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":  # torchrun sets 1
+        torch.set_num_threads(max(1, usable_cores() // local_size))
     if "RANK" not in os.environ:
         return World(device=chosen)
     die_with_parent(signal.SIGTERM)  # an orphan would train on and keep the folder locked
@@ -69,11 +64,6 @@ def join(device: str, timeout: float) -> World:
     if is_elastic():  # the others can go on without a host that is lost, so they hear of it soon
         end_silent_connections(SILENCE)
     return World(rank, size, local_rank, local_size, chosen, store, _find_peers(), hosts)
-
-
-def _share_cores(local_size: int) -> None:
-    if local_size > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":  # torchrun sets 1
-        torch.set_num_threads(max(1, usable_cores() // local_size))
 
 
 def _check_devices(store: dist.Store, rank: int, size: int, device: torch.device) -> None:

@@ -224,11 +224,7 @@ def _spawn(run: Callable[[], int], nproc: int) -> int:
 
     store = host_store()
     children = mp.start_processes(  # type: ignore[no-untyped-call]
-        _run_child,
-        args=(run, nproc, store.port),
-        nprocs=nproc,
-        start_method="spawn",
-        join=False,
+        _run_child, args=(run, nproc, store.port), nprocs=nproc, start_method="spawn", join=False
     )
 
     def pass_on(number: int, frame: Any) -> None:

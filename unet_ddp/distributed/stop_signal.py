@@ -31,12 +31,9 @@ _TWICE = 1.0  # seconds; terminal and launcher may both pass on one Ctrl-C
 class StopReason:
     """The reason why all ranks stop after the same step."""
 
-    signal: signal.Signals | None = None
-    """The signal that a rank was sent; None for another reason."""
-    is_error: bool = False
-    """True if a rank met a file that it can't read."""
-    is_limit: bool = False
-    """True if the run has done what --max-steps or --max-epochs asks for."""
+    signal: signal.Signals | None = None  # the signal that a rank was sent; None for another reason
+    is_error: bool = False  # True if a rank met a file that it can't read
+    is_limit: bool = False  # True if the run has done what --max-steps or --max-epochs asks for
 
     @property
     def exit_status(self) -> int:

@@ -56,14 +56,10 @@ class ImageRecord:
     """Counts of one image."""
 
     name: str
-    pair: int
-    """Index of its pair among those that were scored."""
-    confusion: NDArray[np.int64]
-    """(C, C): rows are the truth, columns the prediction."""
-    boundaries: list[BoundaryCounts]
-    """Boundary pixels of each class."""
-    class_objects: list[ObjectCounts] = field(default_factory=list)
-    """Objects of each class, if they have numbers in the masks."""
+    pair: int  # index of its pair among those that were scored
+    confusion: NDArray[np.int64]  # (C, C): rows are the truth, columns the prediction
+    boundaries: list[BoundaryCounts]  # boundary pixels of each class
+    class_objects: list[ObjectCounts] = field(default_factory=list)  # of each class, if numbered
 
     @cached_property
     def objects(self) -> ObjectCounts | None:

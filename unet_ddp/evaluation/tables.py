@@ -11,16 +11,6 @@ from unet_ddp.data.cells import format_row
 from unet_ddp.evaluation.results import COLUMNS, ClassScores, Evaluation
 from unet_ddp.metrics.scores import ratio
 
-FILES = (
-    "scores.json",
-    "per_image.csv",
-    "confusion.csv",
-    "threshold.csv",
-    "calibration.csv",
-    "report.html",
-)
-"""All that `evaluate` writes; threshold.csv for two classes only."""
-
 Row = Sequence[str | int | float]
 
 

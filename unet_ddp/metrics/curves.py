@@ -21,14 +21,11 @@ Floats = NDArray[np.float64]
 class ThresholdCurve:
     """The foreground's scores, by the probability from which on a pixel is called foreground."""
 
-    thresholds: Floats
-    """k / BINS for k from 1 to BINS - 1."""
+    thresholds: Floats  # k / BINS for k from 1 to BINS - 1
     dice: Floats
     iou: Floats
-    precision: Floats
-    """nan where no pixel is called foreground."""
-    recall: Floats
-    """nan without foreground."""
+    precision: Floats  # nan where no pixel is called foreground
+    recall: Floats  # nan without foreground
 
     @classmethod
     def from_histogram(cls, histogram: Integers) -> ThresholdCurve:
@@ -65,10 +62,8 @@ class CalibrationBin(NamedTuple):
     low: float
     high: float
     pixels: int
-    confidence: float
-    """Their mean probability, to half of 1 / BINS."""
-    accuracy: float
-    """The share of them that are foreground, or, of more than two classes, right."""
+    confidence: float  # their mean probability, to half of 1 / BINS
+    accuracy: float  # the share of them that are foreground, or, of more than two classes, right
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ class Architecture:
     model: str
     channels: Annotated[int, Limit(1, 4096)]
     num_classes: Annotated[int, Limit(2, 255)]
-    encoder: str | None = None
-    """None for the classic U-Net."""
+    encoder: str | None = None  # None for the classic U-Net
     width: Annotated[int, Limit(1, 4096)] = 32
     bilinear: bool = False
 

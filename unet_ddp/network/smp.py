@@ -55,10 +55,7 @@ def build(
     network_class: Any = type(known[model].__name__, (_AnySize, known[model]), {})
     try:
         network: nn.Module = network_class(
-            encoder_name=encoder,
-            encoder_weights=weights,
-            in_channels=channels,
-            classes=num_classes,
+            encoder_name=encoder, encoder_weights=weights, in_channels=channels, classes=num_classes
         )
     except Exception as error:  # smp, timm and the hub raise many kinds
         raise UserError(_explain(model, encoder, encoder_weights, error)) from error

@@ -8,8 +8,7 @@ Segmentation" (2015), with padded convolutions and batch norm: ``inc``, ``down1`
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from typing import cast
 
 import torch
@@ -160,16 +159,9 @@ class UNet(nn.Module):
         if not (self.checkpointing and self.training):
             out: Tensor = level(*inputs)
             return out
-        contexts = partial(_recomputation_contexts, level)
-        out = checkpoint(level, *inputs, use_reentrant=False, context_fn=contexts)
+        contexts = nullcontext(), _frozen_statistics(level)  # of the first and the second pass
+        out = checkpoint(level, *inputs, use_reentrant=False, context_fn=lambda: contexts)
         return out
-
-
-def _recomputation_contexts(
-    level: nn.Module,
-) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return the contexts of a level's first and second forward pass."""
-    return nullcontext(), _frozen_statistics(level)
 
 
 @contextmanager

@@ -16,8 +16,7 @@ Shares = NDArray[np.uint8]
 Mask = NDArray[Any]
 """What a mask's file has: class ids (H, W) uint8, or the numbers of objects, uint16 or int32."""
 Numbers = NDArray[np.int32]
-"""Numbers of objects (H, W) from 1 on without a gap, joined with their classes if these are several;
-0 in the background."""
+"""Numbers of objects (H, W) from 1 on without a gap, or their values of several classes; 0 for none."""
 
 
 def to_shares(probabilities: NDArray[np.float32]) -> Shares:

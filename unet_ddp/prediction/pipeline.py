@@ -32,7 +32,12 @@ from unet_ddp.prediction.outputs.objects import objects_file
 from unet_ddp.prediction.outputs.polygons import polygon_file
 from unet_ddp.prediction.outputs.rle import rle_file
 from unet_ddp.prediction.outputs.shards import Listed, ListFile, ShardFile
-from unet_ddp.prediction.outputs.uncertainty import measure_uncertainty, pairs_file, rank_file
+from unet_ddp.prediction.outputs.uncertainty import (
+    measure_uncertainty,
+    pairs_file,
+    rank_file,
+    write_sure,
+)
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage, open_image
@@ -51,11 +56,9 @@ class Job:
 
     config: PredictConfig
     world: World
-    files: list[ImageFiles]
-    """The files of all processes' images."""
+    files: list[ImageFiles]  # the files of all processes' images
     predictor: Predictor
-    shards: list[ShardFile]
-    """This process's lines for the files of all images together."""
+    shards: list[ShardFile]  # this process's lines for the files of all images together
 
 
 def list_files(config: PredictConfig, labels: Labels, run: Path) -> list[ListFile]:
@@ -82,10 +85,8 @@ class Outcome:
 
     line: str = ""
     error: str = ""
-    single_class: str = ""
-    """The name of the class that all pixels have, if they do."""
-    is_skipped: bool = False
-    """True if its files already existed."""
+    single_class: str = ""  # the name of the class that all pixels have, if they do
+    is_skipped: bool = False  # True if its files already existed
 
 
 def process_images(job: Job) -> Iterator[Outcome]:
@@ -151,7 +152,8 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
         write_overlay(mask, labels, image, files.overlay)
     if files.probabilities:
         write_probabilities(prediction, files.probabilities)
-    _add_to_lists(job, files, Listed(files.image, mask, place, uncertainty, prediction))
+    sure = files.pseudo and write_sure(prediction, files.pseudo)
+    _add_to_lists(job, files, Listed(files.image, mask, place, uncertainty, prediction, sure))
     write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
     if files.labelme is not None:  # but for this: one without the mask is a person's
         write_labelme(mask, labels, files.image, files.labelme)

@@ -17,12 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.formats.header import Pixels
-from unet_ddp.distributed.device import (
-    free_memory,
-    is_out_of_memory,
-    pick_device,
-    total_memory,
-)
+from unet_ddp.distributed.device import free_memory, is_out_of_memory, pick_device, total_memory
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.backends import LoadedModel, check_match, open_model
 from unet_ddp.prediction.prediction import Band, Prediction, Scores, reduce_logits

@@ -26,12 +26,9 @@ _STREAMED = 1 << 24  # pixels from which an image is read in bands where rasteri
 class SourceImage:
     """An image at the network's scale."""
 
-    reader: RowReader
-    """Reads the scaled image."""
-    size: tuple[int, int]
-    """(height, width) of the image itself."""
-    path: Path | None = None
-    """None for an image that was passed as an array."""
+    reader: RowReader  # reads the scaled image
+    size: tuple[int, int]  # (height, width) of the image itself
+    path: Path | None = None  # None for an image that was passed as an array
 
     @property
     def input_size(self) -> tuple[int, int]:

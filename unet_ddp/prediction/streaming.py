@@ -10,12 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from unet_ddp.data.formats.arrays import only_page, open_tiff
-from unet_ddp.data.formats.header import (
-    TIFFS,
-    ImageFormat,
-    Pixels,
-    storage_dtype,
-)
+from unet_ddp.data.formats.header import TIFFS, ImageFormat, Pixels, storage_dtype
 from unet_ddp.data.formats.maps import gdal, is_readable, open_map
 from unet_ddp.data.formats.read import find_nodata, refuse_not_finite
 from unet_ddp.data.formats.resize import resize_area

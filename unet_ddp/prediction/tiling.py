@@ -27,12 +27,9 @@ class Tiling:
     field does not reach a cut edge, its scores are the whole image's.
     """
 
-    side: int
-    """Side of a window, in pixels of the scaled image."""
-    overlap: float
-    """Share of the side that neighbours have in common."""
-    stride: int
-    """Total downsampling factor of the network, a power of two."""
+    side: int  # side of a window, in pixels of the scaled image
+    overlap: float  # share of the side that neighbours have in common
+    stride: int  # total downsampling factor of the network, a power of two
 
     def __post_init__(self) -> None:
         """Raise UserError, naming the flag, for a window or an overlap out of range."""
@@ -125,9 +122,7 @@ def blend(
 
 
 def _blend_row(
-    pixels: Pixels,
-    predict: Callable[[list[Pixels]], Iterable[Scores]],
-    batches: list[list[Window]],
+    pixels: Pixels, predict: Callable[[list[Pixels]], Iterable[Scores]], batches: list[list[Window]]
 ) -> Scores:
     """Return the scores (classes, rows, width) of one row of windows."""
     blended: Scores | None = None

@@ -43,8 +43,7 @@ class Model:
     preprocessing: Preprocessing
     precision: Precision
     loss: SegmentationLoss
-    notes: list[str]
-    """Lines for the user."""
+    notes: list[str]  # lines for the user
 
 
 def choose_model(config: TrainConfig, data: PreparedData, resumed: Resumed, world: World) -> Model:
@@ -171,9 +170,7 @@ def _build_weights(
         )
     torch.manual_seed(config.optimization.seed)  # the same first weights on every rank
     network = build_network(
-        model.architecture,
-        encoder_weights=pretrained,
-        checkpointing=config.network.checkpointing,
+        model.architecture, encoder_weights=pretrained, checkpointing=config.network.checkpointing
     )
     network.load_state_dict(state, strict=False)
     count_as_sound(network)

@@ -23,13 +23,7 @@ from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
-from unet_ddp.runs.checkpoint import (
-    Content,
-    copy_to_host,
-    load_or_previous,
-    previous,
-    save_all,
-)
+from unet_ddp.runs.checkpoint import Content, copy_to_host, load_or_previous, previous, save_all
 from unet_ddp.runs.description import Description, SavedRun, describe
 from unet_ddp.runs.hosts import mark_begun, saved_launchers, write_fetched
 from unet_ddp.runs.resume import Resumed
@@ -42,9 +36,10 @@ RUN_FILES = (
     "last.pt", "last.1.pt", "best.pt", "epoch_*.pt", "config.yaml", "metrics.csv", "split.csv",
     "learning_rate.csv", "samples.png", "profile.json", "report.html", "events.out.tfevents.*",
 )  # fmt: skip
-_EVALUATION_FILES = (
+EVALUATION_FILES = (
     "scores.json", "per_image.csv", "confusion.csv", "threshold.csv", "calibration.csv", "report.html"
 )  # fmt: skip
+"""All that `evaluate` writes; threshold.csv for two classes only."""
 _ABOUT_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
 
 
@@ -175,7 +170,7 @@ class RunFolder:
     def clear(self) -> None:
         """Delete the run in the folder, and what `evaluate` wrote about it."""
         evaluation = self.path / "evaluation"
-        for path in [*self._list_files(), *(evaluation / name for name in _EVALUATION_FILES)]:
+        for path in [*self._list_files(), *(evaluation / name for name in EVALUATION_FILES)]:
             path.unlink(missing_ok=True)
         with suppress(OSError):  # not empty: files of the user's
             evaluation.rmdir()

@@ -28,13 +28,8 @@ _PLACES = {
     "palette",
 }  # fmt: skip
 _LAUNCH = (
-    "overwrite",
-    "max_steps",
-    "max_epochs",
-    "deterministic",
-    "skip_bad_files",
-    "max_bad_steps",
-)
+    "overwrite", "max_steps", "max_epochs", "deterministic", "skip_bad_files", "max_bad_steps",
+)  # fmt: skip
 _LIBRARIES = ("torch", "numpy", "pillow", "albumentations")
 _BEGUN = ".begun"  # a file on each host with the names of the torchruns
 _MOVED = (  # last.pt says that the others are there; if it is corrupt, last.1.pt is used

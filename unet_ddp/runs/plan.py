@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from unet_ddp.cli import with_values
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders
@@ -52,7 +53,7 @@ def plan_run(
         f"--budget {config.launch.budget}: {epochs} epochs of about {describe_time(pace.epoch)} "
         f"({describe_time(pace.step)} a step, {describe_time(pace.validation)} to validate)"
     )
-    return replace(config, optimization=replace(config.optimization, epochs=epochs))
+    return with_values(config, {"epochs": epochs})
 
 
 @contextmanager
@@ -82,7 +83,7 @@ def _find_rate(
         f"--learning-rate auto: {rate:g}, at which the loss had fallen half its way in {STEPS} steps "
         f"from {LOWEST:g} to {HIGHEST:g} ({describe_time(time.perf_counter() - began)})"
     )
-    return replace(config, optimization=replace(config.optimization, learning_rate=rate))
+    return with_values(config, {"learning_rate": rate})
 
 
 def _measure_pace(

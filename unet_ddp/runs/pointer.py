@@ -14,21 +14,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from unet_ddp.data.columns import hash_file
 from unet_ddp.errors import UserError, from_plain
 from unet_ddp.storage import Url, Version, delete, list_objects, put, read_chunks, read_version
 
 _KEPT = 2  # checkpoints
-_CHUNK = 1 << 20  # bytes that are hashed at a time
 
 
 @dataclass(frozen=True)
 class Saved:
     """A checkpoint in storage."""
 
-    name: str
-    """Of the object below last/."""
-    generation: int
-    """Number of the save, from 1."""
+    name: str  # of the object below last/
+    generation: int  # number of the save, from 1
     sha256: str
     size: int
 
@@ -37,12 +35,9 @@ class Saved:
 class Pointer:
     """The content of last.json."""
 
-    token: str
-    """Of the start that may replace it."""
-    launch: str | None
-    """The name of its torchrun, if it has one."""
-    saves: tuple[Saved, ...] = ()
-    """The newest first."""
+    token: str  # of the start that may replace it
+    launch: str | None  # the name of its torchrun, if it has one
+    saves: tuple[Saved, ...] = ()  # the newest first
 
 
 class StoredRun:
@@ -141,14 +136,6 @@ class StoredRun:
             for name, _, _ in list(list_objects(self.address / "last")):
                 if name not in names:
                     delete(self.address / "last" / name)
-
-
-def hash_file(file: IO[bytes]) -> str:
-    """Return the SHA-256 of an open file, read from where it is to its end."""
-    digest = hashlib.sha256()
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def find_newest(path: Url) -> Url:

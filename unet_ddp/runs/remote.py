@@ -14,13 +14,14 @@ from typing import IO
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.columns import hash_file
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.folder import RUN_FILES, RunFolder, contains_a_run
-from unet_ddp.runs.pointer import Pointer, Saved, StoredRun, hash_file
+from unet_ddp.runs.pointer import Pointer, Saved, StoredRun
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.storage import Url, delete, list_objects, put, read_chunks
 from unet_ddp.training.state import TrainState
@@ -84,7 +85,10 @@ class RemoteRunFolder(RunFolder):
             if not launch.overwrite and (pointer.saves or not is_own):
                 raise contains_a_run(address, "last.json")
         elif is_own and self.last.is_file():
-            self._note_newer()
+            with self.last.open("rb") as last:
+                is_newer = not self._saves or hash_file(last) != self._saves[0].sha256
+            if is_newer:
+                self._log(f"{self.last} is newer than what {address} has: it is used")
         elif pointer.saves:
             with write_errors(self.path, _MAKE_ROOM):
                 self._download(names)
@@ -104,12 +108,6 @@ class RemoteRunFolder(RunFolder):
                 f"{address}: no run to resume; start a new one without --resume, or name it with "
                 "--exp-name"
             )
-
-    def _note_newer(self) -> None:
-        with self.last.open("rb") as file:
-            is_newer = not self._saves or hash_file(file) != self._saves[0].sha256
-        if is_newer:
-            self._log(f"{self.last} is newer than what {self._run.address} has: it is used")
 
     def _download(self, names: set[str]) -> None:
         """Replace the run in the working folder by the one in storage."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from torch import Tensor
 
-from unet_ddp.cli import with_saved
+from unet_ddp.cli import with_saved, with_values
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData, check_classes, prepare_data
 from unet_ddp.data.labels import Labels
@@ -76,6 +75,9 @@ class Resumed:
         config = replace(config, given=config.given - autos)
         config = with_saved(config, self.content["config"])
         options, is_cpu = config.optimization, world.device.type == "cpu"
+        found = self.source.parent / "learning_rate.csv"  # by a run that was begun with auto
+        if "learning_rate" in autos and not found.exists():
+            self.notes.append(f"--learning-rate auto: the run keeps its {options.learning_rate:g}")
         if is_cpu and options.amp and options.amp_dtype == "bfloat16" and not has_native_bfloat16():
             self.notes.append("bfloat16 is slow on this CPU; --no-amp goes on in float32")
         self._note_changes(config)
@@ -112,7 +114,7 @@ class Resumed:
             )
         accumulate = options.accumulate
         if options.batch_size == "auto" and images % world.size == 0:
-            return _with_batch(config, "auto", accumulate, images)
+            return with_values(config, {"images_per_step": images})
         if images % (world.size * accumulate):
             sizes = [str(n) for n in range(1, images + 1) if images % (n * accumulate) == 0]
             raise UserError(
@@ -130,7 +132,7 @@ class Resumed:
                 f"--accumulate {accumulate}: batch statistics and Dice are now those of "
                 f"{batch_size * world.size} images"
             )
-        return _with_batch(config, batch_size, accumulate)
+        return with_values(config, {"batch_size": batch_size, "images_per_step": None})
 
     def prepare_data(self, config: TrainConfig) -> PreparedData:
         """Return the data set, found, checked, labelled and split; a resumed run's must be its own.
@@ -210,7 +212,8 @@ class Resumed:
                 f"{batch_size * size} images"
             )
         self.notes.append(note)
-        return _with_batch(config, batch_size, accumulate)
+        settled = {"batch_size": batch_size, "accumulate": accumulate, "images_per_step": None}
+        return with_values(config, settled)
 
 
 def _name_moments(
@@ -243,7 +246,7 @@ def _settle_precision(config: TrainConfig, world: World) -> TrainConfig:
     is_open = world.device.type == "cpu" and options.amp and options.amp_dtype == "auto"
     if not (is_open and world.on_main(has_native_bfloat16)):
         return config
-    return replace(config, optimization=replace(options, amp_dtype="bfloat16"))
+    return with_values(config, {"amp_dtype": "bfloat16"})
 
 
 def _accumulate(config: TrainConfig, world: World) -> TrainConfig:
@@ -265,25 +268,9 @@ def _accumulate(config: TrainConfig, world: World) -> TrainConfig:
             f"--images-per-step {images} of --batch-size {batch_size} on {processes} means --accumulate "
             f"{images // at_once}, not {options.accumulate}; leave one of them out"
         )
-    return _with_batch(config, batch_size, images // at_once)
+    return with_values(config, {"accumulate": images // at_once, "images_per_step": None})
 
 
 def _show(value: object) -> str:
     """Return a setting of the run or of the command line for a message, text without quotes."""
     return value[:_SHOWN] if isinstance(value, str) else shorten(value)
-
-
-def _with_batch(
-    config: TrainConfig,
-    batch_size: int | Literal["auto"],
-    accumulate: int,
-    images_per_step: int | None = None,
-) -> TrainConfig:
-    """Return `config` with these; once both are numbers, the images per step follow from them."""
-    options = replace(
-        config.optimization,
-        batch_size=batch_size,
-        accumulate=accumulate,
-        images_per_step=images_per_step,
-    )
-    return replace(config, optimization=options)

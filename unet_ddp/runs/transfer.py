@@ -34,10 +34,8 @@ class FittedWeights:
 
     state: State
     adapted: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    """Of the file, not taken."""
-    new: list[str] = field(default_factory=list)
-    """Of the network, not in the file."""
+    left: list[str] = field(default_factory=list)  # of the file, not taken
+    new: list[str] = field(default_factory=list)  # of the network, not in the file
 
     def describe(self, source: Path) -> list[str]:
         """Return four lines for the user."""

@@ -13,6 +13,7 @@ from unet_ddp.data.dataset import Sample
 from unet_ddp.data.drawing import to_rgb
 from unet_ddp.errors import UserError
 from unet_ddp.training.state import TrainState
+from unet_ddp.training.step import forward
 
 _IGNORED = 128  # grey of a mask's ignored pixels
 
@@ -80,9 +81,8 @@ class WandbWriter:
         was_training = state.validation_network.training
         state.validation_network.eval()
         with state.precision.autocast():
-            logits = state.validation_network(
-                state.preprocess(image[None].to(weight.device), weight.dtype)
-            )
+            batch = image[None].to(weight.device)
+            logits = forward(state.validation_network, state.preprocess, batch)
         state.validation_network.train(was_training)
         classes = logits.shape[1]  # (1, classes, H, W)
         return {

@@ -94,14 +94,6 @@ def to_float(cell: str | None) -> float:
         return math.nan
 
 
-def _is_until(step: str | None, last: int) -> bool:
-    """Return whether a cell holds a step up to `last`; a crash may have left it unfinished."""
-    try:
-        return int(step or "") <= last
-    except ValueError:
-        return False
-
-
 class CsvWriter:
     """Writes metrics.csv: one row per epoch, on the disk at once.
 
@@ -113,7 +105,8 @@ class CsvWriter:
         self.path = path
         self.columns: list[str] = []
         if path.exists():
-            self._replace([row for row in read_rows(path) if _is_until(row.get("step"), after)])
+            rows = [row for row in read_rows(path) if (row.get("step") or "").isdecimal()]
+            self._replace([row for row in rows if to_float(row["step"]) <= after])
 
     def _replace(self, rows: list[dict[str, str]], columns: Iterable[str] = ()) -> None:
         """Replace the file by rows, with their columns and these."""

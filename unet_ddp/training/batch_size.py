@@ -42,13 +42,10 @@ class BatchSizeProbe:
     preprocessing: Preprocessing
     loss: SegmentationLoss
     precision: Precision
-    size: tuple[int, int]
-    """(height, width) of the images."""
+    size: tuple[int, int]  # (height, width) of the images
     checkpointing: bool = False
-    has_average: bool = False
-    """The run keeps a moving average of the weights."""
-    frozen: str = "none"
-    """The part of the network that is not trained: none or encoder."""
+    has_average: bool = False  # the run keeps a moving average of the weights
+    frozen: str = "none"  # the part of the network that is not trained: none or encoder
 
     def find_largest(self, share: int, *, start: int, processes: int) -> tuple[int, str]:
         """Return the largest batch that fits of `start`, its half and so on, or 0 and the reason.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -35,8 +34,7 @@ class Prefetcher(Iterator[Sample]):
         on_error: Callable[[UserError], None],
     ) -> None:
         self._waited = 0.0
-        self._waits: deque[tuple[Any, Any]] = deque()  # moments before and after reading
-        self._mark = partial(_record_event, device) if device.type == "cuda" else _HostEvent
+        self._waits: deque[tuple[Any, Any]] = deque()  # a GPU's events before and after reading
         self._source = iter(batches)
         self._ahead = ahead
         self._device = device
@@ -68,7 +66,19 @@ class Prefetcher(Iterator[Sample]):
                 self._ended = True
                 self._on_error(error)
             finally:
-                self._waits.append((before, self._mark()))
+                after = self._mark()
+                if isinstance(before, float):
+                    self._waited += after - before
+                else:
+                    self._waits.append((before, after))
+
+    def _mark(self) -> Any:
+        """Return this moment: of a GPU, an event after what it was given so far; else seconds."""
+        if self._stream is None:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
 
     def __next__(self) -> Sample:
         if not self._ready:
@@ -85,28 +95,6 @@ class Prefetcher(Iterator[Sample]):
             return copy_to_device(batch, self._device), None
         with torch.cuda.stream(self._stream):
             return copy_to_device(batch, self._device), self._stream.record_event()
-
-
-class _HostEvent:
-    """A moment by the host's clock, with the methods of torch.cuda.Event."""
-
-    def __init__(self) -> None:
-        self.seconds = time.perf_counter()
-
-    def query(self) -> bool:
-        """Return whether it has passed."""
-        return True
-
-    def elapsed_time(self, end: _HostEvent) -> float:
-        """Return the milliseconds until `end`."""
-        return 1000 * (end.seconds - self.seconds)
-
-
-def _record_event(device: torch.device) -> torch.cuda.Event:
-    """Return the moment at which the GPU has done what it was given so far."""
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(device))
-    return event
 
 
 def copy_to_device(batch: Sample, device: torch.device) -> Sample:

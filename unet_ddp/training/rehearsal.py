@@ -30,8 +30,7 @@ class Pace:
     """The measured seconds of a run's parts."""
 
     step: float
-    steps: int
-    """Steps in an epoch."""
+    steps: int  # steps in an epoch
     validation: float
 
     @property
@@ -100,12 +99,7 @@ def rehearse(
 
 
 def time_steps(
-    state: TrainState,
-    loaders: Loaders,
-    options: OptimizationConfig,
-    world: World,
-    *,
-    budget: float,
+    state: TrainState, loaders: Loaders, options: OptimizationConfig, world: World, *, budget: float
 ) -> float:
     """Return the seconds of a step on this rank; at most 20 are timed, or a share of the budget."""
     steps = rehearse(state, loaders, options)
@@ -131,12 +125,6 @@ def time_validation(state: TrainState, loaders: Loaders, *, images: int, num_cla
     tried = min(images, _MOST_IMAGES)
     for count in (1, tried):  # the first pass starts the reading processes
         began = time.perf_counter()
-        counts = count_pixels(
-            state.validation_network,
-            islice(loaders.validation, count),
-            state.preprocess,
-            state.precision,
-            num_classes=num_classes,
-        )
+        counts = count_pixels(state, islice(loaders.validation, count), num_classes=num_classes)
         counts.confusion.sum().item()  # waits for the device
     return (time.perf_counter() - began) * images / tried

@@ -18,8 +18,11 @@ from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import IGNORE_ID, Labels, object_labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.splits import Split, write_split
+from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.outputs.names import name_outputs
 from unet_ddp.prediction.outputs.shards import Listed, ShardFile
 from unet_ddp.prediction.outputs.uncertainty import (
+    format_pair,
     measure_uncertainty,
     pairs_file,
     rank_file,
@@ -79,12 +82,16 @@ def test_the_least_sure_come_first_and_copies_last(
     assert float(rows[2]["uncertainty"]) == pytest.approx(entropy(1 / (1 + np.exp(2))), abs=1e-4)
 
 
-def judge(prediction: Prediction, image: Path, *labelled: Path) -> tuple[list[str], Any]:
+def judge(prediction: Prediction, image: Path) -> tuple[list[str], Any]:
     """Return the row of an image and its mask, or nothing."""
-    listed = Listed(image, prediction.mask, prediction=prediction)
-    row = write_sure(listed, image.parent, {*map(str, labelled)})
     mask = image.with_suffix(".tif")
+    row = format_pair(listed(prediction, image, mask))
     return next(csv.reader([row]), []), read_mask(mask) if mask.exists() else None
+
+
+def listed(prediction: Prediction, image: Path, mask: Path | None) -> Listed:
+    sure = mask and write_sure(prediction, mask)
+    return Listed(image, prediction.mask, prediction=prediction, sure=sure)
 
 
 @pytest.mark.parametrize("threshold", [None, 0.999])
@@ -115,9 +122,31 @@ def test_of_a_sure_image_nine_pixels_in_ten_are(tmp_path: Path, unsure: int, is_
 
 
 def test_a_labelled_image_gets_no_other_mask(tmp_path: Path) -> None:
-    prediction = predict([[9.0] * 5] * 4)
-    assert judge(prediction, tmp_path / "a.png", tmp_path / "a.png") == ([], None)
-    assert judge(prediction, tmp_path / "b.png", tmp_path / "a.png")[0]
+    """Nor a row, as it has one already."""
+    split = Split([Pair("a", Path("a.png"), Path("m.png"))], [], "")
+    write_split(split, {}, tmp_path / "split.csv")
+    config = PredictConfig(("a.png", "b.png"), pseudo=str(tmp_path / "p"), output=str(tmp_path))
+    images, models = {Path("a.png"): False, Path("b.png"): False}, [tmp_path / "best.pt"]
+    a, b = name_outputs(images, config, Labels((0, 255)), models=models)
+    assert (a.pseudo, b.pseudo) == (None, tmp_path / "p" / "b.tif")
+    assert format_pair(listed(predict([[9.0] * 5] * 4), a.image, a.pseudo)) == ""
+    models = [tmp_path / "other" / "best.pt"]
+    a, b = name_outputs(images, config, Labels((0, 255)), models=models)
+    assert a.pseudo == tmp_path / "p" / "a.tif"
+
+
+def test_a_sure_border_without_an_object_is_no_background(tmp_path: Path) -> None:
+    """Its pixels have no number, as nothing seeds them: they are ignored."""
+    pytest.importorskip("skimage")
+    scores = np.full((3, 10, 30), -9.0)
+    scores[0] = 9
+    scores[:, 4, 5:9] = [[-9.0], [-9.0], [9.0]]
+    prediction = predict(scores.tolist(), classes=3)
+    prediction.labels = replace(object_labels(("object",)), separation=(0.5, 0.4))
+    _, codes = judge(prediction, tmp_path / "a.png")
+    assert not prediction.numbers.any()
+    assert np.argwhere(codes).tolist() == [[4, column] for column in range(5, 9)]
+    assert {*codes[4, 5:9].tolist()} == {-1}
 
 
 @pytest.mark.parametrize(
@@ -168,17 +197,18 @@ def test_train_takes_the_list_and_ignores_what_is_unsure(
     sure, labels = predict(logits.tolist()), Labels((0, 255))
     sure.labels = labels
     unsure = predict(np.zeros((20, 20)).tolist())
-    listed = pairs_file(tmp_path / "pseudo" / "pairs.csv", tmp_path / "my run", labels)
-    shards = [ShardFile(listed, rank) for rank in range(2)]
+    found = pairs_file(tmp_path / "pseudo" / "pairs.csv", tmp_path / "my run", labels)
+    shards = [ShardFile(found, rank) for rank in range(2)]
+    (tmp_path / "pseudo").mkdir(exist_ok=True)
     for index, (name, prediction) in enumerate((("c", sure), ("d", unsure), ("e", sure))):
-        image = tmp_path / "imgs" / "new" / f"{name}.png"
-        shards[index % 2].add(index, Listed(image, prediction.mask, prediction=prediction))
-    shards[1].add(3, Listed(pairs[0].image, sure.mask, prediction=sure))  # labelled by hand
-    listed.merge(2)
-    said, command = listed.describe(3, 2).split(": python ")
+        image, mask = tmp_path / "imgs" / "new" / f"{name}.png", tmp_path / "pseudo" / f"{name}.tif"
+        shards[index % 2].add(index, listed(prediction, image, mask))
+    shards[1].add(3, listed(sure, pairs[0].image, None))  # labelled by hand
+    found.merge(2)
+    said, command = found.describe(3, 2).split(": python ")
     for shard in shards:
         shard.close()
-    assert said.startswith(f"{listed.path}: 2 of 3 images are sure")
+    assert said.startswith(f"{found.path}: 2 of 3 images are sure")
     config = parse_train(shlex.split(command)[1:])
     assert (config.optimization.epochs, config.run.exp_name) == (7, "pseudo")
     data = prepare_data(config.data, seed=0)
@@ -194,13 +224,13 @@ def test_train_takes_the_list_and_ignores_what_is_unsure(
 def test_without_the_run_the_list_has_the_sure_images_alone(tmp_path: Path) -> None:
     prediction = predict([[9.0] * 5] * 4)
     prediction.labels = Labels((0xFFFFFF, 7), rgb=True)
-    listed = pairs_file(tmp_path / "pairs.csv", tmp_path, prediction.labels)
-    shard = ShardFile(listed, 0)
-    shard.add(0, Listed(tmp_path / "a.png", prediction.mask, prediction=prediction))
-    listed.merge(1)
-    command = listed.describe(1, 1).split(": python ")[1]
+    found = pairs_file(tmp_path / "pairs.csv", tmp_path, prediction.labels)
+    shard = ShardFile(found, 0)
+    shard.add(0, listed(prediction, tmp_path / "a.png", tmp_path / "a.tif"))
+    found.merge(1)
+    command = found.describe(1, 1).split(": python ")[1]
     shard.close()
     row = f"{tmp_path}/a.png,{tmp_path}/a.tif,,training"
-    assert listed.path.read_text() == f"image,mask,group,split\n{row}\n"
+    assert found.path.read_text() == f"image,mask,group,split\n{row}\n"
     config = parse_train(shlex.split(command)[1:])
-    assert (config.data.pairs_file, config.data.ignore_index) == (str(listed.path), 0xFFFFFE)
+    assert (config.data.pairs_file, config.data.ignore_index) == (str(found.path), 0xFFFFFE)

@@ -40,17 +40,17 @@ def list_images(folder: Path) -> dict[str, Path]:
 
 def open_folders(path: Path, images: Mapping[str, Path]) -> Source:
     """Return the masks in the sub-folders of `path`, but the images', each of which is of a class."""
-    image, masks = next(iter(images.values()), path), dict[str, list[tuple[str, Path]]]()
-    folders = [each for each in sorted(path.iterdir()) if each.is_dir() and each.name[0] != "."]
-    folders = [each for each in folders if not image.is_relative_to(each)]
-    for folder in folders:
-        found = list_images(folder)
-        suffix = detect_suffix(images, found, may_be_empty=True)
-        for name, mask in found.items():
-            masks.setdefault(name.removesuffix(suffix), []).append((folder.name, mask))
+    image, classes = next(iter(images.values()), path), dict[str, str]()
+    masks: dict[str, list[tuple[str, Path]]] = {}  # of an image: class and file
+    for folder in sorted(path.iterdir()):
+        if folder.is_dir() and folder.name[0] != "." and not image.is_relative_to(folder):
+            found, classes[folder.name] = list_images(folder), ""
+            suffix = detect_suffix(images, found, may_be_empty=True)
+            for name, mask in found.items():
+                masks.setdefault(name.removesuffix(suffix), []).append((folder.name, mask))
     if not masks:
         raise UserError(f"{path}: has neither .json files of Labelme nor a folder for each class")
-    return Source({each.name: "" for each in folders}, partial(_read_folders, masks))
+    return Source(classes, partial(_read_folders, masks))
 
 
 def _read_folders(masks: Mapping[str, list[tuple[str, Path]]]) -> Iterator[AnnotatedImage]:

@@ -132,7 +132,7 @@ def check_dataset(
     split = report.attempt(lambda: _split(config, training, validation, seed)) if training else None
     groups: dict[str, str] = {}
     if isinstance(training, PackedPairs):
-        table = Table.from_pack(training.pack)
+        table = Table(training.pack.pairs, training.pack.index.kinds, training.pack.columns)
     else:
         groups = group_names(training, config.group_pattern) if split else {}
         pairs = [*training, *(validation or [])]

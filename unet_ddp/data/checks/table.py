@@ -16,7 +16,7 @@ from unet_ddp.data.checks.scan import ImageMetadata, ScannedPair
 from unet_ddp.data.copies import THUMBNAIL
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pack_index import FileKind
-from unet_ddp.data.packs import Pack, PackedPairs
+from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair
 
 _BLOCK = 1 << 18  # pairs whose columns are in memory at a time
@@ -61,11 +61,6 @@ class Table:
             "pixels": np.array([count for mask in masks for count in mask.counts], np.uint32),
         }
         return cls([pair for pair, _, _ in scanned], list(kinds), columns)
-
-    @classmethod
-    def from_pack(cls, pack: Pack) -> Table:
-        """Return the table that the index of a pack contains."""
-        return cls(pack.pairs, pack.index.kinds, pack.columns)
 
     @cached_property
     def counts(self) -> list[int]:

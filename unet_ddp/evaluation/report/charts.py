@@ -76,8 +76,7 @@ class Chart:
     """A chart to put into the page."""
 
     title: str
-    legend: list[tuple[str, str]]
-    """CSS class and name of each line."""
+    legend: list[tuple[str, str]]  # CSS class and name of each line
     svg: str
 
 
@@ -88,8 +87,7 @@ class Line:
     name: str
     x: Iterable[float]
     y: Iterable[float]
-    is_reference: bool = False
-    """A dashed line to compare the others with."""
+    is_reference: bool = False  # a dashed line to compare the others with
 
     @cached_property
     def points(self) -> list[tuple[float, float]]:

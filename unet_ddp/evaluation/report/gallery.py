@@ -55,12 +55,12 @@ def make_gallery(
         sample = dataset.read(record.pair)
         logits = resize(predictor.logits(sample.image), sample.truth.shape[-2:])  # (1, C, H, W)
         photo = draw_photo(dataset.pairs[record.pair].image, dataset.format, _LONGEST)
-        if predictor.labels.has_objects:
-            truth, found = sample.numbers, find_objects(logits, sample, predictor.labels)
+        truth, labels = sample.truth, predictor.labels
+        if labels.has_objects:
+            truth, predicted = sample.numbers, find_objects(logits, sample, labels)
         else:
-            truth = sample.truth
-            found = decide(logits, evaluation.threshold)[0].cpu().numpy().astype(np.uint8)
-        layers = _draw_layers(truth[0].numpy(), found, photo, predictor.labels)
+            predicted = decide(logits, evaluation.threshold)[0].cpu().numpy().astype(np.uint8)
+        layers = _draw_layers(truth[0].numpy(), predicted, photo, labels)
         caption = _caption(record, predictor.labels)
         uri = to_uri(photo, "JPEG", quality=80)
         pictures.append(Picture(record.name, record.score, caption, uri, *photo.size, layers))
@@ -105,7 +105,10 @@ def draw_photo(path: Path, wanted: ImageFormat, longest: int) -> Image.Image:
 def _draw_layers(
     truth: Mask, predicted: Mask, photo: Image.Image, labels: Labels
 ) -> dict[str, str]:
-    """Return the pictures to lay over a photo, from masks (H, W) at the image's own size."""
+    """Return the pictures to lay over a photo, from masks (H, W) at the image's own size.
+
+    Of numbered objects they are the outlines.
+    """
     truth, predicted = (resize_nearest(i, (photo.height, photo.width)) for i in (truth, predicted))
     if labels.has_objects:
         wrong = difference((truth > 0).view(np.uint8), (predicted > 0).view(np.uint8), 2)

@@ -26,18 +26,13 @@ class Page:
     """Contents of a report; empty parts are left out."""
 
     title: str
-    facts: Sequence[tuple[str, str]] = ()
-    """The most important things, by name."""
+    facts: Sequence[tuple[str, str]] = ()  # the most important things, by name
     evaluation: Evaluation | None = None
     pictures: Sequence[Picture] = ()
-    history: Sequence[Mapping[str, str]] = ()
-    """The rows of metrics.csv."""
-    range_test: Sequence[Mapping[str, str]] = ()
-    """The rows of learning_rate.csv."""
-    table: Sequence[Sequence[str]] = ()
-    """A heading and a row for each run that is compared."""
-    comparison: Sequence[Any] = ()
-    """Charts of the runs that are compared."""
+    history: Sequence[Mapping[str, str]] = ()  # the rows of metrics.csv
+    range_test: Sequence[Mapping[str, str]] = ()  # the rows of learning_rate.csv
+    table: Sequence[Sequence[str]] = ()  # a heading and a row for each run that is compared
+    comparison: Sequence[Any] = ()  # charts of the runs that are compared
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
 

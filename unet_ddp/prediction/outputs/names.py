@@ -14,6 +14,7 @@ from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.annotations import LABELME
 from unet_ddp.prediction.outputs.masks import probability_paths
 from unet_ddp.prediction.outputs.shards import remove_stale_shards
+from unet_ddp.prediction.outputs.uncertainty import read_pairs
 from unet_ddp.storage import Url, as_path, exists, list_objects
 
 _LONGEST_NAME = 255 - len("." + f".{2**22}.RANDOM78.tmp")  # bytes
@@ -25,8 +26,7 @@ _MASK_SUFFIXES = (".png", ".tif", ".tiff")
 class ImageFiles:
     """An image and the files of its prediction."""
 
-    index: int
-    """Position among the job's images."""
+    index: int  # position among the job's images
     image: Path
     mask: Path
     overlay: Path | None
@@ -49,15 +49,15 @@ def name_outputs(
     Raises:
         UserError: two outputs would be one file or one is an input, exists, or can't be written.
     """
-    masks = _name_masks(images, config, labels)
-    files = []
+    masks, files = _name_masks(images, config, labels), []
+    labelled = read_pairs(models[0].parent)[1] if config.pseudo and models else ()
     for index, (image, mask) in enumerate(zip(images, masks, strict=True)):
         base = mask.with_name(mask.stem.removesuffix("_mask"))
         overlay = base.with_name(f"{base.name}_overlay.png") if config.overlay else None
         probabilities = probability_paths(base, config.probabilities, labels)
-        is_labelme = config.annotations == LABELME
-        labelme = base.with_name(f"{base.name}.json") if is_labelme else None
-        pseudo = as_path(config.pseudo) / f"{image.stem}.tif" if config.pseudo else None
+        labelme = base.with_name(f"{base.name}.json") if config.annotations == LABELME else None
+        is_new = config.pseudo and str(image.absolute()) not in labelled
+        pseudo = as_path(config.pseudo or "") / f"{image.stem}.tif" if is_new else None
         files.append(ImageFiles(index, image, mask, overlay, probabilities, labelme, pseudo))
     flags = [("--rle", config.rle), ("--polygons", config.polygons), ("--objects", config.objects)]
     flags += [("--annotations", config.annotations)] * (config.annotations != LABELME)

@@ -24,11 +24,9 @@ _GREY, _COLOUR, _INDEXED = 0, 2, 3
 class Kind:
     """The type of a PNG's pixels."""
 
-    depth: int
-    """Bits per sample: 1 for indices 0 and 1, 8, or 16 for grey."""
+    depth: int  # bits per sample: 1 for indices 0 and 1, 8, or 16 for grey
     colour: int
-    palette: bytes = b""
-    """Red, green and blue of each index."""
+    palette: bytes = b""  # red, green and blue of each index
 
     @classmethod
     def of(cls, sample: NDArray[np.generic], palette: bytes | None, *, largest: int) -> Kind:

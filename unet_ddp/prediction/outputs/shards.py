@@ -28,14 +28,11 @@ class Listed:
     """One image, as lists describe it."""
 
     image: Path
-    mask: Mask
-    """What its mask's file has (H, W)."""
-    place: Place | None = None
-    """On a map; None if it has no coordinates."""
-    uncertainty: float | None = None
-    """None without --rank, or if an earlier job wrote the mask."""
-    prediction: Prediction | None = None
-    """None if an earlier job wrote the mask."""
+    mask: Mask  # what its mask's file has (H, W)
+    place: Place | None = None  # on a map; None if it has no coordinates
+    uncertainty: float | None = None  # None without --rank, or if an earlier job wrote the mask
+    prediction: Prediction | None = None  # None if an earlier job wrote the mask
+    sure: Path | None = None  # its mask of --pseudo; None if it is unsure, or labelled already
 
 
 @dataclass(frozen=True)
@@ -43,11 +40,9 @@ class ListFile:
     """A file with a line for each image between a header and a footer."""
 
     path: Path
-    format: Callable[[Listed], str]
-    """Returns an image's line; empty for none."""
+    format: Callable[[Listed], str]  # returns an image's line; empty for none
     header: bytes
-    separator: bytes = b""
-    """Between two images' lines, before the line break."""
+    separator: bytes = b""  # between two images' lines, before the line break
     footer: bytes = b""
     advice: str = ""  # ends the summary, which then counts the images that have a line
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Set
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -82,32 +80,41 @@ def measure_uncertainty(prediction: Prediction) -> float:
     return float(entropy[is_outline].mean() if is_outline.any() else entropy.mean())
 
 
+def read_pairs(run: Path) -> tuple[bytes, set[str]]:
+    """Return the list of a run's pairs, and their images; without the run the heading alone."""
+    known = b"image,mask,group,split"
+    with suppress(FileNotFoundError, NotFoundError), local_file(run / "split.csv") as split:
+        known = split.read_bytes().rstrip()
+    text = io.StringIO(known.decode(errors="surrogateescape"), newline="")
+    return known, {row["image"] for row in csv.DictReader(text)}
+
+
 def pairs_file(path: Path, run: Path, labels: Labels) -> ListFile:
     """Return the list of the pairs to train on: those in the folder `run`, and the sure images."""
     flags = f"--list '{path}' --ignore-index={labels.show(labels.nodata)} --exp-name pseudo"
-    known, labelled = b"image,mask,group,split", set[str]()
-    with suppress(FileNotFoundError, NotFoundError), local_file(run / "split.csv") as split:
-        known, flags = split.read_bytes().rstrip(), f"--config '{run}/config.yaml' {flags}"
-        text = io.StringIO(known.decode(errors="surrogateescape"), newline="")
-        labelled = {row["image"] for row in csv.DictReader(text)}
-    write = partial(write_sure, folder=path.parent, labelled=labelled)
-    return ListFile(path, write, known, advice=f" are sure; train on them: python train.py {flags}")
+    known, labelled = read_pairs(run)
+    flags = f"--config '{run}/config.yaml' {flags}" if labelled else flags
+    advice = f" are sure; train on them: python train.py {flags}"
+    return ListFile(path, format_pair, known, advice=advice)
 
 
-def write_sure(listed: Listed, folder: Path, labelled: Set[str]) -> str:
-    """Write the mask of an image and return its row; empty if it is unsure, or `labelled` already."""
-    image, prediction = listed.image.absolute(), listed.prediction
-    assert prediction is not None  # --pseudo excludes --skip-existing
-    labels, mask = prediction.labels, folder.absolute() / f"{image.stem}.tif"
+def format_pair(listed: Listed) -> str:
+    """Return the row of an image; none without a mask to train on."""
+    row = listed.image.absolute(), listed.sure and listed.sure.absolute(), "", "training"
+    return format_row(row) if listed.sure else ""
+
+
+def write_sure(prediction: Prediction, path: Path) -> Path | None:
+    """Write an image's mask to train on, and return its path; None if the image is unsure."""
+    labels, codes = prediction.labels, allocate(prediction.size, np.int32)
     unsure = labels.nodata if labels.has_objects else IGNORE_ID
-    if str(image) in labelled:
-        return ""
-    codes = allocate(prediction.size, np.int32)
     for top, band in prediction.probability_bands():
-        rows = slice(top, top + band.shape[1])
-        found = prediction.numbers[rows] if labels.has_objects else band.argmax(axis=0)
-        codes[rows] = np.where(band.max(axis=0) >= _SURE, found, unsure)
+        rows, classes = slice(top, top + band.shape[1]), band.argmax(axis=0)
+        found = prediction.numbers[rows] if labels.has_objects else classes
+        # A border without an object is in none.
+        is_sure = (band.max(axis=0) >= _SURE) & ((found > 0) == (classes > 0))
+        codes[rows] = np.where(is_sure, found, unsure)
     if np.count_nonzero(codes != unsure) < _SHARE * codes.size:
-        return ""
-    write_mask(codes, labels, mask)
-    return format_row((image, mask, "", "training"))
+        return None
+    write_mask(codes, labels, path)
+    return path
