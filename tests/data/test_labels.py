@@ -154,7 +154,7 @@ def test_labels_of_objects_survive_a_checkpoint_and_keep_numbers_in_masks() -> N
         with pytest.raises(UserError, match="separation"):
             Labels.from_dict({**plain, "separation": separation})
     with pytest.raises(
-        UserError, match="names a, b, c: expected background, classes of objects, border"
+        UserError, match=r"names \['a', 'b', 'c'\]: expected background, classes of objects, border"
     ):
         Labels.from_dict({**plain, "names": ["a", "b", "c"]})
     numbers = np.array([[0, 65_535]], np.uint16)
@@ -199,5 +199,5 @@ def test_values_of_objects_are_split_and_joined() -> None:
 
 @pytest.mark.parametrize("names", [(), ("car", "car"), ("border",), ("background", "car")])
 def test_classes_of_objects_have_different_names(names: tuple[str, ...]) -> None:
-    with pytest.raises(UserError, match="names background, "):
+    with pytest.raises(UserError, match=r"names \['background', "):
         object_labels(names)

@@ -236,7 +236,7 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("labels.ignore", 2**40, "at most"),
     ("labels.palette", [[0, 0]], "a list of 3"),
     ("labels.palette", [[0, 0, 256]] * 2, "at most 255"),
-    ("labels.names", ["a"], "names a: expected 2, one for each class, all different"),
+    ("labels.names", ["a"], "names ['a']: expected 2, one for each class, all different"),
     ("labels.names", ["a", "a"], "different"),
     ("labels.names", ["a", 7], "expected text"),
     ("labels.names", "ab", "a list"),

@@ -55,13 +55,13 @@ class Labels:
             )
         if self.names is not None and not len(values) == len(self.names) == len(set(self.names)):
             raise UserError(
-                f"names {', '.join(self.names)}: expected {len(values)}, one for each class, all different"
+                f"names {shorten([*self.names])}: expected {len(values)}, one for each class, all different"
             )
         if self.threshold is not None and len(values) != 2:
             raise UserError(f"threshold: {self.threshold}; expected for two classes only")
         ends = (self.names or ())[:: max(2, len(values) - 1)]
         if self.separation is not None and ends != CLASS_NAMES[::2]:
-            found = ", ".join(self.names or ())
+            found = shorten([*(self.names or ())])
             raise UserError(f"names {found}: expected background, classes of objects, border")
 
     @property
