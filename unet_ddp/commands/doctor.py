@@ -115,13 +115,10 @@ def _describe_classes(data: CheckedData) -> list[str]:
     """
     labels, split = data.labels, data.split
     assert labels is not None and split is not None
-    training, validation = (
-        [n / (sum(counts) or 1) for n in counts]
-        for counts in (
-            class_pixels(data.table, labels, split.training),
-            class_pixels(data.table, labels, split.validation),
-        )
+    sides = (
+        class_pixels(data.table, labels, pairs) for pairs in (split.training, split.validation)
     )
+    training, validation = ([n / (sum(counts) or 1) for n in counts] for counts in sides)
     median = statistics.median([share for share in training if share] or [1.0])
     rows = [["class", "name", "mask value", "of training", "of validation", "balancing weight"]]
     for k, name in enumerate(labels.class_names):

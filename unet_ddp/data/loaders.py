@@ -282,8 +282,6 @@ def _limit_threads() -> None:
 
 def _collate(samples: list[Sample | UserError]) -> Sample | UserError:
     """Return a batch, or the first error in it."""
-    for sample in samples:
-        if isinstance(sample, UserError):
-            return sample
-    batch: Sample = default_collate(samples)
+    error = next((sample for sample in samples if isinstance(sample, UserError)), None)
+    batch: Sample | UserError = error or default_collate(samples)
     return batch

@@ -66,11 +66,8 @@ class Preprocessing:
     @classmethod
     def for_images(cls, channels: int, max_value: float = 255, *, scale: float) -> Preprocessing:
         """Return the usual normalisation of images with values from 0 to `max_value`."""
-        mean, std = (
-            (_IMAGENET_MEAN, _IMAGENET_STD)
-            if channels == 3
-            else ((0.5,) * channels, (0.25,) * channels)
-        )
+        mean = _IMAGENET_MEAN if channels == 3 else (0.5,) * channels
+        std = _IMAGENET_STD if channels == 3 else (0.25,) * channels
         dtype = "uint8" if max_value == 255 else "uint16"
         return cls(channels, mean, std, scale, dtype, high=float(max_value))
 

@@ -144,7 +144,7 @@ class _Groups:
     def __init__(
         self, pairs: Sequence[Pair], seed: int, how: str, labels: Callable[[], Iterable[str]]
     ) -> None:
-        self.how, self.labels = how, labels
+        self.labels = labels
         bar = tqdm(
             labels(), "splitting", len(pairs), unit="pair", leave=False, disable=None, delay=2
         )
@@ -153,6 +153,7 @@ class _Groups:
         keys.sort()  # in place: to index them would take as much memory again
         self.starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
         self.sizes = np.diff(self.starts, append=len(pairs))
+        self.how = how.format(len(self.sizes))
 
     @property
     def largest(self) -> tuple[str, int]:
@@ -174,13 +175,10 @@ def _group(pairs: Sequence[Pair], pattern: str | None, seed: int) -> _Groups:
                 f"--group-pattern {pattern!r}: is in no name, e.g. {next(iter(names_of(pairs)))}; "
                 "names in a list begin with their folders"
             )
-        groups = _Groups(pairs, seed, "", partial(_group_by_name, re.compile(pattern), pairs))
-        groups.how = f"{len(groups.sizes)} groups by --group-pattern"
-        return groups
+        labels = partial(_group_by_name, re.compile(pattern), pairs)
+        return _Groups(pairs, seed, "{} groups by --group-pattern", labels)
     if groups_of(pairs) is not None:
-        groups = _Groups(pairs, seed, "", lambda: groups_of(pairs) or ())
-        groups.how = f"{len(groups.sizes)} groups by the list"
-        return groups
+        return _Groups(pairs, seed, "{} groups by the list", lambda: groups_of(pairs) or ())
     groups = _Groups(pairs, seed, "", partial(_group_by_name, _NUMBERED, pairs))
     if 3 <= len(groups.sizes) < len(pairs):  # a prefix common to all is no group
         name, size = groups.largest

@@ -62,10 +62,8 @@ def end_silent_connections(seconds: float) -> None:
         return
     for handle in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # it is the folder's, closed by now; or no connection
-            if not str(handle.readlink()).startswith(
-                "socket:"
-            ):  # a handle of it would be left open
-                continue
+            if not str(handle.readlink()).startswith("socket:"):
+                continue  # a handle of it would be left open
             with socket.socket(fileno=os.dup(int(handle.name))) as connection:
                 _limit_silence(connection, seconds)
 

@@ -158,11 +158,8 @@ def _backward(module: nn.Module, example: Tensor) -> None:
 
 
 # torch 2.15 renamed DDP's broadcast_buffers and warns of the old name.
-_WITHOUT_BROADCAST: Any = (
-    {"forward_sync_buffers": False}
-    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-    else {"broadcast_buffers": False}
-)
+_is_new = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+_WITHOUT_BROADCAST: Any = {"forward_sync_buffers" if _is_new else "broadcast_buffers": False}
 
 
 def without_sync(replica: nn.Module) -> contextlib.AbstractContextManager[None]:

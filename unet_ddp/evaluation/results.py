@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -36,14 +36,8 @@ class ClassScores(NamedTuple):
         cls, names: list[str], scores: Scores, boundaries: Iterable[BoundaryCounts]
     ) -> list[ClassScores]:
         """Return the scores of each class."""
-        columns = (
-            names,
-            scores.dice_per_class,
-            scores.iou_per_class,
-            scores.precision_per_class,
-            scores.recall_per_class,
-            [counts.f_score for counts in boundaries],
-        )
+        f_scores = [counts.f_score for counts in boundaries]
+        columns = (names, *astuple(scores), f_scores)  # in the order of the fields
         return [cls(*row) for row in zip(*columns, strict=True)]
 
 

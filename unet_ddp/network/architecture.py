@@ -40,12 +40,9 @@ class Architecture:
 
     def __str__(self) -> str:
         """Return the run's line about its network."""
-        kind = (
-            f"{self.model} with {self.encoder}"
-            if self.encoder
-            else f"classic U-Net of width {self.width}, "
-            f"{'bilinear' if self.bilinear else 'transposed'} upsampling"
-        )
+        upsampling = f"{'bilinear' if self.bilinear else 'transposed'} upsampling"
+        classic = f"classic U-Net of width {self.width}, {upsampling}"
+        kind = f"{self.model} with {self.encoder}" if self.encoder else classic
         return f"{kind}, {self.channels} channels, {self.num_classes} classes"
 
 

@@ -46,6 +46,8 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
             found = _matching(name)
         else:
             raise UserError(f"{path}: not found")
+        if not found:
+            raise UserError(f"{path}: contains no images ({', '.join(sorted(SUFFIXES))})")
         images.update(dict.fromkeys(found))
     return list(images)
 
@@ -98,20 +100,14 @@ def _in_storage(path: Url) -> list[Path]:
         return _in_list(path) if path.suffix.lower() == ".txt" else [path]
     if path.suffix.lower() in SUFFIXES | {".txt"}:
         raise UserError(f"{path}: not found")
-    found = _without_outputs(path / key for key, _, _ in list_objects(path, is_deep=False))
-    if not found:
-        raise UserError(f"{path}: contains no images ({', '.join(sorted(SUFFIXES))})")
-    return found
+    return _without_outputs(path / key for key, _, _ in list_objects(path, is_deep=False))
 
 
 def _in_folder(folder: Path) -> list[Path]:
     try:
-        found = _without_outputs(sorted(folder.iterdir()))
+        return _without_outputs(sorted(folder.iterdir()))
     except OSError as error:
         raise UserError(f"{folder}: can't be read: {error.strerror or error}") from None
-    if not found:
-        raise UserError(f"{folder}: contains no images ({', '.join(sorted(SUFFIXES))})")
-    return found
 
 
 def _matching(pattern: str) -> list[Path]:

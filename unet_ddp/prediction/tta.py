@@ -59,9 +59,7 @@ def mean_logits(
         transformed = transform.apply(pixels, (1, 2)).contiguous()
         for network in networks:
             logits = transform.invert(network(transformed), (2, 3))
-            log_probabilities = logits.float().log_softmax(1)
-            total = (
-                log_probabilities if total is None else torch.logaddexp(total, log_probabilities)
-            )
+            found = logits.float().log_softmax(1)
+            total = found if total is None else torch.logaddexp(total, found)
     assert total is not None
     return total.contiguous()

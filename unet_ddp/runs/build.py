@@ -60,12 +60,9 @@ def choose_model(config: TrainConfig, data: PreparedData, resumed: Resumed, worl
 def _choose_architecture(
     config: TrainConfig, data: PreparedData, resumed: Resumed
 ) -> tuple[Architecture, Preprocessing, list[str]]:
-    if resumed.content is not None:
-        return (
-            Architecture.from_dict(resumed.content["architecture"]),
-            Preprocessing.from_dict(resumed.content["preprocessing"]),
-            [],
-        )
+    if (saved := resumed.content) is not None:
+        architecture = Architecture.from_dict(saved["architecture"])
+        return architecture, Preprocessing.from_dict(saved["preprocessing"]), []
     network, scale = config.network, config.data.scale
     architecture = choose_architecture(
         network.model,

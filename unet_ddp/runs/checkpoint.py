@@ -180,12 +180,8 @@ def _check_tensors(path: Path, content: object) -> None:
             pending += item
         elif isinstance(item, Tensor):
             is_plain = item.device.type == "cpu" and item.layout == torch.strided
-            if (
-                not is_plain
-                or item.is_quantized
-                or item.is_complex()
-                or item.nbytes > item.untyped_storage().nbytes()
-            ):
+            is_plain = is_plain and not item.is_quantized and not item.is_complex()
+            if not is_plain or item.nbytes > item.untyped_storage().nbytes():
                 shape = shorten(list(item.shape))
                 raise UserError(
                     f"{path}: refused: a tensor {shape} whose numbers are not all in the file; save it "

@@ -185,11 +185,8 @@ def saved_launchers(folder: Path) -> set[str]:
 
 def mark_begun(config: TrainConfig, launchers: Sequence[str], world: World) -> None:
     """Leave a mark on each host of several: without the one that has the checkpoints it says so."""
-    if (
-        world.size > world.local_size
-        and world.local_rank == 0
-        and not isinstance(config.place, Url)
-    ):
+    is_elsewhere = world.local_rank > 0 or isinstance(config.place, Url)
+    if world.size > world.local_size and not is_elsewhere:
         with suppress(OSError):  # a host that can't write can't have the checkpoints either
             write_text(config.folder / _BEGUN, "\n".join(launchers))
 

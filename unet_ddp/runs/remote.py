@@ -74,9 +74,8 @@ class RemoteRunFolder(RunFolder):
             self._check_no_run(names)
             return
         self._saves = pointer.saves
-        is_own = (
-            self._token_file.is_file() and pointer.token in self._token_file.read_text().split()
-        )
+        tokens = self._token_file.read_text().split() if self._token_file.is_file() else []
+        is_own = pointer.token in tokens
         if is_own:  # and stays so if this start can't replace the pointer
             self._tokens.append(pointer.token)
         begun_by = set((pointer.launch or "").splitlines())

@@ -151,12 +151,9 @@ class Resumed:
         names = data.split.fingerprint  # once for all ranks
         if saved is None:
             return data
-        pixels = Preprocessing.from_dict(saved["preprocessing"])
-        is_same = saved["names"] == names
-        if not is_same or (pixels.channels, pixels.dtype) != (
-            data.format.channels,
-            data.format.dtype,
-        ):  # their order, and so the position in the epoch, would mean nothing
+        then, now = Preprocessing.from_dict(saved["preprocessing"]), data.format
+        # Of other images the order, and so the position in the epoch, would mean nothing.
+        if saved["names"] != names or (then.channels, then.dtype) != (now.channels, now.dtype):
             raise UserError(
                 "--resume: the images or the split differ from those that the run started with; use "
                 "its --images, --masks and --validation, or start a new run with --load"

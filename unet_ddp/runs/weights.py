@@ -122,15 +122,9 @@ def infer_unet(state: Mapping[str, Tensor]) -> Architecture | None:
     first, last = state.get("inc.double_conv.0.weight"), state.get("outc.conv.weight")
     if first is None or last is None or first.ndim != 4 or last.ndim != 4:
         return None
-    return Architecture.from_dict(
-        {
-            "model": "unet",
-            "channels": first.shape[1],
-            "num_classes": last.shape[0],
-            "width": first.shape[0],
-            "bilinear": "up1.up.weight" not in state,
-        }
-    )
+    plain = {"model": "unet", "channels": first.shape[1], "num_classes": last.shape[0]}
+    plain |= {"width": first.shape[0], "bilinear": "up1.up.weight" not in state}
+    return Architecture.from_dict(plain)
 
 
 def _two_classes(state: State, head: str) -> State:

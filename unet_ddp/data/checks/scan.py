@@ -95,11 +95,9 @@ def scan(
     `nodata` and `channels` are those of the data set; each image's own, without alpha, if None.
     """
     files = [
-        (path, is_mask, stamp)
+        file
         for pair in pairs
-        for path, is_mask, stamp in zip(
-            (pair.image, pair.mask), (False, True), pair.stamps, strict=True
-        )
+        for file in zip((pair.image, pair.mask), (False, True), pair.stamps, strict=True)
     ]
     scanner = _Scanner(pairs[0].mask.parent, nodata, channels)
     results: Iterable[Any] = scanner.read_all(files)
