@@ -161,6 +161,22 @@ def numbered(folder: Path) -> None:
         Image.fromarray(found * (stripes + 60 * number)).save(path)
 
 
+def with_classes(folder: Path) -> None:
+    """Give each mask two objects of one of three classes."""
+    for number, path in enumerate(sorted((folder / "masks").iterdir())):
+        found = (np.arange(32) // 8).astype(np.int32).clip(max=2)[None].repeat(24, 0)
+        values = np.where(found > 0, (1 + number % 3) * 1_000_000 + found, 0)
+        tifffile.imwrite(path.with_suffix(".tif"), values.astype(np.int32))
+        path.unlink()
+
+
+def per_class(folder: Path) -> None:
+    """Move all masks to the folder of a class."""
+    (folder / "car").mkdir()
+    (folder / "masks").rename(folder / "car" / "car")
+    (folder / "car").rename(folder / "masks")
+
+
 def counted(folder: Path) -> None:
     """Number the columns of each mask's square from 1 on, more in some than in others."""
     for number, path in enumerate(sorted((folder / "masks").iterdir())):
@@ -367,6 +383,9 @@ CASES = [
     Case("instance ids, each an object", numbered, 0, ("classes: background, object, border",), ["--instances"]),
     Case("the same as JPEG", as_format("masks", ".jpg", quality=60), 2, ("x.jpg", "--instances", "16-bit PNG"), ["--instances"]),
     Case("the same, though no object has a number", lambda f: None, 2, ("--instances", "0, 255", "no object has a number of its own"), ["--instances"]),
+    Case("instance ids with classes", with_classes, 0, ("classes: background, car, tree, pond, border",), ["--instances", "--class-names", "car", "tree", "pond"]),
+    Case("the same, without the third name", with_classes, 2, ("x.tif", "value 3000001", "class * 1000000 + number, 2 classes by --class-names"), ["--instances", "--class-names", "car", "tree"]),
+    Case("a folder of masks for each class", per_class, 2, ("no mask for", "imgs/ax.png", "python -m unet_ddp import"), ["--instances"]),
     Case("instance ids of 8 bit", counted, 0, ("warning: the values in each mask are 0 to another number, up to 14", "--instances"),),
     Case("instance ids, as one class", numbered, 0, ("classes: 2",), ["--binary"]),
     Case("dark objects on bright ground", masks_as(lambda a: 255 - a), 0, ("--invert",)),
