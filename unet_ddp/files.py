@@ -210,10 +210,12 @@ def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
         # A record lock belongs to this process alone: reading processes do not inherit it.
         fcntl.lockf(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except OSError:
-        lock.seek(0)
+        with lock:
+            lock.seek(0)
+            owner = lock.read().strip() or "?"
         raise UserError(
-            f"{folder}: another run uses it (process {lock.read().strip() or '?'}); wait for its end, "
-            f"or choose another folder with {flag}"
+            f"{folder}: another run uses it (process {owner}); wait for its end, or choose another "
+            f"folder with {flag}"
         ) from None
     lock.truncate(0)
     lock.write(str(os.getpid()))

@@ -93,7 +93,9 @@ def test_numbers_of_objects(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     categories = [{"id": 4, "name": "car"}]
     content = coco(SQUARE, [5, 1, 7, 1, 7, 3, 5, 3], crowd, categories=categories)
     status, text = run(capsys, content, "--instances")
-    assert status == 0 and text.endswith("--list out/pairs.csv --instances --ignore-index 65535\n")
+    assert status == 0 and text.endswith(
+        "--list out/pairs.csv --instances --class-names car --ignore-index 65535\n"
+    )
     with Image.open("out/a.png") as image:
         mask = np.asarray(image)
     assert mask.dtype == np.uint16 and not mask[:, 0].any() and not Path("out/palette.csv").exists()
@@ -142,15 +144,18 @@ def test_masks_in_a_folder_for_each_class(here: Path, capsys: pytest.CaptureFixt
     Path("masks/tree/a.png").unlink()
     Path("masks/tree").rmdir()
     status, text = run(capsys, Path("masks"), "--instances", "-o", "cars")
-    assert text.endswith("train.py --list cars/pairs.csv --instances\n")
+    assert text.endswith("train.py --list cars/pairs.csv --instances --class-names car\n")
     assert np.asarray(Image.open("cars/a.png"))[1].tolist() == [0, 1, 1, 2, 2, 2, 0, 0]
 
 
+@pytest.mark.parametrize("root", ["", "here"])
 def test_the_images_may_be_beside_the_folders_of_the_classes(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str], root: str
 ) -> None:
+    """However the two folders are named."""
     save_mask("car/a.png", np.ones((6, 8), np.uint8))
-    assert run(capsys, Path())[1].startswith("out: 1 masks of 1 objects; classes background, car")
+    said = run(capsys, here if root else Path())[1]
+    assert said.startswith("out: 1 masks of 1 objects; classes background, car\n")
 
 
 def test_colours_of_masks_are_objects(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,7 +176,7 @@ def test_numbered_regions_to_ignore_are_no_objects(
     ]
     content = {"imagePath": "a.png", "imageHeight": 6, "imageWidth": 8, "shapes": shapes}
     status, text = run(capsys, content, "--instances")
-    assert status == 0 and text.endswith("--instances --ignore-index 65535\n")
+    assert status == 0 and text.endswith("--instances --class-names car --ignore-index 65535\n")
     assert read_mask(Path("out/a.png"))[0].tolist() == [1, 1, 0, 65535, 65535, 0, 0, 0]
 
 

@@ -385,7 +385,7 @@ def test_numbers_of_objects_make_three_classes(rgb: bool) -> None:
         ([0, 1, 2], {"lossy": "a.jpg"}, "a.jpg: --instances: lossy compression changes the objects' numbers; save"),
         ([0, 255], {}, "only 0, 255: no object has a number of its own"),
         ([0], {}, "only 0: no object"),
-        ([-4, 0, 1], {}, "m-4.png: --instances: value -4; expected 1 or more"),
+        ([-4, 0, 1], {}, "m-4.png: value -4; expected numbers of objects, 1 or more"),
     ],
 )  # fmt: skip
 def test_what_can_not_be_objects_is_refused(
@@ -402,13 +402,9 @@ def test_names_of_objects_classes() -> None:
     config = DataConfig(instances=True, class_names=("car", "tree"), ignore_index=65_535)
     found = choose_labels(values, config)
     assert found.names == ("background", "car", "tree", "border") and found.has_object_classes
-    with pytest.raises(
-        UserError, match=r"m65535\.png: --instances: value 65535; expected class \*"
-    ):
+    with pytest.raises(UserError, match=r"m65535\.png: value 65535; expected class \*"):
         choose_labels(values, replace(config, ignore_index=None))
-    with pytest.raises(
-        UserError, match=r"m3\.png: --instances: value 3; expected class \* 1000000"
-    ):
+    with pytest.raises(UserError, match=r"m3\.png: value 3; expected class \* 1000000"):
         choose_labels(masks([0, 1_000_001, 3]), config)
     found = choose_labels(values, DataConfig(instances=True, class_names=("cell",)))
     assert found.names == ("background", "cell", "border") and not found.has_object_classes

@@ -14,14 +14,16 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.prediction.models import make_predictor, write_photo
+from tests.prediction.models import CPU, lively_network, load, make_predictor, write_photo
 from tests.prediction.outputs.test_rle import decode
+from unet_ddp.data.labels import object_labels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import pipeline as module
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.inputs import find_images
 from unet_ddp.prediction.outputs import uncertainty
+from unet_ddp.prediction.outputs.masks import write_mask
 from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
 from unet_ddp.prediction.outputs.shards import Listed, ShardFile, read_shards
 from unet_ddp.prediction.pipeline import (
@@ -125,6 +127,17 @@ def test_existing_files_are_skipped_and_listed(photos: PredictConfig) -> None:
     assert [line.split(",")[0] for line in lines] == ["a.png", "c.png", "d.png", "e.png"]
     mask = np.asarray(Image.open("out/a_mask.png"))
     assert np.array_equal(decode(lines[0].split(",")[1], mask.shape, "rows"), mask)
+
+
+def test_a_mask_of_another_network_for_objects_is_not_listed(photos: PredictConfig) -> None:
+    labels = object_labels(("car", "tree"))
+    predictor = Predictor([load(lively_network(classes=4), labels)], device=CPU)
+    write_mask(np.full((9, 9), 7_000_001, np.int32), labels, Path("out/a_mask.tif"))
+    config = replace(photos, inputs=("p/a.png",), skip_existing=True, polygons="o.geojson")
+    job = new_job(config, predictor)
+    with pytest.raises(UserError, match=r"a_mask\.tif: value 7000001; expected class"):
+        list(process_images(job))
+    run(replace(job, files=[]))
 
 
 def test_all_outputs_of_an_image(photos: PredictConfig) -> None:

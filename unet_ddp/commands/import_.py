@@ -174,7 +174,7 @@ class _Import:
         ]
         yield from (f"{count} {text}" for count, text in notes if count)
         flags = "--instances" if self.config.instances else f"--palette {output}/palette.csv"
-        if self.painter.labels.has_object_classes:
+        if self.config.instances:
             flags += f" --class-names {shlex.join(self.painter.bodies)}"
         if self.config.instances and counts["crowds"]:
             flags += f" --ignore-index {masks.CROWD}"

@@ -233,7 +233,11 @@ class Search:
         if str(epochs) in reached:
             return float(reached[str(epochs)])
         about = " ".join([f"trial {k}:", *as_argv(TrainConfig(), self.trials[k]["drawn"])])
-        lock_folder(place, "--exp-name", waits=True).close()  # of a killed search's: it saves
+        try:
+            lock_folder(place, "--exp-name").close()
+        except UserError as error:  # a killed search's training saves, and ends
+            print_lines(f"waiting: {error}")
+            lock_folder(place, "--exp-name", waits=True).close()
         status = self._start(k, epochs)
         if status in (128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM):  # negative: at its start
             raise KeyboardInterrupt

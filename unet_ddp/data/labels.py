@@ -137,8 +137,9 @@ class Labels:
     def ids_of_values(self, values: Codes, path: Path) -> NDArray[np.uint8]:
         """Return the class ids of a mask's values as `to_ids` does, but for objects' borders."""
         if self.has_objects:
+            self.check_numbers(values, lambda _: path)
             classes, _ = self.split_values(values)
-            return np.where(values == self.ignore, IGNORE_ID, classes).astype(np.uint8)
+            return np.where(self._is_ignored(values), IGNORE_ID, classes).astype(np.uint8)
         return self.to_ids(values, path)
 
     def split_values(self, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -155,19 +156,26 @@ class Labels:
 
     def check_numbers(self, codes: Codes, find_path: Callable[[int], object]) -> None:
         """Raise a UserError for a value that no object can have, in the mask that `find_path` returns."""
-        classes, _ = self.split_values(codes)
-        is_known = (classes > 0) & (classes <= len(self.bodies)) | (codes == 0)
-        wrong = codes[~(is_known | (codes == self.ignore))]
+        classes, numbers = self.split_values(codes)
+        is_known = (classes > 0) & (classes <= len(self.bodies)) & (numbers > 0) | (codes == 0)
+        wrong = codes[~(is_known | self._is_ignored(codes))]
         if wrong.size:
-            text = f"class * {CLASS_STEP} + number, {len(self.bodies)} classes by --class-names"
-            expected = text if self.has_object_classes else "1 or more"
-            path = find_path(int(wrong[0]))
-            raise UserError(f"{path}: --instances: value {wrong[0]}; expected {expected}")
+            expected = "numbers of objects, 1 or more"
+            if self.has_object_classes:
+                names = ", ".join(self.class_names[1:-1])[:99]
+                expected = f"class * {CLASS_STEP} + number, both from 1 on, of {names}"
+            raise UserError(f"{find_path(int(wrong[0]))}: value {wrong[0]}; expected {expected}")
 
     def find_numbers(self, codes: Codes) -> NDArray[np.int32]:
         """Return the objects' numbers, or values, (H, W) in a mask, 0 where it is to be ignored."""
-        kept = np.where(codes == self.ignore, 0, codes).astype(np.int32, copy=False)
+        kept = np.where(self._is_ignored(codes), 0, codes).astype(np.int32, copy=False)
         return kept if self.has_object_classes else number_densely(kept)
+
+    def _is_ignored(self, codes: Codes) -> NDArray[np.bool_]:
+        ignored = np.zeros(codes.shape, bool)
+        if self.ignore is not None:  # with which NumPy would compare in Python, a pixel at a time
+            ignored |= codes == self.ignore
+        return ignored
 
     def _from_numbers(self, codes: Codes, path: Path) -> NDArray[np.uint8]:
         self.check_numbers(codes, lambda _: path)
@@ -251,7 +259,16 @@ class Labels:
 
 
 def object_labels(names: tuple[str, ...], ignore: int | None = None) -> Labels:
-    """Return background, the classes of objects that have numbers, and border."""
+    """Return background, the classes of objects that have numbers, and border.
+
+    Raises:
+        UserError: too many names, or one that is taken.
+    """
+    if len(names) > IGNORE_ID - 2 or len({*names, *CLASS_NAMES[::2]}) < len(names) + 2:
+        raise UserError(
+            f"classes {', '.join(names)[:99]}: objects can have at most {IGNORE_ID - 2}, all different "
+            "and none called background or border; rename them"
+        )
     names = (CLASS_NAMES[0], *names, CLASS_NAMES[-1])
     return Labels(tuple(range(len(names))), False, ignore, names=names, separation=(0.5, 0.5))
 

@@ -38,7 +38,7 @@ class PredictConfig:
     overlap: Annotated[float, flag("SHARE")] = 0.25
     """Share of a tile's side that neighbouring tiles have in common, 0 <= SHARE < 1."""
     mask_format: Literal["png", "tif"] | None = None
-    """Format of masks whose names --output does not give (default: tif for images with map coordinates and several classes of objects, else png)."""
+    """Format of masks whose names --output does not give (default: tif for images with map coordinates, or for several classes of objects, else png)."""
     ground_resolution: Annotated[float | None, flag("METRES"), Limit(above=0, at_most=1e6)] = None
     """Bring images with map coordinates to pixels of this size, before scaling (default: the training images' size)."""
     overlay: bool = False

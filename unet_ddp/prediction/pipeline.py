@@ -132,6 +132,8 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
             codes, labels = read_mask(mask), job.predictor.labels
         if not labels.has_objects:  # a GeoTIFF may have pixels without data
             codes = replace(labels, ignore=labels.nodata).to_ids(codes, files.mask)
+        else:
+            labels.check_numbers(codes, lambda _: files.mask)
         _add_to_lists(job, files, Listed(files.image, codes, place=_find_place(job, files)))
     return Outcome(is_skipped=True)
 

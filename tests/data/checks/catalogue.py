@@ -384,7 +384,7 @@ CASES = [
     Case("the same as JPEG", as_format("masks", ".jpg", quality=60), 2, ("x.jpg", "--instances", "16-bit PNG"), ["--instances"]),
     Case("the same, though no object has a number", lambda f: None, 2, ("--instances", "0, 255", "no object has a number of its own"), ["--instances"]),
     Case("instance ids with classes", with_classes, 0, ("classes: background, car, tree, pond, border",), ["--instances", "--class-names", "car", "tree", "pond"]),
-    Case("the same, without the third name", with_classes, 2, ("x.tif", "value 3000001", "class * 1000000 + number, 2 classes by --class-names"), ["--instances", "--class-names", "car", "tree"]),
+    Case("the same, without the third name", with_classes, 2, ("x.tif", "value 3000001", "class * 1000000 + number, both from 1 on, of car, tree"), ["--instances", "--class-names", "car", "tree"]),
     Case("a folder of masks for each class", per_class, 2, ("no mask for", "imgs/ax.png", "python -m unet_ddp import"), ["--instances"]),
     Case("instance ids of 8 bit", counted, 0, ("warning: the values in each mask are 0 to another number, up to 14", "--instances"),),
     Case("instance ids, as one class", numbered, 0, ("classes: 2",), ["--binary"]),

@@ -56,6 +56,12 @@ def test_masks_of_several_classes_of_objects_are_tiffs() -> None:
         config = PredictConfig(("a.jpg",))
         (files,) = name_outputs({Path("a.jpg"): False}, config, object_labels(names), models=[])
         assert files.mask == Path(f"a_mask.{ending}")
+    for flags in ({"output": "a.png"}, {"mask_format": "png"}):
+        config = PredictConfig(("a.jpg",), **flags)
+        with pytest.raises(
+            UserError, match="png: values of several classes of objects need 32 bit"
+        ):
+            name_outputs({Path("a.jpg"): False}, config, object_labels(names), models=[])
 
 
 def test_annotations_that_a_person_may_have_made_are_kept() -> None:

@@ -149,6 +149,21 @@ def test_a_sure_border_without_an_object_is_no_background(tmp_path: Path) -> Non
     assert {*codes[4, 5:9].tolist()} == {-1}
 
 
+def test_a_pixel_that_is_surely_of_another_class_than_its_object_is_unsure(tmp_path: Path) -> None:
+    pytest.importorskip("skimage")
+    scores = np.full((4, 10, 30), -9.0)
+    scores[0] = 9
+    scores[:, 2:8, 2:20] = [[[-9.0]], [[9.0]], [[-9.0]], [[-9.0]]]
+    scores[1:3, 2:8, 17:20] = [[[-9.0]], [[9.0]]]  # a tree's pixels in a car
+    scores[1:, 4, 2] = -9, -9, 9  # and one of its border
+    prediction = predict(scores.tolist(), classes=4)
+    prediction.labels = replace(object_labels(("car", "tree")), separation=(0.5, 0.4))
+    _, codes = judge(prediction, tmp_path / "a.png")
+    assert set(np.unique(prediction.numbers)) == {0, 1_000_001}
+    assert (codes[2:8, 17:20] == -1).all() and (codes[2:8, 2:17] == 1_000_001).all()
+    assert (codes == -1).sum() == 18
+
+
 @pytest.mark.parametrize(
     ("names", "ignore", "value"),
     [(("object",), None, -1), (("object",), 77, 77), (("car", "tree"), None, -1)],

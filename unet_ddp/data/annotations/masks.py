@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.annotations.readers import AnnotatedImage, Region, Source
-from unet_ddp.data.annotations.regions import Size, paste
+from unet_ddp.data.annotations.regions import Patch, Size, paste
 from unet_ddp.data.borders import CLASS_STEP, number_densely
 from unet_ddp.data.cells import unescape_cell
 from unet_ddp.data.formats.read import read_header, read_mask
@@ -40,10 +40,10 @@ def list_images(folder: Path) -> dict[str, Path]:
 
 def open_folders(path: Path, images: Mapping[str, Path]) -> Source:
     """Return the masks in the sub-folders of `path`, but the images', each of which is of a class."""
-    image, classes = next(iter(images.values()), path), dict[str, str]()
+    image, classes = next(iter(images.values()), path).resolve(), dict[str, str]()
     masks: dict[str, list[tuple[str, Path]]] = {}  # of an image: class and file
     for folder in sorted(path.iterdir()):
-        if folder.is_dir() and folder.name[0] != "." and not image.is_relative_to(folder):
+        if folder.is_dir() and folder.name[0] != "." and not image.is_relative_to(folder.resolve()):
             found, classes[folder.name] = list_images(folder), ""
             suffix = detect_suffix(images, found, may_be_empty=True)
             for name, mask in found.items():
@@ -67,9 +67,13 @@ def _read_folders(masks: Mapping[str, list[tuple[str, Path]]]) -> Iterator[Annot
             for number, window in enumerate(find_objects(numbers), start=1):
                 if window is not None:
                     top, left = (side.start for side in window)
-                    draw = partial(paste, numbers[window] == number, left, top)
+                    draw = partial(_draw_value, numbers[window], number, left, top)
                     image.regions.append(Region(label, draw))
         yield image
+
+
+def _draw_value(values: NDArray[np.int32], value: int, left: int, top: int, size: Size) -> Patch:
+    return paste(values == value, left, top, size)  # when it is used: there may be thousands
 
 
 class NameFinder:

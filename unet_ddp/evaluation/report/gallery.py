@@ -111,7 +111,8 @@ def _draw_layers(
     """
     truth, predicted = (resize_nearest(i, (photo.height, photo.width)) for i in (truth, predicted))
     if labels.has_objects:
-        wrong = difference((truth > 0).view(np.uint8), (predicted > 0).view(np.uint8), 2)
+        true_classes, found_classes = (labels.split_values(mask)[0] for mask in (truth, predicted))
+        wrong = difference(true_classes, found_classes, len(labels.bodies) + 1)
     else:
         predicted = np.where(truth == IGNORE_ID, np.uint8(IGNORE_ID), predicted)
         wrong = difference(truth, predicted, labels.num_classes)

@@ -120,12 +120,19 @@ def _name_masks(images: Mapping[Path, bool], config: PredictConfig, labels: Labe
     if output is not None and len(images) == 1 and output.suffix and not os.path.isdir(output):
         if output.suffix.lower() not in _MASK_SUFFIXES:
             raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
-        return [output]
-    return [
-        (output or image.parent)
-        / f"{image.stem}_mask.{config.mask_format or ('tif' if is_on_map or labels.has_object_classes else 'png')}"
-        for image, is_on_map in images.items()
-    ]
+        masks = [output]
+    else:
+        masks = []
+        for image, is_on_map in images.items():
+            default = "tif" if is_on_map or labels.has_object_classes else "png"
+            name = f"{image.stem}_mask.{config.mask_format or default}"
+            masks.append((output or image.parent) / name)
+    if labels.has_object_classes and masks[0].suffix.lower() == ".png":
+        raise UserError(
+            f"{masks[0]}: values of several classes of objects need 32 bit; name a .tif with "
+            "--output, or leave --mask-format png out"
+        )
+    return masks
 
 
 def _check_new(paths: Iterable[Path], flag: str, config: PredictConfig) -> None:

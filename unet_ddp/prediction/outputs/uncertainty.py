@@ -110,9 +110,11 @@ def write_sure(prediction: Prediction, path: Path) -> Path | None:
     unsure = labels.nodata if labels.has_objects else IGNORE_ID
     for top, band in prediction.probability_bands():
         rows, classes = slice(top, top + band.shape[1]), band.argmax(axis=0)
-        found = prediction.numbers[rows] if labels.has_objects else classes
-        # A border without an object is in none.
-        is_sure = (band.max(axis=0) >= _SURE) & ((found > 0) == (classes > 0))
+        found, is_sure = classes, band.max(axis=0) >= _SURE
+        if labels.has_objects:  # a border without an object is in none
+            found = prediction.numbers[rows]
+            own, _ = labels.split_values(found)
+            is_sure &= np.where(classes == labels.bodies.stop, own > 0, own == classes)
         codes[rows] = np.where(is_sure, found, unsure)
     if np.count_nonzero(codes != unsure) < _SHARE * codes.size:
         return None
