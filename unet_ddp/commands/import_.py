@@ -173,9 +173,8 @@ class _Import:
             (counts["skipped"], "boxes, ellipses, lines or points have no outline: left out"),
         ]
         yield from (f"{count} {text}" for count, text in notes if count)
-        flags = "--instances" if self.config.instances else f"--palette {output}/palette.csv"
+        flags = f"--palette {output}/palette.csv"
         if self.config.instances:
-            flags += f" --class-names {shlex.join(self.painter.bodies)}"
-        if self.config.instances and counts["crowds"]:
-            flags += f" --ignore-index {masks.CROWD}"
+            flags = f"--instances --class-names {shlex.join(self.painter.bodies)}"
+            flags += f" --ignore-index {masks.CROWD}" * bool(counts["crowds"])
         yield f"train on them with: train.py --list {output}/pairs.csv {flags}"

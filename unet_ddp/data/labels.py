@@ -59,9 +59,10 @@ class Labels:
             )
         if self.threshold is not None and len(values) != 2:
             raise UserError(f"threshold: {self.threshold}; expected for two classes only")
-        ends = (self.names or ())[:: max(2, len(values) - 1)]
-        if self.separation is not None and ends != CLASS_NAMES[::2]:
-            found = shorten([*(self.names or ())])
+        names = self.names or ()
+        has_ends = len(names) > 2 and (names[0], names[-1]) == (CLASS_NAMES[0], CLASS_NAMES[-1])
+        if self.separation is not None and not has_ends:
+            found = shorten([*names])
             raise UserError(f"names {found}: expected background, classes of objects, border")
 
     @property

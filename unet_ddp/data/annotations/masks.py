@@ -60,10 +60,16 @@ def _read_folders(masks: Mapping[str, list[tuple[str, Path]]]) -> Iterator[Annot
     for name, files in masks.items():
         image = AnnotatedImage(f"{name}.png", None)
         for label, path in files:
+            if read_header(path).is_lossy:
+                raise UserError(f"{path}: lossy compression changes values; save masks as PNG")
             numbers = number_densely(read_mask(path))
-            if read_header(path).is_lossy or numbers.shape != (image.size or numbers.shape):
-                raise UserError(f"{path}: lossy, or not as large as others of its image; save PNGs")
-            image.size = len(numbers), numbers.shape[1]
+            height, width = numbers.shape
+            if image.size not in (None, (height, width)):
+                raise UserError(
+                    f"{path}: {width}x{height}, another class's mask is {image.size[1]}x{image.size[0]}; "
+                    "masks of one image have one size"
+                )
+            image.size = height, width
             for number, window in enumerate(find_objects(numbers), start=1):
                 if window is not None:
                     top, left = (side.start for side in window)
