@@ -121,6 +121,21 @@ def test_of_a_sure_image_nine_pixels_in_ten_are(tmp_path: Path, unsure: int, is_
     assert bool(row) == (mask is not None) == is_sure
 
 
+@pytest.mark.parametrize("rows", [0, 3, 10])
+def test_pixels_without_data_are_unsure(tmp_path: Path, rows: int) -> None:
+    """They do not count as pixels of the image either; without any others there is no mask."""
+    prediction = predict([[9.0] * 10] * 10)
+    prediction.labels = Labels((0, 7))
+    prediction.ids[:rows] = IGNORE_ID  # as `mark_nodata` does
+    prediction.nodata = 10 * rows
+    row, codes = judge(prediction, tmp_path / "a.png")
+    if rows == 10:
+        assert not row and codes is None
+    else:
+        assert row and np.unique(codes[rows:]).tolist() == [7]
+        assert np.unique(codes[:rows]).tolist() == [255] * (rows > 0)
+
+
 def test_a_labelled_image_gets_no_other_mask(tmp_path: Path) -> None:
     """Nor a row, as it has one already."""
     split = Split([Pair("a", Path("a.png"), Path("m.png"))], [], "")

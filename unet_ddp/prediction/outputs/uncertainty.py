@@ -115,8 +115,11 @@ def write_sure(prediction: Prediction, path: Path) -> Path | None:
             found = prediction.numbers[rows]
             own, _ = labels.split_values(found)
             is_sure &= np.where(classes == labels.bodies.stop, own > 0, own == classes)
+        elif prediction.nodata:
+            is_sure &= prediction.ids[rows] != IGNORE_ID
         codes[rows] = np.where(is_sure, found, unsure)
-    if np.count_nonzero(codes != unsure) < _SHARE * codes.size:
+    with_data = codes.size - prediction.nodata
+    if np.count_nonzero(codes != unsure) < max(1, _SHARE * with_data):
         return None
     write_mask(codes, labels, path)
     return path
