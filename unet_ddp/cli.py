@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 
 import tyro
 
-from unet_ddp.config import SAVED_NAMES, TrainConfig
+from unet_ddp.config import DATA_PLACES, RUN_PLACES, SAVED_NAMES, TrainConfig
 from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.files import write_text
 from unet_ddp.flags import MASK_VALUE, read_settings
@@ -29,7 +29,6 @@ Training = TypeVar("Training", bound=TrainConfig)
 
 _annotations = cache(partial(get_type_hints, include_extras=True))
 _COUNTABLE = Limit(-(2**53), 2**53)  # whole numbers
-_SOURCES = {"images", "masks", "list", "val_images", "val_masks", "palette"}  # may be addresses
 _NEED_EACH_OTHER = (("val_images", "val_masks"), ("folds", "fold"))
 _EXCLUDE_EACH_OTHER = (
     ("list", "images"), ("list", "val_images"), ("list", "folds"), ("folds", "val_images"),
@@ -134,9 +133,9 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UserError: a value that its setting can't have.
     """
-    names = config.to_dict().keys() - {"checkpoints", "exp_name", "load", "wandb"} - config.given
+    names = config.to_dict().keys() - RUN_PLACES - config.given
     values = {name: value for name, value in saved.items() if name in names and value is not None}
-    for name in values.keys() & _SOURCES:
+    for name in values.keys() & DATA_PLACES:
         if is_address(values[name]):  # a stranger's checkpoint must not have it contacted
             raise UserError(
                 f"{_as_flag(name)}: the run's was {shorten(values[name])}; addresses in a checkpoint "

@@ -18,6 +18,9 @@ from unet_ddp.flags import MASK_VALUE, OPTIONAL_FILE, Plain, flag, parse_time
 from unet_ddp.storage import as_path
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
+# Settings that say where things are, and not what the run is.
+DATA_PLACES = frozenset({"images", "masks", "list", "val_images", "val_masks", "palette"})
+RUN_PLACES = frozenset({"checkpoints", "exp_name", "load", "wandb"})
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from unet_ddp.cli import parse
+from unet_ddp.config import RUN_PLACES
 from unet_ddp.errors import UserError, print_lines
 from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.evaluation.tables import show
@@ -24,8 +25,7 @@ from unet_ddp.storage import Url, as_path, local_file, local_path
 from unet_ddp.training.rehearsal import describe_time
 
 _MOST_LINES = 8
-_PLACES = {"checkpoints", "exp_name", "wandb"}
-_PLACES |= {"save_every", "save_every_steps", "save_every_minutes"}
+_NOT_SHOWN = {"save_every", "save_every_steps", "save_every_minutes", *RUN_PLACES} - {"load"}
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def read_run(place: Path) -> Run:
 
 def tabulate(runs: Sequence[Run]) -> list[list[str]]:
     """Return a heading and a row for each run: its cells, and the settings that differ."""
-    names = sorted(set[str]().union(*(run.settings for run in runs)) - _PLACES)
+    names = sorted(set[str]().union(*(run.settings for run in runs)) - _NOT_SHOWN)
     values = {name: [str(run.settings.get(name))[:60] for run in runs] for name in names}
     differing = {name: column for name, column in values.items() if len(set(column)) > 1}
     heading = ["run", *runs[0].cells, *differing]

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 from unet_ddp.cli import parse_run, parse_train
 from unet_ddp.commands.compare import compare
-from unet_ddp.config import TrainConfig
+from unet_ddp.config import RUN_PLACES, TrainConfig
 from unet_ddp.distributed.launch import exit_with_error
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_lines, shorten
@@ -35,7 +35,7 @@ from unet_ddp.storage import local_path
 from unet_ddp.training.rehearsal import describe_time
 
 _FACTOR = 3  # of epochs from rung to rung, by which the trials become fewer
-_OWN = {"epochs", "checkpoints", "exp_name", "load", "wandb"}  # not to be varied
+_OWN = {"epochs", *RUN_PLACES}  # not to be varied
 
 
 @dataclass(frozen=True)

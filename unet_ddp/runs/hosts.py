@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import unet_ddp
-from unet_ddp.config import TrainConfig
+from unet_ddp.config import DATA_PLACES, RUN_PLACES, TrainConfig
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.world import World
@@ -23,10 +23,6 @@ from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.checkpoint import previous
 from unet_ddp.storage import Url
 
-_PLACES = {
-    "checkpoints", "exp_name", "load", "images", "masks", "list", "val_images", "val_masks", "wandb",
-    "palette",
-}  # fmt: skip
 _LAUNCH = (
     "overwrite", "max_steps", "max_epochs", "deterministic", "skip_bad_files", "max_bad_steps",
 )  # fmt: skip
@@ -57,7 +53,8 @@ def compare_hosts(config: TrainConfig, world: World) -> None:
 
 
 def _describe(config: TrainConfig) -> dict[str, str]:
-    settings = {k: v for k, v in config.to_dict().items() if k not in _PLACES}
+    places = DATA_PLACES | RUN_PLACES
+    settings = {k: v for k, v in config.to_dict().items() if k not in places}
     settings |= {name: getattr(config.launch, name) for name in _LAUNCH}
     settings["resume"] = config.launch.resume is not None
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in settings.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from unet_ddp.cli import with_saved, with_values
-from unet_ddp.config import TrainConfig
+from unet_ddp.config import DATA_PLACES, RUN_PLACES, TrainConfig
 from unet_ddp.data.checks.check import PreparedData, check_classes, prepare_data
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
@@ -23,16 +23,13 @@ from unet_ddp.training.state import TrainState
 
 USUAL_STEP = 16  # images per optimizer step with --batch-size auto
 _SHOWN = 80  # characters of a setting in a message
-# Settings on which the weights depend, and settings that only say where things are.
+# Settings on which the weights depend, and settings that may change without a word.
 _FIXED = {
     "scale", "model", "encoder", "width", "bilinear", "channels", "nodata", "classes",
     "class_names", "palette", "binary", "mask_threshold", "invert", "ignore_index",
     "instances",
 }  # fmt: skip
-_PLACES = {
-    "checkpoints", "exp_name", "load", "images", "masks", "list", "val_images", "val_masks",
-    "wandb", "batch_size", "images_per_step",
-}  # fmt: skip
+_SILENT = (DATA_PLACES | RUN_PLACES | {"batch_size", "images_per_step"}) - _FIXED
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ class Resumed:
             name: f"{name} {_show(before[name])} -> {_show(value)}"
             for name, value in config.to_dict().items()
             if before.get(name, value) != value
-            and name not in _PLACES
+            and name not in _SILENT
             and not name.startswith("save_every")
         }
         fixed = [text for name, text in changed.items() if name in _FIXED]
