@@ -24,8 +24,8 @@ from unet_ddp.errors import UserError, one_line, print_lines, survive_lost_outpu
 from unet_ddp.files import exit_on_signals
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.inputs import find_images, find_maps
+from unet_ddp.prediction.outputs.lists import ShardFile
 from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
-from unet_ddp.prediction.outputs.shards import ShardFile
 from unet_ddp.prediction.pipeline import Job, Outcome, list_files, process_images
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.weights import find_model

@@ -4,7 +4,7 @@
     torchrun --nproc_per_node=4 train.py --resume
 
 All processes run this program. `world.on_main(work)` runs `work` on rank 0 and returns its result on
-every rank; the run's folder and tracker write and print on rank 0 alone.
+every rank; the run's folder (its files: runs/folder.py) and tracker write and print on rank 0 alone.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from unet_ddp.errors import UserError, survive_lost_output
 from unet_ddp.evaluation.report.write import write_reports
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import (
+    build_metadata,
     build_state,
     choose_model,
-    describe_model,
     describe_run,
     settle_batch_size,
 )
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.hosts import compare_data, compare_hosts, fetch_run
-from unet_ddp.runs.plan import plan_run
-from unet_ddp.runs.remote import open_folder
+from unet_ddp.runs.plan import settle_schedule
+from unet_ddp.runs.remote import choose_folder
 from unet_ddp.runs.tracking import Tracker, console
-from unet_ddp.training.determinism import allow_tf32, autotuning, deterministic
+from unet_ddp.training.determinism import allow_tf32, cudnn_autotuning, deterministic
 from unet_ddp.training.out_of_memory import explain_out_of_memory
 from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import TrainState
@@ -63,36 +63,36 @@ def train(config: TrainConfig, world: World) -> int:
     determinism = deterministic(log) if config.launch.deterministic else nullcontext()
     allow_tf32()
     compare_hosts(config, world)
-    with determinism, open_folder(config, world, log) as folder:
-        fetched = fetch_run(config, folder.launchers, world)  # if rank 0's host has it not
-        resumed = world.on_main(lambda: folder.open(config, fetched))
+    with determinism, choose_folder(config, world, log) as folder:
+        fetched = fetch_run(config, folder.launchers, world)  # of the host with the newest last.pt
+        resumed = world.on_main(lambda: folder.open(config, fetched))  # of a new run, too
         config = resumed.settle(config, world)
         data = world.on_main(lambda: resumed.prepare_data(config))
         compare_data(data.split, world)
-        model = choose_model(config, data, resumed, world)
-        config = settle_batch_size(config, model, data, resumed, world)
-        loaders = build_loaders(config, data, image_format=model.preprocessing.format, world=world)
+        spec = choose_model(config, data, resumed, world)
+        config = settle_batch_size(config, spec, data, resumed, world)
+        loaders = build_loaders(config, data, image_format=spec.preprocessing.format, world=world)
         with explain_out_of_memory(config, world, "building"):
-            state = build_state(config, model, data, resumed, loaders, world)
-        config = plan_run(config, model, data, resumed, state, world, began=began)
-        about = describe_model(config, model, data, loaders, world)
-        # With --overwrite the earlier run is deleted here, when nothing can be wrong any more.
-        world.on_main(lambda: folder.claim(config, data, resumed, about))
+            state = build_state(config, spec, data, resumed, loaders, world)
+        config = settle_schedule(config, spec, data, resumed, state, world, began=began)
+        metadata = build_metadata(config, spec, data, loaders, world)
+        # Only now, as nothing can be wrong any more: --overwrite deletes, config.yaml is written.
+        world.on_main(lambda: folder.claim(config, data, resumed, metadata))
         tracker = Tracker(config, data, state, loaders, world)
-        lines = describe_run(config, model, state, loaders, world)
-        tracker.log(resumed.notes, data.notes, loaders.notes, model.notes, lines)
+        lines = describe_run(config, spec, state, loaders, world)
+        tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes, lines)
         with loaders, tracker, StopSignal(world) as stop:
-            folder.begin(state, resumed, world)  # reading processes are forked next
+            folder.begin(state, resumed, world)  # no thread may write when processes are forked
             while not state.is_over and not stop.reason:
-                with explain_out_of_memory(config, world, "training"), autotuning():
+                with explain_out_of_memory(config, world, "training"), cudnn_autotuning():
                     train_one_epoch(config, state, loaders, folder, tracker, stop)
                 with explain_out_of_memory(config, world, "validation"):
                     validation = validate(state, loaders, folder, data, stop, world)
                 end_epoch(config, state, validation, folder, tracker, stop)
             world.on_main(folder.wait)  # no rank leaves before the file is on the disk
         stop.raise_error()
-        world.on_main(lambda: folder.finish(state, stop.reason))
-        if stop.reason is None:  # all epochs are done
+        world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
+        if stop.reason is None:  # all epochs are done: samples.png, report.html
             write_reports(folder.path, data.split.validation, world, config.launch.workers, log)
     return stop.reason.exit_status if stop.reason else 0
 
@@ -122,19 +122,19 @@ def train_one_epoch(
     for report in train_steps(
         state,
         batches,
-        until=config.launch.limit(state.steps_per_epoch),  # steps of the whole run
+        until=config.launch.last_step(state.steps_per_epoch),  # steps of the whole run
         accumulate=options.accumulate,
         clip=options.clip,
     ):
-        tracker.step(report, state.done, waited=batches.waited)
+        tracker.step(report, state.done, waited=batches.waited)  # ends a run of nan
         batches.fill()
         if stop.poll():
             return
         if folder.is_due(state.done):
             folder.save(state)
-    tracker.end_training()
+    tracker.end_steps()
     if not stop.poll_now() and state.step < state.steps_per_epoch:
-        stop.check_limit(state.done, config.launch.limit(state.steps_per_epoch))
+        stop.check_limit(state.done, config.launch.last_step(state.steps_per_epoch))
 
 
 def validate(
@@ -149,7 +149,7 @@ def validate(
     validation_images = loaders.validation
     if stop.reason or validation_images is None:
         return None
-    # As before the first epoch. The others wait without --timeout: storage may be slow.
+    # No thread may write at a fork. The others wait without --timeout: storage may be slow.
     world.on_main(lambda: folder.wait() if validation_images.forks else None)
     images = stop.until_stopped(validation_images)
     counts = count_pixels(state, images, num_classes=data.labels.num_classes)
@@ -175,7 +175,7 @@ def end_epoch(
     tracker.log_annealing(state)
     folder.save(state, is_best=is_best)
     if not state.is_over:
-        stop.check_limit(state.done, config.launch.limit(state.steps_per_epoch))
+        stop.check_limit(state.done, config.launch.last_step(state.steps_per_epoch))
 
 
 if __name__ == "__main__":

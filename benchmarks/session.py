@@ -21,10 +21,10 @@ from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.metrics.scores import Validation
-from unet_ddp.runs.build import build_state, choose_model, describe_model
+from unet_ddp.runs.build import build_metadata, build_state, choose_model
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.tracking import Tracker
-from unet_ddp.training.determinism import allow_tf32, autotuning
+from unet_ddp.training.determinism import allow_tf32, cudnn_autotuning
 from unet_ddp.training.state import TrainState
 
 
@@ -42,7 +42,7 @@ class Session(NamedTuple):
     def train_one_epoch(self, stop: Any = None) -> None:
         """Train one epoch as train.py does, without validation and the save after it."""
         signals = StopSignal(self.world) if stop is None else nullcontext(stop)
-        with autotuning(), signals as stop:
+        with cudnn_autotuning(), signals as stop:
             train.train_one_epoch(
                 self.config, self.state, self.loaders, self.folder, self.tracker, stop
             )
@@ -97,10 +97,10 @@ def open_session(flags: Sequence[str]) -> Iterator[Session]:
         resumed = folder.open(config)
         config = resumed.settle(config, world)
         data = resumed.prepare_data(config)
-        model = choose_model(config, data, resumed, world)
-        loaders = build_loaders(config, data, image_format=model.preprocessing.format, world=world)
-        state = build_state(config, model, data, resumed, loaders, world)
-        folder.claim(config, data, resumed, describe_model(config, model, data, loaders, world))
+        spec = choose_model(config, data, resumed, world)
+        loaders = build_loaders(config, data, image_format=spec.preprocessing.format, world=world)
+        state = build_state(config, spec, data, resumed, loaders, world)
+        folder.claim(config, data, resumed, build_metadata(config, spec, data, loaders, world))
         with loaders, Tracker(config, data, state, loaders, world) as tracker:
             yield Session(config, world, data, state, loaders, folder, tracker)
     leave(world)

@@ -16,7 +16,7 @@ import torch
 from benchmarks.session import Session, new_session
 from benchmarks.timing import machine, new_parser, print_table, take_turns
 from unet_ddp.data.dataset import Sample
-from unet_ddp.training.determinism import autotuning
+from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.prefetch import copy_to_device
 
 
@@ -26,7 +26,7 @@ def train_bare(session: Session, batch: Sample) -> None:
     images = state.preprocess(batch.image)
     optimizer = torch.optim.AdamW(state.network.parameters(), fused=True)
     state.replica.train()
-    with autotuning():
+    with cudnn_autotuning():
         for _ in range(state.steps_per_epoch):
             with state.precision.autocast():
                 logits = state.forward(images)

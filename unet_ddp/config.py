@@ -21,6 +21,7 @@ SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved set
 # Settings that say where things are, and not what the run is.
 DATA_PLACES = frozenset({"images", "masks", "list", "val_images", "val_masks", "palette"})
 RUN_PLACES = frozenset({"checkpoints", "exp_name", "load", "wandb"})
+PIXEL_TERMS = frozenset({"ce", "focal"})  # of losses; the others are over regions
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,8 @@ class OptimizationConfig:
     def check_loss(self) -> None:
         """Raise a UserError if the loss would be 0, or lacks the term that a setting is about."""
         terms = set(self.loss.split("_"))
-        weights = {"--dice-weight": self.dice_weight} if terms - {"ce", "focal"} else {}
-        if terms & {"ce", "focal"}:
+        weights = {"--dice-weight": self.dice_weight} if terms - PIXEL_TERMS else {}
+        if terms & PIXEL_TERMS:
             weights["--cross-entropy-weight"] = self.cross_entropy_weight
         elif self.label_smoothing or self.hard_pixels < 100 or self.boundary_weight:
             raise UserError(
@@ -244,7 +245,7 @@ class LaunchConfig:
     deterministic: bool = False
     """Use deterministic algorithms, slower on a GPU; warn where torch has none."""
 
-    def limit(self, steps_per_epoch: int) -> int | None:
+    def last_step(self, steps_per_epoch: int) -> int | None:
         """Return the steps of the run at which --max-steps or --max-epochs stops it."""
         limits = (self.max_steps, (self.max_epochs or 0) * steps_per_epoch)
         return min((limit for limit in limits if limit), default=None)

@@ -1,4 +1,4 @@
-"""Settings as users write them: the annotations of their flags, and files of them."""
+"""Settings as users write them: how config.py declares their flags, and files of them."""
 
 from __future__ import annotations
 

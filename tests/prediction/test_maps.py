@@ -25,8 +25,8 @@ from unet_ddp.data.labels import Labels, object_labels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import pipeline, source
 from unet_ddp.prediction.inputs import find_maps
+from unet_ddp.prediction.outputs.lists import Listed
 from unet_ddp.prediction.outputs.polygons import polygon_file, polygons
-from unet_ddp.prediction.outputs.shards import Listed
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.streaming import ScaledReader

@@ -23,9 +23,9 @@ from unet_ddp.prediction import pipeline as module
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.inputs import find_images
 from unet_ddp.prediction.outputs import uncertainty
+from unet_ddp.prediction.outputs.lists import Listed, ShardFile, read_shards
 from unet_ddp.prediction.outputs.masks import write_mask
 from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
-from unet_ddp.prediction.outputs.shards import Listed, ShardFile, read_shards
 from unet_ddp.prediction.pipeline import (
     Job,
     Outcome,

@@ -23,9 +23,9 @@ from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.runs import build
 from unet_ddp.runs.build import (
     BORDER_WEIGHT,
+    build_metadata,
     build_state,
     choose_model,
-    describe_model,
     describe_run,
     settle_batch_size,
 )
@@ -241,7 +241,7 @@ def test_given_weights_are_loaded_and_pretrained_ones_are_not_fetched(
 def test_a_resumed_state_is_restored_with_the_new_weight_decay() -> None:
     model, loaders, state = build_run()
     state.epoch, state.best = 2, 0.5
-    about = describe_model(CONFIG, model, make_data(), loaders, WORLD)
+    about = build_metadata(CONFIG, model, make_data(), loaders, WORLD)
     resumed = Resumed({**about, **state.state_dict()})
     changed = with_options(weight_decay=0.7, seed=8)
     _, _, restored = build_run(changed, resumed=resumed)
@@ -267,7 +267,7 @@ def test_a_resumed_state_is_restored_with_the_new_weight_decay() -> None:
 )
 def test_a_state_that_does_not_fit_is_not_resumed(where: str, value: Any, message: str) -> None:
     model, loaders, state = build_run()
-    about = describe_model(CONFIG, model, make_data(), loaders, WORLD)
+    about = build_metadata(CONFIG, model, make_data(), loaders, WORLD)
     content: dict[str, Any] = {**about, **state.state_dict()}
     group, _, name = where.partition(".")
     content[group] = {**content[group], name: value} if name else value
@@ -278,7 +278,7 @@ def test_a_state_that_does_not_fit_is_not_resumed(where: str, value: Any, messag
 def test_a_run_that_stopped_after_an_epoch_s_last_step_is_resumed() -> None:
     model, loaders, state = build_run()
     state.step = state.steps_per_epoch  # validation is next
-    about = describe_model(CONFIG, model, make_data(), loaders, WORLD)
+    about = build_metadata(CONFIG, model, make_data(), loaders, WORLD)
     _, _, restored = build_run(resumed=Resumed({**about, **state.state_dict()}))
     assert restored.step == restored.steps_per_epoch
 
@@ -318,7 +318,7 @@ def test_a_checkpoint_describes_its_run(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     config, data, world = with_options(accumulate=2, batch_size=1), make_data(), World(size=3)
     model, loaders, _ = build_run(config, data)
-    about = describe_model(config, model, data, loaders, world)
+    about = build_metadata(config, model, data, loaders, world)
     assert about == {
         "unet_ddp": __version__,
         "architecture": PLAIN.to_dict(),

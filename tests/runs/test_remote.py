@@ -23,7 +23,7 @@ from unet_ddp.errors import RunError, UserError
 from unet_ddp.runs import checkpoint, pointer, remote
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.pointer import find_newest
-from unet_ddp.runs.remote import RemoteRunFolder, open_folder
+from unet_ddp.runs.remote import RemoteRunFolder, choose_folder
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.storage import Url, as_path, delete, list_objects, put, read
 from unet_ddp.training.state import TrainState
@@ -44,7 +44,7 @@ class Machine:
         """The folder, not claimed, and what the run starts from."""
         self.monkeypatch.setenv("XDG_CACHE_HOME", str(self.cache))
         config = config_of(self.address, **launch)
-        with open_folder(config, World(), self.lines.append) as folder:
+        with choose_folder(config, World(), self.lines.append) as folder:
             assert isinstance(folder, RemoteRunFolder)
             yield folder, folder.open(config)
 
@@ -424,7 +424,7 @@ def test_addresses_that_can_not_be_written_to_are_refused(one: Machine, tmp_path
     config = config_of(Path())
     web = replace(config, run=replace(config.run, checkpoints="http://host/run"))
     with pytest.raises(UserError, match=r"can't be written to; name a .* with --checkpoints"):
-        open_folder(web, World(), print)
+        choose_folder(web, World(), print)
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "unet_ddp").mkdir(mode=0o777)
     (tmp_path / "one" / "unet_ddp").chmod(0o777)

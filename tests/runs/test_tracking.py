@@ -95,7 +95,7 @@ def test_images_per_second_are_of_training_alone(tmp_path: Path, clock: Clock) -
             assert tracker.images_per_second == 4.0
             assert tracker.data_wait == 0.25
             clock.now += 1.0  # a GPU does its last steps
-            tracker.end_training()
+            tracker.end_steps()
             assert tracker.images_per_second == 3.0
             clock.now += 20.0  # validation
             assert tracker.images_per_second == 3.0
@@ -114,7 +114,7 @@ def test_an_epoch_is_a_line_and_a_row(
         clock.now += 4.0
         tracker.step(report(), 7, waited=1.0)
         tracker.step(report(finite=False), 8, waited=1.0)
-        tracker.end_training()
+        tracker.end_steps()
         clock.now += 1.0
         tracker.log_epoch(state, validation())
     out = capsys.readouterr().out.splitlines()
@@ -190,7 +190,7 @@ def test_the_end_of_training_judges_what_a_gpu_has_not_answered(tmp_path: Path) 
         tracker._guard._delay = 2
         tracker.step(report(finite=False), 1, waited=0.0)
         with pytest.raises(RunError, match="step 1 skipped"):
-            tracker.end_training()
+            tracker.end_steps()
 
 
 def test_a_bar_shows_loss_and_rate_now_and_then(
@@ -230,7 +230,7 @@ def test_a_bar_on_a_gpu_is_of_the_steps_that_it_has_done(
             tracker.step(replace(report(), losses=losses), step, waited=0.0)
             assert bool(tracker._bar.postfix) == (step > 2)
         assert tracker._bar.postfix == "loss 2.0000, rate 1.00e-02, 1.5 images/s, data 0%"
-        tracker.end_training()
+        tracker.end_steps()
         assert tracker.images_per_second == 3.0
 
 

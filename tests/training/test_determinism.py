@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from unet_ddp.training.determinism import allow_tf32, autotuning, deterministic
+from unet_ddp.training.determinism import allow_tf32, cudnn_autotuning, deterministic
 
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -70,10 +70,10 @@ def test_convolutions_are_tried_in_training_alone_and_not_in_a_deterministic_run
 ) -> None:
     for before in (False, True):
         monkeypatch.setattr(torch.backends.cudnn, "benchmark", before)
-        with autotuning():
+        with cudnn_autotuning():
             assert torch.backends.cudnn.benchmark is True
         assert torch.backends.cudnn.benchmark is before
-        with deterministic([].append), autotuning():
+        with deterministic([].append), cudnn_autotuning():
             assert torch.backends.cudnn.benchmark is False
 
 

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from unet_ddp.cli import parse
 from unet_ddp.data.annotations import masks
 from unet_ddp.data.annotations.readers import AnnotatedImage, open_source
-from unet_ddp.data.cells import format_row
+from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.formats.read import read_header
 from unet_ddp.errors import UserError, print_lines, shorten
 from unet_ddp.files import check_writable, ended_by_sigterm, write_errors, write_text

@@ -20,6 +20,7 @@ from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import check_described
+from unet_ddp.runs.hosts import COPIED
 from unet_ddp.runs.weights import find_model, read_model
 from unet_ddp.storage import Url, as_path, list_objects, put, read
 
@@ -62,7 +63,7 @@ def _local_run(place: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, place.name)
         folder.mkdir()
-        for name in names & {"best.pt", "metrics.csv", "config.yaml", "learning_rate.csv"}:
+        for name in names & {*COPIED, "config.yaml"}:
             (folder / name).write_bytes(read(place / name))
         yield folder
         put(place / "report.html", folder / "report.html")

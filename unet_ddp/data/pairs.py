@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from unet_ddp.data.cells import unescape_cell
+from unet_ddp.data.csv_cells import unescape_cell
 from unet_ddp.data.formats.header import SUFFIXES
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from unet_ddp.data.cells import escape_cell
+from unet_ddp.data.csv_cells import escape_cell
 from unet_ddp.data.packs import PackedPairs, groups_of, names_of, select, sides_of
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.errors import UserError

@@ -1,1 +1,1 @@
-"""Scores of a trained network on pairs of images and masks, exact on any number of ranks."""
+"""Scores on any number of ranks: dataset reads, scoring counts, results scores, tables writes."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from unet_ddp.data.cells import format_row
+from unet_ddp.data.csv_cells import format_row
 from unet_ddp.evaluation.results import COLUMNS, ClassScores, Evaluation
 from unet_ddp.metrics.scores import ratio
 

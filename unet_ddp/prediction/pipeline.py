@@ -26,12 +26,12 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.annotations import LABELME, coco_file, write_labelme
+from unet_ddp.prediction.outputs.lists import Listed, ListFile, ShardFile
 from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
 from unet_ddp.prediction.outputs.objects import objects_file
 from unet_ddp.prediction.outputs.polygons import polygon_file
 from unet_ddp.prediction.outputs.rle import rle_file
-from unet_ddp.prediction.outputs.shards import Listed, ListFile, ShardFile
 from unet_ddp.prediction.outputs.uncertainty import (
     measure_uncertainty,
     pairs_file,

@@ -25,8 +25,8 @@ from unet_ddp.network.encoder import freeze_encoder, parameter_groups
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.checkpoint import Content
+from unet_ddp.runs.pretrained import find_weights_file, fit_weights
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.runs.transfer import find_weights_file, fit_weights
 from unet_ddp.training.batch_size import BatchSizeProbe
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.optimizer import AdamW
@@ -36,7 +36,7 @@ BORDER_WEIGHT = 5.0  # --boundary-weight of --instances
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSpec:
     """The network of a run and what surrounds it; nothing of it changes in training."""
 
     architecture: Architecture
@@ -46,7 +46,9 @@ class Model:
     notes: list[str]  # lines for the user
 
 
-def choose_model(config: TrainConfig, data: PreparedData, resumed: Resumed, world: World) -> Model:
+def choose_model(
+    config: TrainConfig, data: PreparedData, resumed: Resumed, world: World
+) -> ModelSpec:
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
     architecture, preprocessing, notes = _choose_architecture(config, data, resumed)
@@ -54,7 +56,7 @@ def choose_model(config: TrainConfig, data: PreparedData, resumed: Resumed, worl
         options = replace(options, boundary_weight=BORDER_WEIGHT)
     loss = SegmentationLoss(options).to(world.device)
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
-    return Model(architecture, preprocessing, precision, loss, notes)
+    return ModelSpec(architecture, preprocessing, precision, loss, notes)
 
 
 def _choose_architecture(
@@ -89,16 +91,16 @@ def _choose_architecture(
 
 
 def settle_batch_size(
-    config: TrainConfig, model: Model, data: PreparedData, resumed: Resumed, world: World
+    config: TrainConfig, spec: ModelSpec, data: PreparedData, resumed: Resumed, world: World
 ) -> TrainConfig:
     """Return `config` with numbers for ``--batch-size auto``: the largest batch that fits."""
     if config.optimization.batch_size != "auto":
         return config
     probe = BatchSizeProbe(
-        model.architecture,
-        model.preprocessing,
-        model.loss,
-        model.precision,
+        spec.architecture,
+        spec.preprocessing,
+        spec.loss,
+        spec.precision,
         data.crop_size or data.smallest,
         checkpointing=config.network.checkpointing,
         has_average=config.optimization.ema > 0,
@@ -109,7 +111,7 @@ def settle_batch_size(
 
 def build_state(
     config: TrainConfig,
-    model: Model,
+    spec: ModelSpec,
     data: PreparedData,
     resumed: Resumed,
     loaders: Loaders,
@@ -122,20 +124,20 @@ def build_state(
             f"--patience {options.patience}: there are no validation images to score; use --validation "
             "PERCENT, or leave --patience out"
         )
-    network = _build_weights(config, model, data.labels, resumed, world)
+    network = _build_weights(config, spec, data.labels, resumed, world)
     frozen = freeze_encoder(network) if options.freeze == "encoder" else []
     groups = parameter_groups(network, options.encoder_rate)
     # Neither tiny nor large.
     height, width = (max(64, min(n, 256)) for n in data.crop_size or data.smallest)
-    example = torch.zeros(2, model.architecture.channels, height, width, device=world.device)
+    example = torch.zeros(2, spec.architecture.channels, height, width, device=world.device)
     replica = world.replicate(network, example)
     state = TrainState(
         network,
         replica,
         AdamW(groups, weight_decay=options.weight_decay, fused=True),
-        model.precision,
-        model.loss,
-        model.preprocessing,
+        spec.precision,
+        spec.loss,
+        spec.preprocessing,
         Schedule(cast(float, options.learning_rate), options.epochs * steps, options.warmup / 100),
         steps,
         options.patience,
@@ -150,39 +152,37 @@ def build_state(
 
 
 def _build_weights(
-    config: TrainConfig, model: Model, labels: Labels, resumed: Resumed, world: World
+    config: TrainConfig, spec: ModelSpec, labels: Labels, resumed: Resumed, world: World
 ) -> nn.Module:
     """Return the network on the device: new, pretrained or with the weights of a file."""
     loaded, source, state = resumed.weights, find_weights_file(config), {}
     if loaded is not None and source is not None:
         parts = "all" if config.run.load else "encoder"
-        fitted = fit_weights(loaded, model.architecture, labels, source, parts=parts)
-        model.notes.extend(f"{source}: {note}" for note in loaded.notes)
-        model.notes.extend(fitted.describe(source))
+        fitted = fit_weights(loaded, spec.architecture, labels, source, parts=parts)
+        spec.notes.extend(f"{source}: {note}" for note in loaded.notes)
+        spec.notes.extend(fitted.describe(source))
         state = fitted.state
     pretrained = None if resumed.content or resumed.weights else config.network.encoder_weights
     if pretrained is not None:  # downloaded by one process, found in its cache by the others
-        world.on_main(
-            lambda: build_network(model.architecture, encoder_weights=pretrained) and None
-        )
+        world.on_main(lambda: build_network(spec.architecture, encoder_weights=pretrained) and None)
     torch.manual_seed(config.optimization.seed)  # the same first weights on every rank
     network = build_network(
-        model.architecture, encoder_weights=pretrained, checkpointing=config.network.checkpointing
+        spec.architecture, encoder_weights=pretrained, checkpointing=config.network.checkpointing
     )
     network.load_state_dict(state, strict=False)
     count_as_sound(network)
     return synchronise_batchnorm(network.to(world.device), world)
 
 
-def describe_model(
-    config: TrainConfig, model: Model, data: PreparedData, loaders: Loaders, world: World
+def build_metadata(
+    config: TrainConfig, spec: ModelSpec, data: PreparedData, loaders: Loaders, world: World
 ) -> Content:
     """Return the part of a checkpoint that stays the same in a run, as plain values."""
     return {
         "unet_ddp": __version__,
-        "architecture": model.architecture.to_dict(),
+        "architecture": spec.architecture.to_dict(),
         "labels": data.labels.to_dict(),
-        "preprocessing": model.preprocessing.to_dict(),
+        "preprocessing": spec.preprocessing.to_dict(),
         "config": config.to_dict(),
         "names": data.split.fingerprint,
         "images_per_step": loaders.sampler.per_step * world.size,
@@ -192,7 +192,7 @@ def describe_model(
 
 
 def describe_run(
-    config: TrainConfig, model: Model, state: TrainState, loaders: Loaders, world: World
+    config: TrainConfig, spec: ModelSpec, state: TrainState, loaders: Loaders, world: World
 ) -> list[str]:
     """Return lines for the user: the network, the run, and a device that was never tried."""
     options = config.optimization
@@ -206,10 +206,10 @@ def describe_run(
             "code at each layer, which was never tried; what does not compile runs as it is"
         )
     return [
-        f"network: {model.architecture}; {count / 1e6:.1f} million parameters",
+        f"network: {spec.architecture}; {count / 1e6:.1f} million parameters",
         f"run: {config.place}; {options.epochs} epochs of {state.steps_per_epoch} steps of {images} images "
         f"({options.batch_size} on each of {world.size} process(es){each}), {world.device.type}, "
-        f"{str(model.precision.dtype).removeprefix('torch.')}, "
+        f"{str(spec.precision.dtype).removeprefix('torch.')}, "
         f"{count_workers(world, config.launch.workers)} reading process(es) each",
         *notes,
     ]

@@ -102,7 +102,7 @@ class SavedRun:
 Described = TypeVar("Described", Description, SavedRun)
 
 
-def describe(kind: type[Described], path: Path, content: Content) -> Described:
+def check_content(kind: type[Described], path: Path, content: Content) -> Described:
     """Return what `content` says, each value checked.
 
     Raises:

@@ -24,10 +24,10 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
 from unet_ddp.runs.checkpoint import Content, copy_to_host, load_or_previous, previous, save_all
-from unet_ddp.runs.description import Description, SavedRun, describe
+from unet_ddp.runs.description import Description, SavedRun, check_content
 from unet_ddp.runs.hosts import mark_begun, saved_launchers, write_fetched
+from unet_ddp.runs.pretrained import find_weights_file
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.runs.transfer import find_weights_file
 from unet_ddp.runs.weights import read_model
 from unet_ddp.storage import local_path
 from unet_ddp.training.state import TrainState
@@ -40,7 +40,7 @@ EVALUATION_FILES = (
     "scores.json", "per_image.csv", "confusion.csv", "threshold.csv", "calibration.csv", "report.html"
 )  # fmt: skip
 """All that `evaluate` writes; threshold.csv for two classes only."""
-_ABOUT_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
+_METADATA_OF_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
 
 
 class RunFolder:
@@ -56,9 +56,9 @@ class RunFolder:
 
     def __init__(self, config: TrainConfig, world: World, log: Callable[[str], None]) -> None:
         self.path = config.folder
-        self._about: Content = {}  # the part of each checkpoint that stays the same
+        self._metadata: Content = {}  # the part of each checkpoint that stays the same
         names = world.gather(launcher_names())
-        self.launchers = sorted(set(chain(*names)))
+        self.launchers = sorted(set(chain(*names)))  # a torchrun that restarts resumes its own run
         self._torchruns = {own for own, *_ in filter(None, names)}  # without --rdzv-id's name
         self._config = config
         self._writes = world.is_main
@@ -139,25 +139,25 @@ class RunFolder:
             raise UserError(
                 f"{path}: contains weights only; resume from a last.pt, or start from it with --load"
             )
-        describe(Description, path, content)
-        position = describe(
+        check_content(Description, path, content)
+        position = check_content(
             SavedRun, path, {**content, "scaler": content.get("scaler") or None}
         ).position
         done = f"resuming {path}: {position.epoch} epochs and {position.step} steps are done"
         return Resumed(content, path, notes=[note for note in (warning, done) if note])
 
     def claim(
-        self, config: TrainConfig, data: PreparedData, resumed: Resumed, about: Content
+        self, config: TrainConfig, data: PreparedData, resumed: Resumed, metadata: Content
     ) -> None:
         """Write the settings and the split; a new run first deletes what the folder contained.
 
-        `about` is the part of each checkpoint that stays the same.
+        `metadata` is the part of each checkpoint that stays the same.
 
         Raises:
             UserError: the folder is not writable.
         """
         run = resumed.content.get("run") if resumed.content else uuid4().hex
-        self._config, self._about = config, {**about, "run": run, "launchers": self.launchers}
+        self._config, self._metadata = config, {**metadata, "run": run, "launchers": self.launchers}
         advice = "free some space, or choose another folder with --checkpoints"
         with write_errors(self.path, advice):
             if resumed.is_new:
@@ -253,11 +253,11 @@ class RunFolder:
 
     def _compose_files(self, state: TrainState, *, is_best: bool) -> dict[str, Content]:
         """Return checkpoints by name; last.pt is written last, as it says that the others exist."""
-        last = {**self._about, **state.state_dict()}
+        last = {**self._metadata, **state.state_dict()}
         files: dict[str, Content] = {}
         if is_best:
             files["best.pt"] = {
-                **{name: self._about[name] for name in _ABOUT_BEST},
+                **{name: self._metadata[name] for name in _METADATA_OF_BEST},
                 "model": last["ema"] or last["model"],  # the same tensors: copied once
                 "best": last["best"],
                 "threshold": state.threshold,

@@ -23,14 +23,12 @@ from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.checkpoint import previous
 from unet_ddp.storage import Url
 
-_LAUNCH = (
-    "overwrite", "max_steps", "max_epochs", "deterministic", "skip_bad_files", "max_bad_steps",
-)  # fmt: skip
+_MAY_DIFFER = {"config", "nproc", "workers", "cache", "device", "timeout", "rescue_dir", "profile"}
 _LIBRARIES = ("torch", "numpy", "pillow", "albumentations")
 _BEGUN = ".begun"  # a file on each host with the names of the torchruns
-_MOVED = (  # last.pt says that the others are there; if it is corrupt, last.1.pt is used
-    "learning_rate.csv", "best.pt", "metrics.csv", "last.1.pt", "last.pt",
-)  # fmt: skip
+COPIED = ("learning_rate.csv", "best.pt", "metrics.csv")
+"""Files that a run needs on another machine, beside its last.pt."""
+_MOVED = (*COPIED, "last.1.pt", "last.pt")  # last.pt says that the others are there
 
 
 def compare_hosts(config: TrainConfig, world: World) -> None:
@@ -55,7 +53,7 @@ def compare_hosts(config: TrainConfig, world: World) -> None:
 def _describe(config: TrainConfig) -> dict[str, str]:
     places = DATA_PLACES | RUN_PLACES
     settings = {k: v for k, v in config.to_dict().items() if k not in places}
-    settings |= {name: getattr(config.launch, name) for name in _LAUNCH}
+    settings |= {k: v for k, v in vars(config.launch).items() if k not in _MAY_DIFFER}
     settings["resume"] = config.launch.resume is not None
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in settings.items()}
     program = f"{unet_ddp.__version__} ({_digest_program()})"

@@ -1,4 +1,4 @@
-"""The plan of a new run: its learning rate, and as many epochs as end within --budget."""
+"""The schedule of a new run: its learning rate, and as many epochs as end within --budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.distributed.world import World
-from unet_ddp.runs.build import Model
+from unet_ddp.runs.build import ModelSpec
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.training.out_of_memory import explain_out_of_memory
 from unet_ddp.training.range_test import HIGHEST, LOWEST, STEPS, choose_rate, measure_losses
@@ -21,9 +21,9 @@ from unet_ddp.training.rehearsal import Pace, describe_time, time_steps, time_va
 from unet_ddp.training.state import TrainState
 
 
-def plan_run(
+def settle_schedule(
     config: TrainConfig,
-    model: Model,
+    spec: ModelSpec,
     data: PreparedData,
     resumed: Resumed,
     state: TrainState,
@@ -40,12 +40,12 @@ def plan_run(
         UserError: not one epoch fits, or the losses show no rate.
     """
     if config.optimization.learning_rate == "auto":
-        with _rehearsal(config, model, data, world) as loaders:
+        with _rehearsal(config, spec, data, world) as loaders:
             config = _find_rate(config, resumed, state, loaders, world)
     budget = config.launch.budget_seconds
     if budget is None or not resumed.is_new:
         return config
-    with _rehearsal(config, model, data, world) as loaders:
+    with _rehearsal(config, spec, data, world) as loaders:
         pace = _measure_pace(config, data, state, loaders, world)
     epochs = world.on_main(lambda: pace.count_epochs(budget, time.monotonic() - began))
     state.schedule = replace(state.schedule, steps=epochs * state.steps_per_epoch)
@@ -58,10 +58,10 @@ def plan_run(
 
 @contextmanager
 def _rehearsal(
-    config: TrainConfig, model: Model, data: PreparedData, world: World
+    config: TrainConfig, spec: ModelSpec, data: PreparedData, world: World
 ) -> Iterator[Loaders]:
     """Yield loaders with reading processes of their own: those of the run begin with it."""
-    pixels = model.preprocessing.format
+    pixels = spec.preprocessing.format
     with (
         build_loaders(config, data, image_format=pixels, world=world) as loaders,
         explain_out_of_memory(config, world, "training"),

@@ -21,6 +21,7 @@ from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.folder import RUN_FILES, RunFolder, contains_a_run
+from unet_ddp.runs.hosts import COPIED
 from unet_ddp.runs.pointer import Pointer, Saved, StoredRun
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.storage import Url, delete, list_objects, put, read_chunks
@@ -32,7 +33,7 @@ _MAKE_ROOM = "make room, or name another folder with XDG_CACHE_HOME"
 Stamp = tuple[int, int, int]
 
 
-def open_folder(config: TrainConfig, world: World, log: Callable[[str], None]) -> RunFolder:
+def choose_folder(config: TrainConfig, world: World, log: Callable[[str], None]) -> RunFolder:
     """Return the folder of a run, on this machine or at an address."""
     kind = RemoteRunFolder if isinstance(config.place, Url) else RunFolder
     return kind(config, world, log)
@@ -57,7 +58,7 @@ class RemoteRunFolder(RunFolder):
         self._uploads = ThreadPoolExecutor(1, thread_name_prefix="upload")
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._about and error is None:  # claimed, by the main process
+        if self._metadata and error is None:  # claimed, by the main process
             self._begin_upload()  # of the report
         super().__exit__(kind, error, trace)
         self._uploads.shutdown()
@@ -124,7 +125,7 @@ class RemoteRunFolder(RunFolder):
             raise UserError(errors[0])
         for text in errors:
             self._log(f"warning: {text}; using {self._run.path(self._saves[0])} instead")
-        self._copy({"best.pt", "metrics.csv", "learning_rate.csv"} & names)
+        self._copy({*COPIED} & names)
         self._log(f"{self._run.address}: save {self._saves[0].generation} copied to {self.path}")
 
     def _copy(self, names: set[str]) -> None:
@@ -135,7 +136,7 @@ class RemoteRunFolder(RunFolder):
             self._stamps[name] = _stamp((self.path / name).stat())
 
     def claim(
-        self, config: TrainConfig, data: PreparedData, resumed: Resumed, about: Content
+        self, config: TrainConfig, data: PreparedData, resumed: Resumed, metadata: Content
     ) -> None:
         """Make this start the one that may write at the address; see `RunFolder.claim`.
 
@@ -157,7 +158,7 @@ class RemoteRunFolder(RunFolder):
             for name, _, _ in list(list_objects(address, is_deep=False)):
                 if _is_of_run(name):
                     delete(address / name)
-        super().claim(config, data, resumed, about)
+        super().claim(config, data, resumed, metadata)
         self._log(f"{address}: put from {self.path} after each save")
         if resumed.source == self.last:
             self._begin_upload()

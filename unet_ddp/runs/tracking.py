@@ -91,7 +91,7 @@ class Tracker:
         self._steps, self._waited = 0, 0.0
 
     def step(self, report: StepReport, done: int, *, waited: float) -> None:
-        """Follow a step, after which the run has `done` and its epoch has waited so many seconds.
+        """Check that a step was finite, after which the run has `done`, and show it; `waited` is seconds.
 
         Raises:
             RunError: too many steps in a row were not finite.
@@ -110,7 +110,7 @@ class Tracker:
             f"{self.images_per_second:.1f} images/s, data {self.data_wait:.0%}"
         )
 
-    def end_training(self) -> None:
+    def end_steps(self) -> None:
         """Judge the last steps as `step` does, and stop the clock once the device has done them."""
         self._guard.flush()
         if self._device.type == "cuda":

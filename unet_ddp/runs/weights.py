@@ -15,7 +15,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import Limit, UserError, typed
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.runs.checkpoint import Content, find_not_finite, load
-from unet_ddp.runs.description import Description, describe
+from unet_ddp.runs.description import Description, check_content
 from unet_ddp.storage import Url, as_path, exists
 
 _PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile
@@ -78,7 +78,7 @@ def read_model(path: Path) -> SavedModel:
 
 
 def _ours(path: Path, content: Content) -> SavedModel:
-    about = describe(Description, path, content)
+    about = check_content(Description, path, content)
     state = strip_prefixes(about.ema or about.model)[0]
     run: Content = {name: content[name] for name in ("config", "names", "best") if name in content}
     if "optimizer" in content:  # last.pt: its weights are another epoch's than the best

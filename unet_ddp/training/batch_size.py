@@ -19,7 +19,7 @@ from unet_ddp.errors import RunError
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.network.encoder import freeze_encoder
 from unet_ddp.network.precision import Precision
-from unet_ddp.training.determinism import autotuning
+from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.out_of_memory import describe_shortage
 from unet_ddp.training.step import forward
@@ -89,7 +89,7 @@ class BatchSizeProbe:
         shape = (batch, *self.size, self.preprocessing.channels)
         images = torch.zeros(shape, dtype=torch.uint8)  # (N, H, W, C)
         masks = images[..., 0].clone()
-        with autotuning():  # as in training: what it tries takes memory
+        with cudnn_autotuning():  # as in training: what it tries takes memory
             for _ in range(batches):
                 with self.precision.autocast():
                     logits = forward(network, self.preprocessing, images.to(device))

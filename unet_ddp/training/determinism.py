@@ -54,7 +54,7 @@ def deterministic(log: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
-def autotuning() -> Iterator[None]:
+def cudnn_autotuning() -> Iterator[None]:
     """Let cuDNN choose convolutions by trying them, unless the run is deterministic.
 
     For training alone, whose images have one size: each other size would be tried again, and an

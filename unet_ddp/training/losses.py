@@ -11,19 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unet_ddp.config import OptimizationConfig
+from unet_ddp.config import PIXEL_TERMS, OptimizationConfig
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.distributed.world import sum_over_ranks
 from unet_ddp.metrics.counts import count_cells
 
-_COLUMNS = {  # of metrics.csv, by the terms that the names of losses consist of
+COLUMNS = {  # of metrics.csv, by the terms that the names of losses consist of
     "dice": "dice_loss",
     "tversky": "tversky_loss",
     "lovasz": "lovasz_loss",
     "ce": "cross_entropy",
     "focal": "focal_loss",
 }
-_REGION = ("dice", "tversky", "lovasz")
 _FALSE_POSITIVES = {"dice": 0.5, "tversky": 0.3}  # their weight; the rest of 1 for false negatives
 _GAMMA = 2.0  # of the focal loss
 _WINDOW = 31  # pixels; of the boundary weights
@@ -70,15 +69,15 @@ class SegmentationLoss(nn.Module):
         super().__init__()
         self.options = options or OptimizationConfig()
         terms, weights = self.options.loss.split("_"), self.options.class_weights
-        self.region = next((term for term in terms if term in _REGION), None)
-        self.pixel = next((term for term in terms if term not in _REGION), None)
+        self.region = next((term for term in terms if term not in PIXEL_TERMS), None)
+        self.pixel = next((term for term in terms if term in PIXEL_TERMS), None)
         weighed = None if weights is None else torch.tensor(weights, dtype=torch.float64)
         self.register_buffer("class_weights", weighed)
 
     @property
     def columns(self) -> tuple[str | None, str | None]:
         """Names of the region and the pixel term in metrics.csv; None for one that there is not."""
-        region, pixel = (_COLUMNS.get(str(term)) for term in (self.region, self.pixel))
+        region, pixel = (COLUMNS.get(str(term)) for term in (self.region, self.pixel))
         return region, pixel
 
     def forward(self, logits: Tensor, masks: Tensor) -> Losses:

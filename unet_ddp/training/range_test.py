@@ -10,7 +10,7 @@ from statistics import median
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError
-from unet_ddp.training.determinism import autotuning
+from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.rehearsal import rehearse, restoring
 from unet_ddp.training.state import Schedule, TrainState
 
@@ -33,7 +33,7 @@ class Rising(Schedule):
 
 def measure_losses(state: TrainState, loaders: Loaders, options: OptimizationConfig) -> list[Point]:
     """Return the points of a range test; the state is as before. Steps that are not finite are left out."""
-    with restoring(state), autotuning():
+    with restoring(state), cudnn_autotuning():
         state.schedule = Rising(HIGHEST, STEPS)
         return [
             (report.learning_rate, report.losses[0].item())  # waits for the device

@@ -14,7 +14,7 @@ from unet_ddp.config import OptimizationConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.training.determinism import autotuning
+from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport, train_steps
@@ -111,7 +111,7 @@ def time_steps(
         loss.item()  # waits for the device
         return (time.perf_counter() - began) / count
 
-    with restoring(state), autotuning():
+    with restoring(state), cudnn_autotuning():
         take(_WARM_UP)
         one = take(1)
         most = _SHARE * budget / max(one, 1e-6)

@@ -111,9 +111,9 @@ def test_points_that_are_not_finite_and_lines_without_points_are_left_out() -> N
 def test_history_shows_the_columns_that_have_values() -> None:
     loss, rate = history_charts(ROWS)
     assert (loss.title, rate.title) == ("Loss", "Learning rate at the epoch's end")
-    assert loss.legend == [("s0", "loss"), ("s1", "Dice")]
+    assert loss.legend == [("s0", "loss"), ("s1", "dice loss")]
     assert [dot[3] for dot in dots(loss)] == [
-        "loss: 1.5 at 1", "loss: 1 at 2", "loss: 0.5 at 3", "Dice: 0.5 at 1", "Dice: 0 at 3",
+        "loss: 1.5 at 1", "loss: 1 at 2", "loss: 0.5 at 3", "dice loss: 0.5 at 1", "dice loss: 0 at 3",
     ]  # fmt: skip
     assert len(dots(rate)) == 2  # the third row's cell was cut by a crash
     assert "epoch" in texts(loss)
@@ -161,4 +161,5 @@ def test_the_loss_chart_has_the_terms_of_the_run() -> None:
     rows = [
         {"epoch": str(k), "loss": "1", "tversky_loss": "0.5", "focal_loss": "0.1"} for k in (1, 2)
     ]
-    assert [name for _, name in history_charts(rows)[0].legend] == ["loss", "Tversky", "focal"]
+    names = ["loss", "tversky loss", "focal loss"]
+    assert [name for _, name in history_charts(rows)[0].legend] == names

@@ -19,7 +19,7 @@ from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
-from unet_ddp.prediction.outputs.shards import Listed, ShardFile
+from unet_ddp.prediction.outputs.lists import Listed, ShardFile
 
 LABELS = Labels((0, 7, 9), names=("nothing", "car", "träe"))
 Ids = NDArray[np.uint8]

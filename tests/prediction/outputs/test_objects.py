@@ -20,10 +20,10 @@ from unet_ddp.data.labels import Labels, object_labels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs import masks
 from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
+from unet_ddp.prediction.outputs.lists import Listed, ShardFile
 from unet_ddp.prediction.outputs.masks import write_mask
 from unet_ddp.prediction.outputs.objects import format_objects, objects_file
 from unet_ddp.prediction.outputs.polygons import format_geojson
-from unet_ddp.prediction.outputs.shards import Listed, ShardFile
 from unet_ddp.prediction.source import open_array
 
 OBJECTS = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image, ImageDraw
 
 from unet_ddp.data.labels import Labels
+from unet_ddp.prediction.outputs.lists import Listed, ShardFile
 from unet_ddp.prediction.outputs.polygons import format_geojson, polygon_file, polygons
-from unet_ddp.prediction.outputs.shards import Listed, ShardFile
 
 Ring = list[list[int]]
 TWO = Labels((0, 255), names=("road", "car"))

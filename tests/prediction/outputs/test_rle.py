@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from unet_ddp.errors import UserError
+from unet_ddp.prediction.outputs.lists import Listed
 from unet_ddp.prediction.outputs.rle import encode_rle, format_image, rle_file
-from unet_ddp.prediction.outputs.shards import Listed
 
 
 def decode(text: str, size: tuple[int, ...], order: str) -> np.ndarray:

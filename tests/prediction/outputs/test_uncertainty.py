@@ -19,8 +19,8 @@ from unet_ddp.data.labels import IGNORE_ID, Labels, object_labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.splits import Split, write_split
 from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.outputs.lists import Listed, ShardFile
 from unet_ddp.prediction.outputs.names import name_outputs
-from unet_ddp.prediction.outputs.shards import Listed, ShardFile
 from unet_ddp.prediction.outputs.uncertainty import (
     format_pair,
     measure_uncertainty,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from unet_ddp.data.annotations.readers import AnnotatedImage, Region, Source
 from unet_ddp.data.annotations.regions import Patch, Size, paste
 from unet_ddp.data.borders import CLASS_STEP, number_densely
-from unet_ddp.data.cells import unescape_cell
+from unet_ddp.data.csv_cells import unescape_cell
 from unet_ddp.data.formats.read import read_header, read_mask
 from unet_ddp.data.label_rules import read_palette
 from unet_ddp.data.labels import IGNORE_ID, Labels, object_labels, unpack_colour

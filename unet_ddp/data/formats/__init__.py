@@ -1,1 +1,1 @@
-"""Readers of image files: from any format to an array."""
+"""Readers of image files: read.py chooses pillow.py or arrays.py; endings are in header.py."""

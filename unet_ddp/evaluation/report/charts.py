@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.runs.writers import to_float
+from unet_ddp.training.losses import COLUMNS
 
 _SIZE = (400 / 72, 250 / 72)  # inches, of 72 units of the SVG each
 _AREA = (0.13, 0.16, 0.84, 0.79)  # left, bottom, width, height of the axes, as shares of _SIZE
@@ -54,14 +55,7 @@ _MOST_DOTS = 60
 _EVERY = 4  # thresholds for each point drawn: a chart has fewer pixels than there are thresholds
 
 _HISTORY = {  # titles, columns of metrics.csv, names of their lines
-    "Loss": {  # a run has one or two of its terms
-        "loss": "loss",
-        "dice_loss": "Dice",
-        "tversky_loss": "Tversky",
-        "lovasz_loss": "Lovász",
-        "cross_entropy": "cross-entropy",
-        "focal_loss": "focal",
-    },
+    "Loss": {name: name.replace("_", " ") for name in ("loss", *COLUMNS.values())},
     "Validation": {
         "validation_dice": "Dice",
         "validation_iou": "IoU",

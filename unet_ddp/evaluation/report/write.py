@@ -124,7 +124,7 @@ def write_reports(
     workers: int | None,
     log: Callable[[str], None],
 ) -> None:
-    """Write samples.png and report.html of a run that has ended, and log where they are.
+    """Write samples.png and report.html of a run that has ended, separation into best.pt; log it.
 
     The run is saved: a failure here is a warning.
     """

@@ -19,8 +19,8 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.files import write_errors, write_text
 from unet_ddp.prediction.objects import Mask
+from unet_ddp.prediction.outputs.lists import Listed, ListFile, read_shards
 from unet_ddp.prediction.outputs.polygons import polygons
-from unet_ddp.prediction.outputs.shards import Listed, ListFile, read_shards
 
 Ring = list[list[float]]
 

@@ -12,8 +12,8 @@ from unet_ddp.errors import UserError
 from unet_ddp.files import check_no_input, check_writable, identify_path, remove_stale
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.annotations import LABELME
+from unet_ddp.prediction.outputs.lists import remove_stale_shards
 from unet_ddp.prediction.outputs.masks import probability_paths
-from unet_ddp.prediction.outputs.shards import remove_stale_shards
 from unet_ddp.prediction.outputs.uncertainty import read_pairs
 from unet_ddp.storage import Url, as_path, exists, list_objects
 

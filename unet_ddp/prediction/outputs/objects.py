@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from unet_ddp.data.cells import format_row
+from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.outputs.shards import Listed, ListFile
+from unet_ddp.prediction.outputs.lists import Listed, ListFile
 
 _HEADER = b"image,number,class,area,x,y,left,top,right,bottom,probability"
 

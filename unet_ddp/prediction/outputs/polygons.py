@@ -25,7 +25,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing, write_errors
 from unet_ddp.prediction.objects import Mask
-from unet_ddp.prediction.outputs.shards import ADVICE, Listed, ListFile, read_shards
+from unet_ddp.prediction.outputs.lists import ADVICE, Listed, ListFile, read_shards
 
 Ring = list[list[int]]
 

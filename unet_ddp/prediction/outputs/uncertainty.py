@@ -11,12 +11,12 @@ from typing import IO
 
 import numpy as np
 
-from unet_ddp.data.cells import format_row
 from unet_ddp.data.copies import ALIKE, THUMBNAIL, normalise
+from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.formats.read import read_thumbnail
 from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.prediction.outputs.lists import Listed, ListFile, read_shards
 from unet_ddp.prediction.outputs.masks import write_mask
-from unet_ddp.prediction.outputs.shards import Listed, ListFile, read_shards
 from unet_ddp.prediction.prediction import Prediction, allocate
 from unet_ddp.storage import NotFoundError, local_file
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.object_store import ObjectStore
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.outputs.shards import (
+from unet_ddp.prediction.outputs.lists import (
     Listed,
     ListFile,
     ShardFile,

@@ -18,7 +18,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.network.encoder import in_encoder
-from unet_ddp.runs.transfer import (
+from unet_ddp.runs.pretrained import (
     FittedWeights,
     adapt_bands,
     find_weights_file,
