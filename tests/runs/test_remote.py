@@ -412,6 +412,20 @@ def test_a_kill_between_checkpoint_and_pointer_leaves_the_one_before(
     assert generations(one.address) == [2, 1]  # and what nobody names is gone
 
 
+def test_what_can_not_be_deleted_does_no_harm(
+    one: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Url) -> None:
+        raise UserError(f"{path}: access is denied")
+
+    monkeypatch.setattr(pointer, "delete", refuse)
+    with one.run() as folder:
+        for epoch in (1, 2, 3):
+            save(folder, epoch)
+    assert not [line for line in one.lines if "warning" in line]
+    assert len([key for key in objects(one.address) if key.startswith("last/")]) == 3
+
+
 def test_addresses_that_can_not_be_written_to_are_refused(one: Machine, tmp_path: Path) -> None:
     config = config_of(Path())
     web = replace(config, run=replace(config.run, checkpoints="http://host/run"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from unet_ddp.storage import (
     put,
     read,
     read_version,
+    start_reader,
 )
 
 NAMES = ["a b#c%20.png", "ü/ö.png", "q?z=1&a.png", "..foo", "a+b"]
@@ -97,12 +99,25 @@ def test_a_file_whose_answer_was_lost_replaces_none_either(
 
 @pytest.mark.usefixtures("bucket")
 def test_sub_folders_can_be_left_out() -> None:
-    for name in ("flat/a", "flat/b", "flat/sub/c"):
+    for name in ("flat/a", "flat/b", "flat/sub/c", "flatter"):
         put(FOLDER / name, b"")
     keys = {
-        deep: [key for key, _, _ in list_objects(FOLDER / "flat", is_deep=deep)] for deep in (0, 1)
+        deep: [key for key, _, _ in list_objects(FOLDER / "flat", is_deep=bool(deep))]
+        for deep in (0, 1)
     }
     assert keys == {0: ["a", "b"], 1: ["a", "b", "sub/c"]}
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_bucket_is_a_folder_too() -> None:
+    bucket = url("s3://bucket")
+    began = time.time_ns()
+    put(bucket / "a", b"12")
+    put(bucket / "sub" / "b", b"")
+    (found,) = list_objects(bucket, is_deep=False)
+    assert [key for key, _, _ in list_objects(bucket)] == ["a", "sub/b"]
+    assert found == ("a", *find_stamp(bucket / "a")) and found[1] == 2
+    assert began - 10_000 <= found[2] <= time.time_ns() + 10_000  # which has microseconds
 
 
 @pytest.mark.usefixtures("bucket")
@@ -169,6 +184,39 @@ def test_held_objects_are_fetched_once(bucket: MemoryBucket | ObjectStore, name:
     assert {read(path)} == contents and bucket.count_requests() == before + 2
 
 
+@pytest.mark.parametrize(
+    ("spans", "requests"),
+    [
+        ([(0, 3), (3, 4)], 1),
+        ([(1, 3), (4 + 4096, 4)], 1),
+        ([(1, 3), (4 + 4097, 4)], 2),
+        ([(3, 4), (0, 3)], 2),
+        ([(0, 3), (2, 3)], 2),
+        ([(0, 3), (3, 4), (7, 1), (8, 2)], 2),
+    ],
+)
+def test_an_image_and_its_mask_in_an_archive_take_one_request(
+    memory_store: MemoryBucket, spans: list[tuple[int, int]], requests: int
+) -> None:
+    """If the second begins where the first ends, or soon after it."""
+    content = os.urandom(5000)
+    put(FOLDER / "a.tar", content)
+    paths = [url(f"{FOLDER}/a.tar#{first}+{size}/x.png") for first, size in spans]
+    before = memory_store.count_requests()
+    hold(paths)
+    found = [read(path) for path in paths]
+    assert found == [content[first : first + size] for first, size in spans]
+    assert memory_store.count_requests() == before + requests
+
+
+def test_files_of_this_machine_are_not_held(tmp_path: Path) -> None:
+    part = url(f"{tmp_path}/a.tar#1+2/x.png")
+    (tmp_path / "a.tar").write_bytes(b"0123")
+    hold([part, tmp_path / "a.tar"])
+    (tmp_path / "a.tar").write_bytes(b"9876")
+    assert read(part) == b"87"
+
+
 @pytest.mark.usefixtures("bucket")
 def test_what_can_not_be_held_is_said_when_it_is_read() -> None:
     hold([FOLDER / "missing"])
@@ -179,9 +227,11 @@ def test_what_can_not_be_held_is_said_when_it_is_read() -> None:
 
 
 @pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("warns", [True, False])
 def test_slow_storage_is_said_once_a_minute(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], warns: bool
 ) -> None:
+    """By one of the reading processes."""
     put(FOLDER / "slow", b"")
     now = 1000.0
 
@@ -192,9 +242,10 @@ def test_slow_storage_is_said_once_a_minute(
 
     monkeypatch.setattr("unet_ddp.storage.objects.time.monotonic", clock)
     monkeypatch.setattr("unet_ddp.storage.objects._warns_from", 0.0)
+    start_reader(warns=warns)
     for _ in range(3):
         read(FOLDER / "slow")
-    line = f"warning: {FOLDER}/slow: took 11 s; storage is slow\n"
+    line = f"warning: {FOLDER}/slow: took 11 s; storage is slow\n" * warns
     assert capsys.readouterr().err == line
     now += 60
     read(FOLDER / "slow")
@@ -276,3 +327,15 @@ def test_web_servers_are_read_only() -> None:
         list(list_objects(folder))
     with pytest.raises(UserError, match=r"^http://127.0.0.1:9/a: can't .* s3://, … with --out"):
         check_answers(folder, "--out")
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_storage_is_asked_before_something_is_put_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_answers(FOLDER / "new", "--out")
+
+    def refuse(*args: object) -> None:
+        raise PermissionDeniedError("status code: 403")
+
+    monkeypatch.setattr(obstore, "list", refuse)
+    with pytest.raises(UserError, match=r"^s3://bucket/storage/new: access is denied"):
+        check_answers(FOLDER / "new", "--out")
