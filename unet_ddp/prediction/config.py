@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
@@ -12,6 +13,8 @@ from unet_ddp.cli import parse
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.flags import flag
 from unet_ddp.storage import as_path
+
+LABELME = "labelme"  # of --annotations: a file for each image
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,14 @@ class PredictConfig:
     """Threads that read, write and, on a CPU, predict (default: one per core)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
+
+    @property
+    def lists(self) -> dict[str, Path]:
+        """The files of all images together, by their flags; see `list_files`."""
+        names = {name: getattr(self, name) for name in ("rle", "objects", "polygons", "rank")}
+        names["pseudo"] = f"{self.pseudo}/pairs.csv" if self.pseudo else None
+        names["annotations"] = None if self.annotations == LABELME else self.annotations
+        return {f"--{name}": as_path(text) for name, text in names.items() if text is not None}
 
 
 def parse_predict(argv: Sequence[str]) -> PredictConfig:

@@ -25,7 +25,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.annotations import LABELME, coco_file, write_labelme
+from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
 from unet_ddp.prediction.outputs.lists import Listed, ListFile, ShardFile
 from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
@@ -41,7 +41,7 @@ from unet_ddp.prediction.outputs.uncertainty import (
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage, open_image
-from unet_ddp.storage import as_path, hold, local_file
+from unet_ddp.storage import hold, local_file
 
 _BATCH_SIZE = 8
 
@@ -63,20 +63,15 @@ class Job:
 
 def list_files(config: PredictConfig, labels: Labels, run: Path) -> list[ListFile]:
     """Return the files of all images together; `run` is the model's folder."""
-    files = []
-    if config.rle:
-        files.append(rle_file(as_path(config.rle), config.rle_order, labels.num_classes))
-    if config.objects:
-        files.append(objects_file(as_path(config.objects), labels))
-    if config.polygons:
-        files.append(polygon_file(as_path(config.polygons), labels))
-    if config.rank:
-        files.append(rank_file(as_path(config.rank)))
-    if config.pseudo:
-        files.append(pairs_file(as_path(config.pseudo) / "pairs.csv", run, labels))
-    if config.annotations not in (None, LABELME):
-        files.append(coco_file(as_path(config.annotations), labels))
-    return files
+    made_by: dict[str, Callable[[Path], ListFile]] = {
+        "--rle": lambda path: rle_file(path, config.rle_order, labels.num_classes),
+        "--objects": lambda path: objects_file(path, labels),
+        "--polygons": lambda path: polygon_file(path, labels),
+        "--rank": rank_file,
+        "--pseudo": lambda path: pairs_file(path, run, labels),
+        "--annotations": lambda path: coco_file(path, labels),
+    }
+    return [made_by[flag](path) for flag, path in config.lists.items()]
 
 
 @dataclass(frozen=True)

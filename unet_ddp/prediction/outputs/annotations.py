@@ -24,7 +24,6 @@ from unet_ddp.prediction.outputs.polygons import polygons
 
 Ring = list[list[float]]
 
-LABELME = "labelme"
 _TOLERANCE = 0.6  # pixels from the middles of the edges of pixels, which keeps it below 1
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.files import check_no_input, check_writable, identify_path, remove_stale
-from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.annotations import LABELME
+from unet_ddp.prediction.config import LABELME, PredictConfig
 from unet_ddp.prediction.outputs.lists import remove_stale_shards
 from unet_ddp.prediction.outputs.masks import probability_paths
 from unet_ddp.prediction.outputs.uncertainty import read_pairs
@@ -59,10 +58,7 @@ def name_outputs(
         is_new = config.pseudo and str(image.absolute()) not in labelled
         pseudo = as_path(config.pseudo or "") / f"{image.stem}.tif" if is_new else None
         files.append(ImageFiles(index, image, mask, overlay, probabilities, labelme, pseudo))
-    flags = [("--rle", config.rle), ("--polygons", config.polygons), ("--objects", config.objects)]
-    flags += [("--annotations", config.annotations)] * (config.annotations != LABELME)
-    flags += [("--rank", config.rank), ("--pseudo", config.pseudo and f"{config.pseudo}/pairs.csv")]
-    lists = [(flag, as_path(name)) for flag, name in flags if name is not None]
+    lists = list(config.lists.items())
     written = [path for each in files for path in each.outputs()]
     _check_distinct(files, lists)
     inputs = [("input", as_path(name)) for name in config.inputs]
