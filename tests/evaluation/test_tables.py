@@ -138,13 +138,13 @@ def test_the_terminal_shows_classes_whole_set_and_worst_images() -> None:
 
 
 def test_objects_are_scored_at_half_an_overlap_and_over_all() -> None:
-    """2 of 3 found of 4 true ones: 2/5 up to an IoU of 0.7, then 1 of them: 1/6."""
-    counts = ObjectCounts(4, 3, np.array([2] * 5 + [1] * 5), 1.5, split=1, merged=0)
+    """2 of 3 found of 4 true ones at 0.5: 2/5; 1 of them at 0.55 to 0.95: 1/6."""
+    counts = ObjectCounts(4, 3, np.array([2] + [1] * 9), 1.5, split=1, merged=0)
     example = example_evaluation()
     records = [replace(example.records[0], class_objects=[counts]), example.records[1]]
     evaluation = replace(example, records=records)
     assert terminal_table(evaluation)[-2] == (
-        f"objects: AP 0.4000 at IoU 0.5, {(2 / 5 + 1 / 6) / 2:.4f} over 0.5 to 0.95; panoptic "
+        f"objects: AP 0.4000 at IoU 0.5, {(2 / 5 + 9 / 6) / 10:.4f} over 0.5 to 0.95; panoptic "
         f"quality {2 * 1.5 / 7:.4f}; 4 true, 3 predicted, 1 split, 0 merged"
     )
     assert headline(evaluation)[:2] == [("AP at IoU 0.5", "0.4000"), ("panoptic quality", "0.4286")]

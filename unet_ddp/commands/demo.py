@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 def try_image(predictor: Predictor, path: Path, progress: Callable[..., object]) -> Tried:
     """Return an image's prediction, or raise a UserError; gradio's `progress` hears of windows."""
-    config, wanted = PredictConfig((str(path),), overwrite=True), predictor.format
+    config, wanted = PredictConfig((), overwrite=True), predictor.format
     maps = find_maps([path], None, wanted.ground_resolution)
     (files,) = name_outputs(maps, config, predictor.labels, models=())
     source, done = predictor.open(path), count()
