@@ -16,8 +16,9 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.object_store import ObjectStore, running_store
+from tests.object_store import MemoryBucket, ObjectStore, running_store
 from tests.ranks import Ranks
+from unet_ddp.storage import hold
 
 # Networks are small here, and threads that wait for each other on a machine with other work wait long.
 torch.set_num_threads(1)
@@ -101,6 +102,15 @@ def object_store(
         monkeypatch.setenv(name, value)
     yield store_process
     store_process.set_fault("none")
+
+
+@pytest.fixture
+def memory_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBucket]:
+    """The bucket in the memory of this process: mutation testing takes the tests that have it."""
+    bucket = MemoryBucket()
+    bucket.take_place(monkeypatch)
+    yield bucket
+    hold([])
 
 
 @pytest.fixture(autouse=True)

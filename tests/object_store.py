@@ -1,4 +1,7 @@
-"""An S3 server of a test: moto's, behind faults that a test asks for. Run as `python -m tests.object_store`."""
+"""Object storage of a test: in memory, or an S3 server, moto's, behind faults that a test asks for.
+
+`python -m tests.object_store` runs the server.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,44 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from unet_ddp.storage import Url, put
+import obstore
+import pytest
+from obstore.store import MemoryStore
+
+from unet_ddp.storage import Url, clients, put
 
 BUCKET = "bucket"
+REQUESTS = ("delete", "get", "get_range", "head", "list", "list_with_delimiter", "put")
+
+
+class MemoryBucket:
+    """The bucket of a test, in its process; for all that is not about requests and their faults."""
+
+    def __init__(self) -> None:
+        self.store, self.requests = MemoryStore(), 0
+
+    def count_requests(self) -> int:
+        """Return the number of requests so far; a listing counts as one."""
+        return self.requests
+
+    def _counted(self, function: Any) -> Any:
+        def call(*args: Any, **how: Any) -> Any:
+            self.requests += 1
+            return function(*args, **how)
+
+        return call
+
+    def take_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Be what s3://bucket means; other containers keep their clients."""
+        connect = clients._connect
+
+        def find(container: str, *how: Any) -> Any:
+            return self.store if container == f"s3://{BUCKET}" else connect(container, *how)
+
+        monkeypatch.setattr(clients, "_connect", find)
+        monkeypatch.setattr(clients, "_reached", set[str]())
+        for name in REQUESTS:
+            monkeypatch.setattr(obstore, name, self._counted(getattr(obstore, name)))
 
 
 class ObjectStore:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.object_store import ObjectStore
+from tests.object_store import MemoryBucket
 from unet_ddp.config import (
     DataConfig,
     LaunchConfig,
@@ -110,7 +110,7 @@ def test_folder_and_checkpoint_to_resume(
     assert config.resume_file == Path(file)
 
 
-def test_recipes_and_palettes_may_be_objects(object_store: ObjectStore) -> None:
+def test_recipes_and_palettes_may_be_objects(memory_store: MemoryBucket) -> None:
     url = Url("s3://bucket/config")
     put(url / "a.yaml", b"epochs: 7\nimages: s3://bucket/imgs\n")
     assert read_settings(url / "a.yaml") == {"epochs": 7, "images": "s3://bucket/imgs"}

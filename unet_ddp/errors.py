@@ -7,7 +7,7 @@ import io
 import operator
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
@@ -120,6 +120,12 @@ def shorten(value: object) -> str:
             return f"[{', '.join(items)}]"
     size = f" of {len(value)}" if isinstance(value, (list, tuple, dict)) else ""
     return f"a {type(value).__name__}{size}"
+
+
+def join_some(items: Sequence[str], most: int) -> str:
+    """Return the first `most` of the items for a message, and how many more there are."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more
 
 
 @dataclass(frozen=True)

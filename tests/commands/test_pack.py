@@ -21,7 +21,7 @@ from tests.conftest import data_flags, make_set
 from tests.data.checks.catalogue import CASES, as_tiff, cut, listing, mask
 from tests.data.checks.catalogue import make_case as make_case_in
 from tests.data.checks.test_catalogue import NAMES, parse
-from tests.object_store import ObjectStore
+from tests.object_store import MemoryBucket, ObjectStore
 from unet_ddp.__main__ import main
 from unet_ddp.commands import pack as module
 from unet_ddp.commands.pack import write_pack
@@ -390,7 +390,7 @@ def test_a_pack_in_storage(
 def test_a_damaged_copy_of_an_index_is_made_again(
     sets: list[DataConfig],
     tmp_path: Path,
-    object_store: ObjectStore,
+    memory_store: MemoryBucket,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -406,7 +406,7 @@ def test_a_damaged_copy_of_an_index_is_made_again(
 
 
 def test_of_two_packs_at_once_one_is_whole_and_the_other_leaves_nothing(
-    tmp_path: Path, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, memory_store: MemoryBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The later one has other images, and begins while the first puts its index."""
     config, other = (in_folder(make_set(tmp_path / name, n)) for name, n in (("a", 6), ("b", 9)))
@@ -433,7 +433,7 @@ def pack_at(url: Path, config: DataConfig) -> None:
 
 
 def test_copies_of_indexes_do_not_pile_up(
-    tmp_path: Path, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, memory_store: MemoryBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new version replaces the copy of the one before, and a copy is kept for a month."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

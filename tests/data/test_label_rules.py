@@ -83,7 +83,7 @@ def test_classes_from_values(
             list(range(256)),
             False,
             {},
-            "256 different values (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …)",
+            "256 different values (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 244 more)",
         ),
         (
             [1, 2],
@@ -168,7 +168,7 @@ def test_a_threshold_of_deep_grey_values_is_of_the_whole_value() -> None:
 
 def test_a_dozen_values_are_shown() -> None:
     assert masks([0]).show(list(range(12))) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
-    assert masks([0]).show(list(range(13))) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …"
+    assert masks([0]).show(list(range(13))) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 1 more"
 
 
 # -- soft masks ----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import gc
 import multiprocessing.synchronize
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from tests.conftest import make_pair, make_set
-from tests.object_store import ObjectStore, put_folder
+from tests.object_store import MemoryBucket, ObjectStore, put_folder
 from tests.ranks import Ranks
 from unet_ddp.config import TrainConfig
 from unet_ddp.data import loaders as module
@@ -449,35 +449,56 @@ def read_elsewhere(environment: dict[str, str], *args: Any) -> list[list[Sample]
     return [[Sample(*(part.clone() for part in batch)) for batch in e] for e in read_epochs(*args)]
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.thorough)])
-def test_samples_from_storage_are_those_from_disk(
-    folder: Path, tmp_path: Path, object_store: ObjectStore, ranks: Ranks, workers: int
+def assert_same(epochs: list[list[Sample]], wanted: list[list[Sample]]) -> None:
+    for found, expected in zip(epochs, wanted, strict=True):
+        assert len(found) == len(expected) and all(map(is_same, found, expected))
+
+
+def check_requests(
+    folder: Path, cache: Path, store: MemoryBucket | ObjectStore, read: Callable[..., Any]
 ) -> None:
-    """With and without reading processes and a cache; each object is fetched once for a sample."""
-    url = put_folder(folder, Url("s3://bucket/loaders"))
+    """Compare samples of `read` with those of a folder, with and without a cache."""
     wanted = read_epochs(folder, None, 0)
 
-    def read(cache: Path | None) -> int:
-        before = object_store.count_requests()
-        if workers:
-            (epochs,) = ranks.run(1, read_elsewhere, object_store.environment, url, cache, workers)
-        else:
-            epochs = read_epochs(url, cache, 0)
-        for found, expected in zip(epochs, wanted, strict=True):
-            assert len(found) == len(expected) and all(map(is_same, found, expected))
-        return object_store.count_requests() - before - 2  # listings
+    def count(cache: Path | None) -> int:
+        before = store.count_requests()
+        assert_same(read(cache), wanted)
+        return store.count_requests() - before - 2  # listings
+
+    # Images and masks of an epoch and a half; the second may begin with what is still held.
+    assert 2 * (8 + 4) - 8 <= count(None) <= 2 * (8 + 4)
+    assert count(cache) == 2 * 8
+    assert count(cache) == 0
+
+
+def test_samples_from_storage_are_those_from_disk(
+    folder: Path, tmp_path: Path, memory_store: MemoryBucket
+) -> None:
+    """Each object is fetched once for a sample."""
+    url = put_folder(folder, Url("s3://bucket/loaders"))
+    check_requests(
+        folder, tmp_path / "cache", memory_store, lambda cache: read_epochs(url, cache, 0)
+    )
+
+
+@pytest.mark.thorough
+def test_reading_processes_read_from_storage_through_faults(
+    folder: Path, tmp_path: Path, object_store: ObjectStore, ranks: Ranks
+) -> None:
+    url = put_folder(folder, Url("s3://bucket/loaders"))
+
+    def read(cache: Path | None) -> Any:
+        (epochs,) = ranks.run(1, read_elsewhere, object_store.environment, url, cache, 2)
+        return epochs
 
     object_store.set_fault("half", every=5)
-    read(None)
+    assert_same(read(None), read_epochs(folder, None, 0))
     object_store.set_fault("none")
-    # Images and masks of an epoch and a half; the second may begin with what is still held.
-    assert 2 * (8 + 4) - 8 <= read(None) <= 2 * (8 + 4)
-    assert read(tmp_path / "cache") == 2 * 8
-    assert read(tmp_path / "cache") == 0
+    check_requests(folder, tmp_path / "cache", object_store, read)
 
 
 def test_an_object_that_is_gone_is_the_error_of_a_file(
-    folder: Path, object_store: ObjectStore
+    folder: Path, memory_store: MemoryBucket
 ) -> None:
     url = put_folder(folder, Url("s3://bucket/gone"))
     dataset = make_dataset(url)

@@ -246,7 +246,7 @@ def test_two_columns_are_enough(tmp_path: Path) -> None:
 # -- object storage ------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("object_store")
+@pytest.mark.usefixtures("memory_store")
 def test_folders_in_storage_have_the_pairs_of_folders_on_disk(tmp_path: Path) -> None:
     touch(tmp_path / "i", "a.png", "sub/b.JPG", ".hidden/c.png", "sub/.d.png", "notes.txt", ".png")
     touch(tmp_path / "m", "a_mask.png", "sub/b_mask.gif", "orphan.png", "c_mask.png")
@@ -261,7 +261,7 @@ def test_folders_in_storage_have_the_pairs_of_folders_on_disk(tmp_path: Path) ->
         match(url / "none", url / "m")
 
 
-@pytest.mark.usefixtures("object_store")
+@pytest.mark.usefixtures("memory_store")
 def test_a_list_may_name_addresses_and_be_one(tmp_path: Path) -> None:
     touch(tmp_path / "i", "a.png", "b.png")
     url = put_folder(tmp_path, Url("s3://bucket/listed"))

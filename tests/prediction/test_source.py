@@ -10,7 +10,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from tests.object_store import ObjectStore
+from tests.object_store import MemoryBucket
 from tests.prediction.models import noise
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.resize import resize_area
@@ -92,7 +92,7 @@ def test_arrays_of_another_kind_are_an_error(image: Any, wanted: ImageFormat) ->
 
 
 def test_a_large_tiff_in_storage_is_read_in_bands(
-    tmp_path: Path, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, memory_store: MemoryBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_STREAMED", 100)
     pixels = noise(40, 30)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.object_store import ObjectStore
+from tests.object_store import MemoryBucket, ObjectStore
 from tests.runs.test_folder import ABOUT, SAVED, config_of
 from tests.tiny import make_data, make_state
 from unet_ddp.distributed.stop_signal import StopReason
@@ -25,7 +25,7 @@ from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.pointer import find_newest
 from unet_ddp.runs.remote import RemoteRunFolder, choose_folder
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.storage import Url, as_path, delete, list_objects, put, read
+from unet_ddp.storage import Url, delete, list_objects, put, read
 from unet_ddp.training.state import TrainState
 
 FILES = {"config.yaml", "split.csv", "last.json"}
@@ -70,23 +70,14 @@ def claim(folder: RunFolder, resumed: Resumed) -> None:
 
 
 @pytest.fixture
-def machines(
-    object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> list[Machine]:
-    """Two machines and an address that no other test uses."""
-    address = as_path(f"s3://bucket/{tmp_path.name}/run")
-    assert isinstance(address, Url)
-    return [Machine(address, tmp_path / name, monkeypatch) for name in ("one", "two")]
+def one(memory_store: MemoryBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(Url("s3://bucket/runs/run"), tmp_path / "one", monkeypatch)
 
 
 @pytest.fixture
-def one(machines: list[Machine]) -> Machine:
-    return machines[0]
-
-
-@pytest.fixture
-def two(machines: list[Machine]) -> Machine:
-    return machines[1]
+def two(one: Machine, tmp_path: Path) -> Machine:
+    """Another machine, which shares nothing but the address."""
+    return Machine(one.address, tmp_path / "two", one.monkeypatch)
 
 
 def state_after(epoch: int) -> TrainState:
@@ -183,8 +174,9 @@ def test_training_does_not_wait_for_storage(one: Machine, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("kind", ["throttled", "cut", "unheard"])
 def test_answers_with_faults_cost_nothing_but_time(
-    one: Machine, object_store: ObjectStore, kind: str
+    object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    one = Machine(Url(f"s3://bucket/{tmp_path.name}/run"), tmp_path, monkeypatch)
     with one.run() as folder:
         for epoch in (1, 2, 3):
             object_store.set_fault(kind, every=2, method="PUT", count=1)
@@ -418,6 +410,20 @@ def test_a_kill_between_checkpoint_and_pointer_leaves_the_one_before(
         assert weight(checkpoint.load(folder.last)) == 1
         save(folder, 2)
     assert generations(one.address) == [2, 1]  # and what nobody names is gone
+
+
+def test_what_can_not_be_deleted_does_no_harm(
+    one: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Url) -> None:
+        raise UserError(f"{path}: access is denied")
+
+    monkeypatch.setattr(pointer, "delete", refuse)
+    with one.run() as folder:
+        for epoch in (1, 2, 3):
+            save(folder, epoch)
+    assert not [line for line in one.lines if "warning" in line]
+    assert len([key for key in objects(one.address) if key.startswith("last/")]) == 3
 
 
 def test_addresses_that_can_not_be_written_to_are_refused(one: Machine, tmp_path: Path) -> None:

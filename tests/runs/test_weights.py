@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tests.object_store import ObjectStore
+from tests.object_store import MemoryBucket
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
@@ -405,7 +405,7 @@ def test_scale_is_for_files_that_do_not_contain_theirs(network: UNet, tmp_path: 
             with_scale(theirs, scale)
 
 
-def test_an_address_with_a_dot_may_be_a_run(object_store: ObjectStore) -> None:
+def test_an_address_with_a_dot_may_be_a_run(memory_store: MemoryBucket) -> None:
     run, file = Url("s3://bucket/dots/run.v2"), Url("s3://bucket/dots/other.pth")
     put(file, b"weights")
     assert str(find_model(str(run))) == f"{run}/best.pt"

@@ -22,7 +22,9 @@ def test_an_address_behaves_as_a_path() -> None:
     assert pickle.loads(pickle.dumps(image)) == image and as_path(str(image)) == image
 
 
-@pytest.mark.parametrize("text", ["a/b.png", "/a.tar", "C:\\x", "", "a#1+2/b.png"])
+@pytest.mark.parametrize(
+    "text", ["a/b.png", "data", "A_b://c", "/a.tar", "C:\\x", "", "a#1+2/b.png"]
+)
 def test_other_names_are_ordinary_paths(text: str) -> None:
     assert type(as_path(text)) is type(Path(text)) and as_path(text) == Path(text)
 
@@ -69,7 +71,7 @@ def test_an_address_without_container_is_refused() -> None:
 
 
 def test_settings_and_paths_that_need_a_client() -> None:
-    assert is_address("s3://bucket/x") and is_address("http://host/x")
+    assert is_address("s3://bucket/x") and is_address("http://host/x://y")
     assert not any(map(is_address, ("data/imgs", "file:///data", None, "a.tar#0+1/a.png")))
     assert is_remote(FOLDER) and is_remote(as_path("s3://bucket/a.tar#0+1/a.png"))
     assert not is_remote(as_path("a.tar#0+1/a.png")) and not is_remote(Path("a"))

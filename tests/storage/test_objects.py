@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pytest
-from obstore.exceptions import GenericError
+from obstore.exceptions import GenericError, PermissionDeniedError
 
-from tests.object_store import ObjectStore
+from tests.object_store import MemoryBucket, ObjectStore
 from unet_ddp.errors import UserError
 from unet_ddp.storage import (
     Url,
     as_path,
+    check_answers,
     copies,
     delete,
     exists,
@@ -23,8 +25,8 @@ from unet_ddp.storage import (
     put,
     read,
     read_version,
+    start_reader,
 )
-from unet_ddp.storage.clients import explain
 
 NAMES = ["a b#c%20.png", "ü/ö.png", "q?z=1&a.png", "..foo", "a+b"]
 
@@ -38,12 +40,14 @@ def url(text: str) -> Url:
 FOLDER = url("s3://bucket/storage")
 
 
-@pytest.fixture(autouse=True)
-def _no_faults(object_store: ObjectStore) -> Iterator[None]:
-    yield
-    object_store.set_fault("none")
+@pytest.fixture(params=["memory_store", pytest.param("object_store", marks=pytest.mark.processes)])
+def bucket(request: pytest.FixtureRequest) -> MemoryBucket | ObjectStore:
+    """Both kinds, which do the same; most other tests have the one in memory."""
+    found: MemoryBucket | ObjectStore = request.getfixturevalue(request.param)
+    return found
 
 
+@pytest.mark.usefixtures("bucket")
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_put_is_read_under_any_name(name: str) -> None:
     put(FOLDER / name, name.encode())
@@ -52,6 +56,7 @@ def test_what_was_put_is_read_under_any_name(name: str) -> None:
     assert keys[name] == len(name.encode()) == find_stamp(FOLDER / name)[0]
 
 
+@pytest.mark.usefixtures("bucket")
 def test_large_and_empty_objects_are_whole() -> None:
     for content in (os.urandom(40_000_000), b""):
         put(FOLDER / "large", content)
@@ -62,6 +67,7 @@ def test_large_and_empty_objects_are_whole() -> None:
         read(FOLDER / "large")
 
 
+@pytest.mark.usefixtures("bucket")
 def test_a_new_object_replaces_none() -> None:
     put(FOLDER / "one", b"first", replaces=False)
     with pytest.raises(FileExistsError):
@@ -69,18 +75,17 @@ def test_a_new_object_replaces_none() -> None:
     assert read(FOLDER / "one") == b"first"
 
 
-def test_only_the_version_that_is_known_is_replaced(object_store: ObjectStore) -> None:
+def test_only_the_version_that_is_known_is_replaced(bucket: MemoryBucket | ObjectStore) -> None:
     """One of two that know the same version wins; an answer that was lost is no loss."""
     assert read_version(FOLDER / "pointer") is None
     first = put(FOLDER / "pointer", b"first", replaces=False)
     assert read_version(FOLDER / "pointer") == (b"first", first)
-    object_store.set_fault("unheard", method="PUT", count=1)
+    if isinstance(bucket, ObjectStore):
+        bucket.set_fault("unheard", method="PUT", count=1)
     second = put(FOLDER / "pointer", b"second", replaces=first)
     with pytest.raises(FileExistsError):
         put(FOLDER / "pointer", b"third", replaces=first)
     assert read_version(FOLDER / "pointer") == (b"second", second)
-    with pytest.raises(UserError, match="no such bucket"):
-        read_version(url("s3://missing/a"))
 
 
 def test_a_file_whose_answer_was_lost_replaces_none_either(
@@ -92,15 +97,30 @@ def test_a_file_whose_answer_was_lost_replaces_none_either(
     assert read(FOLDER / "unheard") == b"content"
 
 
+@pytest.mark.usefixtures("bucket")
 def test_sub_folders_can_be_left_out() -> None:
-    for name in ("flat/a", "flat/b", "flat/sub/c"):
+    for name in ("flat/a", "flat/b", "flat/sub/c", "flatter"):
         put(FOLDER / name, b"")
     keys = {
-        deep: [key for key, _, _ in list_objects(FOLDER / "flat", is_deep=deep)] for deep in (0, 1)
+        deep: [key for key, _, _ in list_objects(FOLDER / "flat", is_deep=bool(deep))]
+        for deep in (0, 1)
     }
     assert keys == {0: ["a", "b"], 1: ["a", "b", "sub/c"]}
 
 
+@pytest.mark.usefixtures("memory_store")
+def test_a_bucket_is_a_folder_too() -> None:
+    bucket = url("s3://bucket")
+    began = time.time_ns()
+    put(bucket / "a", b"12")
+    put(bucket / "sub" / "b", b"")
+    (found,) = list_objects(bucket, is_deep=False)
+    assert [key for key, _, _ in list_objects(bucket)] == ["a", "sub/b"]
+    assert found == ("a", *find_stamp(bucket / "a")) and found[1] == 2
+    assert began - 10_000 <= found[2] <= time.time_ns() + 10_000  # which has microseconds
+
+
+@pytest.mark.usefixtures("bucket")
 @pytest.mark.parametrize("is_local", [True, False])
 def test_a_file_in_an_archive_is_read_alone(tmp_path: Path, is_local: bool) -> None:
     archive = tmp_path / "a.tar" if is_local else FOLDER / "a.tar"
@@ -109,9 +129,13 @@ def test_a_file_in_an_archive_is_read_alone(tmp_path: Path, is_local: bool) -> N
     else:
         archive.write_bytes(b"0123456789")
     part = url(f"{archive}#3+4/x.png")
-    assert read(part) == b"3456" and part.suffix == ".png" and find_stamp(part)[0] == 4
+    assert read(part) == b"3456" and part.suffix == ".png"
+    assert find_stamp(part) == (4, find_stamp(archive)[1])
+    with pytest.raises(UserError, match=r"none.tar.*: (not found|No such file)"):
+        read(url(f"{archive.parent}/none.tar#3+4/x.png"))
 
 
+@pytest.mark.usefixtures("memory_store")
 def test_a_copy_of_an_object_has_its_suffix_and_errors_name_the_object() -> None:
     put(FOLDER / "a.png", b"content")
     with (
@@ -146,21 +170,55 @@ def test_an_upload_survives_faults(object_store: ObjectStore, tmp_path: Path, ki
 
 
 @pytest.mark.parametrize("name", ["held", "held.tar#2+3/x"])
-def test_held_objects_are_fetched_once(object_store: ObjectStore, name: str) -> None:
+def test_held_objects_are_fetched_once(bucket: MemoryBucket | ObjectStore, name: str) -> None:
     put(FOLDER / name.partition("#")[0], b"content")
     path = url(f"{FOLDER}/{name}")
-    before = object_store.count_requests()
+    before = bucket.count_requests()
     hold([path, Path("a.png")])
     contents = {read(path), read(path)}
     hold([path])
     with local_file(path) as copy:
         assert {copy.read_bytes()} == contents
-    assert object_store.count_requests() == before + 1
+    assert bucket.count_requests() == before + 1
     hold([])
-    assert {read(path)} == contents and object_store.count_requests() == before + 2
+    assert {read(path)} == contents and bucket.count_requests() == before + 2
 
 
-def test_what_can_not_be_held_is_said_when_it_is_read(object_store: ObjectStore) -> None:
+@pytest.mark.parametrize(
+    ("spans", "requests"),
+    [
+        ([(0, 3), (3, 4)], 1),
+        ([(1, 3), (4 + 4096, 4)], 1),
+        ([(1, 3), (4 + 4097, 4)], 2),
+        ([(3, 4), (0, 3)], 2),
+        ([(0, 3), (2, 3)], 2),
+        ([(0, 3), (3, 4), (7, 1), (8, 2)], 2),
+    ],
+)
+def test_an_image_and_its_mask_in_an_archive_take_one_request(
+    memory_store: MemoryBucket, spans: list[tuple[int, int]], requests: int
+) -> None:
+    """If the second begins where the first ends, or soon after it."""
+    content = os.urandom(5000)
+    put(FOLDER / "a.tar", content)
+    paths = [url(f"{FOLDER}/a.tar#{first}+{size}/x.png") for first, size in spans]
+    before = memory_store.count_requests()
+    hold(paths)
+    found = [read(path) for path in paths]
+    assert found == [content[first : first + size] for first, size in spans]
+    assert memory_store.count_requests() == before + requests
+
+
+def test_files_of_this_machine_are_not_held(tmp_path: Path) -> None:
+    part = url(f"{tmp_path}/a.tar#1+2/x.png")
+    (tmp_path / "a.tar").write_bytes(b"0123")
+    hold([part, tmp_path / "a.tar"])
+    (tmp_path / "a.tar").write_bytes(b"9876")
+    assert read(part) == b"87"
+
+
+@pytest.mark.usefixtures("bucket")
+def test_what_can_not_be_held_is_said_when_it_is_read() -> None:
     hold([FOLDER / "missing"])
     with pytest.raises(UserError, match=r"storage/missing: not found"):
         read(FOLDER / "missing")
@@ -168,9 +226,12 @@ def test_what_can_not_be_held_is_said_when_it_is_read(object_store: ObjectStore)
     hold([])
 
 
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("warns", [True, False])
 def test_slow_storage_is_said_once_a_minute(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], warns: bool
 ) -> None:
+    """By one of the reading processes."""
     put(FOLDER / "slow", b"")
     now = 1000.0
 
@@ -181,15 +242,17 @@ def test_slow_storage_is_said_once_a_minute(
 
     monkeypatch.setattr("unet_ddp.storage.objects.time.monotonic", clock)
     monkeypatch.setattr("unet_ddp.storage.objects._warns_from", 0.0)
+    start_reader(warns=warns)
     for _ in range(3):
         read(FOLDER / "slow")
-    line = f"warning: {FOLDER}/slow: took 11 s; storage is slow\n"
+    line = f"warning: {FOLDER}/slow: took 11 s; storage is slow\n" * warns
     assert capsys.readouterr().err == line
     now += 60
     read(FOLDER / "slow")
     assert capsys.readouterr().err == line
 
 
+@pytest.mark.usefixtures("memory_store")
 def test_temporary_copies_are_known_until_they_are_removed() -> None:
     put(FOLDER / "a.png", b"content")
     with local_file(FOLDER / "a.png") as copy:
@@ -197,29 +260,82 @@ def test_temporary_copies_are_known_until_they_are_removed() -> None:
     assert copy not in copies
 
 
-def test_what_can_not_be_reached_is_one_line_within_seconds(
-    monkeypatch: pytest.MonkeyPatch, object_store: ObjectStore
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("kind", ["bytes", "path", "file"])
+@pytest.mark.parametrize(
+    ("faults", "pauses"), [([], []), (["cut"] * 2, [1, 4]), (["heard", "cut"], [1, 4])]
+)
+def test_a_put_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, faults: list[str], pauses: list[int]
 ) -> None:
-    started = time.monotonic()
-    with pytest.raises(UserError, match=r"s3://missing/a: there is no such bucket; create it"):
-        list(list_objects(url("s3://missing/a")))
-    with pytest.raises(UserError, match=r"s3://missing/a: there is no such bucket"):
-        put(url("s3://missing/a"), b"")
-    with pytest.raises(UserError, match=r"az://a/b: no keys .* set AZURE_STORAGE_ACCOUNT_NAME"):
-        read(url("az://a/b"))
-    with pytest.raises(UserError, match=r"web servers do not list their files; name them in a"):
-        list(list_objects(url("http://127.0.0.1:9/a")))
-    assert time.monotonic() - started < 12
+    """Cut off before it was heard, or after."""
+    slept, once, left = list[float](), obstore.put, iter(faults)
+
+    def put_once(store: Any, key: str, content: Any, *, mode: Any) -> Any:
+        fault = next(left, "")
+        if fault != "cut":
+            found = once(store, key, content, mode=mode)
+        elif not isinstance(content, (bytes, Path)):
+            content.read(3)
+        if fault:
+            raise GenericError(fault)
+        return found
+
+    monkeypatch.setattr(obstore, "put", put_once)
+    monkeypatch.setattr("unet_ddp.storage.objects.time.sleep", slept.append)
+    (tmp_path / "a").write_bytes(b"content")
+    with (tmp_path / "a").open("rb") as file:
+        content = {"bytes": b"content", "path": tmp_path / "a", "file": file}[kind]
+        is_heard = "heard" in faults and kind != "file"  # of which none may be there already
+        version = put(FOLDER / "a", content, replaces=not is_heard)
+    assert read_version(FOLDER / "a") == (b"content", version) and slept == pauses
 
 
-@pytest.mark.parametrize("key", ["metadata/x.png", "401.png", "set/403/x.png"])
-def test_the_name_of_an_object_is_no_reason(key: str) -> None:
-    error = GenericError(f"Error performing GET http://h/{key} - status code: 503 Slow Down")
-    assert str(explain(url(f"s3://bucket/{key}"), error)).endswith("503 Slow Down")
+@pytest.mark.parametrize(
+    ("error", "seconds", "pauses"),
+    [
+        (GenericError("cut"), 0, [1, 4, 15]),
+        (GenericError("cut"), 100, [1, 4]),  # then they would end after the five minutes
+        (PermissionDeniedError("status code: 403"), 0, []),
+    ],
+)
+def test_a_put_is_given_up(
+    memory_store: MemoryBucket,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    seconds: int,
+    pauses: list[int],
+) -> None:
+    now, slept = 1000.0, list[float]()
+
+    def put_once(*args: Any, **how: Any) -> Any:
+        nonlocal now
+        now += seconds
+        raise error
+
+    monkeypatch.setattr(obstore, "put", put_once)
+    monkeypatch.setattr("unet_ddp.storage.objects.time.sleep", slept.append)
+    monkeypatch.setattr("unet_ddp.storage.objects.time.monotonic", lambda: now)
+    with pytest.raises(UserError, match=r"^s3://bucket/storage/a: (cut|access is denied)"):
+        put(FOLDER / "a", b"")
+    assert slept == pauses
 
 
-def test_denied_access_is_said(object_store: ObjectStore) -> None:
-    object_store.set_fault("denied")
-    for attempt in (lambda: read(FOLDER / "a"), lambda: list(list_objects(FOLDER))):
-        with pytest.raises(UserError, match=r"access is denied; set AWS_ACCESS_KEY_ID"):
-            attempt()
+def test_web_servers_are_read_only() -> None:
+    folder = url("http://127.0.0.1:9/a")
+    with pytest.raises(UserError, match=r"^http://127.0.0.1:9/a: web servers do not list their f"):
+        list(list_objects(folder))
+    with pytest.raises(UserError, match=r"^http://127.0.0.1:9/a: can't .* s3://, … with --out"):
+        check_answers(folder, "--out")
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_storage_is_asked_before_something_is_put_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_answers(FOLDER / "new", "--out")
+
+    def refuse(*args: object) -> None:
+        raise PermissionDeniedError("status code: 403")
+
+    monkeypatch.setattr(obstore, "list", refuse)
+    with pytest.raises(UserError, match=r"^s3://bucket/storage/new: access is denied"):
+        check_answers(FOLDER / "new", "--out")

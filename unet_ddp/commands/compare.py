@@ -16,7 +16,7 @@ from unet_ddp.cli import parse
 from unet_ddp.config import RUN_PLACES
 from unet_ddp.errors import UserError, print_lines
 from unet_ddp.evaluation.report.page import Page, render
-from unet_ddp.evaluation.tables import show
+from unet_ddp.evaluation.tables import align, show
 from unet_ddp.files import write_errors, write_text
 from unet_ddp.flags import flag
 from unet_ddp.runs.weights import build_blank, read_model
@@ -78,9 +78,7 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
     page = Page(f"{len(runs)} runs", table=table, comparison=_draw(runs[:_MOST_LINES]), notes=notes)
     with write_errors(output):
         write_text(output, render(page))
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
-    return [*lines, f"wrote {output}"]
+    return [*align(table), f"wrote {output}"]
 
 
 def _best(dice: Sequence[float]) -> tuple[int, float]:

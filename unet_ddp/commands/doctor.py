@@ -18,7 +18,8 @@ from unet_ddp.data.checks.summary import Report, class_pixels
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.samplers import TrainingSampler
-from unet_ddp.errors import print_lines
+from unet_ddp.errors import join_some, print_lines
+from unet_ddp.evaluation.tables import align
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def format_findings(report: Report, data: CheckedData | None) -> list[str]:
             lines += ["", *_describe_classes(data)]
         groups = Counter(data.groups.values()).most_common()
         if data.split and 0 < len(groups) < len(data.split.training) + len(data.split.validation):
-            lines.append("groups: " + _join([f"{name} ({n})" for name, n in groups], 8))
+            lines.append("groups: " + join_some([f"{name} ({n})" for name, n in groups], 8))
     lines.append("")
     lines += [f"error: {line}" for line in report.problems]
     lines += [f"warning: {line}" for line in report.warnings]
@@ -89,22 +90,17 @@ def _describe_files(data: CheckedData) -> list[str]:
         for counter, suffix in zip(formats, kind.suffixes, strict=True):
             counter[suffix.lower()] += count
     image_formats, mask_formats = (
-        _join([f"{n} {suffix}" for suffix, n in each.most_common()], 6) for each in formats
+        join_some([f"{n} {suffix}" for suffix, n in each.most_common()], 6) for each in formats
     )
     sizes = [f"{n} of {width}x{height}" for (height, width), n in data.table.sizes.most_common()]
     form = "colour" if values.rgb else "palette" if values.palette else "grey"
     total = sum(values.counts.values())
     counts = sorted(values.counts.items(), key=lambda item: -item[1])
-    shares = _join([f"{show(value)} ({count / total:.2%})" for value, count in counts], 12)
+    shares = join_some([f"{show(value)} ({count / total:.2%})" for value, count in counts], 12)
     return [
-        f"images: {image_formats}; {_join(sizes, 6)}",
+        f"images: {image_formats}; {join_some(sizes, 6)}",
         f"masks: {mask_formats}; {form}, values {shares}",
     ]
-
-
-def _join(items: list[str], most: int) -> str:
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more
 
 
 def _describe_classes(data: CheckedData) -> list[str]:
@@ -125,8 +121,4 @@ def _describe_classes(data: CheckedData) -> list[str]:
         weight = round(median / training[k], 3) if training[k] else 0.0
         shares = f"{training[k]:.2%}", f"{validation[k]:.2%}"
         rows.append([str(k), name, labels.show(labels.values[k]), *shares, f"{weight:g}"])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    return align(rows)

@@ -13,7 +13,7 @@ import numpy as np
 from unet_ddp.config import DataConfig
 from unet_ddp.data.borders import BODY, CLASS_NAMES
 from unet_ddp.data.labels import IGNORE_ID, Colour, Labels, object_labels, unpack_colour
-from unet_ddp.errors import UserError, check_installed, shorten
+from unet_ddp.errors import UserError, check_installed, join_some, shorten
 from unet_ddp.files import refuse_special
 from unet_ddp.storage import as_path, local_file
 
@@ -38,8 +38,7 @@ class MaskValues:
 
     def show(self, values: list[int]) -> str:
         """Return the first dozen of `values` as text."""
-        show = Labels((), self.rgb).show
-        return ", ".join(map(show, values[:12])) + (", …" if len(values) > 12 else "")
+        return join_some([*map(Labels((), self.rgb).show, values)], 12)
 
 
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.errors import join_some
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.encoder import in_encoder
 from unet_ddp.runs.weights import SavedModel, State, build_blank, check_weights, find_model
@@ -158,5 +159,4 @@ def match_classes(old: Labels, new: Labels) -> list[int | None]:
 
 def _enumerate(kind: str, names: list[str]) -> list[str]:
     """Return the first of the names after `kind`, as one text; none for no names."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return [f"{kind}{', '.join(names[:_SHOWN])[:200]}{more}"] if names else []
+    return [kind + join_some([name[:60] for name in names], _SHOWN)] if names else []

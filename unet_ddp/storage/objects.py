@@ -119,7 +119,7 @@ def list_objects(folder: Url, *, is_deep: bool = True) -> Iterator[tuple[str, in
     with client(folder) as (store, prefix):
         import obstore
 
-        below = f"{prefix.rstrip('/')}/" if prefix else ""
+        below = f"{prefix}/" if prefix else ""
         listed: Any = obstore.list(store, below or None) if is_deep else None
         for objects in listed or [obstore.list_with_delimiter(store, below or None)["objects"]]:
             for each in objects:

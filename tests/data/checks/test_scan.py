@@ -16,7 +16,7 @@ import tifffile
 from PIL import Image
 
 from tests.conftest import make_set
-from tests.object_store import ObjectStore, put_folder
+from tests.object_store import MemoryBucket, ObjectStore, put_folder
 from unet_ddp.data.checks import scan as module
 from unet_ddp.data.checks.scan import read_image_metadata, read_mask_metadata, scan
 from unet_ddp.data.formats.header import Header
@@ -378,15 +378,15 @@ def test_statistics_take_no_copy_of_eight_bytes_for_each_sample(
 
 
 def test_objects_are_fetched_once_and_known_again(
-    tmp_path: Path, object_store: ObjectStore
+    tmp_path: Path, memory_store: MemoryBucket
 ) -> None:
     make_set(tmp_path / "set", 12)
     (tmp_path / "set" / "imgs" / "bx.png").write_bytes(b"")
     url = put_folder(tmp_path / "set", Url("s3://bucket/scan"))
     pairs = find_pairs(url / "imgs", url / "masks")
-    before = object_store.count_requests()
+    before = memory_store.count_requests()
     first = scan(pairs)
-    assert object_store.count_requests() == before + 24
+    assert memory_store.count_requests() == before + 24
     assert first.errors == {"bx": f"{url}/imgs/bx.png: is empty (0 bytes); replace or remove it"}
     local = scan([pair for pair in found_pairs(tmp_path / "set") if pair.name != "bx"])
     assert [pair.mask._replace(stamp=(0, 0)) for pair in first.pairs] == [
@@ -395,9 +395,9 @@ def test_objects_are_fetched_once_and_known_again(
     assert [pair.image.stamp for pair in first.pairs] == [
         pair.pair.stamps[0] for pair in first.pairs
     ]
-    before = object_store.count_requests()
+    before = memory_store.count_requests()
     assert scan(pairs).pairs == first.pairs
-    assert object_store.count_requests() == before + 1  # the one that can't be read
+    assert memory_store.count_requests() == before + 1  # the one that can't be read
     put(url / "masks" / "ax.png", (tmp_path / "set" / "masks" / "cx.png").read_bytes())
     again = scan(find_pairs(url / "imgs", url / "masks"))
     assert again.pairs[0].mask.counts == first.pairs[1].mask.counts

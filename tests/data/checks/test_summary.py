@@ -63,7 +63,7 @@ def test_a_line_about_the_images(
         (Labels((0, 7), names=("ground", "car")), "classes: 2, mask values ground (0), car (7)"),
         (Labels((0, 0xFF00), rgb=True, ignore=0xFF), "classes: 2, mask values #000000, #00ff00; #0000ff is ignored"),
         (Labels(tuple(range(16))), f"classes: 16, mask values {', '.join(map(str, range(16)))}"),
-        (Labels(tuple(range(17))), f"classes: 17, mask values {', '.join(map(str, range(16)))}, …"),
+        (Labels(tuple(range(17))), f"classes: 17, mask values {', '.join(map(str, range(16)))} and 1 more"),
     ],
 )  # fmt: skip
 def test_a_line_about_the_classes(labels: Labels, expected: str) -> None:
@@ -133,7 +133,7 @@ def test_long_lists_of_classes_are_cut() -> None:
     many = dict.fromkeys(range(18), 10)
     labels = Labels(tuple(many))
     (line,) = warnings({0: 10}, many, labels)
-    assert "class 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, … occurs" in line
+    assert "class 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 1 more occurs" in line
     (line,) = warnings({0: 10, 1: 10}, many, labels)
     assert "15, 16, 17 occurs" in line
 

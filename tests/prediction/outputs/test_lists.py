@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.object_store import ObjectStore
+from tests.object_store import MemoryBucket
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs.lists import (
     Listed,
@@ -77,7 +77,7 @@ def test_shards_of_a_killed_job_are_removed_and_no_others(tmp_path: Path) -> Non
 
 
 def test_shards_of_a_killed_job_in_storage_are_removed_and_no_others(
-    object_store: ObjectStore,
+    memory_store: MemoryBucket,
 ) -> None:
     folder = as_path("s3://bucket/shards")
     assert isinstance(folder, Url)

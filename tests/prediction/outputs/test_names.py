@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.object_store import ObjectStore
+from tests.object_store import MemoryBucket
 from unet_ddp.data.labels import Labels, object_labels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
@@ -188,14 +188,14 @@ def test_an_image_is_done_when_all_its_files_exist() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 30])
-def test_objects_exist_by_question_or_by_listing(object_store: ObjectStore, count: int) -> None:
+def test_objects_exist_by_question_or_by_listing(memory_store: MemoryBucket, count: int) -> None:
     folder = Url(f"s3://bucket/names{count}")
     for name in ("0_mask.png", "1_mask.png", "sub/0_mask.png"):
         put(folder / name, b"")
     paths = [folder / f"{n}_mask.png" for n in range(1, count + 1)]
-    before = object_store.count_requests()
+    before = memory_store.count_requests()
     assert find_existing([*paths, Path("a.jpg"), Path("missing")]) == {paths[0], Path("a.jpg")}
-    assert object_store.count_requests() - before == (2 if count == 2 else 1)
+    assert memory_store.count_requests() - before == (2 if count == 2 else 1)
 
 
 def test_what_a_killed_job_left_is_removed() -> None:

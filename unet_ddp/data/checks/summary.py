@@ -15,7 +15,7 @@ from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Pair, raise_problems
 from unet_ddp.data.splits import Split
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, join_some
 
 Result = TypeVar("Result")
 
@@ -85,7 +85,9 @@ def describe_classes(labels: Labels) -> str:
     ]
     threshold = f", thresholded at {labels.threshold}" if labels.threshold is not None else ""
     ignored = f"; {labels.show(labels.ignore)} is ignored" if labels.ignore is not None else ""
-    return f"classes: {labels.num_classes}, mask values {_listed(shown)}{threshold}{ignored}"
+    return (
+        f"classes: {labels.num_classes}, mask values {join_some(shown, _SHOWN)}{threshold}{ignored}"
+    )
 
 
 def warn_of_images(table: Table, copies: list[tuple[Pair, Pair]]) -> list[str]:
@@ -119,11 +121,13 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
     never = never[: -1 if labels.has_objects else None]  # the border, which masks do not contain
     if only:
         lines.append(
-            f"class {_listed(only)} occurs in validation only: it can't be learnt; choose another "
+            f"class {join_some(only, _SHOWN)} occurs in validation only: it can't be learnt; choose another "
             "split with --seed or --validation"
         )
     if never and split.validation:
-        lines.append(f"class {_listed(never)} does not occur in validation: it gets no score")
+        lines.append(
+            f"class {join_some(never, _SHOWN)} does not occur in validation: it gets no score"
+        )
     rare = [
         f"class {name} has {values.counts[value]} pixel(s) in all, e.g. in {values.examples[value]}: "
         "if that is a mistake, fix the mask"
@@ -152,10 +156,6 @@ def warn_of_numbers(table: Table, labels: Labels) -> list[str]:
         f"the values in each mask are 0 to another number, up to {largest.max()}: if they are the "
         "numbers of objects, use --instances, or --binary for two classes"
     ]
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
 def class_pixels(table: Table, labels: Labels, pairs: Sequence[Pair]) -> list[int]:
