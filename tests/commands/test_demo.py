@@ -192,6 +192,12 @@ def test_the_page_shows_the_image_that_is_chosen_at_its_threshold(here: Path) ->
     assert gradio.Dropdown.call_args == call([("a.png", 0)], value=0, visible=False)
 
 
+def test_the_help_says_that_a_model_need_not_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["demo", "--help"])
+    assert "demo [-h] [FILE ...]" in capsys.readouterr().out
+
+
 def test_without_an_image_there_is_nothing_to_download() -> None:
     predictor = grey_predictor(CAR)
     assert show(GRADIO, predictor, PARTS, [], 0, 0.5) == ["", {"interactive": False}]

@@ -41,7 +41,7 @@ Tried = tuple[ImageFiles, Prediction, Image.Image]  # of an image, and itself as
 class PageConfig:
     """Serve a page, to this computer alone, to try a network on images."""
 
-    model: Annotated[tuple[str, ...], tyro.conf.Positional, flag("FILE ...")] = ()
+    model: Annotated[tuple[str, ...], tyro.conf.Positional, flag("[FILE ...]")] = ()
     """Checkpoint or exported network, or its address; several are averaged (default: as predict.py)."""
 
 
