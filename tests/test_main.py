@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -28,9 +27,11 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_exists(name: str) -> None:
-    file = "import_" if name == "import" else name.replace("-", "_")
-    assert callable(import_module(f"unet_ddp.commands.{file}").main)
+def test_the_help_of_a_command_names_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: python -m unet_ddp {name} [-h]")
 
 
 @pytest.mark.parametrize(

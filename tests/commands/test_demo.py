@@ -17,7 +17,7 @@ from html import escape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, call
 
 import numpy as np
 import pytest
@@ -30,6 +30,7 @@ from tests.prediction.test_predict import run as run_predict
 from tests.ranks import ROOT
 from unet_ddp import Predictor
 from unet_ddp.__main__ import main
+from unet_ddp.commands import demo as module
 from unet_ddp.commands.demo import build_page, show, try_image
 from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.drawing import TINT
@@ -141,6 +142,107 @@ def test_a_bad_file_is_predict_s_line_and_the_others_are_shown(
     assert line.startswith("error: <b>ad\\n.png: ") and line.count("\n") == 1
     assert lines.strip() == f"<p>{escape(line.strip())}</p>"
     assert predict(None, 0.5, ignore)[:2] == [[], ""]
+
+
+@pytest.mark.parametrize(
+    ("labels", "threshold", "shown"),
+    [(CAR, 0.7004, 0.7), (CAR, None, 0.5), (Labels((0, 1, 2)), None, 0.5)],
+)
+def test_a_slider_changes_the_threshold_of_two_classes(
+    here: Path, labels: Labels, threshold: float | None, shown: float
+) -> None:
+    gradio: Any = MagicMock()
+    write_model(here / "best.pt", labels, threshold=threshold)
+    build_page(gradio, Predictor.from_checkpoint("best.pt"))
+    (slider,) = gradio.Slider.call_args_list
+    assert slider == call(
+        0.001, 0.999, shown, step=0.001, interactive=True,
+        label=f"Threshold of {labels.class_names[1]}", visible=labels is CAR,
+    )  # fmt: skip
+
+
+def test_the_page_shows_the_image_that_is_chosen_at_its_threshold(here: Path) -> None:
+    """The first, until the choice or the threshold is another; of many changes the last counts."""
+    gradio: Any = MagicMock()
+    predictor = Predictor.from_checkpoint("best.pt")
+    _, picture, errors = gradio.HTML.side_effect = [MagicMock() for _ in range(3)]
+    assert build_page(gradio, predictor) is gradio.Blocks().__enter__()
+    ((panel_html,), panel_options), *_ = gradio.HTML.call_args_list
+    assert "&lt;car&gt;" in panel_html and "<script>" in panel_options["head"]
+    assert gradio.File.call_args.kwargs["file_count"] == "multiple"
+    tried, chosen, threshold = gradio.State(), gradio.Dropdown(), gradio.Slider()
+    files, drawn = gradio.File(), [picture, gradio.DownloadButton()]
+    predict, *ends = files.change.call_args.args
+    assert ends == [[files, threshold], [tried, errors, chosen, *drawn]]
+    assert files.change.call_args.kwargs == {"show_progress_on": picture}
+    (triggers, update, *ends), options = gradio.on.call_args
+    assert triggers == [chosen.input, threshold.input] and options == {
+        "trigger_mode": "always_last"
+    }
+    assert ends == [[tried, chosen, threshold], drawn]
+
+    photos = [str(write_photo(here / name)) for name in ("a.png", "bb.png")]
+    found, said, _, html, _ = predict(photos, 0.499, ignore)
+    assert [files.image.name for files, _, _ in found] == ["a.png", "bb.png"] and not said.strip()
+    names = [("a.png", 0), ("bb.png", 1)]
+    assert gradio.Dropdown.call_args == call(names, value=0, visible=True)
+    shown = [update(found, *which)[0] for which in ((0, 0.499), (1, 0.499), (0, 0.501))]
+    assert html == shown[0] and len({*shown}) == 3
+    predict(photos[:1], 0.5, ignore)
+    assert gradio.Dropdown.call_args == call([("a.png", 0)], value=0, visible=False)
+
+
+def test_the_help_says_that_a_model_need_not_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["demo", "--help"])
+    assert "demo [-h] [FILE ...]" in capsys.readouterr().out
+
+
+def test_without_an_image_there_is_nothing_to_download() -> None:
+    predictor = grey_predictor(CAR)
+    assert show(GRADIO, predictor, PARTS, [], 0, 0.5) == ["", {"interactive": False}]
+
+
+def test_a_mask_that_can_t_be_written_is_an_error_of_the_page(here: Path) -> None:
+    predictor = Predictor.from_checkpoint("best.pt")
+    tried = try_image(predictor, write_photo(here / "a.png"), ignore)
+    (here / "0.25").touch()  # in the way
+    gradio = SimpleNamespace(Error=MagicMock(side_effect=RuntimeError))
+    with pytest.raises(RuntimeError):
+        show(gradio, predictor, PARTS, [tried], 0, 0.25)
+    (said,), options = gradio.Error.call_args
+    assert "0.25" in said and "can't be written" in said and options == {"print_exception": False}
+
+
+def test_the_page_is_served_to_this_computer_alone(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It asks no other for fonts or counts, and its files end with it."""
+    for name in ("GRADIO_ANALYTICS_ENABLED", "GRADIO_TEMP_DIR"):
+        monkeypatch.setenv(name, "")
+    gradio, page, folders = MagicMock(), MagicMock(), []
+
+    def launch(**options: Any) -> Any:
+        folders.append(Path(os.environ["GRADIO_TEMP_DIR"]))
+        assert folders[0].is_dir() and os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
+        assert (options["server_name"], options["share"]) == ("127.0.0.1", False)
+        assert options["quiet"] and options["prevent_thread_lock"] and not options["ssr_mode"]
+        assert options["theme"] is gradio.themes.Default()
+        return None, "http://127.0.0.1:7860/", None
+
+    page.launch = launch
+    page.block_thread = lambda: folders.append(capsys.readouterr().out)
+    monkeypatch.setitem(sys.modules, "gradio", gradio)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr(module, "build_page", lambda given, predictor: given is gradio and page)
+    for argv in (["best.pt"], ["best.pt", "best.pt"]):
+        folders.clear()
+        assert main(["demo", *argv]) == 0
+        assert folders[1] == f"{', '.join(argv)}: on http://127.0.0.1:7860/ until Ctrl-C\n"
+        assert not folders[0].exists()
+    assert gradio.themes.Default.call_args_list[0] == call(
+        font=["system-ui"], font_mono=["monospace"]
+    )
 
 
 def test_without_gradio_a_line_says_how_to_install_it(

@@ -40,11 +40,13 @@ def test_kinds_and_sizes_are_counted_the_commonest_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_set(tmp_path, 5, mask_ending=".bmp")
-    make_pair(tmp_path, "zx", size=(40, 50), image_ending=".bmp")
+    make_pair(tmp_path, "zx", size=(40, 50), values=(0, 7), image_ending=".bmp")
     Image.fromarray(pixels(image(tmp_path, "ax"))[..., 0]).save(image(tmp_path, "ax"))
     _, lines = examine(tmp_path, capsys)
     assert of_kind(lines, "images") == ["5 .png, 1 .bmp; 5 of 32x24, 1 of 50x40"]
-    assert of_kind(lines, "masks")[0].startswith("5 .bmp, 1 .png; grey, values 0 (")
+    assert of_kind(lines, "masks") == [
+        "5 .bmp, 1 .png; grey, values 0 (91.68%), 255 (6.93%), 7 (1.39%)"
+    ]
     for change, kind in ((colours, "colour"), (with_palette, "palette")):
         folder = tmp_path / kind
         make_set(folder, 6)

@@ -358,6 +358,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "a label file of words": (lambda: labels_of("0 0 x"), "labels/a.txt: corrupt or truncated (could not convert string to float: 'x')"),
     "one of Labelme's files": (lambda: labelme_folder({"shapes": [{"points": []}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: corrupt or truncated ('label')"),
     "a file among Labelme's": (lambda: labelme_folder([1]), "json/a.json: not a file of Labelme; move it elsewhere"),
+    "a file among Labelme's without shapes": (lambda: labelme_folder({"imagePath": "a.png"}), "json/a.json: not a file of Labelme; move it elsewhere"),
     "no data set": (lambda: labels_of("").write_text("a: 1") and Path("data.yaml"), "has no names of classes"),
     "an empty folder": (lambda: Path("imgs/sub"), "imgs/sub: has neither .json files of Labelme nor a folder for each class"),
     "a mask of no image": (lambda: save_mask("masks/car/x.png", SMALL), "masks: image 'x.png' is not in imgs"),
@@ -384,6 +385,10 @@ def test_nothing_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert run(capsys, coco(SQUARE)) == (2, "error: out: already exists; use another --output\n")
     Path("out/mine.txt").unlink()
     assert run(capsys, coco(SQUARE))[0] == 0
+    status, text = run(capsys, coco(SQUARE), "-o", "file.json/out")
+    assert status == 2 and text.endswith(
+        "file.json is a file; choose another folder with --output\n"
+    )
 
 
 def test_names_that_may_be_several(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -399,12 +404,13 @@ def test_names_that_may_be_several(here: Path, capsys: pytest.CaptureFixture[str
 def test_other_shapes_of_labelme_and_cvat(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Boxes are counted, tags are not; a label's odd name becomes one of a line."""
     box = '<box label="car" xtl="1" ytl="1" xbr="2" ybr="2" z_order="0"/><tag label="car"/>'
-    status, text = run(capsys, cvat(box))
+    status, text = run(capsys, cvat(box + MASK.format("0, 8", 8)))
     assert status == 0 and "1 boxes" in text
     Path("out").rename("cvat")
     points = [[1, 1], [5, 1], [5, 5]]
     shapes = [
         {"label": "=x,\n y", "points": points, "shape_type": "polygon"},
+        {"label": "Background", "points": points[:1] * 3},
         {"label": "_background_", "points": [[4, 1], [5, 1], [5, 5], [4, 5]]},
         {"label": "b", "points": points[:2], "shape_type": "line"},
     ]

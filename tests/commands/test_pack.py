@@ -130,7 +130,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> list[DataConfig]:
     validation = {"val_images": str(own / "val/imgs"), "val_masks": str(own / "val/masks")}
     return [
         in_folder(plain, validation=20),
-        in_folder(deep, scale=0.5, nodata=3.0),
+        in_folder(deep, scale=0.5, nodata=3.0, channels=4),
         in_folder(own, **validation),
         DataConfig(pairs_file=str(sides / "pairs.csv")),
         in_folder(plain, validation=20, balance=0.7, scale_jitter=(0.5, 2.0)),
@@ -341,7 +341,7 @@ def test_a_shard_that_was_changed_is_found_by_the_doctor(
 def test_statistics_of_other_options_are_refused(sets: list[DataConfig], tmp_path: Path) -> None:
     own = pack(sets[1], tmp_path / "pack")
     with pytest.raises(
-        UserError, match=r"was packed with --nodata and --channels \[3\.0, None\], not"
+        UserError, match=r"was packed with --nodata and --channels \[3\.0, 4\], not"
     ):
         prepare_data(replace(own, nodata=None), seed=0)
     with pytest.raises(UserError, match="--val-images: a pack has its own validation images"):

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.commands.test_compare import write_run
 from tests.conftest import data_flags, make_pair, make_set
 from tests.evaluation.report.test_page import STRANGE, Parsed
 from tests.ranks import Ranks, call_main
+from unet_ddp.commands import report as module
 from unet_ddp.commands.report import main
+from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.data.splits import split_pairs
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.runs import checkpoint
 
@@ -60,6 +67,36 @@ def test_a_run_whose_images_are_gone_has_a_page_of_its_curves(
     page = Parsed((moved / "report.html").read_text(encoding="utf-8"))
     assert len([a for a in page.all("svg") if "viewbox" in a]) == 3 and not page.all("img")
     assert any("nowhere" in text for text in page.texts_of("p"))
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_network_is_scored_on_the_validation_images_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: bool
+) -> None:
+    """Of the newest run, if none is given; it may have no metrics."""
+    monkeypatch.chdir(make_set(tmp_path, 10))
+    folder = Path("checkpoints", "one")
+    write_run(folder, [], images="imgs", masks="masks", validation=30.0, seed=5)
+    (folder / "metrics.csv").unlink()
+    written = []
+
+    def write(folder: Path, pairs: Sequence[Pair], world: World, *, notes: list[str]) -> Path:
+        written.append((folder, [pair.name for pair in pairs], world.device.type, notes))
+        return folder / "report.html"
+
+    monkeypatch.setattr(module, "write_report", write)
+    assert main([str(folder)] * given) == 0
+    expected = split_pairs(find_pairs(Path("imgs"), Path("masks")), validation=30, seed=5)
+    names = [pair.name for pair in expected.validation]
+    assert written == [(folder, names, "cpu", [])] and len(names) == 3
+    assert capsys.readouterr().out == f"wrote {folder}/report.html\n"
+
+
+def test_a_checkpoint_that_does_not_describe_its_network_is_named(tmp_path: Path) -> None:
+    best = tmp_path / "best.pt"
+    torch.save({"outc.conv.weight": torch.ones(3)}, best)
+    with pytest.raises(UserError, match=f"^{best}: neither a checkpoint of ours nor"):
+        module.find_validation(best)
 
 
 def test_a_folder_with_metrics_alone_has_a_page_and_one_without_is_an_error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
+from unet_ddp.storage import Url
 
 GREY = ImageFormat(1)
 PIXELS = np.arange(8, dtype=np.uint8).reshape(2, 4) * 10
@@ -51,6 +53,15 @@ def read(data: SegmentationDataset, epoch: int = 0, index: int = 0) -> Sample:
     sample = data[epoch, index]
     assert isinstance(sample, Sample), sample
     return sample
+
+
+def test_only_objects_in_storage_have_stamps_from_the_start(pair: Pair) -> None:
+    """A file's are found when it is read, so that a changed one is not taken from the cache."""
+    image = Url("s3://bucket/a.png")
+    one, two = replace(pair, image=image, stamps=((5, 7), None)), replace(pair, stamps=(None, None))
+    data = dataset(one, two)
+    assert [data._stamps(0), data._stamps(1)] == [((5, 7), None), (None, None)]
+    assert dataset(two)._stamps(0) == (None, None)
 
 
 def test_a_sample_is_the_file_s_pixels_and_class_ids(pair: Pair) -> None:

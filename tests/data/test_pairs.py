@@ -253,6 +253,7 @@ def test_folders_in_storage_have_the_pairs_of_folders_on_disk(tmp_path: Path) ->
     url = put_folder(tmp_path, Url("s3://bucket/pairs"))
     local, remote = (match(folder / "i", folder / "m") for folder in (tmp_path, url))
     assert [pair.name for pair in remote.pairs] == [pair.name for pair in local.pairs]
+    assert remote.problems == local.problems == []
     assert remote.pairs[1].mask == url / "m" / "sub" / "b_mask.gif"
     assert [str(path) for path in remote.orphans] == [f"{url}/m/c_mask.png", f"{url}/m/orphan.png"]
     for pair in remote.pairs:

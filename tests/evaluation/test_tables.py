@@ -13,6 +13,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.evaluation.results import ImageRecord
 from unet_ddp.evaluation.tables import headline, result_files, show, terminal_table
 from unet_ddp.metrics.boundary import BoundaryCounts
+from unet_ddp.metrics.objects import ObjectCounts
 from unet_ddp.runs.folder import EVALUATION_FILES
 
 
@@ -134,6 +135,19 @@ def test_the_terminal_shows_classes_whole_set_and_worst_images() -> None:
         "0.8571 at 0.5)\n"
         "worst: a 0.6667, b -"
     )
+
+
+def test_objects_are_scored_at_half_an_overlap_and_over_all() -> None:
+    """2 of 3 found of 4 true ones at 0.5: 2/5; 1 of them at 0.55 to 0.95: 1/6."""
+    counts = ObjectCounts(4, 3, np.array([2] + [1] * 9), 1.5, split=1, merged=0)
+    example = example_evaluation()
+    records = [replace(example.records[0], class_objects=[counts]), example.records[1]]
+    evaluation = replace(example, records=records)
+    assert terminal_table(evaluation)[-2] == (
+        f"objects: AP 0.4000 at IoU 0.5, {(2 / 5 + 9 / 6) / 10:.4f} over 0.5 to 0.95; panoptic "
+        f"quality {2 * 1.5 / 7:.4f}; 4 true, 3 predicted, 1 split, 0 merged"
+    )
+    assert headline(evaluation)[:2] == [("AP at IoU 0.5", "0.4000"), ("panoptic quality", "0.4286")]
 
 
 def test_headline_and_digits() -> None:

@@ -200,11 +200,18 @@ def test_an_export_s_facts_are_checked(
         open_session(monkeypatch, tmp_path, session)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"stride": ' + "9" * 5000 + "}", "[" * 9999])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "its metadata is not JSON"), ("{", "its metadata is not JSON"), ("[]", "."), ("3", "."),
+        ('{"stride": ' + "9" * 5000 + "}", "its metadata is not JSON"),
+        ("[" * 9999, "its metadata is not JSON"),
+    ],
+)  # fmt: skip
 def test_an_export_s_metadata_must_be_ours(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, why: str
 ) -> None:
-    with pytest.raises(UserError, match=r"a\.onnx: "):
+    with pytest.raises(UserError, match=rf"a\.onnx: {why}.*; export it again"):
         open_session(monkeypatch, tmp_path, Session(text))
 
 

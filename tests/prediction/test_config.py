@@ -20,6 +20,12 @@ def test_defaults() -> None:
     assert config.model == () and config.output is config.tile is config.threshold is None
 
 
+def test_the_help_names_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_predict(["--help"])
+    assert capsys.readouterr().out.startswith("usage: predict.py [-h]")
+
+
 def test_short_flags_and_both_dashes() -> None:
     argv = [
         "a.png",

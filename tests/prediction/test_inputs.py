@@ -11,6 +11,7 @@ from PIL import Image
 from unet_ddp.data.formats.read import read_header
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.inputs import find_images
+from unet_ddp.storage import Url, put
 
 
 @pytest.fixture
@@ -50,6 +51,21 @@ def test_patterns_may_be_recursive_or_a_files_name(here: Path) -> None:
     touch("p/a.png", "p/q/b.jpg", "p/q/c.txt.png", "p/[1].png")
     assert names("p/**/*.*") == ["p/[1].png", "p/a.png", "p/q/b.jpg", "p/q/c.txt.png"]
     assert names("p/[1].png") == ["p/[1].png"]
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_addresses_are_images_lists_or_folders(here: Path) -> None:
+    """As on disk; a folder's name may have a dot."""
+    url = Url("s3://bucket/inputs")
+    for name in ("v1.5/a.png", "v1.5/a_mask.png", "v1.5/b.jpg", "v1.5/c.md", "v1.5/sub/d.png"):
+        put(url / name, b"")
+    put(url / "list.txt", b"# mine\nv1.5/sub/d.png\ns3://other/e.png\n")
+    folder = [f"{url}/v1.5/a.png", f"{url}/v1.5/b.jpg"]
+    assert names(str(url / "v1.5"), f"{url}/v1.5/b.jpg") == folder
+    assert names(f"{url}/list.txt") == [f"{url}/v1.5/sub/d.png", "s3://other/e.png"]
+    for missing in ("f.png", "f.txt"):
+        with pytest.raises(UserError, match=f"^{url}/{missing}: not found$"):
+            names(f"{url}/{missing}")
 
 
 def test_a_list_has_paths_from_here_or_from_its_folder(here: Path) -> None:

@@ -37,6 +37,11 @@ def test_an_extent_without_a_seed_is_no_object_and_corners_do_not_connect() -> N
     assert separate(body, extent, (0.5, 0.5)).tolist() == [[1, 0, 0], [0, 2, 0], [0, 0, 0]]
 
 
+def test_a_body_beyond_its_extent_is_not_of_the_object() -> None:
+    body, extent = shares("990099"), shares("900000")
+    assert separate(body, extent, (0.5, 0.5)).tolist() == [[1, 0, 0, 0, 0, 0]]
+
+
 @pytest.mark.parametrize("separation", [(0.5, 0.5), (0.8, 0.3), (0.4, 0.7)])
 def test_parts_apart_give_the_watershed_of_the_whole_image(
     rng: np.random.Generator, separation: tuple[float, float]
@@ -60,7 +65,8 @@ def test_parts_apart_give_the_watershed_of_the_whole_image(
 def test_shares_are_rounded_probabilities(rng: np.random.Generator) -> None:
     probabilities = rng.random((3, 9, 7), np.float32)
     probabilities /= probabilities.sum(0)
-    body, extent = to_shares(probabilities)
+    body, extent = found = to_shares(probabilities)
+    assert found.dtype == np.uint8
     assert np.abs(body - 255 * probabilities[1]).max() <= 0.51
     assert np.abs(extent - 255 * (1 - probabilities[0])).max() <= 0.51
 

@@ -41,7 +41,7 @@ Tried = tuple[ImageFiles, Prediction, Image.Image]  # of an image, and itself as
 class PageConfig:
     """Serve a page, to this computer alone, to try a network on images."""
 
-    model: Annotated[tuple[str, ...], tyro.conf.Positional, flag("FILE ...")] = ()
+    model: Annotated[tuple[str, ...], tyro.conf.Positional, flag("[FILE ...]")] = ()
     """Checkpoint or exported network, or its address; several are averaged (default: as predict.py)."""
 
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 def try_image(predictor: Predictor, path: Path, progress: Callable[..., object]) -> Tried:
     """Return an image's prediction, or raise a UserError; gradio's `progress` hears of windows."""
-    config, wanted = PredictConfig((str(path),), overwrite=True), predictor.format
+    config, wanted = PredictConfig((), overwrite=True), predictor.format
     maps = find_maps([path], None, wanted.ground_resolution)
     (files,) = name_outputs(maps, config, predictor.labels, models=())
     source, done = predictor.open(path), count()

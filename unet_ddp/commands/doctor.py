@@ -94,7 +94,7 @@ def _describe_files(data: CheckedData) -> list[str]:
     )
     sizes = [f"{n} of {width}x{height}" for (height, width), n in data.table.sizes.most_common()]
     form = "colour" if values.rgb else "palette" if values.palette else "grey"
-    total = sum(values.counts.values()) or 1
+    total = sum(values.counts.values())
     counts = sorted(values.counts.items(), key=lambda item: -item[1])
     shares = join_some([f"{show(value)} ({count / total:.2%})" for value, count in counts], 12)
     return [

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -29,10 +30,7 @@ class _OpenFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.handle = os.open(path, os.O_RDONLY)
-
-    def __del__(self) -> None:
-        if hasattr(self, "handle"):
-            os.close(self.handle)
+        weakref.finalize(self, os.close, self.handle)
 
     def read(self, start: int, size: int) -> bytes:
         data = os.pread(self.handle, size, start)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from unet_ddp.data.formats.arrays import only_page, open_tiff
-from unet_ddp.data.formats.header import TIFFS, ImageFormat, Pixels, storage_dtype
+from unet_ddp.data.formats.header import ImageFormat, Pixels, storage_dtype
 from unet_ddp.data.formats.maps import gdal, is_readable, open_map
 from unet_ddp.data.formats.read import find_nodata, refuse_not_finite
 from unet_ddp.data.formats.resize import resize_area
@@ -104,7 +104,7 @@ class ScaledReader:
 
 
 class MapReader:
-    """A TIFF or another image that rasterio reads, read when its rows are asked for."""
+    """A TIFF, read when its rows are asked for."""
 
     def __init__(self, path: Path, dataset: Any, wanted: ImageFormat, bands: list[int]) -> None:
         self.path = path
@@ -139,7 +139,7 @@ class MapReader:
         pixels = cast(Pixels, np.ascontiguousarray(rows.transpose(1, 2, 0), self._wanted.dtype))
         if self._wanted.nodata is not None:
             nodata_mask = find_nodata(pixels, self._wanted.nodata)
-            pixels[nodata_mask] = np.array(self._wanted.fill or 0, pixels.dtype)
+            pixels[nodata_mask] = np.array(self._wanted.fill, pixels.dtype)
         refuse_not_finite(pixels, self.path)
         return pixels
 
@@ -153,19 +153,17 @@ RowReader = ArrayReader | ScaledReader | MapReader
 
 def _choose_bands(path: Path, dataset: Any, wanted: ImageFormat) -> list[int] | None:
     """Return the bands that are the wanted channels; None if the whole image must be converted."""
-    has_alpha, count = dataset.colorinterp[-1].name == "alpha", dataset.count
-    if path.suffix.lower() in TIFFS:
-        with open_tiff(path) as tiff:
-            page = only_page(tiff, path, is_whole=False)
-            has_alpha = bool(page.extrasamples) and page.extrasamples[-1] in _ALPHA
-            is_plain = page.photometric.name in ("MINISBLACK", "RGB") or page.compression == _JPEG
-            is_upright = page.tags.valueof(_ORIENTATION, default=1) == 1
-            if not is_plain or not is_upright or page.bitspersample % 8 or page.imagedepth != 1:
-                return None
+    with open_tiff(path) as tiff:
+        page = only_page(tiff, path, is_whole=False)
+        has_alpha = bool(page.extrasamples) and page.extrasamples[-1] in _ALPHA
+        is_plain = page.photometric.name in ("MINISBLACK", "RGB") or page.compression == _JPEG
+        is_upright = page.tags.valueof(_ORIENTATION, default=1) == 1
+        if not is_plain or not is_upright or page.bitspersample % 8 or page.imagedepth != 1:
+            return None
     if {storage_dtype(np.dtype(name)) for name in dataset.dtypes} != {wanted.dtype}:
         return None
-    if count == 1 and wanted.channels == 3:
+    if dataset.count == 1 and wanted.channels == 3:
         return [1, 1, 1]
-    if count != wanted.channels + has_alpha:
+    if dataset.count != wanted.channels + has_alpha:
         return None
     return list(range(1, wanted.channels + 1))

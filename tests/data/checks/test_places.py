@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,13 @@ import pytest
 from tests.data.checks.test_check import collected, in_folder, prepared
 from tests.maps import CORNER, at, write_map
 from tests.prediction.models import noise
+from unet_ddp.data.checks.places import check_places
+from unet_ddp.data.checks.summary import Report
 from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.data.formats.header import Header
+from unet_ddp.data.formats.maps import Place
 from unet_ddp.data.formats.resize import resize_area, resize_nearest
+from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
 
 
@@ -54,6 +60,21 @@ def test_masks_that_lie_elsewhere_are_an_error(tmp_path: Path, mask: Any, messag
         prepared(make_maps(tmp_path, **mask))
     report, _ = collected(in_folder(tmp_path))
     assert len(report.problems) == 6  # again, by the scan's cache
+
+
+def test_corners_are_compared_in_pixels_of_the_image() -> None:
+    """An image of 40x10 pixels of 2 m, and a mask that is twice as high; others have no place."""
+
+    def file(height: int | None) -> Any:
+        place = height and Place("", (2.0, 0.0, 7.0, 0.0, -2.0 * height, 9.0), 2.0, None)
+        return SimpleNamespace(place=place, header=Header(40, 10, 3, "uint8"))
+
+    pair, report = Pair("a", Path("a.tif"), Path("m.tif")), Report(collects=True)
+    scanned: Any = [(pair, file(a), file(b)) for a, b in ((None, 1), (1, None), (1, 2), (1, 1))]
+    assert check_places(report, scanned) is scanned
+    assert report.problems == [
+        "m.tif lies 10 pixels off its image a.tif on the map; use gdalwarp -te -ts"
+    ]
 
 
 def test_different_ground_resolutions_are_an_error_or_brought_to_one(tmp_path: Path) -> None:

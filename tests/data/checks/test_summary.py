@@ -159,7 +159,7 @@ def numbered(*values: list[int]) -> Table:
 
 def test_masks_numbered_from_1_on_each_suggest_instances() -> None:
     """Classes have gaps in some masks, or the same largest value in all."""
-    objects = numbered([0, 1, 2], [*range(13)], [0], [1, 2, 3, 4])
+    objects = numbered([1, 2, 3, 4], [*range(13)], [0], [0, 1, 2])
     (line,) = warn_of_numbers(objects, Labels((*range(13),)))
     assert "0 to another number, up to 12" in line and "use --instances" in line
     assert warn_of_numbers(objects, Labels((0, 255), threshold=0)) == []

@@ -120,6 +120,14 @@ def test_history_shows_the_columns_that_have_values() -> None:
     assert history_charts([]) == []
 
 
+def test_a_range_test_is_shown_until_its_loss_has_doubled() -> None:
+    steps = (("1e-4", "1"), ("1e-3", "1.9"), ("1e-2", "2"), ("0", "1"))
+    (chart,) = history_charts([], [{"learning_rate": r, "loss": loss} for r, loss in steps])
+    assert chart.title == "Range test" and "learning rate, as a power of ten" in texts(chart)
+    shown = ("1 at -4", "1.9 at -3", "1 at -9")
+    assert [dot[3] for dot in dots(chart)] == [f"loss of a step: {point}" for point in shown]
+
+
 def test_probabilities_of_two_classes() -> None:
     thresholds, calibration = probability_charts(example_evaluation())
     names = ["Dice", "IoU", "precision", "recall", "scored at 0.250"]

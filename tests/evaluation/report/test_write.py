@@ -112,6 +112,8 @@ def test_samples_show_image_truth_and_prediction(folder: Path, pairs: list[Pair]
     assert picture.shape == (4 * 24 + 3 * 4, 3 * 32 + 2 * 4, 3)  # 4 pixels between pictures
     for row, pair in enumerate(pairs[:8:2]):  # 4 of the 9, from the first on
         assert (picture[28 * row :][:24, :32] == np.asarray(Image.open(pair.image))).all()
+    write_samples(folder, pairs[:3], CPU)
+    assert len(np.asarray(Image.open(path))) == 3 * 24 + 2 * 4
     assert write_samples(folder, [], CPU) == []
     (folder / "best.pt").unlink()
     assert write_samples(folder, pairs, CPU) == []

@@ -16,7 +16,7 @@ from pycocotools.coco import COCO
 from tests.data.annotations.test_readers import blob
 from unet_ddp.__main__ import main as command
 from unet_ddp.data.formats.read import read_mask
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.labels import Labels, object_labels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
 from unet_ddp.prediction.outputs.lists import Listed, ShardFile
@@ -72,6 +72,19 @@ def test_class_ids_to_a_file_and_back(kind: str, tmp_path: Path, rng: np.random.
         assert is_within_a_pixel(mask.astype(np.uint8), ids)
 
 
+@pytest.mark.parametrize(
+    ("labels", "categories"),
+    [
+        (Labels((9, 0, 7)), {0: "9", 2: "7"}),  # 0 is the background, wherever it is listed
+        (Labels((255, 0)), {1: "0"}),  # of two classes the second is the object
+        (object_labels(("car", "tree")), {1: "car", 2: "tree"}),  # borders are none
+    ],
+)
+def test_classes_of_objects_are_categories(labels: Labels, categories: dict[int, str]) -> None:
+    header = json.loads(coco_file(Path("a.json"), labels).header + b"]}")
+    assert {each["id"]: each["name"] for each in header["categories"]} == categories
+
+
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_pycocotools_opens_the_file(tmp_path: Path, rng: np.random.Generator) -> None:
     ids = draw(rng)
@@ -95,8 +108,11 @@ def test_a_disc_is_an_outline_that_a_hand_can_correct(tmp_path: Path) -> None:
     cv2.circle(ids, (50, 50), 10, 0, -1)
     write_labelme(ids, Labels((0, 255)), tmp_path / "images" / "a.png", tmp_path / "out" / "a.json")
     content = json.loads((tmp_path / "out" / "a.json").read_text())
-    assert content["imagePath"] == "../images/a.png" and content["imageWidth"] == 100
-    (shape,) = content["shapes"]
+    (shape,) = content.pop("shapes")
+    assert content == {
+        "version": "5.0.0", "flags": {}, "imagePath": "../images/a.png", "imageData": None,
+        "imageHeight": 100, "imageWidth": 100,
+    }  # fmt: skip
     assert (shape["label"], shape["shape_type"]) == ("255", "polygon")
     assert 20 < len(shape["points"]) < 80
 

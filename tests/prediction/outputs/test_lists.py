@@ -16,7 +16,7 @@ from unet_ddp.prediction.outputs.lists import (
     read_shards,
     remove_stale_shards,
 )
-from unet_ddp.storage import Url, as_path, list_objects, put
+from unet_ddp.storage import Url, as_path, exists, list_objects, put, read
 
 
 def name_or_nothing(listed: Listed) -> str:
@@ -87,6 +87,28 @@ def test_shards_of_a_killed_job_in_storage_are_removed_and_no_others(
     remove_stale_shards(folder / "l.csv")
     left = {name for name, _, _ in list_objects(folder)}
     assert left == {".m.csv.0.part", "l.csv", "sub/.l.csv.0.part"}
+
+
+def test_lines_for_a_list_in_storage_are_shared_there_until_it_is_closed(
+    memory_store: MemoryBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = as_path("s3://bucket/lists/l.csv")
+    assert isinstance(path, Url)
+    each = ListFile(path, name_or_nothing, header=b"[", separator=b",", footer=b"]\n")
+    shards = [ShardFile(each, rank) for rank in range(2)]
+    for index in range(3):
+        shards[index % 2].add(index, listed(f"{index}"))
+    for rank, shard in enumerate(shards):
+        assert not exists(path.parent / f".l.csv.{rank}.part")
+        shard.share()
+        assert exists(path.parent / f".l.csv.{rank}.part")
+    each.merge(2)
+    for shard in shards:
+        shard.close()
+    assert read(path).decode() == "[\n«0»,\n«1»,\n«2»\n]\n"
+    assert [name for name, _, _ in list_objects(path.parent)] == ["l.csv"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_link_in_a_shard_s_place_is_not_followed(tmp_path: Path) -> None:

@@ -72,3 +72,5 @@ def test_runs_of_one_value_are_small() -> None:
     pixels = np.zeros((400, 400), np.uint8)
     pixels[100:300, 100:300] = 255
     assert len(encode(pixels, Kind.of(pixels, None, largest=255), 50)) < 2500
+    colours = np.stack([pixels, 255 - pixels, pixels + 9], axis=2)
+    assert len(encode(colours, Kind.of(colours, None, largest=255), 50)) < 2 * 2500

@@ -32,10 +32,11 @@ from unet_ddp.prediction.prediction import Prediction
 
 
 def predict(logits: list[list[float]], *, classes: int = 2) -> Prediction:
-    """Return the prediction of the difference of two logits (H, W)."""
+    """Return the prediction, in bands of 6 rows, of the difference of two logits (H, W)."""
     scores = np.array([logits] if classes == 2 else logits, np.float32)
     size = (scores.shape[1], scores.shape[2])
-    return Prediction([(0, scores)], Labels(tuple(range(classes))), input_size=size, size=size)
+    bands = [(top, scores[:, top : top + 6]) for top in range(0, size[0], 6)]
+    return Prediction(bands, Labels(tuple(range(classes))), input_size=size, size=size)
 
 
 def entropy(p: float) -> float:
@@ -45,9 +46,9 @@ def entropy(p: float) -> float:
 def test_uncertainty_is_the_entropy_at_the_outline() -> None:
     """The four columns beside the step count; the unsure corner of the background does not."""
     rows = [[0.0, *[-9.0] * 5, -1.0, 1.0, *[9.0] * 4]] * 3
-    found = measure_uncertainty(predict(rows))
     beside = entropy(1 / (1 + np.e))
-    assert found == pytest.approx(beside, abs=1e-5)
+    for turned in (rows, np.transpose(rows).tolist()):
+        assert measure_uncertainty(predict(turned)) == pytest.approx(beside, abs=1e-5)
     assert measure_uncertainty(predict([[-1.0] * 5] * 4)) == pytest.approx(beside, abs=1e-5)
     assert measure_uncertainty(predict([[-90.0] * 5] * 4)) == 0
 

@@ -27,7 +27,7 @@ CROWD = 65535
 """Number of the pixels of several objects that were not told apart, and of those to ignore."""
 
 _ALIASES = {"_background_": "background", "__ignore__": "ignore"}  # Labelme's
-_UPLOAD = re.compile(r"[0-9a-f]{8}-(?=.)")  # that Label Studio puts before a name
+_UPLOAD = re.compile(r"^[0-9a-f]{8}-(?=.)")  # that Label Studio puts before a name
 
 
 def list_images(folder: Path) -> dict[str, Path]:
@@ -102,7 +102,7 @@ class NameFinder:
         path = unicodedata.normalize("NFC", text).replace("\\", "/").rpartition("?d=")[2]
         *folders, last = [part for part in path.split("/") if part not in (".", "..")] or [""]
         stem = last.rpartition(".")[0]
-        for end in (stem, last, _UPLOAD.sub("", stem, count=1)):
+        for end in (stem, last, _UPLOAD.sub("", stem)):
             keys = ["/".join([*folders[start:], end]) for start in range(len(folders) + 1)]
             for key in (*keys, *([] if folders else [f"/{end}"])):
                 names = self._names.get(key, ())
