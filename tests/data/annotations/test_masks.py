@@ -16,7 +16,10 @@ IMAGES = NameFinder(["scan_1", "sub/other"])
         ("scan_1.png", "scan_1"),
         ("x/y/sub/other.jpg", "sub/other"),
         (r"C:\imgs\.\sub\other.jpg", "sub/other"),
+        ("x/../sub/./other.jpg", "sub/other"),
         ("other.jpg", "sub/other"),  # all folders left out
+        ("./other.jpg", "sub/other"),
+        ("/data/local-files/?d=other.jpg", "sub/other"),  # Label Studio's local files
         ("y/other.jpg", None),  # another folder's
         ("deadbeef-scan_1.png", "scan_1"),  # uploaded to Label Studio
         ("scan_deadbeef-1.png", None),
