@@ -421,6 +421,8 @@ def test_recipe_values_of_another_type(recipe: Any, line: str) -> None:
         ("!!python/object/apply:os.getcwd []", "not a YAML file"),
         ("a: &a [1]\nb: *a", "not a YAML file of plain values and lists"),
         ("epochs: {a: 1}", "epochs: a dict of 1 can't be"),
+        ("epochs: [[[1]]]", "epochs: a list of 1 can't be"),
+        ("epochs: [[[[1]]]]", "not a YAML file of plain values and lists"),
         ("epochs: " + "[" * 3000 + "]" * 3000, "not a YAML file of plain values and lists"),
         ("{" * 3000, "not a YAML file of plain values and lists"),
         ("epochs: " + "9" * 5000, "not a YAML file"),

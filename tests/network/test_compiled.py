@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import shutil
+from os import fspath
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The programs and modules that this machine has; torch.compile only notes how it is called."""
     found: set[str] = set()
-    monkeypatch.setattr(shutil, "which", lambda name: name if name in found else None)
+    monkeypatch.setattr(shutil, "which", lambda name: name if fspath(name) in found else None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in found else None)
     monkeypatch.setattr(torch, "compile", lambda network, **how: (network, how))
     for variable in ("CC", "CXX"):

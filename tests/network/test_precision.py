@@ -62,4 +62,9 @@ def test_a_gpu_takes_bfloat16_where_it_is_not_emulated(
     precision = Precision(CUDA, dtype=dtype)
     assert precision.dtype == expected
     assert precision.scaler.is_enabled() == (expected == torch.float16)
-    assert Precision(CUDA, amp=False, dtype=dtype).dtype == torch.float32
+    assert dtype != "auto" or Precision(CUDA).dtype == expected
+    full = Precision(CUDA, amp=False, dtype=dtype)
+    assert full.dtype == torch.float32
+    monkeypatch.setattr(torch, "autocast", lambda *args, **how: (*args, how))
+    assert precision.autocast() == ("cuda", {"dtype": expected, "enabled": True})
+    assert full.autocast() == ("cuda", {"dtype": None, "enabled": False})

@@ -51,7 +51,7 @@ def test_unknown_networks_are_named(model: str, encoder: str, message: str) -> N
     "encoder",
     [
         "tu-hf-hub:somebody/payload", "tu-hf_hub:somebody/payload", "tu-local-dir:payload",
-        "tu-resnet18.hf-hub:a/b", "hf-hub:a/b", "tu-a/resnet18", "timm-res2hf-hub:a/b", "../resnet18",
+        "tu-resnet18.hf-hub:a/b", "tu-resnet18.é", "hf-hub:a/b", "tu-a/resnet18", "timm-res2hf-hub:a/b", "../resnet18",
         "resnet18\n", "tu-", "", ["resnet18"],
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 
 from unet_ddp.distributed.world import World
-from unet_ddp.network.sync_batchnorm import SyncBatchNorm2d, synchronise_batchnorm
+from unet_ddp.network.sync_batchnorm import SyncBatchNorm2d, _Normalise, synchronise_batchnorm
 
 TWO = World(size=2)
 SHARES = ((3, 5, 4, 6), (1, 5, 4, 6))  # images of each rank: not equally many
@@ -85,6 +85,12 @@ def test_one_pixel_in_all_has_no_variance() -> None:
     assert torch.equal(out, torch.zeros(1, 2, 1, 1))
     torch.testing.assert_close(norm.running_mean, torch.tensor([0.3, -0.1]))
     torch.testing.assert_close(norm.running_var, torch.tensor([0.9, 0.9]))
+
+
+def test_statistics_have_no_gradients() -> None:
+    values = torch.randn(2, 3, 4, 4, requires_grad=True)
+    normalised, *statistics = _Normalise.apply(values, None, None, 0.1)
+    assert normalised.requires_grad and not any(part.requires_grad for part in statistics)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

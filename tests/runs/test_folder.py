@@ -107,6 +107,11 @@ def test_a_value_that_no_run_writes_is_not_resumed_from(
     assert line.startswith(f"{tmp_path / 'last.pt'}: {where.replace('.', ': ')}: "), line
 
 
+def test_a_phase_that_a_run_is_in_is_resumed(tmp_path: Path) -> None:
+    content = opened(write(tmp_path / "last.pt", anneal=[4, 5]).parent, resume="auto").content
+    assert content is not None and content["anneal"] == [4, 5]
+
+
 # -- opening ------------------------------------------------------------------------------------
 
 

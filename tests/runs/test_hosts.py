@@ -250,6 +250,28 @@ def test_survivors_of_the_host_with_the_checkpoints_do_not_begin_anew(
     assert fetch(hosts, tmp_path, job, resume=None) == [{}]
 
 
+@pytest.mark.parametrize(
+    ("local_rank", "place", "is_marked"),
+    [(0, "run", True), (1, "run", False), (0, "s3://b/r", False)],
+)
+def test_a_host_is_marked_once_and_a_run_in_storage_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_rank: int, place: str, is_marked: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    world = World(local_rank, 4, local_rank, 2)
+    mark_begun(TrainConfig(run=RunConfig(checkpoints=place)), ["torchrun"], world)
+    assert [path.name for path in tmp_path.rglob(".*")] == [".begun"] * is_marked
+
+
+def test_one_rank_of_a_host_reads_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts_module, "_read_state", pytest.fail)
+    config = TrainConfig(run=RunConfig(checkpoints=str(tmp_path)))
+    assert fetch_run(config, [], World(1, 2, 1, 2)) == {}
+
+
 def test_a_corrupt_file_is_no_state(hosts: Hosts, tmp_path: Path) -> None:
     save(tmp_path / "a", 3, 1)
     save(tmp_path / "b", 2, 1)

@@ -426,7 +426,9 @@ def test_what_can_not_be_deleted_does_no_harm(
     assert len([key for key in objects(one.address) if key.startswith("last/")]) == 3
 
 
-def test_addresses_that_can_not_be_written_to_are_refused(one: Machine, tmp_path: Path) -> None:
+def test_addresses_that_can_not_be_written_to_are_refused(
+    one: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = config_of(Path())
     web = replace(config, run=replace(config.run, checkpoints="http://host/run"))
     with pytest.raises(UserError, match=r"can't be written to; name a .* with --checkpoints"):
@@ -435,6 +437,7 @@ def test_addresses_that_can_not_be_written_to_are_refused(one: Machine, tmp_path
     (tmp_path / "one" / "unet_ddp").mkdir(mode=0o777)
     (tmp_path / "one" / "unet_ddp").chmod(0o777)
     assert "name a folder that only you may write to with XDG_CACHE_HOME" in one.refused()
+    assert capsys.readouterr().err == ""  # said once
 
 
 def test_a_start_that_could_not_be_put_leaves_the_newer_state(

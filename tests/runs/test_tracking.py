@@ -214,6 +214,8 @@ def test_a_bar_shows_loss_and_rate_now_and_then(
         assert tracker._bar.desc == "epoch 2/2: "
         assert tracker._bar.postfix == "loss 1.5000, rate 1.00e-02, 12.0 images/s, data 50%"
     assert capsys.readouterr().out == ""
+    with open_tracker(tmp_path, state=state, world=World(1, 2)) as tracker:
+        assert tracker._bar.disable
 
 
 def test_a_bar_on_a_gpu_is_of_the_steps_that_it_has_done(
@@ -400,7 +402,7 @@ def test_tensorboard_has_the_floats(tmp_path: Path) -> None:
 
     writer = TensorBoardWriter(tmp_path)
     writer.write({"epoch": 1, "loss": 0.5, "dice": ""}, 4)
-    writer.write({"epoch": 2, "loss": 0.25}, 8)
+    writer.write({"epoch": 2, "loss": 0.25}, 5)
     writer.close()
     (events,) = tmp_path.iterdir()
     events.rename(tmp_path / "events.out.tfevents.1.host")  # of an earlier second

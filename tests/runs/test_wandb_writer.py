@@ -17,7 +17,7 @@ from tests.jobs import PIXELS
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.network.precision import Precision
-from unet_ddp.runs.wandb_writer import WandbWriter
+from unet_ddp.runs.wandb_writer import WandbWriter, _as_grey
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.state import Schedule, TrainState
 from unet_ddp.training.step import train_step
@@ -155,9 +155,19 @@ def test_a_refusal_is_the_user_s_error(
 
     from unet_ddp.errors import UserError
 
-    def refuse(**_: object) -> None:
+    asked: dict[str, object] = {}
+
+    def refuse(**how: object) -> None:
+        asked.update(how)
         raise wandb.errors.UsageError("no API key configured")
 
     monkeypatch.setattr(wandb, "init", refuse)
     with pytest.raises(UserError, match="--wandb: no API key configured; run `wandb login`"):
         WandbWriter(None, tmp_path, {}, state=state)
+    assert (asked["dir"], asked["id"], asked["resume"]) == (tmp_path, None, "allow")
+
+
+def test_masks_are_grey_images_of_bytes() -> None:
+    """As PIL takes them."""
+    grey = _as_grey(SAMPLE.mask, 3)
+    assert (grey.dtype, grey.tolist()) == (np.uint8, [[0, 127], [255, 128]])

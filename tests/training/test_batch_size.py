@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,10 +27,10 @@ from unet_ddp.training.batch_size import BatchSizeProbe, counting_saved_bytes, f
 from unet_ddp.training.losses import SegmentationLoss
 
 
-def new_probe(**changed: Any) -> BatchSizeProbe:
+def new_probe(*, channels: int = 3, **changed: Any) -> BatchSizeProbe:
     return BatchSizeProbe(
-        choose_architecture("unet", None, channels=3, num_classes=2, width=2),
-        Preprocessing.for_images(3, 255, scale=1.0),
+        choose_architecture("unet", None, channels=channels, num_classes=2, width=2),
+        Preprocessing.for_images(channels, 255, scale=1.0),
         SegmentationLoss(),
         Precision(CPU),
         (32, 48),
@@ -82,6 +84,23 @@ def test_where_no_image_fits_the_reason_is_returned(monkeypatch: pytest.MonkeyPa
     assert new_probe().find_largest(4, start=4, processes=1) == (0, reason)
 
 
+@pytest.mark.parametrize(("device", "kept"), [(CPU, []), (torch.device("cuda"), ["cuda"])])
+def test_a_gpu_s_random_generator_is_kept_too(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device, kept: list[str]
+) -> None:
+    found: list[str] = []
+    limit(monkeypatch, 99)
+
+    def fork(devices: list[torch.device]) -> nullcontext[None]:
+        found.extend(map(str, devices))
+        return nullcontext()
+
+    monkeypatch.setattr(torch.random, "fork_rng", fork)
+    probe = replace(new_probe(), precision=SimpleNamespace(device=device))
+    assert probe.find_largest(4, start=4, processes=1) == (4, "")
+    assert found == kept
+
+
 def test_other_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, 1, RuntimeError("broken code"))
     with pytest.raises(RuntimeError, match="broken code"):
@@ -105,11 +124,11 @@ def test_it_tries_a_whole_step_with_the_optimizer_s_memory(monkeypatch: pytest.M
 
     monkeypatch.setattr(batch_size, "forward", watched)
     monkeypatch.setattr(torch, "zeros_like", counted)
-    for has_average, copies in ((False, 2), (True, 3)):
+    for has_average, copies, channels in ((False, 2, 3), (True, 3, 1)):
         held.clear()
         shapes.clear()
-        new_probe(has_average=has_average)._compute_gradients(3)
-        assert shapes == [((3, 32, 48, 3), torch.uint8)] * 2
+        new_probe(channels=channels, has_average=has_average)._compute_gradients(3)
+        assert shapes == [((3, 32, 48, channels), torch.uint8)] * 2
         assert len(held) == copies * len({id(tensor) for tensor in held})
 
 

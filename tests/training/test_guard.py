@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -133,15 +133,32 @@ def test_too_many_in_a_row_end_the_run_with_what_to_type() -> None:
     assert len(lines) == 2
 
 
-def test_on_a_gpu_the_last_steps_of_an_epoch_are_judged_at_its_end() -> None:
+class Event:
+    """A moment of a GPU; `notes` has the waits for it."""
+
+    notes: ClassVar[list[str]] = []
+
+    def record(self) -> None:
+        self.notes.append("recorded")
+
+    def synchronize(self) -> None:
+        self.notes.append("waited for")
+
+
+def test_on_a_gpu_the_last_steps_of_an_epoch_are_judged_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A GPU's answers are read two steps late, so as not to wait for it."""
-    guard, lines = new_guard(most=4)
-    guard._delay = 2
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(Event, "notes", [])
+    guard, lines = new_guard(most=4, world=World(device=torch.device("cuda")))
     for step in range(1, 5):
         guard.check(report(finite=step == 1), step)
+    assert Event.notes == [*["recorded"] * 3, "waited for", "recorded", "waited for"]
     assert len(lines) == 1 and "step 2 skipped" in lines[0]
     guard.flush()
     assert [line.split()[2] for line in lines] == ["2", "3", "4"]
+    assert Event.notes.count("waited for") == 4
     guard.flush()
     assert guard.skipped == 3
     with pytest.raises(RunError, match="step 5 skipped"):  # the row goes on in the next epoch

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import sys
+from functools import wraps
 
 import pytest
 import torch
 
 from tests.tiny import make_network
-from unet_ddp.training.optimizer import AdamW
+from unet_ddp.training.optimizer import AdamW, _unwrapped
 
 
 def test_it_is_torchs_and_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,3 +33,12 @@ def test_it_is_torchs_and_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> 
     for one, two in zip(network.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
         assert torch.equal(ours.state[one]["exp_avg_sq"], theirs.state[two]["exp_avg_sq"])
+
+
+def test_only_what_torch_has_wrapped_is_unwrapped() -> None:
+    """Another version of torch may leave a method as it is."""
+
+    def method() -> None: ...
+
+    assert _unwrapped(wraps(method)(lambda: None)) is method
+    assert _unwrapped(method) is method

@@ -62,6 +62,8 @@ def test_errors_of_memory_are_known(error: RuntimeError, is_memory: bool) -> Non
         (CUDA, "tried to allocate 2.50 GiB; 1.20 GiB of 23.65 GiB are free, this process uses 22.40 GiB"),
         (CUDA.replace("this process has", "it has"), "tried to allocate 2.50 GiB; 1.20 GiB of 23.65 GiB are free"),
         (CPU, "tried to allocate 1.50 GiB"),
+        ("HIP out of memory. Tried to allocate 2.50 GiB.", "HIP out of memory. Tried to allocate 2.50 GiB."),
+        (CUDA.partition("Tried")[0] + CUDA.partition("GiB. ")[2], "CUDA out of memory. " + CUDA.partition("GiB. ")[2][:100]),
         ("CUDA error:\n  out of memory" + "." * 200, "CUDA error: out of memory" + "." * 95),
     ],
 )  # fmt: skip

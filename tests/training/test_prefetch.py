@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -67,6 +68,18 @@ def test_an_unreadable_file_ends_the_batches_after_the_good_ones() -> None:
     assert list(batches) == [] and len(errors) == 1
 
 
+def test_after_an_unreadable_file_nothing_is_read() -> None:
+    class Broken(Iterator[Sample]):
+        def __next__(self) -> Sample:
+            raise UserError("c.png: corrupt")
+
+    errors: list[UserError] = []
+    batches = Prefetcher(Broken(), ahead=2, device=CPU, on_error=errors.append)
+    batches.fill()
+    batches.fill()
+    assert len(errors) == 1
+
+
 def test_other_errors_are_raised() -> None:
     batches, errors = start(Source(bad=1, error=RuntimeError))
     with pytest.raises(RuntimeError, match="corrupt"):
@@ -125,6 +138,70 @@ def test_on_a_gpu_only_what_it_has_waited_is_waiting() -> None:
     next(batches), next(batches)
     batches.fill()  # by 108 s; the GPU was done at 105 s
     assert batches.waited == 3.0
+
+
+class Part:
+    """An image or a mask; `notes` has what happens to it, and on which stream."""
+
+    device = "gpu"
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self.name, self.notes = name, notes
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Part:
+        self.notes.append(f"{self.name} to {device} {'at once' if non_blocking else 'waiting'}")
+        return self
+
+    def record_stream(self, stream: Stream) -> None:
+        self.notes.append(f"{self.name} kept for {stream.name}")
+
+
+class Stream:
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self.name, self.notes = name, notes
+
+    def record_event(self) -> str:
+        return f"event of {self.name}"
+
+    def wait_event(self, event: str) -> None:
+        self.notes.append(f"{self.name} waits for {event}")
+
+    def __enter__(self) -> None:
+        self.notes.append(f"on {self.name}:")
+
+    def __exit__(self, *error: object) -> None:
+        self.notes.append("end")
+
+
+def test_on_a_gpu_a_stream_copies_and_another_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    main, side = Stream("main", notes), Stream("side", notes)
+    timed: list[str] = []
+
+    class Timed:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self, stream: Stream) -> None:
+            timed.append(stream.name)
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: side)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
+    monkeypatch.setattr(torch.cuda, "Event", Timed)
+    batch: Any = Sample(Part("image", notes), Part("mask", notes), torch.arange(1))  # type: ignore[arg-type]
+    device = torch.device("cuda")
+    found = next(Prefetcher([batch], ahead=1, device=device, on_error=pytest.fail))
+    assert found == batch and timed == ["main", "main"]
+    assert notes == [
+        "on side:",
+        "image to cuda at once",
+        "mask to cuda at once",
+        "end",
+        "main waits for event of side",
+        "image kept for main",
+        "mask kept for main",
+    ]
 
 
 def test_a_batch_keeps_its_pairs_on_the_device() -> None:

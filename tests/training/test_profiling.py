@@ -70,6 +70,9 @@ def test_the_parts_of_a_step_add_up(profile: Profile) -> None:
         "all-reduce": ("0.70", "7.0%"),  # in the others already
     }
     assert lines[-2].endswith("(part of forward, loss and backward)")
+    events = [event("ProfilerStep#4", 2e6, 3), event("all-reduce", 5e5)]
+    steps, seconds = profiling._sum_seconds(events)
+    assert (steps, seconds["total"], seconds["all-reduce"]) == (3, 2.0, 0.5)
     assert lines[-1] == f"trace: {profile.path}; open it in ui.perfetto.dev"
 
 

@@ -55,6 +55,12 @@ def test_the_rate_is_that_of_half_the_fall(half: float) -> None:
     assert choose_rate(fall(half)) == float(f"{choose_rate(fall(half)):.2g}")
 
 
+def test_a_loss_that_stays_at_half_its_fall_has_the_first_rate_of_it() -> None:
+    losses = [1.0] * 20 + [0.5] * 20 + [0.0] * 20
+    points = list(zip(RATES, losses, strict=True))
+    assert choose_rate(points) == float(f"{RATES[20]:.2g}")
+
+
 def test_batches_that_differ_do_not_decide() -> None:
     """A lucky batch at a low rate, an unlucky one on the slope, and noise of a tenth of the fall."""
     odd = fall(1e-2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from tests.tiny import make_batch, make_state
 from unet_ddp.config import OptimizationConfig
+from unet_ddp.data.dataset import Sample
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.training.rehearsal import (
@@ -30,7 +32,7 @@ class Loaders:
     def __init__(self) -> None:
         self.begun: list[tuple[int, int]] = []
         self.sampler = SimpleNamespace(start_at=lambda *at: self.begun.append(at))
-        self.training = [make_batch(number) for number in range(2)]
+        self.training: Any = [make_batch(number) for number in range(2)]
         self.validation = [make_batch(9, count=1)] * 40
 
 
@@ -58,6 +60,20 @@ def test_a_rehearsal_leaves_no_trace() -> None:
     time_validation(state, loaders, images=40, num_classes=2)
     assert flattened(state.state_dict()) == flattened(before)
     assert state.schedule == make_state(steps=2).schedule
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_batches_of_two_steps_are_read_ahead(accumulate: int) -> None:
+    state, loaders, read = make_state(steps=2), Loaders(), list[int]()
+
+    def batches() -> Iterator[Sample]:
+        for number in range(9):
+            read.append(number)
+            yield make_batch(number)
+
+    loaders.training = batches()
+    next(rehearse(state, loaders, OptimizationConfig(accumulate=accumulate)))
+    assert len(read) == 3 * accumulate  # of the step that was taken, too
 
 
 def test_times_are_those_of_a_step_and_a_whole_validation(monkeypatch: pytest.MonkeyPatch) -> None:

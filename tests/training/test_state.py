@@ -200,10 +200,10 @@ def test_a_run_without_average_or_scaler_is_restored_too() -> None:
     saved = state.state_dict()
     assert saved["ema"] is None and saved["ema_steps"] == 0
     assert saved["scaler"] == {}
-    del saved["threshold"]  # not in checkpoints of version 0.1's first days
+    del saved["threshold"], saved["unbiased"]  # not in checkpoints of version 0.1's first days
     other = make_state(make_network(seed=2))
     other.load_state_dict(copy.deepcopy(saved))
-    assert other.done == 2 and other.threshold is None
+    assert other.done == 2 and other.threshold is None and other.unbiased is False
     assert torch.equal(other.network[0].weight, state.network[0].weight)
 
 

@@ -1,0 +1,127 @@
+"""A new run's rate and epochs, from steps that are thrown away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.tiny import PIXELS, make_data, make_state
+from tests.training.test_rehearsal import Loaders
+from unet_ddp.config import LaunchConfig, OptimizationConfig, TrainConfig
+from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.distributed.world import World
+from unet_ddp.runs import plan
+from unet_ddp.runs.plan import settle_schedule
+from unet_ddp.runs.resume import Resumed
+from unet_ddp.training.range_test import choose_rate, measure_losses
+from unet_ddp.training.state import TrainState
+
+SPEC: Any = SimpleNamespace(preprocessing=PIXELS)
+AUTO = TrainConfig(optimization=OptimizationConfig(learning_rate="auto"))
+MINUTE = TrainConfig(launch=LaunchConfig(budget="60s"))
+
+
+class Rehearsal(Loaders):
+    is_closed = False
+
+    def __enter__(self) -> Rehearsal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def rehearsals(monkeypatch: pytest.MonkeyPatch) -> list[Rehearsal]:
+    """The loaders that were built, for this data and the spec's pixels."""
+    built: list[Rehearsal] = []
+
+    def build(
+        config: TrainConfig, data: PreparedData, *, image_format: ImageFormat, world: World
+    ) -> Rehearsal:
+        assert data.labels.num_classes == 2 and image_format == PIXELS.format
+        assert isinstance(config, TrainConfig) and isinstance(world, World)
+        built.append(Rehearsal())
+        return built[-1]
+
+    monkeypatch.setattr(plan, "build_loaders", build)
+    return built
+
+
+@pytest.fixture
+def state(monkeypatch: pytest.MonkeyPatch) -> TrainState:
+    """A state whose forward passes take a second each, of a clock that nothing else moves."""
+    now, state = [0.0], make_state(steps=2)
+
+    def tick(*_: object) -> None:
+        now[0] += 1
+
+    state.network.register_forward_hook(tick)
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    return state
+
+
+def settle(
+    config: TrainConfig, state: TrainState, resumed: Resumed, world: World | None = None
+) -> TrainConfig:
+    data = make_data(validation="xyz")
+    return settle_schedule(config, SPEC, data, resumed, state, world or World(), began=990.0)
+
+
+def test_the_rate_of_auto_is_that_of_a_range_test(
+    rehearsals: list[Rehearsal], state: TrainState
+) -> None:
+    resumed, schedule = Resumed(), state.schedule
+    config = settle(AUTO, state, resumed)
+    points = measure_losses(make_state(steps=2), Loaders(), OptimizationConfig())  # type: ignore[arg-type]
+    rate = choose_rate(points)
+    assert config.optimization == replace(AUTO.optimization, learning_rate=rate)
+    assert state.schedule == replace(schedule, highest=rate)
+    (note,) = resumed.notes
+    assert note.startswith(f"--learning-rate auto: {rate:g}, at which the loss had fallen half its")
+    assert note.endswith("in 60 steps from 1e-05 to 1 (60 s)")
+    heading, *rows = "".join(resumed.range_test).splitlines()
+    assert heading == "learning_rate,loss"
+    assert [tuple(map(float, row.split(","))) for row in rows] == points
+    assert [loaders.is_closed for loaders in rehearsals] == [True]
+
+
+@pytest.mark.parametrize(
+    ("world", "epochs", "said"),
+    [
+        # (0.95 * 60 - 10 of the start - 3 - 5 of the report) / (2 * 1 + 3)
+        (World(), 7, "7 epochs of about 5 s (1 s a step, 3 s to validate)"),
+        (World(size=2), 10, "10 epochs of about 4 s (1 s a step, 2 s to validate)"),  # of 3 images
+    ],
+)
+def test_as_many_epochs_are_planned_as_end_within_the_budget(
+    rehearsals: list[Rehearsal], state: TrainState, world: World, epochs: int, said: str
+) -> None:
+    resumed, schedule = Resumed(), state.schedule
+    config = settle(MINUTE, state, resumed, world)
+    assert config.optimization == replace(MINUTE.optimization, epochs=epochs)
+    assert state.schedule == replace(schedule, steps=epochs * 2)
+    assert resumed.notes == [f"--budget 60s: {said}"]
+    assert [loaders.is_closed for loaders in rehearsals] == [True]
+
+
+def test_epochs_are_planned_with_the_rate_that_was_found(
+    rehearsals: list[Rehearsal], state: TrainState
+) -> None:
+    resumed = Resumed()
+    config = settle(replace(MINUTE, optimization=AUTO.optimization), state, resumed)
+    rate, epochs = config.optimization.learning_rate, config.optimization.epochs
+    assert (state.schedule.highest, state.schedule.steps) == (rate, 2 * epochs)
+    assert len(resumed.notes) == len(rehearsals) == 2
+
+
+def test_a_resumed_run_keeps_its_epochs(rehearsals: list[Rehearsal], state: TrainState) -> None:
+    schedule = state.schedule
+    assert settle(MINUTE, state, Resumed({})) is MINUTE
+    assert settle(TrainConfig(), state, Resumed()) == TrainConfig()
+    assert state.schedule == schedule and not rehearsals
