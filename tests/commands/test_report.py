@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from tests.commands.test_compare import write_run
 from tests.conftest import data_flags, make_pair, make_set
@@ -90,6 +91,11 @@ def test_the_network_is_scored_on_the_validation_images_of_its_run(
     names = [pair.name for pair in expected.validation]
     assert written == [(folder, names, "cpu", [])] and len(names) == 3
     assert capsys.readouterr().out == f"wrote {folder}/report.html\n"
+    best, mask = folder / "best.pt", Path("masks", f"{names[0]}.png")
+    Image.new("L", (32, 24), 7).save(mask)  # a class that the run had not
+    pairs, (note,) = module.find_validation(best)
+    assert not pairs and note.startswith(f"no scores and images: {best}: the data of its run: ")
+    assert "7" in note
 
 
 def test_a_checkpoint_that_does_not_describe_its_network_is_named(tmp_path: Path) -> None:

@@ -42,6 +42,11 @@ def test_a_border_is_as_wide_as_its_objects_are_large() -> None:
     assert ids[20, 42:50].tolist() == [1, 2, 2, 2, 2, 2, 2, 1]
 
 
+def test_a_border_reaches_8_pixels_into_an_object_at_most() -> None:
+    ids = mark_borders(np.ones((200, 400), np.uint8).cumsum(1) // 201 + 1)
+    assert np.flatnonzero(ids[100] == BORDER).tolist() == [*range(192, 208)]
+
+
 def test_gaps_and_the_order_of_numbers_change_nothing(rng: np.random.Generator) -> None:
     numbers = np.kron(rng.integers(0, 6, (8, 9)), np.ones((4, 5), int)).astype(np.int32)
     others = np.array([0, 16_000_000, 7, 65_535, 65_536, 300], np.int32)[numbers]

@@ -33,6 +33,13 @@ def test_classes_have_all_their_scores_in_the_order_of_the_columns() -> None:
     assert len(COLUMNS) == len(ClassScores._fields) - 1
 
 
+def test_a_class_without_a_score_is_no_table() -> None:
+    scores = example_evaluation().scores
+    for names, count in ((["0"], 2), (["0", "255", "300"], 2), (["0", "255"], 1)):
+        with pytest.raises(ValueError, match="zip"):
+            ClassScores.of_all(names, scores, [BoundaryCounts()] * count)
+
+
 def test_only_two_classes_have_a_threshold_curve() -> None:
     evaluation = example_evaluation()
     assert evaluation.curve is not None and evaluation.curve.recall[0] == 1

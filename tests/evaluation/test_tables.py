@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tests.evaluation.examples import example_evaluation
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.labels import Labels, object_labels
 from unet_ddp.evaluation.results import ImageRecord
 from unet_ddp.evaluation.tables import headline, result_files, show, terminal_table
 from unet_ddp.metrics.boundary import BoundaryCounts
@@ -137,17 +137,20 @@ def test_the_terminal_shows_classes_whole_set_and_worst_images() -> None:
     )
 
 
-def test_objects_are_scored_at_half_an_overlap_and_over_all() -> None:
-    """2 of 3 found of 4 true ones at 0.5: 2/5; 1 of them at 0.55 to 0.95: 1/6."""
-    counts = ObjectCounts(4, 3, np.array([2] + [1] * 9), 1.5, split=1, merged=0)
-    example = example_evaluation()
-    records = [replace(example.records[0], class_objects=[counts]), example.records[1]]
-    evaluation = replace(example, records=records)
-    assert terminal_table(evaluation)[-2] == (
-        f"objects: AP 0.4000 at IoU 0.5, {(2 / 5 + 9 / 6) / 10:.4f} over 0.5 to 0.95; panoptic "
-        f"quality {2 * 1.5 / 7:.4f}; 4 true, 3 predicted, 1 split, 0 merged"
-    )
-    assert headline(evaluation)[:2] == [("AP at IoU 0.5", "0.4000"), ("panoptic quality", "0.4286")]
+def test_objects_are_scored_at_half_an_overlap_over_all_and_by_class() -> None:
+    """Of both classes 3 of 4 found of 5 true ones at 0.5: 3/6; 2 of them at 0.55 to 0.95: 2/7."""
+    car = ObjectCounts(4, 3, np.array([2] + [1] * 9), 1.5, split=1, merged=0)
+    tree = ObjectCounts(1, 1, np.array([1] * 10), 0.75, split=0, merged=1)
+    matrix, labels = np.diag([1, 2, 3, 0]), object_labels(("car", "tree"))
+    records = [ImageRecord("a", 0, matrix, [BoundaryCounts()] * 4, [car, tree])]
+    evaluation = replace(example_evaluation(labels), records=records, as_trained=matrix)
+    assert terminal_table(evaluation)[-4:-1] == [
+        f"objects: AP 0.5000 at IoU 0.5, {(3 / 6 + 9 * 2 / 7) / 10:.4f} over 0.5 to 0.95; panoptic "
+        f"quality {2 * 2.25 / 9:.4f}; 5 true, 4 predicted, 1 split, 1 merged",
+        "  car: AP 0.4000 at IoU 0.5",
+        "  tree: AP 1.0000 at IoU 0.5",
+    ]
+    assert headline(evaluation)[:2] == [("AP at IoU 0.5", "0.5000"), ("panoptic quality", "0.5000")]
 
 
 def test_headline_and_digits() -> None:

@@ -95,7 +95,7 @@ def split_pairs(
                 f"image by image; the names look like {len(groups.sizes)} groups, {size} of "
                 f"{len(pairs)} images in {name}: if they belong together, use --group-pattern"
             )
-            groups = _Groups(pairs, seed, "", partial(names_of, pairs))
+            groups = _Groups(pairs, seed, partial(names_of, pairs))
             chosen = _choose(groups.sizes, target)
     return _divide(pairs, groups, chosen, how)
 
@@ -142,7 +142,7 @@ class _Groups:
     """
 
     def __init__(
-        self, pairs: Sequence[Pair], seed: int, how: str, labels: Callable[[], Iterable[str]]
+        self, pairs: Sequence[Pair], seed: int, labels: Callable[[], Iterable[str]], how: str = ""
     ) -> None:
         self.labels = labels
         bar = tqdm(
@@ -176,15 +176,15 @@ def _group(pairs: Sequence[Pair], pattern: str | None, seed: int) -> _Groups:
                 "names in a list begin with their folders"
             )
         labels = partial(_group_by_name, re.compile(pattern), pairs)
-        return _Groups(pairs, seed, "{} groups by --group-pattern", labels)
+        return _Groups(pairs, seed, labels, "{} groups by --group-pattern")
     if groups_of(pairs) is not None:
-        return _Groups(pairs, seed, "{} groups by the list", lambda: groups_of(pairs) or ())
-    groups = _Groups(pairs, seed, "", partial(_group_by_name, _NUMBERED, pairs))
+        return _Groups(pairs, seed, lambda: groups_of(pairs) or (), "{} groups by the list")
+    groups = _Groups(pairs, seed, partial(_group_by_name, _NUMBERED, pairs))
     if 3 <= len(groups.sizes) < len(pairs):  # a prefix common to all is no group
         name, size = groups.largest
         groups.how = f"{len(groups.sizes)} groups by name, e.g. {name} ({size} images)"
         return groups
-    return _Groups(pairs, seed, "image by image", partial(names_of, pairs))
+    return _Groups(pairs, seed, partial(names_of, pairs), "image by image")
 
 
 def _group_by_name(pattern: re.Pattern[str], pairs: Sequence[Pair]) -> Iterator[str]:

@@ -73,7 +73,7 @@ def separate(body: Shares, extent: Shares, separation: tuple[float, float]) -> N
         window = windows[part - 1]
         own = parts[window] == part
         height = 255 - body[window]
-        grown = watershed(height, np.where(own, seeds[window], 0), mask=own)
+        grown = watershed(height, seeds[window], mask=own)
         numbers[window][own] = grown[own]
     return numbers
 

@@ -189,7 +189,8 @@ def statistics_of(pixels: np.ndarray) -> ImageMetadata:
 
 def test_the_range_is_that_of_all_pixels(rng: np.random.Generator) -> None:
     """Channels have one range, but each its mean and deviation, as shares of it."""
-    images = [rng.integers(-200, 900, (n, 5, 3)) * [1, 2, 3] for n in (4, 9)]
+    sizes = (4, 5), (9, 5), (1, 1)
+    images = [rng.integers(-200, 900, (*size, 3)) * [1, 2, 3] for size in sizes]
     measured = range_of([statistics_of(image) for image in images], 3)
     pixels = np.concatenate([image.reshape(-1, 3) for image in images])
     low, high = pixels.min(), pixels.max()

@@ -7,6 +7,7 @@ import json
 import os
 import tracemalloc
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -152,19 +153,25 @@ def test_a_file_too_large_to_decode_safely_is_refused(
 def test_the_scan_of_all_files_is_that_of_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
+    """By a thread for each core; the bar is for a terminal alone, and gone at the end."""
     monkeypatch.setattr(module, "_CHUNK", 2)
     pairs = found_pairs(make_set(tmp_path, 11))
     seen: list[Any] = []
+    threads: list[int] = []
 
     def shown(items: Iterable[Any], text: str, total: int, **how: Any) -> Iterable[Any]:
-        assert total == 22
+        assert total == 22 and how["leave"] is False and how["disable"] is None
         for item in items:
             seen.append(item)
             yield item
 
     monkeypatch.setattr(module, "tqdm", shown)
     monkeypatch.setattr(module, "usable_cores", lambda: workers)
+    monkeypatch.setattr(
+        module, "ThreadPoolExecutor", lambda n: threads.append(n) or ThreadPoolExecutor(n)
+    )
     result = scan(pairs)
+    assert threads == [workers]
     assert len(seen) == 22 and result.errors == {}
     assert result.pairs == [
         (pair, read_image_metadata(pair.image), read_mask_metadata(pair.mask)) for pair in pairs

@@ -94,6 +94,7 @@ def test_pycocotools_opens_the_file(tmp_path: Path, rng: np.random.Generator) ->
     assert [each["name"] for each in coco.loadCats(coco.getCatIds())] == ["car", "träe"]
     assert sorted(coco.getImgIds()) == [1, 2] and coco.loadImgs(1)[0]["file_name"] == "a.png"
     assert coco.getAnnIds(imgIds=[2]) == [] and len(set(coco.getAnnIds())) == len(coco.anns)
+    assert coco.getAnnIds(iscrowd=False) == coco.getAnnIds()
     for k in (1, 2):
         objects = coco.loadAnns(coco.getAnnIds(imgIds=[1], catIds=[k]))
         mask = np.max([coco.annToMask(each) for each in objects], axis=0)

@@ -135,3 +135,14 @@ def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
     each = ListFile(tmp_path / "file" / "list.csv", name_or_nothing, b"")
     with pytest.raises(UserError, match=r"file/list\.csv: can't be written"):
         ShardFile(each, 0)
+
+
+def test_a_list_that_can_not_be_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.mkdir()  # in the way
+    each = ListFile(path, name_or_nothing, b"")
+    shard = ShardFile(each, 0)
+    with pytest.raises(UserError, match=r"^\S*list\.csv: can't be written: .*; make room, or name"):
+        each.merge(1)
+    shard.close()
+    assert [*tmp_path.iterdir()] == [path]

@@ -67,7 +67,7 @@ def test_the_least_sure_come_first_and_copies_last(
     file = rank_file(tmp_path / "rank.csv")
     shards = [ShardFile(file, rank) for rank in range(2)]
     for index, (name, pixels) in enumerate(photos.items()):
-        image = tmp_path / f"{name}.png"
+        image = tmp_path / f"{name}_\udcff.png"  # no UTF-8
         Image.fromarray(pixels).save(image)
         found = predict([[-strength[name]] * 3] * 3)
         listed = Listed(image, found.mask, uncertainty=measure_uncertainty(found))
@@ -76,10 +76,10 @@ def test_the_least_sure_come_first_and_copies_last(
     file.merge(2)
     for shard in shards:
         shard.close()
-    with file.path.open(newline="") as text:
+    with file.path.open(newline="", errors="surrogateescape") as text:
         rows = list(csv.DictReader(text))
-    assert [Path(row["image"]).stem for row in rows] == ["d", "a", "b", "c"]
-    assert [row["nearly_equal_to"] for row in rows] == ["", "", "", str(tmp_path / "a.png")]
+    assert [Path(row["image"]).stem[0] for row in rows] == ["d", "a", "b", "c"]
+    assert [row["nearly_equal_to"] for row in rows] == ["", "", "", str(tmp_path / "a_\udcff.png")]
     assert float(rows[2]["uncertainty"]) == pytest.approx(entropy(1 / (1 + np.exp(2))), abs=1e-4)
 
 
@@ -139,16 +139,17 @@ def test_pixels_without_data_are_unsure(tmp_path: Path, rows: int) -> None:
 
 def test_a_labelled_image_gets_no_other_mask(tmp_path: Path) -> None:
     """Nor a row, as it has one already."""
-    split = Split([Pair("a", Path("a.png"), Path("m.png"))], [], "")
+    name = "a\udcff.png"  # no UTF-8
+    split = Split([Pair("a", Path(name), Path("m.png"))], [], "")
     write_split(split, {}, tmp_path / "split.csv")
-    config = PredictConfig(("a.png", "b.png"), pseudo=str(tmp_path / "p"), output=str(tmp_path))
-    images, models = {Path("a.png"): False, Path("b.png"): False}, [tmp_path / "best.pt"]
+    config = PredictConfig((name, "b.png"), pseudo=str(tmp_path / "p"), output=str(tmp_path))
+    images, models = {Path(name): False, Path("b.png"): False}, [tmp_path / "best.pt"]
     a, b = name_outputs(images, config, Labels((0, 255)), models=models)
     assert (a.pseudo, b.pseudo) == (None, tmp_path / "p" / "b.tif")
     assert format_pair(listed(predict([[9.0] * 5] * 4), a.image, a.pseudo)) == ""
     models = [tmp_path / "other" / "best.pt"]
     a, b = name_outputs(images, config, Labels((0, 255)), models=models)
-    assert a.pseudo == tmp_path / "p" / "a.tif"
+    assert a.pseudo == tmp_path / "p" / "a\udcff.tif"
 
 
 def test_a_sure_border_without_an_object_is_no_background(tmp_path: Path) -> None:
@@ -253,7 +254,7 @@ def test_train_takes_the_list_and_ignores_what_is_unsure(
 
 
 def test_without_the_run_the_list_has_the_sure_images_alone(tmp_path: Path) -> None:
-    prediction = predict([[9.0] * 5] * 4)
+    prediction = predict([[9.0] * 5] * 3 + [[0.0, *[9.0] * 4]])
     prediction.labels = Labels((0xFFFFFF, 7), rgb=True)
     found = pairs_file(tmp_path / "pairs.csv", tmp_path, prediction.labels)
     shard = ShardFile(found, 0)
@@ -263,5 +264,6 @@ def test_without_the_run_the_list_has_the_sure_images_alone(tmp_path: Path) -> N
     shard.close()
     row = f"{tmp_path}/a.png,{tmp_path}/a.tif,,training"
     assert found.path.read_text() == f"image,mask,group,split\n{row}\n"
+    assert read_mask(tmp_path / "a.tif")[3].tolist() == [0xFFFFFE, *[7] * 4]
     config = parse_train(shlex.split(command)[1:])
     assert (config.data.pairs_file, config.data.ignore_index) == (str(found.path), 0xFFFFFE)
