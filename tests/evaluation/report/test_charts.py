@@ -132,6 +132,7 @@ def test_probabilities_of_two_classes() -> None:
     thresholds, calibration = probability_charts(example_evaluation())
     names = ["Dice", "IoU", "precision", "recall", "scored at 0.250"]
     assert [name for _, name in thresholds.legend] == names
+    assert thresholds.title == "Scores by threshold"
     (_, dice), *_, (_, mark) = lines(thresholds)
     assert len(lines(thresholds)) == 5
     assert mark[::2] == [136, 136] and mark[1::2] == [210, 12.5]  # 52 + 336 / 4
@@ -143,7 +144,7 @@ def test_probabilities_of_two_classes() -> None:
     assert lines(calibration)[1][1] == [52, 210, 388, 12.5]
     assert "foreground's probability" in texts(calibration)
     half, _ = probability_charts(example_evaluation(threshold=None))
-    assert half.legend[-1][1] == "scored at 0.500"
+    assert half.legend[-1] == ("reference", "scored at 0.500")
 
 
 def test_probabilities_of_more_classes() -> None:
