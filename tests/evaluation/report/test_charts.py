@@ -160,6 +160,7 @@ def test_svg_is_the_same_on_every_run_and_fits_into_a_page() -> None:
         chart.svg.startswith("<svg ") and "http" not in chart.svg and "<metadata" not in chart.svg
     )
     assert not re.search(r"#[0-9a-f]{6}\b(?!\d)", re.sub(r"#m\w+|#p\w+", "", chart.svg))
+    assert "<style" not in chart.svg  # the page has one for all
     assert "font-family" not in chart.svg and "var(--faint)" in chart.svg
     ids = [set(re.findall(r' id="(\w+)"', each.svg)) for each in history_charts(ROWS)]
     assert all(ids) and not ids[0] & ids[1]
