@@ -8,19 +8,125 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from tqdm import tqdm
 
-from unet_ddp.errors import one_line, survive_lost_output
+from unet_ddp.errors import (
+    Limit,
+    UserError,
+    from_plain,
+    join_some,
+    one_line,
+    shorten,
+    survive_lost_output,
+    typed,
+)
 
 
 def test_one_line() -> None:
     assert one_line(ValueError("größe 3")) == "größe 3"
     assert one_line("a\nb\tc\x1b[1m") == r"a\nb\tc\x1b[1m"
     assert one_line("bad\udcffname") == r"bad\udcffname"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("x" * 60, repr("x" * 60)),
+        ("x" * 61, repr("x" * 60) + "…"),
+        (2**53, "9007199254740992"),
+        (-(2**53), "-9007199254740992"),
+        (10**400, "a number of about 400 digits"),
+        (-(10**400), "a number of about 400 digits"),
+        (None, "None"),
+        (0.5, "0.5"),
+        (True, "True"),
+        ([1, "a", None], "[1, 'a', None]"),
+        ((1.5,) * 7, "[1.5, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5]"),
+        ((1.5,) * 8, "a tuple of 8"),
+        ([[1]], "a list of 1"),
+        ({"a": 1}, "a dict of 1"),
+        (b"abc", "a bytes"),
+    ],
+)
+def test_values_of_files_are_shown_in_a_few_words(value: object, shown: str) -> None:
+    assert shorten(value) == shown
+
+
+@dataclass(frozen=True)
+class Part:
+    size: Annotated[int, Limit(1, 5)]
+    note: str = "none"
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "found"),
+    [
+        (3, int, 3),
+        (3, float, 3.0),
+        (2**53, int, 2**53),
+        ("x" * 4096, str, "x" * 4096),
+        (None, float | None, None),
+        (2, float | None, 2.0),
+        ([1, 2], tuple[int, int], (1, 2)),
+        ((1,) * 4096, tuple[int, ...], (1,) * 4096),
+        ([], list[str], []),
+        ({"a": 1}, dict[str, object], {"a": 1}),
+        ("a", Annotated[str, ("a", "b")], "a"),
+        ({"size": 5}, Part, Part(5)),
+    ],
+)
+def test_values_of_files_are_of_their_type(value: object, kind: Any, found: object) -> None:
+    assert typed(value, kind) == found and type(typed(value, kind)) is type(found)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "said"),
+    [
+        (3.0, int, "3.0; expected a whole number"),
+        (True, int, "True; expected a whole number"),
+        (True, float, "True; expected a number"),
+        (2**53 + 1, int, "a number of about 16 digits; expected a whole number"),
+        (-(2**53) - 1, float, "a number of about 16 digits; expected a number"),
+        (1, bool, "1; expected true or false"),
+        ("x" * 4097, str, f"{'x' * 60!r}…; expected text of at most 4096 characters"),
+        ("3", float | None, "'3'; expected a number"),
+        ([1], tuple[int, int], "[1]; expected a list of 2"),
+        ((1,) * 4097, tuple[int, ...], "a tuple of 4097; expected a list of at most 4096"),
+        ({3: 4}, dict[str, object], "a dict of 1; expected values by name"),
+        ([], dict[str, int], "[]; expected ints by name"),
+        ("c", Annotated[str, ("a", "b")], "'c'; expected ('a', 'b')"),
+        (7, Part, "7; expected fields by name"),
+        ({"size": 6}, Part, "size: 6; expected 1 or more and at most 5"),
+        ({"size": 2, "more": 1}, Part, "'more': unknown"),
+        ({"note": "a"}, Part, "size: missing"),
+    ],
+)
+def test_other_values_are_refused_in_one_line(value: object, kind: Any, said: str) -> None:
+    with pytest.raises(UserError) as error:
+        typed(value, kind)
+    assert str(error.value) == said
+
+
+def test_fields_of_other_readers_are_left_out_where_they_may_be() -> None:
+    assert from_plain(Part, {"size": 1, "more": 1}, is_open=True) == Part(1)
+
+
+def test_limits_are_in_words_and_nan_is_in_none() -> None:
+    ends, open_ends = Limit(0, 1, note=" each"), Limit(above=0, below=1)
+    assert [value in ends for value in (-0.1, 0, 1, 1.1)] == [False, True, True, False]
+    assert [value in open_ends for value in (0, 0.1, 0.9, 1)] == [False, True, True, False]
+    assert float("nan") not in ends and float("nan") not in open_ends
+    assert str(ends) == "0 or more and at most 1 each" and str(open_ends) == "above 0 and below 1"
+
+
+def test_long_lists_are_cut() -> None:
+    assert join_some(["a", "b", "c"], 3) == "a, b, c"
+    assert join_some(["a", "b", "c", "d", "e"], 3) == "a, b, c and 2 more"
 
 
 def closed_pipe() -> int:
@@ -47,12 +153,15 @@ def test_output_that_nobody_can_take_is_dropped(
 ) -> None:
     raw: Any = io.FileIO(lost(), "w")
     buffer = raw if unbuffered else io.BufferedWriter(raw)
-    before = io.TextIOWrapper(buffer, "ascii", "replace", write_through=unbuffered)
+    before = io.TextIOWrapper(
+        buffer, "ascii", "replace", line_buffering=not unbuffered, write_through=unbuffered
+    )
     monkeypatch.setattr(sys, name, before)
     survive_lost_output()
     stream = getattr(sys, name)
     assert stream is not before and stream.fileno() == raw.fileno()
     assert (stream.encoding, stream.errors) == ("ascii", "replace")
+    assert (stream.line_buffering, stream.write_through) == (not unbuffered, unbuffered)
     tqdm.write("ä" * 70_000, file=stream)  # more than any buffer
     list(tqdm(range(3), file=stream, mininterval=0))
     print("end", file=stream, flush=True)

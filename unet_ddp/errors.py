@@ -109,7 +109,7 @@ def survive_lost_output() -> None:
 def shorten(value: object) -> str:
     """Return a value of a file for a message, in a few words whatever it contains."""
     if isinstance(value, str):
-        return repr(value) if len(value) < _SHOWN else f"{value[:_SHOWN]!r}…"
+        return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}…"
     if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
         return f"a number of about {round(value.bit_length() * 0.30103)} digits"
     if value is None or isinstance(value, (int, float)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -272,6 +273,23 @@ def test_an_older_checkpoint_is_resumed_by_its_address(one: Machine, two: Machin
     for machine in (two, one):  # which does not have this file, but is the last one's otherwise
         resumed = machine.resumed(resume=file, overwrite=True)
         assert resumed.source.name == "epoch_0001.pt" and resumed.content is not None
+    put(one.address / "epoch_0001.pt", b"")  # which is not copied again
+    assert one.resumed(resume=file, overwrite=True).content is not None
+
+
+def test_a_full_disk_is_said_with_the_folder_to_change(
+    one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with one.run() as folder:
+        save(folder, 2)
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(remote, "replacing", fail)
+    line = two.refused(resume="auto")
+    assert line.startswith(str(two.cache)) and "No space left on device" in line
+    assert line.endswith("make room, or name another folder with XDG_CACHE_HOME")
 
 
 @pytest.mark.parametrize("damage", ["changed", "lost"])

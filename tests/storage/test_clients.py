@@ -73,11 +73,12 @@ def test_an_object_that_is_not_there_is_no_error_of_the_storage() -> None:
 @pytest.mark.parametrize(
     ("address", "keys"),
     [
+        ("s3://bucket/a:b", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket"),
         ("gs://bucket/a", "GOOGLE_APPLICATION_CREDENTIALS"),
         ("az://bucket/a", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
         ("https://host/a", "its keys"),
     ],
-)
+)  # fmt: skip
 def test_the_keys_of_each_storage_are_named(address: str, keys: str) -> None:
     assert str(explain(Url(address), GenericError("status code: 403"))).endswith(f"; set {keys}")
 
