@@ -37,11 +37,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return the processes to test with: several for a whole lane alone.
 
-    Chosen tests start sooner in one, and thorough ones start processes of their own.
+    Chosen tests start sooner in one. Thorough ones wait half of their time, for processes of their own
+    and for time limits: one process more than there are cores keeps these busy.
     """
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.keyword
-    most = {"not thorough": 4, "thorough": 2}.get(config.option.markexpr, 0) if whole else 0
-    return min(most, os.cpu_count() or 1)
+    cores = min(4, os.cpu_count() or 1)
+    return {"not thorough": cores, "thorough": cores + 1}.get(config.option.markexpr, 0) * whole
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -23,17 +23,18 @@ from unet_ddp.prediction.config import PredictConfig
 ROOT = Path(__file__).parent.parent
 
 
-def project() -> dict:
+def read_pyproject() -> dict:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def requirements() -> list[Requirement]:
-    lines = list(project()["dependencies"])
-    for extra in project()["optional-dependencies"].values():
+    project = read_pyproject()["project"]
+    lines = list(project["dependencies"])
+    for extra in project["optional-dependencies"].values():
         lines += extra
     return [Requirement(line) for line in lines]
 
@@ -107,13 +108,22 @@ def test_every_dependency_has_both_bounds() -> None:
         assert operators == {">=", "<"}, str(requirement)
 
 
-def test_tracked_files_name_no_machine() -> None:
+def list_tracked() -> list[str]:
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    if listed.returncode:
-        pytest.skip("no git checkout")
-    for name in listed.stdout.split():
+    return listed.stdout.split() or pytest.skip("no git checkout")
+
+
+def test_mutation_testing_copies_what_the_tests_read() -> None:
+    """It runs them in a copy of the repository; what it copies of itself is not in its setting."""
+    tracked = {name.partition("/")[0] for name in list_tracked()}
+    tracked -= {".gitignore", "LICENSE", "pyproject.toml", "tests", "unet_ddp"}
+    assert set(read_pyproject()["tool"]["mutmut"]["also_copy"]) == tracked
+
+
+def test_tracked_files_name_no_machine() -> None:
+    for name in list_tracked():
         if name.endswith((".png", ".gz")):
             continue
         text = (ROOT / name).read_text(encoding="utf-8")

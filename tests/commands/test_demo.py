@@ -169,7 +169,12 @@ def test_the_page_shows_the_image_that_is_chosen_at_its_threshold(here: Path) ->
     assert build_page(gradio, predictor) is gradio.Blocks().__enter__()
     ((panel_html,), panel_options), *_ = gradio.HTML.call_args_list
     assert "&lt;car&gt;" in panel_html and "<script>" in panel_options["head"]
-    assert gradio.File.call_args.kwargs["file_count"] == "multiple"
+    for made, expected in (
+        (gradio.File, call(label="Images", file_count="multiple", height=160)),
+        (gradio.Dropdown, call(label="Image", visible=False, interactive=True)),
+        (gradio.DownloadButton, call("Download the mask", interactive=False)),
+    ):
+        assert made.call_args_list == [expected]
     tried, chosen, threshold = gradio.State(), gradio.Dropdown(), gradio.Slider()
     files, drawn = gradio.File(), [picture, gradio.DownloadButton()]
     predict, *ends = files.change.call_args.args
@@ -225,9 +230,11 @@ def test_the_page_is_served_to_this_computer_alone(
     def launch(**options: Any) -> Any:
         folders.append(Path(os.environ["GRADIO_TEMP_DIR"]))
         assert folders[0].is_dir() and os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
-        assert (options["server_name"], options["share"]) == ("127.0.0.1", False)
-        assert options["quiet"] and options["prevent_thread_lock"] and not options["ssr_mode"]
-        assert options["theme"] is gradio.themes.Default()
+        assert options == {
+            "server_name": "127.0.0.1", "share": False, "quiet": True, "prevent_thread_lock": True,
+            "ssr_mode": False, "footer_links": [], "run_history": False,
+            "theme": gradio.themes.Default(),
+        }  # fmt: skip
         return None, "http://127.0.0.1:7860/", None
 
     page.launch = launch

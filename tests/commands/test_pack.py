@@ -348,6 +348,21 @@ def test_statistics_of_other_options_are_refused(sets: list[DataConfig], tmp_pat
         prepare_data(replace(own, val_images="a", val_masks="b"), seed=0)
 
 
+def test_pairs_without_a_group_have_none_in_a_pack(tmp_path: Path) -> None:
+    folder = make_set(tmp_path, 6)
+    rows = [f"imgs/{n}x.png,masks/{n}x.png,{'' if n in 'af' else 'g'}" for n in "abcdef"]
+    (folder / "pairs.csv").write_text("\n".join(["image,mask,group", *rows]) + "\n")
+    config = DataConfig(pairs_file=str(folder / "pairs.csv"), validation=20)
+    expected, found = (
+        prepare_data(each, seed=0) for each in (config, pack(config, tmp_path / "pack"))
+    )
+    assert describe(found) == describe(expected)
+    groups = {
+        pair.name[-2]: pair.group for pair in (*found.split.training, *found.split.validation)
+    }
+    assert groups == {"a": None, **dict.fromkeys("bcde", "g"), "f": None}
+
+
 @pytest.mark.parametrize("number", range(4))
 def test_a_pack_of_a_pack_is_the_same(sets: list[DataConfig], tmp_path: Path, number: int) -> None:
     one = pack(sets[number], tmp_path / "one")

@@ -12,16 +12,20 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from tests.commands.test_compare import HEADING, write_run
 from tests.conftest import data_flags, make_set
-from unet_ddp.cli import parse_train
+from tests.ranks import ROOT
+from unet_ddp.cli import parse_run, parse_train
 from unet_ddp.commands import tune
 from unet_ddp.commands.compare import compare
-from unet_ddp.commands.tune import Search, as_argv, main, plan_rungs
+from unet_ddp.commands.tune import Search, TuneConfig, as_argv, main, parse_space, plan_rungs
 from unet_ddp.config import TrainConfig
+from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.errors import RunError, UserError
 
 VARY = ["--vary", "learning_rate=1e-4..1e-1", "width=2,3"]
@@ -99,6 +103,83 @@ def test_flags_give_the_configuration() -> None:
     assert again.launch == replace(config.launch, max_epochs=3)
     assert as_argv(config, {"bilinear": "false"}) == as_argv(config, {})
     assert as_argv(TrainConfig(), {}) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "drawn"),
+    [
+        ("learning_rate=1e-4..1e-2", FloatDistribution(1e-4, 1e-2, log=True)),
+        ("learning-rate=0.01..0.1", FloatDistribution(0.01, 0.1, log=True)),
+        ("learning_rate=0.01..0.09", FloatDistribution(0.01, 0.09)),  # of one order of magnitude
+        ("width=2..20", IntDistribution(2, 20, log=True)),
+        ("width=2..19", IntDistribution(2, 19)),
+        ("class_weights=1 2,2 1", CategoricalDistribution(["1 2", "2 1"])),
+    ],
+)
+def test_ranges_and_lists_are_what_is_drawn_from(word: str, drawn: Any) -> None:
+    config = parse_run(TuneConfig, ["--vary", word], prog="")
+    assert parse_space(config) == {word.partition("=")[0].replace("-", "_"): drawn}
+
+
+def test_a_training_begins_or_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is interrupted is told to save, and waited for."""
+    told: list[Any] = []
+
+    class Process:
+        def __init__(self, argv: list[str], *, stdout: Any, stderr: Any, preexec_fn: Any) -> None:
+            assert argv[:2] == [sys.executable, str(ROOT / "train.py")] and stdout is stderr
+            assert (preexec_fn.func, preexec_fn.args) == (die_with_parent, (signal.SIGTERM,))
+            stdout.write(b"said\n")
+            told.append(parse_train(argv[2:]))
+
+        def wait(self) -> int:
+            told.append("wait")
+            if told.count("wait") == 3:
+                raise KeyboardInterrupt
+            return 3
+
+        def terminate(self) -> None:
+            told.append("terminate")
+
+    monkeypatch.setattr(tune.subprocess, "Popen", Process)
+    argv = [*VARY, "--load", "theirs.pt", "--epochs", "9"]
+    search = Search(parse_run(TuneConfig, argv, prog=""), {}, tmp_path)
+    search.trials = [{"drawn": {"width": "5"}, "dice": {}}]
+    search.place(0).mkdir()
+    assert search._start(0, 4) == 3
+    (search.place(0) / "last.pt").touch()
+    assert search._start(0, 7) == 3
+    with pytest.raises(KeyboardInterrupt):
+        search._start(0, 7)
+    first, _, second, _, _, *end = told
+    assert end == ["wait", "terminate", "wait"]
+    for config, load, overwrite, resume, epochs in (
+        (first, "theirs.pt", True, None, 4), (second, None, False, "", 7),
+    ):  # fmt: skip
+        assert (config.run.checkpoints, config.run.exp_name) == (str(tmp_path), "trial_000")
+        assert (config.network.width, config.optimization.epochs) == (5, 9)
+        assert (config.launch.overwrite, config.launch.max_epochs) == (overwrite, epochs)
+        assert (config.launch.resume is None) == (resume is None)
+        assert config.run.load == load
+    assert Path(f"{search.place(0)}.log").read_text() == "said\n" * 3
+
+
+def test_a_training_that_still_saves_is_waited_for(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a search that was killed."""
+    calls, lock = [], tune.lock_folder
+
+    def lock_later(place: Path, flag: str, *, waits: bool = False) -> Any:
+        calls.append((place.name, flag, waits))
+        if place.name == "trial_001" and not waits:
+            raise UserError("it is busy")
+        return lock(place, flag)
+
+    monkeypatch.setattr(tune, "lock_folder", lock_later)
+    assert main([*VARY, "--trials", "2", "--epochs", "1"]) == 0
+    assert "waiting: it is busy\n" in capsys.readouterr().out
+    assert ("trial_001", "--exp-name", True) in calls
 
 
 def test_the_best_trials_are_continued(

@@ -50,6 +50,7 @@ def test_what_only_lists_have_may_be_missing_and_no_other_column(index: Index) -
     for name in rest:
         assert is_refused(about, {key: rest[key] for key in rest.keys() - {name}}), name
     assert is_refused(about, {**columns, "more": columns["kind"]})
+    assert is_refused(about, {**rest, "group": columns["group"]})  # without its ends
 
 
 CHANGES: list[tuple[str, Callable[[Any], Any]]] = [
@@ -64,6 +65,7 @@ CHANGES: list[tuple[str, Callable[[Any], Any]]] = [
     ("end", lambda ends: ends[::-1]),
     ("name", lambda texts: texts + (texts == 0)),  # not ended by zeros
     ("name", lambda texts: texts[:-1]),
+    ("name", lambda texts: np.append(texts, texts[:1])),  # more than the names
     ("group_end", lambda ends: np.append(ends[1:], ends[-1])),
 ]
 

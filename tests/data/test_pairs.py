@@ -247,7 +247,9 @@ def test_two_columns_are_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("memory_store")
-def test_folders_in_storage_have_the_pairs_of_folders_on_disk(tmp_path: Path) -> None:
+def test_folders_in_storage_have_the_pairs_of_folders_on_disk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     touch(tmp_path / "i", "a.png", "sub/b.JPG", ".hidden/c.png", "sub/.d.png", "notes.txt", ".png")
     touch(tmp_path / "m", "a_mask.png", "sub/b_mask.gif", "orphan.png", "c_mask.png")
     url = put_folder(tmp_path, Url("s3://bucket/pairs"))
@@ -260,6 +262,7 @@ def test_folders_in_storage_have_the_pairs_of_folders_on_disk(tmp_path: Path) ->
         assert pair.stamps == (find_stamp(pair.image), find_stamp(pair.mask))
     with pytest.raises(UserError, match=r"s3://bucket/pairs/none: contains no images"):
         match(url / "none", url / "m")
+    assert capsys.readouterr().err == ""  # a bar is for a terminal
 
 
 @pytest.mark.usefixtures("memory_store")

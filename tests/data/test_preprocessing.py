@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torchvision.transforms.functional import normalize
 
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.preprocessing import PixelRange, Preprocessing
+from unet_ddp.errors import UserError
 
 MEASURED = PixelRange(-50.0, 900.0, (0.2, 0.4), (0.1, 0.25))
 
@@ -111,3 +113,25 @@ def test_a_checkpoint_of_version_0_1_says_max_value(max_value: int, dtype: str) 
         3, (0.0, 1.0, 0.5), (1.0,) * 3, 0.5, dtype, low=0.0, high=float(max_value)
     )
     assert all(type(value) is float for value in (*found.mean, *found.std, found.high))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"mean": (0.5, 0.5)}, "mean: [0.5, 0.5] for 1 channels; expected one number each"),
+        ({"std": ()}, "std: [] for 1 channels; expected one number each"),
+        ({"std": (0.0,)}, "low: 0.0, high: 255.0, std: [0.0]; expected a range with high above"),
+        ({"low": 256.0}, "low: 256.0, high: 255.0, std: [0.25]; expected a range"),
+        ({"high": 1e38, "std": (1.5,)}, "whose numbers 32 bits can hold"),
+        ({"std": (float("nan"),)}, "whose numbers 32 bits can hold"),
+    ],
+    ids=str,
+)
+def test_numbers_by_which_no_pixel_can_be_normalised_are_refused(
+    change: dict[str, Any], said: str
+) -> None:
+    grey = Preprocessing(1, (0.5,), (0.25,), 1.0)
+    with pytest.raises(UserError) as refused:
+        replace(grey, **change)
+    assert said in str(refused.value)
+    assert replace(grey, low=255.0).std == (0.25,)  # of one value: its range counts as 1

@@ -308,6 +308,18 @@ def test_objects_that_pixels_without_data_cut_are_several(
     assert prediction.shares[1] == (prediction.numbers > 0).sum() / (data > 0).sum()
 
 
+def test_parts_of_an_object_that_touch_by_a_corner_are_several(here: Path) -> None:
+    image, data = np.zeros((24, 24), np.uint8), np.full((24, 24), 255, np.uint8)
+    image[4:20, 4:20] = 255
+    data[:12, :12] = data[12:, 12:] = 0
+    bands = np.stack([image, data], axis=2)
+    write_map(here / "a.tif", bands, photometric="minisblack", alpha="yes")
+    prediction = grey_predictor(object_labels(("object",)))(here / "a.tif")
+    assert prediction.numbers.max() == 1
+    prediction.mark_nodata(here / "a.tif")
+    assert prediction.numbers[8, 16] == 1 and prediction.numbers[16, 8] == 2
+
+
 def test_the_edge_of_the_data_is_no_outline_by_which_images_are_ranked(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

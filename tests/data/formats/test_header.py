@@ -8,6 +8,7 @@ import socket
 import tempfile
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,16 @@ import pytest
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from tests.conftest import make_set
+from unet_ddp.data.formats import header
 from unet_ddp.data.formats.header import (
     SUFFIXES,
     TIFFS,
     Header,
     ImageFormat,
+    TooLargeError,
     as_user_error,
     bits_of,
+    refuse_bomb,
     upright,
 )
 from unet_ddp.data.formats.read import read_header, read_image, read_mask, read_thumbnail
@@ -168,3 +172,17 @@ def test_formats_as_people_name_them() -> None:
     ours = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".npy"}
     assert ours == SUFFIXES
     assert {".tif", ".tiff"} == TIFFS
+
+
+def test_an_image_is_a_bomb_if_both_its_size_and_its_compression_are_extreme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pixels of 600 bytes in a file of 6."""
+    monkeypatch.setattr(header, "MOST_BYTES", 1199)
+    path = tmp_path / "a.png"
+    path.write_bytes(b"x" * 6)
+    for ratio, copies, is_bomb in ((99, 2, True), (100, 2, False), (99, 1, False)):
+        monkeypatch.setattr(header, "_MOST_RATIO", ratio)
+        refused = pytest.raises(TooLargeError, match="20x10 pixels of 3 bytes")
+        with refused if is_bomb else nullcontext():
+            refuse_bomb(path, 20, 10, pixel_bytes=3, copies=copies)

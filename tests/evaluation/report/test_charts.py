@@ -132,6 +132,7 @@ def test_probabilities_of_two_classes() -> None:
     thresholds, calibration = probability_charts(example_evaluation())
     names = ["Dice", "IoU", "precision", "recall", "scored at 0.250"]
     assert [name for _, name in thresholds.legend] == names
+    assert thresholds.title == "Scores by threshold"
     (_, dice), *_, (_, mark) = lines(thresholds)
     assert len(lines(thresholds)) == 5
     assert mark[::2] == [136, 136] and mark[1::2] == [210, 12.5]  # 52 + 336 / 4
@@ -143,7 +144,7 @@ def test_probabilities_of_two_classes() -> None:
     assert lines(calibration)[1][1] == [52, 210, 388, 12.5]
     assert "foreground's probability" in texts(calibration)
     half, _ = probability_charts(example_evaluation(threshold=None))
-    assert half.legend[-1][1] == "scored at 0.500"
+    assert half.legend[-1] == ("reference", "scored at 0.500")
 
 
 def test_probabilities_of_more_classes() -> None:
@@ -159,6 +160,7 @@ def test_svg_is_the_same_on_every_run_and_fits_into_a_page() -> None:
         chart.svg.startswith("<svg ") and "http" not in chart.svg and "<metadata" not in chart.svg
     )
     assert not re.search(r"#[0-9a-f]{6}\b(?!\d)", re.sub(r"#m\w+|#p\w+", "", chart.svg))
+    assert "<style" not in chart.svg  # the page has one for all
     assert "font-family" not in chart.svg and "var(--faint)" in chart.svg
     ids = [set(re.findall(r' id="(\w+)"', each.svg)) for each in history_charts(ROWS)]
     assert all(ids) and not ids[0] & ids[1]
