@@ -277,6 +277,17 @@ def test_an_older_checkpoint_is_resumed_by_its_address(one: Machine, two: Machin
     assert one.resumed(resume=file, overwrite=True).content is not None
 
 
+def test_a_run_whose_storage_was_emptied_goes_on_from_this_machine(one: Machine) -> None:
+    with one.run() as folder:
+        save(folder, 1)
+    for key in objects(one.address):
+        delete(one.address / key)
+    with one.run(resume="auto") as folder:
+        folder.wait()
+        assert generations(one.address) == [1]
+    assert weight(checkpoint.load(one.address / "last.pt")) == 1
+
+
 def test_a_full_disk_is_said_with_the_folder_to_change(
     one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
