@@ -179,6 +179,16 @@ def test_output_that_is_read_stays_whole(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert (tmp_path / "log").read_text(encoding="utf-8") == "before\ngröße\n"
 
 
+def test_what_a_terminal_has_no_letters_for_becomes_escapes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (tmp_path / "log").open("w", encoding="ascii") as log:
+        monkeypatch.setattr(sys, "stdout", log)
+        survive_lost_output()
+        print("größe", flush=True)
+    assert (tmp_path / "log").read_text(encoding="ascii") == "gr\\xf6\\xdfe\n"
+
+
 def test_a_notebook_keeps_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has a number, that of the kernel's terminal, and is no file."""
 

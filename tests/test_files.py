@@ -429,3 +429,13 @@ def test_a_web_server_is_written_to_by_no_flag() -> None:
         UserError, match=r"http://h/x: can't be written to; name a .* with --output"
     ):
         check_writable(Url("http://h/x"), "--output")
+
+
+def test_a_stale_file_that_another_process_removes_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = tmp_path / f".a.png.{2**22 + 1}.x1.tmp"
+    stale.touch()
+    monkeypatch.setattr(files, "is_alive", lambda process: bool(stale.unlink()))
+    remove_stale([tmp_path / "a.png"])
+    assert names(tmp_path) == set()
