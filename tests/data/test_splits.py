@@ -74,6 +74,7 @@ def test_images_are_chosen_by_the_hash_of_seed_and_name(
     """Bit by bit, for a split must be the same in every version: at least one, or none for 0 %."""
     items = [f"n{number}q" for number in range(20)]
     split = split_pairs(fake_pairs(*items), validation=percent, seed=seed)
+    assert split.how == "image by image"
     expected = shuffled_by_hash(items, seed)[:count]
     assert names(split.validation) == sorted(expected)
     assert names(split.training) == sorted(set(items) - set(expected))
