@@ -10,7 +10,7 @@ import torch
 
 from tests.evaluation.report.test_page import STRANGE, Parsed
 from tests.tiny import PIXELS
-from unet_ddp.commands.compare import main, read_run
+from unet_ddp.commands.compare import _best, main, read_run
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
@@ -76,6 +76,12 @@ def test_the_table_has_the_best_run_first_and_what_differs(
     assert [t for t in parsed.texts_of("title") if t.startswith("wide")] == [
         "wide: 0.8 at 1", "wide: 0.8 at 11.667",  # minutes
     ]  # fmt: skip
+
+
+def test_the_best_epoch_is_the_first_of_those_with_a_score() -> None:
+    nan = float("nan")
+    assert _best([nan, 0.5, 0.7, 0.7]) == (2, 0.7)
+    assert _best([nan, nan]) == (0, -1)
 
 
 def test_a_checkpoint_stands_for_its_run(runs: list[Path]) -> None:

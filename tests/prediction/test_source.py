@@ -84,10 +84,11 @@ def test_arrays_and_pillow_images_are_taken(image: Any, wanted: ImageFormat, exp
         (noise(4, 6).astype(np.uint16), COLOUR),
         (noise(4, 6)[..., :2], COLOUR),
         (noise(4, 6)[None], COLOUR),
+        (Image.fromarray(noise(4, 6)), ImageFormat(3, "uint16")),  # 8 bit are no part of 16
     ],
 )
 def test_arrays_of_another_kind_are_an_error(image: Any, wanted: ImageFormat) -> None:
-    with pytest.raises(UserError, match=rf"takes \(H, W, {wanted.channels}\) of uint8"):
+    with pytest.raises(UserError, match=rf"takes \(H, W, {wanted.channels}\) of {wanted.dtype}"):
         open_array(image, wanted, 1.0)
 
 

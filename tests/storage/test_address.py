@@ -58,6 +58,7 @@ def test_a_signed_address_is_refused_without_its_signature() -> None:
         ("s3://bucket/a/../b.png", "s3://bucket", "b.png"),
         ("s3://bucket", "s3://bucket", ""),
         ("http://host:8000/a%20b.png", "http://host:8000", "a b.png"),
+        ("https://host/a%20b.png", "https://host", "a b.png"),
         ("s3://bucket/a%20b.png", "s3://bucket", "a%20b.png"),
     ],
 )

@@ -18,7 +18,7 @@ from unet_ddp.data.checks.summary import (
 )
 from unet_ddp.data.checks.table import Table
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.labels import Labels, object_labels
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 
@@ -127,6 +127,12 @@ def test_classes_that_look_wrong_are_a_warning(
     assert len(found) == len(expected), found
     for line, text in zip(found, expected, strict=True):
         assert text in line
+
+
+def test_classes_of_objects_that_never_occur_are_named_but_their_border_is_not() -> None:
+    labels = object_labels(("car", "tree"))
+    (line,) = warnings({0: 9, 1_000_001: 9, 2_000_001: 9}, {0: 9, 1_000_001: 9}, labels)
+    assert line == "class tree does not occur in validation: it gets no score"
 
 
 def test_long_lists_of_classes_are_cut() -> None:

@@ -47,6 +47,8 @@ from unet_ddp.prediction.source import open_image
         (ValueError("<LZW> requires the 'imagecodecs' package"),
          "x.png: its compression needs 'pip install imagecodecs'; or save it uncompressed"),
         (MemoryError(), "x.png: not enough memory to read it; use fewer --workers, or cut it into tiles"),
+        (RuntimeError("OpenCV: (-4:Insufficient memory) Failed to allocate 9 bytes"),
+         "x.png: not enough memory to read it; use fewer --workers, or cut it into tiles"),
         (OSError("out of memory error when reading image file"),
          "x.png: not enough memory to read it; use fewer --workers, or cut it into tiles"),
     ],
