@@ -65,6 +65,12 @@ def print_lines(*lines: object) -> None:
         print(one_line(line))
 
 
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table with its columns below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
 class _Lossy(io.FileIO):
     """A file that drops what can't be written."""
 

@@ -14,9 +14,9 @@ import tyro
 
 from unet_ddp.cli import parse
 from unet_ddp.config import RUN_PLACES
-from unet_ddp.errors import UserError, print_lines
+from unet_ddp.errors import UserError, align, print_lines
 from unet_ddp.evaluation.report.page import Page, render
-from unet_ddp.evaluation.tables import align, show
+from unet_ddp.evaluation.tables import show
 from unet_ddp.files import write_errors, write_text
 from unet_ddp.flags import flag
 from unet_ddp.runs.weights import build_blank, read_model

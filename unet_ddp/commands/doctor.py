@@ -18,8 +18,7 @@ from unet_ddp.data.checks.summary import Report, class_pixels
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.samplers import TrainingSampler
-from unet_ddp.errors import join_some, print_lines
-from unet_ddp.evaluation.tables import align
+from unet_ddp.errors import align, join_some, print_lines
 
 
 @dataclass(frozen=True)

@@ -107,12 +107,6 @@ def show(score: float) -> str:
     return "-" if math.isnan(score) else f"{score:.4f}"
 
 
-def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table with its columns below each other."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-
-
 def headline(evaluation: Evaluation) -> list[tuple[str, str]]:
     """Return the most important scores over the whole set by name, Dice first."""
     entries = [

@@ -77,7 +77,7 @@ class PredictConfig:
     def lists(self) -> dict[str, Path]:
         """The files of all images together, by their flags; see `list_files`."""
         names = {name: getattr(self, name) for name in ("rle", "objects", "polygons", "rank")}
-        names["pseudo"] = f"{self.pseudo}/pairs.csv" if self.pseudo else None
+        names["pseudo"] = self.pseudo and f"{self.pseudo}/pairs.csv"  # "" is refused as a folder
         names["annotations"] = None if self.annotations == LABELME else self.annotations
         return {f"--{name}": as_path(text) for name, text in names.items() if text is not None}
 

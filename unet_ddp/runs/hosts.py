@@ -28,7 +28,8 @@ _LIBRARIES = ("torch", "numpy", "pillow", "albumentations")
 _BEGUN = ".begun"  # a file on each host with the names of the torchruns
 COPIED = ("learning_rate.csv", "best.pt", "metrics.csv")
 """Files that a run needs on another machine, beside its last.pt."""
-_MOVED = (*COPIED, "last.1.pt", "last.pt")  # last.pt says that the others are there
+# last.pt says that the others are there; if it is corrupt, last.1.pt is used.
+_MOVED = (*COPIED, "last.1.pt", "last.pt")
 
 
 def compare_hosts(config: TrainConfig, world: World) -> None:

@@ -91,7 +91,7 @@ class Tracker:
         self._steps, self._waited = 0, 0.0
 
     def step(self, report: StepReport, done: int, *, waited: float) -> None:
-        """Check that a step was finite, after which the run has `done`, and show it; `waited` is seconds.
+        """Check that a step was finite, and show it: the run has `done`, its epoch has `waited` seconds.
 
         Raises:
             RunError: too many steps in a row were not finite.

@@ -207,3 +207,9 @@ def test_what_a_killed_job_left_is_removed() -> None:
         Path(name).touch()
     outputs("a.jpg", overlay=True, probabilities="npy", rle="l.csv")
     assert {path.name for path in Path().glob(".*")} == set(kept)
+
+
+@pytest.mark.parametrize("flag", ["rle", "pseudo", "annotations"])
+def test_an_empty_name_as_of_an_unset_variable_is_no_file(flag: str) -> None:
+    with pytest.raises(UserError, match=rf"^--{flag} \.: is a folder; give a file"):
+        outputs("a.jpg", **{flag: ""})

@@ -124,7 +124,7 @@ def write_reports(
     workers: int | None,
     log: Callable[[str], None],
 ) -> None:
-    """Write samples.png and report.html of a run that has ended, separation into best.pt; log it.
+    """Write samples.png, report.html and, of objects, best.pt's separation; log where they are.
 
     The run is saved: a failure here is a warning.
     """
