@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-import predict
 from benchmarks.images import draw
 from benchmarks.timing import machine, print_table, take_turns
+from unet_ddp.commands import predict
 from unet_ddp.data.formats.read import read_image
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing

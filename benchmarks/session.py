@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-import train
 from benchmarks.images import make_images
 from unet_ddp.cli import parse_train
+from unet_ddp.commands import train
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders

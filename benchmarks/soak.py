@@ -19,10 +19,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import train
 from benchmarks.chaos import TORCHRUN, same_weights
 from benchmarks.images import make_images
 from benchmarks.timing import new_parser, print_table
+from unet_ddp.commands import train
 from unet_ddp.runs import checkpoint
 
 ROOT = Path(__file__).parent.parent
@@ -30,7 +30,7 @@ IMAGES, STEPS_PER_EPOCH = 40, 18  # of 36 training images, two in a step
 CRASHING = """
 import sys
 sys.path.insert(0, {root!r})
-import train
+from unet_ddp.commands import train
 from unet_ddp.training.guard import FiniteGuard
 def crash(self, report, step):
     if self.world.rank == 1:

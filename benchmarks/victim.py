@@ -17,7 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import train
+from unet_ddp.commands import train
 from unet_ddp.runs import checkpoint
 from unet_ddp.training.guard import FiniteGuard
 

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 
-import train
 from tests.ranks import call_main
+from unet_ddp.commands import train
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.runs import checkpoint, pointer
 from unet_ddp.storage import clients, objects

@@ -28,7 +28,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node=2"]
 LIMIT = 120  # seconds for one job: a hang is a failure, not a wait
 HEAVY = [
     "tests.jobs",
-    "train",
+    "unet_ddp.commands.train",
     "torch._dynamo",  # by the first step of an optimizer
     "torchvision.utils",
     "torch.utils.tensorboard",

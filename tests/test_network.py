@@ -19,7 +19,7 @@ from unet_ddp.runs import checkpoint
 
 COMMANDS = """
 import contextlib, sys, time
-import predict, train
+from unet_ddp.commands import predict, train
 from unet_ddp.__main__ import main
 
 def run(function, *argv):

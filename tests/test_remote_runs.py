@@ -22,7 +22,7 @@ from tests.jobs import fixed_sample, new_state, stack
 from tests.object_store import ObjectStore, running_store
 from tests.ranks import Ranks, call_main, warm_python
 from tests.test_resume import assert_same_state
-from train import validate
+from unet_ddp.commands.train import validate
 from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal

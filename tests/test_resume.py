@@ -467,7 +467,7 @@ def call_main_in_float64(argv: list[str], folder: str) -> tuple[int, str, str]:
 
     The reports at the end are left out: what predicts computes in float32.
     """
-    import train
+    from unet_ddp.commands import train
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)

@@ -1,4 +1,4 @@
-"""``python -m unet_ddp COMMAND``: the commands other than train.py and predict.py."""
+"""The program `unet-ddp`, and ``python -m unet_ddp``: one command each of `commands/`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from signal import SIGINT
 from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
 
 COMMANDS = {  # each is the main() of a module of its name, import of import_
+    "train": ("--images DIR --masks DIR", "train a U-Net, as train.py does"),
+    "predict": ("IMAGE ...", "predict masks, as predict.py does"),
     "doctor": ("--images DIR --masks DIR", "check a data set before training on it"),
     "import": ("FILE --images DIR -o DIR", "write masks from an annotation tool's file"),
     "pack": ("--images DIR ... -o URL", "write a data set as tar shards to train on"),

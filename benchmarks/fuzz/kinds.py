@@ -15,8 +15,6 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
-import predict
-import train
 from benchmarks.fuzz.annotations import KINDS as ANNOTATIONS
 from benchmarks.fuzz.annotations import write_annotations
 from benchmarks.fuzz.child import Case
@@ -37,6 +35,7 @@ from benchmarks.fuzz.samples import TRAIN, Samples, foreign
 from benchmarks.fuzz.storage import build_pack, build_pointer
 from benchmarks.fuzz.validity import find_invalid_checkpoint, find_invalid_export
 from unet_ddp.__main__ import main as command
+from unet_ddp.commands import predict, train
 from unet_ddp.config import TrainConfig
 
 _ONE_STEP = [*TRAIN, "--max-steps", "1", "--timeout", "5", "--nproc", "1", "--checkpoints", "new"]

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-import train
 from benchmarks.fuzz.images import KINDS
 from unet_ddp.__main__ import main as command
+from unet_ddp.commands import train
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.network.architecture import Architecture, build_network
 

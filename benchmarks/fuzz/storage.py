@@ -9,8 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import predict
-import train
 from benchmarks.fuzz.child import Case
 from benchmarks.fuzz.mutations import (
     Dice,
@@ -22,6 +20,7 @@ from benchmarks.fuzz.mutations import (
 )
 from benchmarks.fuzz.samples import TRAIN, Samples
 from unet_ddp.__main__ import main as command
+from unet_ddp.commands import predict, train
 from unet_ddp.data.packs import INDEX
 from unet_ddp.runs import pointer
 from unet_ddp.runs.pointer import Saved

@@ -155,7 +155,7 @@ def test_all_faults_in_one_pass(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_train_stops_at_what_the_doctor_lists(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import train
+    from unet_ddp.commands import train
 
     make_set(tmp_path, 6)
     cut(image(tmp_path))

@@ -20,10 +20,10 @@ import pytest
 import tifffile
 from PIL import Image
 
-import predict
 from tests.prediction.models import noise, write_model, write_photo
 from tests.prediction.outputs.test_rle import decode
 from tests.ranks import Ranks, call_main, warm_context
+from unet_ddp.commands import predict
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World

@@ -31,7 +31,7 @@ import sys, unet_ddp
 print("torch" in sys.modules)
 from unet_ddp import Predictor
 print(*sys.modules)
-import predict
+from unet_ddp.commands import predict
 print(*sys.modules)
 """
 

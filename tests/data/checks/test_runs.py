@@ -50,7 +50,7 @@ def test_prediction_sees_what_training_saw(
 
 def breaking_run(folder: str, argv: list[str], names: list[str]) -> tuple[int, str, str]:
     """Run train.py; its images `names` break after its second step."""
-    import train
+    from unet_ddp.commands import train
 
     build_state = train.build_state
 

@@ -1,0 +1,146 @@
+"""Predict the masks of images with a trained network, or several.
+
+    python predict.py image.jpg [more.jpg folder/ ...]
+    torchrun --nproc_per_node=4 predict.py folder/ --output masks/ --rle submission.csv
+
+A job finds its images, loads the networks, predicts and writes, and at the end merges what is one
+file for all images. Under torchrun every process takes its share of the images.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from tqdm import tqdm
+
+from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError, one_line, print_lines, survive_lost_output
+from unet_ddp.files import exit_on_signals
+from unet_ddp.prediction.config import PredictConfig, parse_predict
+from unet_ddp.prediction.inputs import find_images, find_maps
+from unet_ddp.prediction.outputs.lists import ShardFile
+from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
+from unet_ddp.prediction.pipeline import Job, Outcome, list_files, process_images
+from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.runs.weights import find_model
+from unet_ddp.storage import as_path
+
+FEW = 20  # images that get a line each; for more, a summary is printed
+PATIENCE = 86400.0  # seconds that a process waits at the end for those still predicting
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line; exit with 0, 1 if some of several images failed, 2 after a mistake."""
+    survive_lost_output()
+    try:
+        config = parse_predict(sys.argv[1:] if argv is None else argv)
+    except UserError as error:
+        exit_with_error(error)
+    run_on_all_ranks(predict, config, nproc=1, device=config.device, timeout=PATIENCE)
+
+
+def predict(config: PredictConfig, world: World) -> int:
+    """Predict the images of a job and return the exit status."""
+    images = world.on_main(lambda: find_images(config.inputs))
+    models = [find_model(name) for name in config.model or [None]]
+    predictor = load_predictor(config, models, world)
+    lists = list_files(config, predictor.labels, models[0].parent)
+    files = world.on_main(lambda: name_files(config, images, models, predictor))
+    with ExitStack() as stack:
+        shards = [stack.enter_context(closing(ShardFile(each, world.rank))) for each in lists]
+        job = Job(config, world, files, predictor, shards)
+        counts = print_outcomes(job, with_progress(job, process_images(job)))
+        for shard in shards:
+            shard.share()
+        failed, single_class, skipped = map(sum, zip(*world.gather(counts), strict=True))
+        for each in lists:
+            world.on_main(partial(each.merge, world.size))
+        world.on_main(lambda: print_summary(job, failed, single_class, skipped))
+    return 1 if failed else 0
+
+
+def name_files(
+    config: PredictConfig, images: Sequence[Path], models: Sequence[Path], predictor: Predictor
+) -> list[ImageFiles]:
+    """Return the files of each image, once they can be written; see `find_maps` for maps."""
+    polygons = as_path(config.polygons) if config.polygons else None
+    maps = find_maps(images, polygons, predictor.format.ground_resolution)
+    return name_outputs(maps, config, predictor.labels, models=models)
+
+
+def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -> Predictor:
+    """Load the networks and print what they are."""
+    predictor = Predictor.from_checkpoint(
+        *paths,
+        device=world.device,
+        scale=config.scale,
+        tile=config.tile,
+        overlap=config.overlap,
+        tta=config.tta,
+        threshold=config.threshold,
+        ground_resolution=config.ground_resolution,
+    )
+    if world.is_main:
+        print_lines(
+            f"model: {', '.join(map(str, paths))}", *(f"  {note}" for note in predictor.notes)
+        )
+        if predictor.format.ground_resolution is not None:
+            print(f"  maps: at {predictor.format.ground_resolution:g} m on the ground")
+        if predictor.threshold is not None:
+            name = predictor.labels.class_names[1]
+            print_lines(
+                f"  threshold: {name} where its probability is {predictor.threshold:g} or more"
+            )
+    return predictor
+
+
+def with_progress(job: Job, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+    """Yield the outcomes, and show a bar for all processes' images if there are several."""
+    total = len(job.files)
+    hidden = True if total == 1 or not job.world.is_main else None
+    with tqdm(total=total, unit="image", disable=hidden, dynamic_ncols=True) as bar:
+        for outcome in outcomes:
+            yield outcome
+            bar.update(min(job.world.size, total - bar.n))  # the others are about as far
+
+
+def print_outcomes(job: Job, outcomes: Iterator[Outcome]) -> tuple[int, int, int]:
+    """Print the outcomes; return how many images failed, have one class only, and were skipped."""
+    failed = single_class = skipped = 0
+    for outcome in outcomes:
+        failed += bool(outcome.error)
+        single_class += bool(outcome.single_class)
+        skipped += outcome.is_skipped
+        if outcome.error:
+            tqdm.write(f"error: {one_line(outcome.error)}", file=sys.stderr)
+        elif outcome.line and len(job.files) <= FEW:
+            only = outcome.single_class
+            warning = f"; warning: all of it is {only}" if only else ""
+            tqdm.write(one_line(outcome.line + warning))
+    return failed, single_class, skipped
+
+
+def print_summary(job: Job, failed: int, single_class: int, skipped: int) -> None:
+    """Print how the job went."""
+    total = len(job.files)
+    if total > FEW:
+        print_lines(f"{total - failed - skipped} masks written, e.g. {job.files[0].mask}")
+        if single_class:
+            print(f"warning: {single_class} of them have one class only")
+    if skipped:
+        print(f"{skipped} images skipped: their files already exist")
+    for shard in job.shards:
+        print_lines(shard.list_file.describe(total - failed, job.world.size))
+    if failed:
+        print(f"{failed} of {total} images could not be predicted", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    exit_on_signals()
+    main()

@@ -1,0 +1,182 @@
+"""Train a U-Net on a folder of images and a folder of masks.
+
+    torchrun --nproc_per_node=4 train.py --images DIR --masks DIR
+    torchrun --nproc_per_node=4 train.py --resume
+
+All processes run this program. `world.on_main(work)` runs `work` on rank 0 and returns its result on
+every rank; the run's folder (its files: runs/folder.py) and tracker write and print on rank 0 alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from unet_ddp.cli import parse_train
+from unet_ddp.config import TrainConfig
+from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.loaders import Loaders, build_loaders
+from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
+from unet_ddp.distributed.stop_signal import StopSignal
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError, survive_lost_output
+from unet_ddp.evaluation.report.write import write_reports
+from unet_ddp.metrics.scores import Validation
+from unet_ddp.runs.build import (
+    build_metadata,
+    build_state,
+    choose_model,
+    describe_run,
+    settle_batch_size,
+)
+from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.hosts import compare_data, compare_hosts, fetch_run
+from unet_ddp.runs.plan import settle_schedule
+from unet_ddp.runs.remote import choose_folder
+from unet_ddp.runs.tracking import Tracker, console
+from unet_ddp.training.determinism import allow_tf32, cudnn_autotuning, deterministic
+from unet_ddp.training.out_of_memory import explain_out_of_memory
+from unet_ddp.training.prefetch import Prefetcher
+from unet_ddp.training.state import TrainState
+from unet_ddp.training.step import train_steps
+from unet_ddp.training.validation import count_pixels
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the command line, and train on every process; --nproc N starts N of them here."""
+    survive_lost_output()
+    try:
+        config = parse_train(sys.argv[1:] if argv is None else argv)
+    except UserError as error:
+        exit_with_error(error)
+    launch = config.launch
+    run_on_all_ranks(
+        train, config, nproc=launch.nproc, device=launch.device, timeout=launch.timeout
+    )
+
+
+def train(config: TrainConfig, world: World) -> int:
+    """Train from the first step, or from where the run stopped; return the exit status."""
+    began, log = time.monotonic() - time.process_time(), console(world)  # with the imports
+    determinism = deterministic(log) if config.launch.deterministic else nullcontext()
+    allow_tf32()
+    compare_hosts(config, world)
+    with determinism, choose_folder(config, world, log) as folder:
+        fetched = fetch_run(config, folder.launchers, world)  # of the host with the newest last.pt
+        resumed = world.on_main(lambda: folder.open(config, fetched))  # of a new run, too
+        config = resumed.settle(config, world)
+        data = world.on_main(lambda: resumed.prepare_data(config))
+        compare_data(data.split, world)
+        spec = choose_model(config, data, resumed, world)
+        config = settle_batch_size(config, spec, data, resumed, world)
+        loaders = build_loaders(config, data, image_format=spec.preprocessing.format, world=world)
+        with explain_out_of_memory(config, world, "building"):
+            state = build_state(config, spec, data, resumed, loaders, world)
+        config = settle_schedule(config, spec, data, resumed, state, world, began=began)
+        metadata = build_metadata(config, spec, data, loaders, world)
+        # Only now, as nothing can be wrong any more: --overwrite deletes, config.yaml is written.
+        world.on_main(lambda: folder.claim(config, data, resumed, metadata))
+        tracker = Tracker(config, data, state, loaders, world)
+        lines = describe_run(config, spec, state, loaders, world)
+        tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes, lines)
+        with loaders, tracker, StopSignal(world) as stop:
+            folder.begin(state, resumed, world)  # no thread may write when processes are forked
+            while not state.is_over and not stop.reason:
+                with explain_out_of_memory(config, world, "training"), cudnn_autotuning():
+                    train_one_epoch(config, state, loaders, folder, tracker, stop)
+                with explain_out_of_memory(config, world, "validation"):
+                    validation = validate(state, loaders, folder, data, stop, world)
+                end_epoch(config, state, validation, folder, tracker, stop)
+            world.on_main(folder.wait)  # no rank leaves before the file is on the disk
+        stop.raise_error()
+        world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
+        if stop.reason is None:  # all epochs are done: samples.png, report.html
+            write_reports(folder.path, data.split.validation, world, config.launch.workers, log)
+    return stop.reason.exit_status if stop.reason else 0
+
+
+def train_one_epoch(
+    config: TrainConfig,
+    state: TrainState,
+    loaders: Loaders,
+    folder: RunFolder,
+    tracker: Tracker,
+    stop: StopSignal,
+) -> None:
+    """Take the steps of the rest of an epoch, until its end or until all ranks stop."""
+    options = config.optimization
+    tracker.begin_epoch(state)
+    loaders.sampler.start_at(state.epoch, state.step)
+    # Two steps ahead: an unreadable file on one rank is known to all before the step that needs it.
+    batches = Prefetcher(
+        loaders.training,
+        ahead=2 * options.accumulate,
+        device=state.precision.device,
+        on_error=stop.request_stop,
+    )
+    batches.fill()
+    if stop.poll_now():  # waits for the other ranks; `poll` below learns it a step later
+        return
+    for report in train_steps(
+        state,
+        batches,
+        until=config.launch.last_step(state.steps_per_epoch),  # steps of the whole run
+        accumulate=options.accumulate,
+        clip=options.clip,
+    ):
+        tracker.step(report, state.done, waited=batches.waited)  # ends a run of nan
+        batches.fill()
+        if stop.poll():
+            return
+        if folder.is_due(state.done):
+            folder.save(state)
+    tracker.end_steps()
+    if not stop.poll_now() and state.step < state.steps_per_epoch:
+        stop.check_limit(state.done, config.launch.last_step(state.steps_per_epoch))
+
+
+def validate(
+    state: TrainState,
+    loaders: Loaders,
+    folder: RunFolder,
+    data: PreparedData,
+    stop: StopSignal,
+    world: World,
+) -> Validation | None:
+    """Return the scores over all validation images, the same on every rank; None without images."""
+    validation_images = loaders.validation
+    if stop.reason or validation_images is None:
+        return None
+    # No thread may write at a fork. The others wait without --timeout: storage may be slow.
+    world.on_main(lambda: folder.wait() if validation_images.forks else None)
+    images = stop.until_stopped(validation_images)
+    counts = count_pixels(state, images, num_classes=data.labels.num_classes)
+    validation = Validation.from_counts(counts.over_ranks())
+    stop.poll_now()  # a validation that was stopped does not count: --resume repeats it
+    return validation
+
+
+def end_epoch(
+    config: TrainConfig,
+    state: TrainState,
+    validation: Validation | None,
+    folder: RunFolder,
+    tracker: Tracker,
+    stop: StopSignal,
+) -> None:
+    """Log and save the epoch; if the ranks have stopped in it, save where --resume continues."""
+    if stop.reason:
+        folder.save(state)
+        return
+    tracker.log_epoch(state, validation)
+    is_best = state.finish_epoch(validation)
+    tracker.log_annealing(state)
+    folder.save(state, is_best=is_best)
+    if not state.is_over:
+        stop.check_limit(state.done, config.launch.last_step(state.steps_per_epoch))
+
+
+if __name__ == "__main__":
+    main()
