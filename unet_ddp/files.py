@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -21,6 +22,7 @@ from unet_ddp.errors import UserError, one_line
 from unet_ddp.storage import Url, check_answers, copies, put, refuse_web
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
 _unfinished: set[Path] = set()  # temporary files of this process, on any thread
 _lock = RLock()  # reentrant: a signal may arrive while the main thread holds it
 
@@ -65,9 +67,9 @@ def reserve(handle: int) -> None:
         os.posix_fallocate(handle, 0, os.fstat(handle).st_size)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, durable: bool = False) -> None:
     """Replace `path` with `text` in UTF-8; surrogates of undecodable file names are kept."""
-    with replacing(path) as temporary:
+    with replacing(path, durable=durable) as temporary:
         temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
@@ -209,7 +211,11 @@ def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
     try:
         # A record lock belongs to this process alone: reading processes do not inherit it.
         fcntl.lockf(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-    except OSError:
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            reason = f"{folder}: its file system has no locks"
+            print(f"warning: {one_line(reason)}; start no other run in it", file=sys.stderr)
+            return lock
         with lock:
             lock.seek(0)
             owner = lock.read().strip() or "?"

@@ -146,7 +146,7 @@ def test_a_failed_write_leaves_the_old_file(
         save(path, {"value": 2}, keep_previous=True)
     monkeypatch.undo()
     assert load(path)["value"] == 1
-    assert not [found for found in tmp_path.glob("*.tmp") if found.name != "x.pt.1.tmp"]
+    assert [found.name for found in tmp_path.iterdir()] == ["x.pt"]
 
 
 @pytest.mark.parametrize("name", ["last.pt", "last.1.pt", "last.pt.1.tmp"])

@@ -177,7 +177,8 @@ def test_all_of_it_is_restored() -> None:
         for name, value in moments.items():
             assert torch.equal(value, restored["optimizer"]["state"][number][name])
     assert saved["scaler"]["scale"] == 64.0
-    assert saved["position"] == {"epoch": 5, "step": 3, "sums": state.sums.tolist()}
+    position = {"epoch": 5, "step": 3, "sums": state.sums.tolist(), "skipped": [1.0, 4.0]}
+    assert saved["position"] == position
     assert saved["best"] == {"score": 0.7, "epoch": 3}
     for name in ("ema_steps", "scaler", "position", "best", "threshold"):
         assert saved[name] == restored[name], name

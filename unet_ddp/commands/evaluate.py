@@ -33,7 +33,7 @@ from unet_ddp.files import check_no_input, check_writable, replacing, write_erro
 from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.folder import EVALUATION_FILES
+from unet_ddp.runs.owned import EVALUATION_FILES
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
 from unet_ddp.storage import Url, as_path, local_path
 

@@ -146,6 +146,7 @@ def build_state(
         compile_network(replica, world.device, processes=world.size) if options.compile else None,
         frozen,
         sums=torch.zeros(3, dtype=torch.float64, device=world.device),
+        skipped=torch.zeros(2, dtype=torch.float64, device=world.device),
     )
     resumed.restore(state)
     return state

@@ -8,7 +8,6 @@ import os
 import pickle
 import warnings
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +41,17 @@ def save(path: Path, content: Content, *, keep_previous: bool = False) -> None:
     with replacing(path, durable=True) as temporary:
         with temporary.open("wb") as file:
             torch.save({"format": FORMAT, **content}, file)
+            file.flush()
+            os.fsync(file.fileno())  # may fail: then last.1.pt must still be what it was
         if keep_previous and path.exists():
             _keep_previous(path)
 
 
-def save_all(folder: Path, files: Mapping[str, Content]) -> str:
-    """Write checkpoints by name, in this order; return the failure, empty on success.
+def save_all(folder: Path, files: dict[str, Content], *, keep_previous: bool = True) -> str:
+    """Write checkpoints by name, in this order, and take those that are written out of `files`.
+
+    Returns:
+        Why the first of those that are left could not be written; empty if all are.
 
     Raises:
         RunError: a weight is not finite; nothing is written.
@@ -59,11 +63,12 @@ def save_all(folder: Path, files: Mapping[str, Content]) -> str:
                 f"{folder / name}: not written, as {bad} contains nan or infinity; the files saved "
                 "before are fine: continue with --resume and a lower --lr"
             )
-    for name, content in files.items():
+    for name in list(files):
         try:
-            save(folder / name, content, keep_previous=name == "last.pt")
+            save(folder / name, files[name], keep_previous=keep_previous and name == "last.pt")
         except (OSError, RuntimeError) as error:
             return f"{folder / name}: can't be written ({' '.join(str(error).split())[:120]})"
+        del files[name]
     return ""
 
 
@@ -74,13 +79,17 @@ def previous(path: Path) -> Path:
 
 def _keep_previous(path: Path) -> None:
     """Give the file a second name, so that it is never without one."""
-    second = path.with_name(path.name + ".1.tmp")
-    second.unlink(missing_ok=True)
+    second = path.with_name(f".{previous(path).name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     try:
         os.link(path, second)
     except OSError:  # a file system without links: for a moment there is only the older name
-        path.replace(second)
-    second.replace(previous(path))
+        path.replace(previous(path))
+        return
+    try:
+        second.replace(previous(path))
+    except OSError:
+        second.unlink()
+        raise
 
 
 def load_or_previous(path: Path) -> tuple[Content, Path, str]:

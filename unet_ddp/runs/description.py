@@ -62,6 +62,7 @@ class Position:
     epoch: _Count
     step: _Count
     sums: tuple[float, float, float]
+    skipped: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
@@ -22,24 +23,34 @@ from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
-from unet_ddp.runs.checkpoint import Content, copy_to_host, load_or_previous, previous, save_all
+from unet_ddp.files import lock_folder, make_writable, remove_stale, write_errors, write_text
+from unet_ddp.runs.checkpoint import (
+    Content,
+    copy_to_host,
+    load,
+    load_or_previous,
+    previous,
+    save_all,
+)
 from unet_ddp.runs.description import Description, SavedRun, check_content
-from unet_ddp.runs.hosts import mark_begun, saved_launchers, write_fetched
+from unet_ddp.runs.hosts import mark_begun, read_state, write_fetched
+from unet_ddp.runs.owned import (
+    CHECKPOINTS,
+    FILES,
+    LIST,
+    check_free,
+    delete_owned,
+    find_checkpoints,
+    find_epochs,
+    read_owned,
+    record_owned,
+)
 from unet_ddp.runs.pretrained import find_weights_file
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.weights import read_model
 from unet_ddp.storage import local_path
 from unet_ddp.training.state import TrainState
 
-RUN_FILES = (
-    "last.pt", "last.1.pt", "best.pt", "epoch_*.pt", "config.yaml", "metrics.csv", "split.csv",
-    "learning_rate.csv", "samples.png", "profile.json", "report.html", "events.out.tfevents.*",
-)  # fmt: skip
-EVALUATION_FILES = (
-    "scores.json", "per_image.csv", "confusion.csv", "threshold.csv", "calibration.csv", "report.html"
-)  # fmt: skip
-"""All that `evaluate` writes; threshold.csv for two classes only."""
 _METADATA_OF_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
 
 
@@ -63,7 +74,9 @@ class RunFolder:
         self._config = config
         self._writes = world.is_main
         self._log = log
-        self._failure = ""  # why the last save failed; empty if it did not
+        self._files: set[str] = set()  # names in the list of the run's files
+        self._unsaved: dict[str, Content] = {}  # checkpoints by name: due until they are written
+        self._keeps_previous = True
         self._saved = time.monotonic()
         self._lock: IO[str] | None = None
         self._writing: Future[str] | None = None
@@ -79,6 +92,8 @@ class RunFolder:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.wait()  # while the folder is still locked
+            if error is not None and self._metadata and (failure := self._rescue()):
+                self._log(f"warning: {failure}")
         except RunError as failure:  # of a save that another error has overtaken
             self._log(str(failure))
         self._thread.shutdown()
@@ -95,56 +110,107 @@ class RunFolder:
 
         Raises:
             UserError: another run uses the folder, it contains a run that was not to be resumed
-                or overwritten, or there is none to resume.
+                or overwritten, there is none to resume, or a file of the user's is in the way.
         """
-        if config.launch.rescue_dir is not None:
-            make_writable(local_path(config.launch.rescue_dir, "--rescue-dir"), "--rescue-dir")
+        launch = config.launch
+        if launch.rescue_dir is not None:
+            make_writable(local_path(launch.rescue_dir, "--rescue-dir"), "--rescue-dir")
         self._lock_folder()
         write_fetched(self.path, fetched or {})
-        saved = saved_launchers(self.path)
-        if not saved.isdisjoint(self.launchers):
-            if config.launch.overwrite and saved.isdisjoint(self._torchruns):
+        path = self._choose_checkpoint(config)
+        if path is not None:
+            resumed = self._resume(path, overwrite=launch.overwrite)
+            check_free(self.path, set(FILES) - set(CHECKPOINTS))
+            return resumed
+        check_free(self.path, FILES)
+        existing = find_checkpoints(self.path)
+        if existing and not launch.overwrite:
+            raise contains_a_run(self.path, existing)
+        source = find_weights_file(config)
+        return Resumed(weights=read_model(source) if source else None)
+
+    def _choose_checkpoint(self, config: TrainConfig) -> Path | None:
+        """Return the checkpoint to resume from; None for a new run.
+
+        A torchrun that restarts its workers starts the same command again: the run then continues,
+        also one that had gone back to an earlier checkpoint or had deleted the run before.
+        """
+        launch, state = config.launch, read_state(self.path)
+        wanted = None if launch.resume is None else config.resume_file.name
+        is_restart = state is not None and not set(state.launchers).isdisjoint(self.launchers)
+        if is_restart and state is not None and wanted in (None, self.last.name, state.resume):
+            if launch.overwrite and wanted is None and self._torchruns.isdisjoint(state.launchers):
                 raise UserError(
                     f"{self.path}: its run began with this --rdzv-id, which continues it: leave --overwrite "
                     "out, or start a new run with another --rdzv-id"
                 )
-            return self._read_last(self.last, overwrite=config.launch.overwrite)
-        if config.launch.resume is not None:
-            path = self.path / config.resume_file.name
-            return self._read_last(path, overwrite=config.launch.overwrite)
-        existing = [path for path in self._list_files() if path.suffix in (".pt", ".csv")]
-        if existing and not config.launch.overwrite:
-            raise contains_a_run(self.path, existing[0].name)
-        source = find_weights_file(config)
-        return Resumed(weights=read_model(source) if source else None)
+            return self.last
+        return None if wanted is None else self.path / wanted
 
     def _lock_folder(self) -> None:
         self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
-        for temporary in self.path.glob("*.tmp"):  # left by a kill during a save
-            temporary.unlink()
+        remove_stale(self.path / name for name in {LIST, *FILES, *read_owned(self.path)})
 
-    def _read_last(self, path: Path, *, overwrite: bool) -> Resumed:
+    def _resume(self, path: Path, *, overwrite: bool) -> Resumed:
         if not path.is_file() and not previous(path).is_file():
+            raise UserError(f"{path}: no checkpoint to resume from; {self._advise_without(path)}")
+        later = [other for other in (*find_epochs(self.path), self.last) if other.name > path.name]
+        if later and later[-1].is_file() and path.name != self.last.name and not overwrite:
             raise UserError(
-                f"{path}: no checkpoint to resume from; start a new run without --resume, or name the "
-                "run with --exp-name"
-            )
-        if path.name != self.last.name and self.last.exists() and not overwrite:
-            raise UserError(
-                f"--resume {path}: its run has continued to {self.last}; use --overwrite to go back "
+                f"--resume {path}: its run has continued to {later[-1]}; use --overwrite to go back "
                 "and lose that, or --load to start another run from these weights"
             )
-        content, path, warning = load_or_previous(path)
+        try:
+            content, source, warning = load_or_previous(path)
+        except UserError as error:
+            raise UserError(f"{error}: {self._advise_without(path)}") from None
         if "optimizer" not in content:
             raise UserError(
-                f"{path}: contains weights only; resume from a last.pt, or start from it with --load"
+                f"{source}: contains weights only; resume from a last.pt, or start from it with --load"
             )
-        check_content(Description, path, content)
+        check_content(Description, source, content)
         position = check_content(
-            SavedRun, path, {**content, "scaler": content.get("scaler") or None}
+            SavedRun, source, {**content, "scaler": content.get("scaler") or None}
         ).position
-        done = f"resuming {path}: {position.epoch} epochs and {position.step} steps are done"
-        return Resumed(content, path, notes=[note for note in (warning, done) if note])
+        done = f"resuming {source}: {position.epoch} epochs and {position.step} steps are done"
+        content, note = self._find_best(content)
+        notes = [note for note in (warning, done, note) if note]
+        return Resumed(content, source, notes=notes)
+
+    def _advise_without(self, path: Path) -> str:
+        """Return what to type where the checkpoint `path` can't be resumed from."""
+        for other in reversed(find_epochs(self.path)):
+            if other != path and read_best(other) is not None:
+                return f"go back to an earlier one with --resume {other} --overwrite"
+        if find_checkpoints(self.path):
+            return (
+                "start a new run with --overwrite, which deletes this one, or with --exp-name NAME"
+            )
+        return "start a new run without --resume, or name the run with --exp-name"
+
+    def _find_best(self, content: Content) -> tuple[Content, str]:
+        """Return `content` and a note, for a best.pt that is not the one which `content` names.
+
+        It is then due if its weights are known: a kill came between last.pt and it, or an earlier
+        checkpoint is resumed. Otherwise the best is that of the epochs from here on.
+        """
+        best, path = content["best"], self.path / "best.pt"
+        if best["score"] == -math.inf or read_best(path) == best:
+            return content, ""
+        kept = self.path / f"epoch_{best['epoch'] + 1:04d}.pt"
+        for donor in (content, kept):
+            with suppress(UserError):
+                found = load(donor) if isinstance(donor, Path) else donor
+                position = found["position"]
+                is_of_best = (position["epoch"], position["step"]) == (best["epoch"] + 1, 0)
+                if is_of_best and found["best"] == best:
+                    self._unsaved["best.pt"] = compose_best(found)
+                    return content, ""
+        note = (
+            f"{path} is not the network of epoch {best['epoch'] + 1}, the best so far: the best of the "
+            "epochs from here on is saved there"
+        )
+        return {**content, "best": {"score": -math.inf, "epoch": 0}}, note
 
     def claim(
         self, config: TrainConfig, data: PreparedData, resumed: Resumed, metadata: Content
@@ -157,30 +223,42 @@ class RunFolder:
             UserError: the folder is not writable.
         """
         run = resumed.content.get("run") if resumed.content else uuid4().hex
-        self._config, self._metadata = config, {**metadata, "run": run, "launchers": self.launchers}
-        advice = "free some space, or choose another folder with --checkpoints"
-        with write_errors(self.path, advice):
+        resume = config.resume_file.name
+        self._config = config
+        self._metadata = {**metadata, "run": run, "launchers": self.launchers, "resume": resume}
+        self._keeps_previous = resumed.source == self.last  # and not a corrupt file
+        self._files = {"best.pt", "last.pt", "last.1.pt", "metrics.csv", "config.yaml", "split.csv"}
+        if resumed.range_test:
+            self._files.add("learning_rate.csv")
+        with write_errors(
+            self.path, "free some space, or choose another folder with --checkpoints"
+        ):
             if resumed.is_new:
-                self.clear()
+                delete_owned(self.path)
+            elif resume != self.last.name:
+                self._delete_later(resumed)
+            record_owned(self.path, self._files)
             save_config(config, self.path / "config.yaml")
             write_split(data.split, data.groups, self.path / "split.csv")
             if resumed.range_test:
-                write_text(self.path / "learning_rate.csv", "".join(resumed.range_test))
+                lines = "".join(resumed.range_test)
+                write_text(self.path / "learning_rate.csv", lines, durable=True)
 
-    def clear(self) -> None:
-        """Delete the run in the folder, and what `evaluate` wrote about it."""
-        evaluation = self.path / "evaluation"
-        for path in [*self._list_files(), *(evaluation / name for name in EVALUATION_FILES)]:
-            path.unlink(missing_ok=True)
-        with suppress(OSError):  # not empty: files of the user's
-            evaluation.rmdir()
-
-    def _list_files(self) -> list[Path]:
-        return [path for pattern in RUN_FILES for path in self.path.glob(pattern)]
+    def _delete_later(self, resumed: Resumed) -> None:
+        """Delete what came after the checkpoint that --overwrite goes back to, last.pt excepted."""
+        assert resumed.content is not None
+        position, best = resumed.content["position"], resumed.content["best"]
+        for path in find_checkpoints(self.path):
+            number = path.stem.removeprefix("epoch_")
+            is_later = number.isdecimal() and int(number) > position["epoch"]
+            is_other = path.name == "best.pt" and read_best(path) != best
+            is_previous = path == previous(self.last) and path != resumed.source
+            if is_later or is_other or is_previous:
+                path.unlink()
 
     def begin(self, state: TrainState, resumed: Resumed, world: World) -> None:
         """Save a new run, so that a kill finds one to resume; on return no thread writes."""
-        if resumed.is_new:
+        if resumed.source != self.last or resumed.is_new or self._unsaved:
             self.save(state)
         world.on_main(self.wait)
         mark_begun(self._config, self.launchers, world)
@@ -203,8 +281,10 @@ class RunFolder:
         self._finish_write()
         self._saved = time.monotonic()
         if self._writes:
-            files = copy_to_host(self._compose_files(state, is_best=is_best))
-            self._writing = self._thread.submit(self._write, self.path, files)
+            new = copy_to_host(self._compose_files(state, is_best=is_best))
+            earlier = {name: self._unsaved[name] for name in self._unsaved.keys() - new.keys()}
+            self._unsaved = {**earlier, **new}
+            self._writing = self._thread.submit(self._write, self.path, self._unsaved)
 
     def wait(self) -> None:
         """Wait until the last save is on the disk.
@@ -216,13 +296,18 @@ class RunFolder:
 
     def _finish_write(self) -> None:
         writing, self._writing = self._writing, None
-        if writing is not None:
-            self._failure = writing.result()
-            if self._failure:
-                self._log(
-                    f"warning: {self._failure}: the old file is kept; training continues, and the "
-                    "next save tries again"
-                )
+        if writing is None:
+            return
+        try:
+            failure = writing.result()
+        except RunError:
+            self._unsaved = {}
+            raise
+        if failure:
+            self._log(
+                f"warning: {failure}: the old file is kept; training continues, and the next save "
+                "tries again"
+            )
 
     def finish(self, state: TrainState, reason: StopReason | None) -> None:
         """Write again what the last save could not, here or in the rescue folder; log why it ends.
@@ -230,51 +315,74 @@ class RunFolder:
         Raises:
             RunError: it can't be written here; where it is instead.
         """
-        if self._failure:
-            self._rescue(state)
+        failure = self._rescue()
+        if failure:
+            raise RunError(f"the run has ended, but {failure}")
         if reason is not None:
             by = f"by {reason.signal.name}" if reason.signal else "as asked"
             self._log(f"stopped {by} after step {state.done}; continue with --resume")
 
-    def _rescue(self, state: TrainState) -> None:
-        is_best = state.best_epoch == state.epoch - 1 and state.step == 0
-        files = self._compose_files(state, is_best=is_best)
-        failure = self._write(self.path, files)
+    def _rescue(self) -> str:
+        """Write what the last save could not; return the failure and where it is instead."""
+        files, self._unsaved = self._unsaved, {}
+        failure = self._write(self.path, files) if files else ""
         if not failure:
-            return
+            return ""
+        names = ", ".join(files)
         for rescue in dict.fromkeys((self._config.launch.rescue_dir, None)):
             with suppress(OSError):
                 elsewhere = Path(tempfile.mkdtemp(prefix="unet_ddp-", dir=rescue))
                 if not self._write(elsewhere, files):
-                    raise RunError(
-                        f"the run has ended, but {failure}; its files are in {elsewhere}"
-                    )
-        raise RunError(f"the run has ended, but {failure}; no other folder is writable either")
+                    return f"{failure}; its files are in {elsewhere} ({names})"
+        return f"{failure}; no other folder is writable either"
 
     def _compose_files(self, state: TrainState, *, is_best: bool) -> dict[str, Content]:
-        """Return checkpoints by name; last.pt is written last, as it says that the others exist."""
+        """Return checkpoints by name; last.pt is written first, as --resume finds in it the others."""
         last = {**self._metadata, **state.state_dict()}
-        files: dict[str, Content] = {}
+        files = {"last.pt": last}
         if is_best:
-            files["best.pt"] = {
-                **{name: self._metadata[name] for name in _METADATA_OF_BEST},
-                "model": last["ema"] or last["model"],  # the same tensors: copied once
-                "best": last["best"],
-                "threshold": state.threshold,
-            }
+            files["best.pt"] = compose_best(last)
         every = self._config.run.save_every
-        if every and state.step == 0 and state.epoch % every == 0:
+        if every and state.step == 0 and state.epoch > 0 and state.epoch % every == 0:
             files[f"epoch_{state.epoch:04d}.pt"] = last
-        return {**files, "last.pt": last}
+        return files
 
     def _write(self, folder: Path, files: dict[str, Content]) -> str:
-        """Write checkpoints; see `save_all`."""
-        return save_all(folder, files)
+        """Write checkpoints, take those that are written out of `files`; see `save_all`."""
+        new = files.keys() - self._files
+        if new and folder == self.path:
+            try:
+                record_owned(folder, new)
+            except (OSError, UserError) as error:
+                return str(error)
+            self._files |= new
+        failure = save_all(folder, files, keep_previous=self._keeps_previous)
+        self._keeps_previous |= "last.pt" not in files
+        return failure
 
 
-def contains_a_run(place: Path, name: str) -> UserError:
-    """Return the error of a new run where there is a run, which the file `name` shows."""
+def compose_best(content: Content) -> Content:
+    """Return the content of best.pt at the end of the epoch whose last.pt has `content`."""
+    about = {name: content[name] for name in _METADATA_OF_BEST if name in content}
+    model = content["ema"] or content["model"]  # the same tensors: copied once
+    return {**about, "model": model, "best": content["best"], "threshold": content["threshold"]}
+
+
+def read_best(path: Path) -> object:
+    """Return the epoch and score that a best.pt says of itself; None if it can't be read."""
+    try:
+        return load(path).get("best")
+    except UserError:
+        return None
+
+
+def contains_a_run(place: Path, existing: Sequence[Path]) -> UserError:
+    """Return the error of a new run where there is a run, which the files `existing` show."""
+    names = [path.name for path in existing]
+    advice = "continue it with --resume, "
+    if names and not {"last.pt", "last.1.pt"} & set(names):
+        advice = ""
     return UserError(
-        f"{place} contains a run ({name}): continue it with --resume, choose another folder with "
-        "--exp-name NAME, or delete it with --overwrite"
+        f"{place} contains a run ({names[0]}): {advice}choose another folder with --exp-name NAME, "
+        "or delete it with --overwrite"
     )

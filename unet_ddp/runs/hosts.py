@@ -112,8 +112,13 @@ class SavedState:
 
     run: str | None
     launchers: list[str]
+    """Names of the torchruns that began or continued it: the run continues without a flag if one of
+    them starts it again. Each host has one, and one that is left is enough. Their own count leaves
+    out the restarts in which a host comes."""
     epoch: int
     step: int
+    resume: object = None
+    """The file that its last start resumed from."""
 
 
 def fetch_run(config: TrainConfig, launchers: Sequence[str], world: World) -> dict[str, bytes]:
@@ -132,7 +137,7 @@ def fetch_run(config: TrainConfig, launchers: Sequence[str], world: World) -> di
     hosts, elsewhere, begun = zip(*found, strict=True)
     if any(elsewhere):
         return {}
-    states = world.gather(_read_state(config.folder) if world.local_rank == 0 else None)
+    states = world.gather(read_state(config.folder) if world.local_rank == 0 else None)
     wanted = {
         (state.epoch, state.step, -rank): rank
         for rank, state in enumerate(states)
@@ -169,16 +174,6 @@ def write_fetched(folder: Path, files: Mapping[str, bytes]) -> None:
             temporary.write_bytes(data)
 
 
-def saved_launchers(folder: Path) -> set[str]:
-    """Return the names of the torchruns that began or continued the run in a folder.
-
-    A run continues without a flag if one of them starts it again; each host has one, and one that is
-    left is enough. Their own count leaves out the restarts in which a host comes.
-    """
-    state = _read_state(folder)
-    return set(state.launchers) if state else set()
-
-
 def mark_begun(config: TrainConfig, launchers: Sequence[str], world: World) -> None:
     """Leave a mark on each host of several: without the one that has the checkpoints it says so."""
     is_elsewhere = world.local_rank > 0 or isinstance(config.place, Url)
@@ -198,7 +193,7 @@ def _read(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def _read_state(folder: Path) -> SavedState | None:
+def read_state(folder: Path) -> SavedState | None:
     """Return what a host's last.pt says, without its tensors; None if there is none to be read."""
     for path in (folder / "last.pt", previous(folder / "last.pt")):
         with suppress(Exception):  # corrupt: whoever resumes it says so
@@ -209,5 +204,6 @@ def _read_state(folder: Path) -> SavedState | None:
                 [name for name in content.get("launchers") or [] if isinstance(name, str)],
                 int(position["epoch"]),
                 int(position["step"]),
+                content.get("resume"),
             )
     return None

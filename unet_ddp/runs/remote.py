@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunningError
 from contextlib import suppress
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO
 
@@ -20,8 +19,9 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.checkpoint import Content
-from unet_ddp.runs.folder import RUN_FILES, RunFolder, contains_a_run
+from unet_ddp.runs.folder import RunFolder, contains_a_run
 from unet_ddp.runs.hosts import COPIED
+from unet_ddp.runs.owned import delete_owned, find_owned, is_name_of_run
 from unet_ddp.runs.pointer import Pointer, Saved, StoredRun
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.storage import Url, delete, list_objects, put, read_chunks
@@ -83,7 +83,7 @@ class RemoteRunFolder(RunFolder):
         is_restart = not begun_by.isdisjoint(self.launchers)
         if launch.resume is None and not is_restart:
             if not launch.overwrite and (pointer.saves or not is_own):
-                raise contains_a_run(address, "last.json")
+                raise contains_a_run(address, [address / "last.json"])
         elif is_own and self.last.is_file():
             with self.last.open("rb") as last:
                 is_newer = not self._saves or hash_file(last) != self._saves[0].sha256
@@ -100,9 +100,9 @@ class RemoteRunFolder(RunFolder):
 
     def _check_no_run(self, names: set[str]) -> None:
         launch, address = self._config.launch, self._run.address
-        found = sorted(n for n in names if _is_of_run(n) and n.endswith((".pt", ".csv")))
+        found = sorted(n for n in names if is_name_of_run(n) and n.endswith((".pt", ".csv")))
         if found and not launch.overwrite:
-            raise contains_a_run(address, found[0])
+            raise contains_a_run(address, [address / name for name in found])
         if launch.resume is not None and not self.last.is_file():
             raise UserError(
                 f"{address}: no run to resume; start a new one without --resume, or name it with "
@@ -116,7 +116,7 @@ class RemoteRunFolder(RunFolder):
             try:
                 with replacing(self.last) as temporary:
                     self._run.download(saved, temporary)
-                    self.clear()
+                    delete_owned(self.path)
                 self._saves = self._saves[place:]
                 break
             except UserError as error:
@@ -156,7 +156,7 @@ class RemoteRunFolder(RunFolder):
             ) from None
         if resumed.is_new:
             for name, _, _ in list(list_objects(address, is_deep=False)):
-                if _is_of_run(name):
+                if is_name_of_run(name):
                     delete(address / name)
         super().claim(config, data, resumed, metadata)
         self._log(f"{address}: put from {self.path} after each save")
@@ -186,7 +186,7 @@ class RemoteRunFolder(RunFolder):
         address, path = self._run.address, self.path
         try:
             self._run.check_pointer()
-            others = set(self._list_files()) - {self.last, self.path / "last.1.pt"}
+            others = set(find_owned(self.path)) - {self.last, self.path / "last.1.pt"}
             for path in [*sorted(others), self.last]:
                 with suppress(FileNotFoundError), path.open("rb") as file:
                     self._put(path.name, file)
@@ -259,7 +259,3 @@ class RemoteRunFolder(RunFolder):
 
 def _stamp(status: os.stat_result) -> Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _is_of_run(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in RUN_FILES)

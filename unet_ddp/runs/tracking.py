@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 
 import torch
@@ -15,7 +17,7 @@ from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line
 from unet_ddp.metrics.scores import Validation
-from unet_ddp.runs.writers import Writer, open_writers, score_columns
+from unet_ddp.runs.writers import Writer, open_files, open_wandb, score_columns
 from unet_ddp.training.guard import FiniteGuard
 from unet_ddp.training.profiling import Profile
 from unet_ddp.training.state import TrainState
@@ -48,13 +50,14 @@ class Tracker:
             log=self._log,
             has_scaler=state.precision.scaler.is_enabled(),
         )
-        self._device = world.device
+        self._world, self._device = world, world.device
         self._class_names = data.labels.class_names
         self._images_per_step = loaders.sampler.per_step * world.size
         self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
         self._began = self._refreshed = self._last = time.perf_counter()
         self._writers: list[Writer] = []
-        world.on_main(lambda: self._writers.extend(open_writers(config, state, loaders)))
+        self._open_files = partial(open_files, config, state)
+        world.on_main(lambda: self._writers.extend(open_wandb(config, state, loaders)))
         profiles = world.is_main and config.launch.profile
         self._profile = Profile(config.folder, world.device) if profiles else None
         self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
@@ -67,6 +70,8 @@ class Tracker:
         )
 
     def __enter__(self) -> Tracker:
+        """Open the files in the run's folder, which is the run's by now."""
+        self._world.on_main(lambda: self._writers.extend(self._open_files()))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -139,7 +144,8 @@ class Tracker:
 
     def log_epoch(self, state: TrainState, validation: Validation | None) -> None:
         """Print a line and write a row about the epoch that ends, before `finish_epoch`."""
-        total, *terms = (state.sums / state.steps_per_epoch).tolist()
+        skipped, skipped_in_all = map(int, state.skipped.tolist())
+        total, *terms = (state.sums / (state.steps_per_epoch - skipped)).tolist()  # nan without any
         seconds = time.perf_counter() - self._began
         self._log(
             f"epoch {state.epoch + 1}: loss {total:.4f}, {_describe(validation, state.best)}, "
@@ -150,10 +156,10 @@ class Tracker:
             "epoch": state.epoch + 1,
             "step": state.done,
             "learning_rate": state.schedule.at(state.done - 1),
-            "loss": total,
-            **{name: term for name, term in zip(state.loss.columns, terms, strict=True) if name},
+            "loss": _cell(total),
+            **{name: _cell(t) for name, t in zip(state.loss.columns, terms, strict=True) if name},
             **score_columns(validation, self._class_names),
-            "skipped_steps": self._guard.skipped,
+            "skipped_steps": skipped_in_all,
             "images_per_second": self.images_per_second,
             "data_wait": self.data_wait,
             "seconds": seconds,
@@ -162,7 +168,9 @@ class Tracker:
             try:
                 writer.write(row, state.done)
             except OSError as error:  # a full disk does not end a run
-                self._log(f"warning: {type(writer).__name__}: {error}; this row is lost")
+                self._log(
+                    f"warning: {type(writer).__name__}: {error}; this row is written with the next"
+                )
 
     def log_annealing(self, state: TrainState) -> None:
         """Print a line if the run's patience is over with this epoch; see `finish_epoch`."""
@@ -174,6 +182,11 @@ class Tracker:
                 f"{state.best_epoch + 1}; the learning rate falls to its end in "
                 f"{(end - first) // state.steps_per_epoch} more epoch(s), then the run ends"
             )
+
+
+def _cell(value: float) -> float | str:
+    """Return a number for a row, or an empty cell for nan."""
+    return "" if math.isnan(value) else value
 
 
 def _describe(validation: Validation | None, best: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import open_own, replacing
 from unet_ddp.metrics.scores import Validation
+from unet_ddp.runs.owned import EVENTS, record_owned
 from unet_ddp.training.state import TrainState
 
 Row = dict[str, Any]
@@ -24,17 +26,40 @@ class Writer(Protocol):
     """A destination of an epoch's figures."""
 
     def write(self, row: Row, step: int) -> None:
-        """Write the figures of an epoch that ended after `step` steps of the run."""
+        """Write the figures of an epoch that ended after `step` steps of the run.
+
+        Raises:
+            OSError: they can't be written.
+        """
 
     def close(self) -> None:
         """Write what is buffered."""
 
 
-def open_writers(config: TrainConfig, state: TrainState, loaders: Loaders) -> list[Writer]:
-    """Return the writers of a run; they continue after the epochs that it has done.
+def open_wandb(config: TrainConfig, state: TrainState, loaders: Loaders) -> list[Writer]:
+    """Return Weights & Biases' writer if the run has one.
+
+    Raises:
+        UserError: it refuses, or the validation image to log can't be read.
+    """
+    if not config.run.wandb:
+        return []
+    from unet_ddp.runs.wandb_writer import WandbWriter
+
+    sample = loaders.validation.dataset[0, 0] if loaders.validation else None
+    if isinstance(sample, UserError):
+        raise sample
+    settings = config.to_dict()
+    return [WandbWriter(config.run.exp_name, config.folder, settings, state=state, sample=sample)]
+
+
+def open_files(config: TrainConfig, state: TrainState) -> list[Writer]:
+    """Return the writers into a run's folder; they continue after the epochs that it has done.
 
     One whose steps are all saved, but not its scores, is validated and written again.
     """
+    if config.launch.profile:
+        record_owned(config.folder, ["profile.json"])
     done = state.epoch * state.steps_per_epoch
     writers: list[Writer] = [CsvWriter(config.folder / "metrics.csv", after=done)]
     try:
@@ -42,16 +67,6 @@ def open_writers(config: TrainConfig, state: TrainState, loaders: Loaders) -> li
     except UnicodeEncodeError:
         reason = "TensorBoard can't write to a folder of this name; metrics.csv has the figures"
         tqdm.write(f"warning: {one_line(config.folder)}: {reason}")
-    if config.run.wandb:
-        from unet_ddp.runs.wandb_writer import WandbWriter
-
-        sample = loaders.validation.dataset[0, 0] if loaders.validation else None
-        if isinstance(sample, UserError):
-            raise sample
-        settings = config.to_dict()
-        writers.append(
-            WandbWriter(config.run.exp_name, config.folder, settings, state=state, sample=sample)
-        )
     return writers
 
 
@@ -97,13 +112,14 @@ def to_float(cell: str | None) -> float:
 class CsvWriter:
     """Writes metrics.csv: one row per epoch, on the disk at once.
 
-    Rows of steps later than `after` are dropped, as a resumed run writes them again; for a corrupt
+    A row that can't be written is written with the next one. Rows of steps later than `after` are dropped, as a resumed run writes them again; for a corrupt
     file see `read_rows`.
     """
 
     def __init__(self, path: Path, *, after: int = 0) -> None:
         self.path = path
         self.columns: list[str] = []
+        self._due: list[Row] = []
         if path.exists():
             rows = [row for row in read_rows(path) if (row.get("step") or "").isdecimal()]
             self._replace([row for row in rows if to_float(row["step"]) <= after])
@@ -122,19 +138,32 @@ class CsvWriter:
         self.columns = columns  # not before the file has them: the disk may be full
 
     def write(self, row: Row, step: int) -> None:
-        """Append a row, and columns that the file has not: another --loss has other terms."""
+        """Append a row, and columns that the file has not: another --loss has other terms.
+
+        A full disk may take a part of it, which is taken back.
+        """
+        self._due.append(row)
         if self.columns and not row.keys() <= set(self.columns):
             self._replace(read_rows(self.path), row)
         columns = self.columns or list(row)
         with open_own(self.path, "a", newline="") as file:
+            whole = os.fstat(file.fileno()).st_size
             writer = csv.DictWriter(file, columns)
             if not self.columns:
                 writer.writeheader()
-            writer.writerow(row)
-        self.columns = columns
+            try:
+                writer.writerows(self._due)
+                file.flush()
+                os.fsync(file.fileno())  # before the last.pt that has the epoch
+            except OSError:
+                os.ftruncate(file.fileno(), whole)
+                raise
+        self.columns, self._due = columns, []
 
     def close(self) -> None:
-        """Do nothing: each row is on the disk already."""
+        """Write the rows that are due, if any."""
+        if self._due:
+            self.write(self._due.pop(), 0)
 
 
 class TensorBoardWriter:
@@ -143,7 +172,9 @@ class TensorBoardWriter:
     def __init__(self, folder: Path, *, after: int = 0) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer: Any = SummaryWriter(str(folder), purge_step=after + 1 if after else None)
+        self.writer: Any = SummaryWriter(
+            str(folder), purge_step=after + 1 if after else None, filename_suffix=EVENTS
+        )
 
     def write(self, row: Row, step: int) -> None:
         """Write a scalar for each float of the row."""

@@ -127,6 +127,8 @@ class TrainState:
     """Best threshold of the last validation; None for more than two classes."""
     sums: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
     """(3,): loss, region and pixel term, summed over this epoch's finite steps, on the device."""
+    skipped: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))
+    """(2,): steps that were not finite, of this epoch and of the run, on the device."""
 
     @property
     def done(self) -> int:
@@ -147,6 +149,7 @@ class TrainState:
             self.best, self.best_epoch = dice, self.epoch
         self.epoch, self.step = self.epoch + 1, 0
         self.sums = torch.zeros_like(self.sums)
+        self.skipped[0] = 0
         self._anneal_if_stuck()
         return is_best
 
@@ -185,7 +188,12 @@ class TrainState:
             "ema_steps": average.steps if average else 0,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.precision.scaler.state_dict(),
-            "position": {"epoch": self.epoch, "step": self.step, "sums": self.sums.tolist()},
+            "position": {
+                "epoch": self.epoch,
+                "step": self.step,
+                "sums": self.sums.tolist(),
+                "skipped": self.skipped.tolist(),
+            },
             "best": {"score": self.best, "epoch": self.best_epoch},
             "threshold": self.threshold,
             "anneal": self.schedule.anneal,
@@ -205,6 +213,7 @@ class TrainState:
         position, best = state["position"], state["best"]
         self.epoch, self.step = position["epoch"], position["step"]
         self.sums = self.sums.new_tensor(position["sums"])
+        self.skipped = self.skipped.new_tensor(position.get("skipped") or [0, 0])
         self.best, self.best_epoch = best["score"], best["epoch"]
         self.threshold, self.unbiased = state.get("threshold"), state.get("unbiased", False)
         if state.get("anneal") and self.patience:

@@ -80,6 +80,7 @@ def train_step(
         if state.average is not None:
             state.average.update_ema(network, is_finite)
         state.sums += torch.where(is_finite, losses, torch.zeros_like(losses))
+        state.skipped += optimizer.found_inf  # type: ignore[attr-defined]
     state.step += 1
     return StepReport(losses, optimizer.param_groups[-1]["lr"], is_finite, pairs)
 

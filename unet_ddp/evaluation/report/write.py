@@ -24,6 +24,7 @@ from unet_ddp.flags import read_settings
 from unet_ddp.prediction.backends import build_model
 from unet_ddp.prediction.objects import find_outlines
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.runs.owned import record_owned
 from unet_ddp.runs.weights import SavedModel, read_model
 from unet_ddp.runs.writers import read_rows
 
@@ -66,6 +67,7 @@ def write_report(
             notes=notes,
         )
         with write_errors(path):
+            record_owned(folder, [path.name])
             write_text(path, render(page))
         return path
 
@@ -108,6 +110,7 @@ def write_samples(folder: Path, pairs: Sequence[Pair], device: torch.device) -> 
         truth = (sample.numbers if predictor.labels.has_objects else sample.truth)[0].numpy()
         shown = [find_outlines(mask, predictor.labels) for mask in (truth, prediction.mask)]
         samples.append((image, shown[0], shown[1]))
+    record_owned(folder, [path.name])
     with write_errors(path), replacing(path) as temporary:
         draw_samples(samples, predictor.labels, temporary)
     epoch, score = model.run["best"]["epoch"] + 1, model.run["best"]["score"]
