@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
@@ -25,7 +25,7 @@ from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
 from unet_ddp.runs.checkpoint import Content, copy_to_host, load_or_previous, previous, save_all
 from unet_ddp.runs.description import Description, SavedRun, check_content
-from unet_ddp.runs.hosts import mark_begun, saved_launchers, write_fetched
+from unet_ddp.runs.hosts import saved_launchers
 from unet_ddp.runs.pretrained import find_weights_file
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.weights import read_model
@@ -90,8 +90,8 @@ class RunFolder:
         """The checkpoint to resume from."""
         return self.path / "last.pt"
 
-    def open(self, config: TrainConfig, fetched: Mapping[str, bytes] | None = None) -> Resumed:
-        """Lock the folder, write `fetched` files of other hosts, return what the run starts from.
+    def open(self, config: TrainConfig) -> Resumed:
+        """Lock the folder and return what the run starts from.
 
         Raises:
             UserError: another run uses the folder, it contains a run that was not to be resumed
@@ -100,7 +100,6 @@ class RunFolder:
         if config.launch.rescue_dir is not None:
             make_writable(local_path(config.launch.rescue_dir, "--rescue-dir"), "--rescue-dir")
         self._lock_folder()
-        write_fetched(self.path, fetched or {})
         saved = saved_launchers(self.path)
         if not saved.isdisjoint(self.launchers):
             if config.launch.overwrite and saved.isdisjoint(self._torchruns):
@@ -183,7 +182,6 @@ class RunFolder:
         if resumed.is_new:
             self.save(state)
         world.on_main(self.wait)
-        mark_begun(self._config, self.launchers, world)
 
     def is_due(self, step: int) -> bool:
         """Return whether last.pt is to be written after this step of the run, in mid-epoch."""
