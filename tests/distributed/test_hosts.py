@@ -6,7 +6,6 @@ import csv
 import os
 import random
 import re
-import shutil
 import socket
 import subprocess
 import time
@@ -240,33 +239,39 @@ def test_two_hosts_that_share_a_folder_end_as_one(
 
 
 @two_hosts
-def test_a_host_hands_its_newer_checkpoint_over(
+def test_hosts_that_share_no_folder(
     pair: Hosts, images: Path, one_host: Path, tmp_path: Path
 ) -> None:
-    """Nothing is shared but the data, and the hosts' order has changed since the run was saved."""
+    """A run goes on where rank 0 is on its host; otherwise it is one line, and nothing begins anew."""
     folders = [tmp_path / "1", tmp_path / "2"]
 
-    def run(*more: str) -> None:
+    def run(*more: str, nodes: str = "2") -> tuple[list[int], list[str]]:
+        for folder in folders:
+            (folder / "log.txt").unlink(missing_ok=True)
         started = [
-            pair.torchrun(host, folder, "--", *data_flags(images), *FLAGS, *more)
+            pair.torchrun(host, folder, "--", *data_flags(images), *FLAGS, *more, nodes=nodes)
             for host, folder in enumerate(folders, start=1)
         ]
-        statuses = finish(*started)
-        assert statuses == [0, 0], [(folder / "log.txt").read_text() for folder in folders]
+        statuses, logs = finish(*started), [(folder / "log.txt").read_text() for folder in folders]
+        lines = [line for log in logs for line in log.splitlines()]
+        return statuses, [line for line in lines if line.startswith("error: ")]
 
-    run("--max-steps", "7")
-    here, there = (folder / "checkpoints" for folder in folders)
-    assert [path.name for path in there.iterdir()] == [".begun"]  # a mark, no checkpoint
-    shutil.rmtree(there)
-    here.rename(there)
-    here.mkdir()
-    shutil.copy(there / "last.1.pt", here / "last.pt")  # an older state of the run
-    run("--resume")
-    assert (
-        "resuming checkpoints/last.pt: 1 epochs and 2 steps" in (tmp_path / "1/log.txt").read_text()
-    )
+    assert run("--max-steps", "7") == ([0, 0], [])
+    assert run("--resume") == ([0, 0], [])
     assert_same_state(last(folders[0]), last(one_host))
     assert scores(folders[0]) == scores(one_host)
+    here, there = (folder / "checkpoints" for folder in folders)
+    assert not there.exists()
+    here.rename(there)
+    here.mkdir()
+    for flags, nodes, said in (
+        (["--resume"], "2", f"is on {pair.name(2)}, not on {pair.name(1)} (rank 0)"),
+        (["--overwrite"], "1:2", f"checkpoints on {pair.name(2)} is not that on {pair.name(1)}"),
+    ):
+        statuses, lines = run(*flags, nodes=nodes)
+        assert statuses == [1, 1] and len(lines) == 1 and said in lines[0], lines
+    assert [*here.glob("*.pt")] == []
+    assert_same_state(last(folders[1]), last(one_host))
 
 
 def scores(folder: Path) -> list[dict[str, str]]:
@@ -300,17 +305,16 @@ ELASTIC = [
 
 
 class Elastic:
-    """A run that hosts leave and join, with its log and folders."""
+    """A run that hosts leave and join, with its folder, which they share."""
 
     def __init__(self, pair: Hosts, flags: list[str], folder: Path) -> None:
-        self.pair, self.flags = pair, flags
-        self.folders = [folder / "1", folder / "2"]
-        self.log = self.folders[0] / "log.txt"
+        self.pair, self.flags, self.folder = pair, flags, folder
+        self.log = folder / "log.txt"
 
     def start(self, host: int) -> subprocess.Popen[bytes]:
         """Start torchrun on a host."""
         return self.pair.torchrun(
-            host, self.folders[host - 1], "--max-restarts=9", "--", "slow steps", *self.flags,
+            host, self.folder, "--max-restarts=9", "--", "slow steps", *self.flags,
             "--save-every-steps", "1", conf="last_call_timeout=2", nodes="1:2", program=FAULTS,
             TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", TORCH_CPP_LOG_LEVEL="ERROR",
         )  # fmt: skip
@@ -334,9 +338,9 @@ class Elastic:
 def test_hosts_come_and_go(pair: Hosts, ranks: Ranks, images: Path, tmp_path: Path) -> None:
     """A cable that is cut and plugged in again, one that is loose, a host that dies and comes back."""
     flags = [*data_flags(images), *ELASTIC]
-    run = Elastic(pair, flags, tmp_path)
+    run = Elastic(pair, flags, tmp_path / "run")
     first, second = run.start(1), run.start(2)
-    wait_for(run.log.exists, run.folders[0])
+    wait_for(run.log.exists, run.log)
     run.wait_for_world(2)
     pair.plug(2, to="down")
     cut = time.monotonic()
@@ -358,18 +362,17 @@ def test_hosts_come_and_go(pair: Hosts, ranks: Ranks, images: Path, tmp_path: Pa
     assert [started.poll() for started in (first, second)] == [None, None]
     pair.end()
     assert run.count("warning") == 0
-    assert [path.name for path in (run.folders[1] / "checkpoints").iterdir()] == [".begun"]
     check_undisturbed(run, ranks, tmp_path / "undisturbed")
 
 
 def check_undisturbed(run: Elastic, ranks: Ranks, folder: Path) -> None:
     """Compare the scores of each epoch with those of a run of two processes on one host."""
-    found = scores(run.folders[0])
+    found = scores(run.folder)
     folder.mkdir()
     flags = [*run.flags, "--max-steps", str(2 * len(found))]
     outcomes = ranks.run(2, call_main_in_float64, flags, str(folder))
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
-    assert last(run.folders[0])["images_per_step"] == 4
+    assert last(run.folder)["images_per_step"] == 4
     assert [row["step"] for row in found] == [str(2 * n + 2) for n in range(len(found))]
     for row, other in zip(found, scores(folder), strict=True):
         for name in row:
@@ -379,20 +382,19 @@ def check_undisturbed(run: Elastic, ranks: Ranks, folder: Path) -> None:
 @two_hosts
 def test_the_rendezvous_host_is_lost(pair: Hosts, images: Path, tmp_path: Path) -> None:
     """The run ends, and says what to type."""
-    folders = [tmp_path / "1", tmp_path / "2"]
     flags = ["slow steps", *data_flags(images), *FLAGS, "--epochs", "900"]
     _, second = (
         pair.torchrun(
-            host, folder, "--max-restarts=9", "--", *flags, nodes="1:2", program=FAULTS,
+            host, tmp_path, "--max-restarts=9", "--", *flags, nodes="1:2", program=FAULTS,
             TORCH_CPP_LOG_LEVEL="ERROR",
         )
-        for host, folder in enumerate(folders, start=1)
+        for host in (1, 2)
     )  # fmt: skip
-    log = folders[0] / "log.txt"
-    wait_for(lambda: log.exists() and "\nepoch" in log.read_text(), folders[0])
+    log = tmp_path / "log.txt"
+    wait_for(lambda: log.exists() and "\nepoch" in log.read_text(), log)
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in log.read_text()  # the warning
     pair.kill(1)
     assert finish(second) == [1]
-    said = (folders[1] / "log.txt").read_text()
+    said = log.read_text()
     assert f"error: rank 1 of 2 lost host {pair.address(1)}" in said, said
     assert "start it again on all hosts with --resume" in said

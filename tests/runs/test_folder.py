@@ -232,17 +232,6 @@ def test_overwrite_and_the_rdzv_id_of_the_run_is_refused_but_to_its_own_torchrun
     assert opened(tmp_path, overwrite=True).content is None
 
 
-def test_files_of_another_host_replace_older_ones(tmp_path: Path) -> None:
-    write(tmp_path / "last.pt", value=1)
-    write(tmp_path / "other" / "last.pt", value=2)
-    files = {"last.pt": (tmp_path / "other" / "last.pt").read_bytes(), "metrics.csv": b"epoch\n"}
-    config = config_of(tmp_path, resume="auto")
-    with RunFolder(config, World(), [].append) as folder:
-        content = folder.open(config, files).content
-    assert content is not None and content["value"] == 2
-    assert (tmp_path / "metrics.csv").read_bytes() == b"epoch\n"
-
-
 def test_given_weights_start_a_new_run(tmp_path: Path) -> None:
     torch.save({"a.weight": torch.ones(1)}, tmp_path / "x.pth")
     config = config_of(tmp_path / "run")

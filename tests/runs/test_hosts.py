@@ -1,7 +1,9 @@
-"""Hosts are compared at the start; the one with the newest checkpoint hands it over."""
+"""Hosts are compared at the start; the run is on rank 0's, and the others have no newer one."""
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,37 +18,32 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs import hosts as hosts_module
-from unet_ddp.runs.hosts import compare_data, compare_hosts, fetch_run, mark_begun, write_fetched
+from unet_ddp.runs.hosts import check_folders, compare_data, compare_hosts
 
 
 class Hosts:
-    """Worlds of one rank on each of some hosts; all do the same, one after the other."""
+    """Worlds of one rank on each of some hosts, which are threads."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, names: str = "ab") -> None:
-        self.names, self.items = names, [[] for _ in names]  # type: list[list[Any]]
-        self.rank, self.call = 0, 0
+        self.names, self.items, self.local = names, [None] * len(names), threading.local()
+        self.barrier = threading.Barrier(len(names), timeout=10)
         monkeypatch.setattr(hosts_module.socket, "gethostname", lambda: self.names[self.rank])
+
+    @property
+    def rank(self) -> int:
+        return self.local.rank  # type: ignore[no-any-return]
 
     def run(self, work: Any) -> list[Any]:
         """Return what `work(world, rank)` returns on each host, or its UserError."""
-        self.items = [[] for _ in self.names]
-        results: list[Any] = []
-        for _ in range(10):  # a rank stops at the first item that another has not given yet
-            results = [self._attempt(work, rank) for rank in range(len(self.names))]
-            if not any(isinstance(result, WaitsError) for result in results):
-                return results
-        raise AssertionError("they wait for ever")
+        with ThreadPoolExecutor(len(self.names)) as threads:
+            return [*threads.map(lambda rank: self._attempt(work, rank), range(len(self.names)))]
 
     def _attempt(self, work: Any, rank: int) -> Any:
-        self.rank, self.call = rank, 0
+        self.local.rank = rank
         try:
             return work(Member(self, rank), rank)
-        except (UserError, WaitsError) as error:
+        except UserError as error:
             return error
-
-
-class WaitsError(Exception):
-    pass
 
 
 class Member(World):
@@ -58,11 +55,10 @@ class Member(World):
 
     def gather(self, item: Any) -> list[Any]:
         group: Hosts = self._group  # type: ignore[attr-defined]
-        mine, group.call = group.items[self.rank], group.call + 1
-        mine[group.call - 1 :] = [item, *mine[group.call :]]
-        if any(len(items) < group.call for items in group.items):
-            raise WaitsError
-        return [items[group.call - 1] for items in group.items]
+        group.barrier.wait()
+        group.items[self.rank] = item
+        group.barrier.wait()
+        return [*group.items]
 
     def on_rank(self, rank: int, work: Any) -> Any:
         return self.gather(work() if rank == self.rank else None)[rank]
@@ -114,25 +110,31 @@ def test_the_program_is_the_same_everywhere(
 
 
 def test_data_is_the_same_everywhere(hosts: Hosts, tmp_path: Path) -> None:
-    """Each host looks into its own files; here they change between the looks."""
-    pairs = make_pairs("abc", tmp_path)
-    split, file = Split(pairs[:2], pairs[2:], "how"), pairs[1].mask
-    for pair in pairs:
+    """Each host looks at its own files."""
+    pairs = [make_pairs("abc", tmp_path / name) for name in hosts.names]
+    splits = [Split(each[:2], each[2:], "how") for each in pairs]
+    for pair in pairs[0] + pairs[1]:
+        pair.image.parent.mkdir(parents=True, exist_ok=True)
+        pair.mask.parent.mkdir(parents=True, exist_ok=True)
         pair.image.write_bytes(b"12")
         pair.mask.write_bytes(b"1")
 
-    def compare(world: World, rank: int, content: bytes | None) -> None:
-        if rank == 1 and content is None:
-            file.unlink()
-        else:
-            file.write_bytes(content if rank == 1 and content else b"1")
-        compare_data(split, world)
+    def compare() -> list[Any]:
+        return hosts.run(lambda world, rank: compare_data(splits[rank], world))
 
-    assert hosts.run(lambda world, rank: compare(world, rank, b"1")) == [None, None]
-    for content, said in ((b"x" * 1234, "1,234 bytes"), (None, "No such file or directory")):
-        first, second = hosts.run(lambda world, rank, c=content: compare(world, rank, c))
+    assert compare() == [None, None]
+    file = pairs[1][1].mask
+    for change, said in (
+        (lambda: pairs[1][0].image.replace(file), "5 of 6 files, 8 bytes ("),
+        (lambda: file.write_bytes(b"x" * 1234), "5 of 6 files, 1,240 bytes ("),
+        (lambda: pairs[1][0].image.write_bytes(b"1"), "6 of 6 files, 1,241 bytes ("),
+        (lambda: file.write_bytes(b"12"), "6 of 6 files, 9 bytes ("),  # the sum of rank 0's
+    ):  # fmt: skip
+        change()
+        first, second = compare()
         assert str(first) == str(second)
-        assert str(first).startswith(f"{file}: {said} on b, but 1 bytes on a (rank 0)")
+        assert str(first).startswith(f"the data is {said}")
+        assert "on b, but 6 of 6 files, 9 bytes (" in str(first)
 
 
 def test_one_host_looks_at_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,160 +144,91 @@ def test_one_host_looks_at_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hosts.run(lambda world, rank: compare_data(split, world)) == [None, None]
 
 
-# -- the checkpoint -------------------------------------------------------------------------------
+# -- the run's folder -----------------------------------------------------------------------------
 
 
-def save(folder: Path, epoch: int, step: int, run: str | None = "r", *launchers: str) -> None:
+def save(folder: Path, epoch: int, step: int, *launchers: str) -> None:
     folder.mkdir(exist_ok=True)
     position = {"epoch": epoch, "step": step}
-    content = {"position": position, "run": run, "launchers": list(launchers), "x": torch.ones(3)}
+    content = {"position": position, "launchers": list(launchers), "x": torch.ones(3)}
     checkpoint.save(folder / "last.pt", content, keep_previous=True)
-    (folder / "metrics.csv").write_text(f"{epoch} {step}")
 
 
-def fetch(
+def check(
     hosts: Hosts,
-    tmp_path: Path,
+    folder: Path,
     *launchers: str,
     resume: str | None = "auto",
-    overwrite: bool = False,
-) -> list[dict[str, bytes] | UserError]:
-    def work(world: World, rank: int) -> dict[str, bytes]:
-        run = RunConfig(checkpoints=str(tmp_path / hosts.names[rank]))
-        launch = LaunchConfig(resume=resume, overwrite=overwrite)
-        return fetch_run(TrainConfig(run=run, launch=launch), launchers, world)
+    places: list[str] | None = None,
+) -> list[Any]:
+    """Check the hosts' folders, a, b and c below `folder`; the same on every rank."""
+    places = places or [str(folder / name) for name in hosts.names]
 
-    return hosts.run(work)
+    def work(world: World, rank: int) -> None:
+        run = RunConfig(checkpoints=places[rank])
+        check_folders(TrainConfig(run=run, launch=LaunchConfig(resume=resume)), launchers, world)
+
+    outcomes = hosts.run(work)
+    assert len({type(outcome) for outcome in outcomes}) == 1
+    return outcomes
 
 
 @pytest.mark.parametrize(
-    ("states", "source"),
+    ("states", "newest"),
     [
-        ([None, (1, 2), None], 1),
-        ([None, (1, 2), (0, 9)], 1),
-        ([None, (1, 2), (2, 0)], 2),
-        ([(0, 5), (1, 0), (1, 0)], 1),
+        ([None, (1, 2), None], "b"),
+        ([None, (1, 2), (0, 9)], "b"),
+        ([None, (1, 2), (2, 0)], "c"),
+        ([(0, 5), (1, 0), (1, 0)], "b"),
         ([(1, 0), (1, 0), (0, 5)], None),  # a shared folder, or an older state
+        ([(1, 0), None, None], None),
         ([None, None, None], None),
     ],
 )
-def test_the_newest_state_comes_to_rank_0(
+def test_rank_0_has_the_newest_state_or_no_host_begins(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     states: list[tuple[int, int] | None],
-    source: int | None,
+    newest: str | None,
 ) -> None:
     hosts = Hosts(monkeypatch, "abc")
     for name, state in zip("abc", states, strict=True):
         if state is not None:
-            save(tmp_path / name, *state)
-    first, *others = fetch(hosts, tmp_path)
-    assert others == [{}, {}]  # they write nothing
-    if source is None:
-        assert first == {}
-        return
-    folder = tmp_path / "abc"[source]
-    assert first == {n: (folder / n).read_bytes() for n in ("metrics.csv", "last.pt")}
-    write_fetched(tmp_path / "new", first)
-    assert checkpoint.load(tmp_path / "new" / "last.pt")["position"]["epoch"] >= 0
+            save(tmp_path / name, *state, "torchrun 1")
+    for resume, launchers in (("auto", []), (None, ["torchrun 1", "job"])):
+        lines = [str(error) for error in check(hosts, tmp_path, *launchers, resume=resume)]
+        assert [f" steps is on {newest}, not on a (rank 0)" in line for line in lines] == [
+            newest is not None
+        ] * 3
+    # Another run's; or rank 0 has said which file.
+    for resume in (None, "some/last.pt"):
+        assert check(hosts, tmp_path, "torchrun 2", resume=resume) == [None] * 3
 
 
-def test_another_run_is_neither_replaced_nor_hidden(hosts: Hosts, tmp_path: Path) -> None:
-    for run in ("another", None):  # None: of an earlier version, which may be another
-        save(tmp_path / "a", 0, 5, run)
-        save(tmp_path / "b", 3, 1)
-        first, second = fetch(hosts, tmp_path)
-        assert str(first).startswith("/") or "different runs" in str(first)
-        assert "different runs on a (rank 0) and b, where it is after 3 epochs" in str(first)
-        assert "different runs" in str(second)
-
-
-def test_without_resume_only_a_restarted_run_is_looked_for(hosts: Hosts, tmp_path: Path) -> None:
-    """The files of an earlier run on a host are not this one's."""
-    save(tmp_path / "b", 3, 1, "r", "torchrun 1")
-    assert fetch(hosts, tmp_path, "torchrun 2", resume=None) == [{}, {}]
-    assert fetch(hosts, tmp_path, resume="some/last.pt") == [{}, {}]
-    assert fetch(hosts, tmp_path, "torchrun 1", "torchrun 2", resume=None)[0] != {}
-
-
-def test_survivors_of_the_host_with_the_checkpoints_do_not_begin_anew(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_what_is_no_state_of_the_run_is_not_asked(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each host knows that the run had begun; a new torchrun with --overwrite begins another one."""
-    mine, job, hosts = "torchrun", "job", Hosts(monkeypatch, "abc")
-    monkeypatch.setattr(hosts_module, "launcher_names", lambda: [mine, job])
-
-    def mark(world: World, rank: int) -> None:
-        run = RunConfig(checkpoints=str(tmp_path / hosts.names[rank]))
-        mark_begun(TrainConfig(run=run), [mine, job], world)
-
-    assert fetch(hosts, tmp_path, mine, resume=None) == [{}, {}, {}]  # a new run
-    hosts.run(mark)
-    hosts.names = "bc"
-    for names in ([mine], [job], [mine, job]):
-        first, second = fetch(hosts, tmp_path, *names, resume=None)
-        for host, line in (("b", str(first)), ("c", str(second))):
-            assert line.startswith(
-                f"{tmp_path / host}: the run that this torchrun began has no checkpoint on b, c: start"
-            )
-    assert isinstance(fetch(hosts, tmp_path, mine, resume=None, overwrite=True)[0], UserError)
-    assert fetch(hosts, tmp_path, "another", resume=None) == [{}, {}]
-    # Another torchrun with the same --rdzv-id:
-    monkeypatch.setattr(hosts_module, "launcher_names", lambda: ["another", job])
-    assert isinstance(fetch(hosts, tmp_path, job, resume=None)[0], UserError)
-    assert fetch(hosts, tmp_path, job, resume=None, overwrite=True) == [{}, {}]
-    hosts = Hosts(monkeypatch, "b")  # one is left
-    assert isinstance(fetch(hosts, tmp_path, job, resume=None)[0], UserError)
-    save(tmp_path / "b", 1, 2, "r", job)
-    assert fetch(hosts, tmp_path, job, resume=None) == [{}]
-
-
-@pytest.mark.parametrize(
-    ("local_rank", "place", "is_marked"),
-    [(0, "run", True), (1, "run", False), (0, "s3://b/r", False)],
-)
-def test_a_host_is_marked_once_and_a_run_in_storage_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_rank: int, place: str, is_marked: bool
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    world = World(local_rank, 4, local_rank, 2)
-    mark_begun(TrainConfig(run=RunConfig(checkpoints=place)), ["torchrun"], world)
-    assert [path.name for path in tmp_path.rglob(".*")] == [".begun"] * is_marked
-
-
-def test_one_rank_of_a_host_reads_its_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hosts_module, "_read_state", pytest.fail)
-    config = TrainConfig(run=RunConfig(checkpoints=str(tmp_path)))
-    assert fetch_run(config, [], World(1, 2, 1, 2)) == {}
-
-
-def test_a_corrupt_file_is_no_state(hosts: Hosts, tmp_path: Path) -> None:
-    save(tmp_path / "a", 3, 1)
+    save(tmp_path / "a", 1, 1)
     save(tmp_path / "b", 2, 1)
-    (tmp_path / "a" / "last.pt").write_bytes(b"corrupt")
-    assert fetch(hosts, tmp_path)[0] != {}
+    (tmp_path / "b" / "last.pt").write_bytes(b"corrupt")
+    assert check(hosts, tmp_path) == [None, None]
+    for place in ("s3://bucket/run", str(tmp_path / "new")):  # of rank 0: in storage, or not
+        outcomes = check(hosts, tmp_path, places=[place, str(tmp_path / "a")])
+        assert (outcomes == [None, None]) is place.startswith("s3:")
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/run", "elsewhere"])
-def test_hosts_agree_on_who_looks_for_a_state(hosts: Hosts, tmp_path: Path, place: str) -> None:
-    """Folders and files to resume may have other names on each host; none waits for another."""
-    save(tmp_path / "b", 1, 2)
-
-    def work(world: World, rank: int) -> dict[str, bytes]:
-        run = RunConfig(checkpoints=[place, str(tmp_path / "b")][rank])
-        resume = "auto" if rank or "://" in place else f"{place}/last.pt"
-        return fetch_run(TrainConfig(run=run, launch=LaunchConfig(resume=resume)), [], world)
-
-    assert hosts.run(work) == [{}, {}]
-
-
-def test_a_corrupt_state_comes_with_the_one_before(hosts: Hosts, tmp_path: Path) -> None:
-    save(tmp_path / "b", 1, 2)
-    save(tmp_path / "b", 2, 0)
-    last = tmp_path / "b" / "last.pt"
-    last.write_bytes(last.read_bytes()[:-100])
-    write_fetched(tmp_path / "a", fetch(hosts, tmp_path)[0])
-    assert checkpoint.load_or_previous(tmp_path / "a" / "last.pt")[0]["position"]["epoch"] == 1
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_hosts_that_come_and_go_share_the_folder(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    monkeypatch.setattr(hosts_module, "is_elastic", lambda: hosts.rank == 1)
+    if is_shared:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").symlink_to("a")
+    for outcome in check(hosts, tmp_path, resume=None):
+        assert (
+            outcome is None
+            if is_shared
+            else " on b is not that on a (rank 0), but with --nnodes=MIN" in str(outcome)
+        )
+    assert [*tmp_path.rglob(".shared*")] == []

@@ -32,7 +32,7 @@ from unet_ddp.runs.build import (
     settle_batch_size,
 )
 from unet_ddp.runs.folder import RunFolder
-from unet_ddp.runs.hosts import compare_data, compare_hosts, fetch_run
+from unet_ddp.runs.hosts import check_folders, compare_data, compare_hosts
 from unet_ddp.runs.plan import settle_schedule
 from unet_ddp.runs.remote import choose_folder
 from unet_ddp.runs.tracking import Tracker, console
@@ -64,8 +64,8 @@ def train(config: TrainConfig, world: World) -> int:
     allow_tf32()
     compare_hosts(config, world)
     with determinism, choose_folder(config, world, log) as folder:
-        fetched = fetch_run(config, folder.launchers, world)  # of the host with the newest last.pt
-        resumed = world.on_main(lambda: folder.open(config, fetched))  # of a new run, too
+        check_folders(config, folder.launchers, world)
+        resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
         config = resumed.settle(config, world)
         data = world.on_main(lambda: resumed.prepare_data(config))
         compare_data(data.split, world)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
@@ -27,13 +26,8 @@ from unet_ddp.files import lock_folder, make_writable, remove_stale, write_error
 from unet_ddp.runs.checkpoint import (
     Content,
     copy_to_host,
-    load,
-    load_or_previous,
-    previous,
     save_all,
 )
-from unet_ddp.runs.description import Description, SavedRun, check_content
-from unet_ddp.runs.hosts import mark_begun, read_state, write_fetched
 from unet_ddp.runs.owned import (
     CHECKPOINTS,
     FILES,
@@ -41,17 +35,15 @@ from unet_ddp.runs.owned import (
     check_free,
     delete_owned,
     find_checkpoints,
-    find_epochs,
     read_owned,
     record_owned,
 )
 from unet_ddp.runs.pretrained import find_weights_file
+from unet_ddp.runs.recovery import choose_checkpoint, compose_best, delete_later, read_checkpoint
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.weights import read_model
 from unet_ddp.storage import local_path
 from unet_ddp.training.state import TrainState
-
-_METADATA_OF_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
 
 
 class RunFolder:
@@ -105,8 +97,8 @@ class RunFolder:
         """The checkpoint to resume from."""
         return self.path / "last.pt"
 
-    def open(self, config: TrainConfig, fetched: Mapping[str, bytes] | None = None) -> Resumed:
-        """Lock the folder, write `fetched` files of other hosts, return what the run starts from.
+    def open(self, config: TrainConfig) -> Resumed:
+        """Lock the folder and return what the run starts from.
 
         Raises:
             UserError: another run uses the folder, it contains a run that was not to be resumed
@@ -116,10 +108,9 @@ class RunFolder:
         if launch.rescue_dir is not None:
             make_writable(local_path(launch.rescue_dir, "--rescue-dir"), "--rescue-dir")
         self._lock_folder()
-        write_fetched(self.path, fetched or {})
-        path = self._choose_checkpoint(config)
+        path = choose_checkpoint(config, self.launchers, self._torchruns)
         if path is not None:
-            resumed = self._resume(path, overwrite=launch.overwrite)
+            resumed = read_checkpoint(path, overwrite=launch.overwrite)
             check_free(self.path, set(FILES) - set(CHECKPOINTS))
             return resumed
         check_free(self.path, FILES)
@@ -129,88 +120,9 @@ class RunFolder:
         source = find_weights_file(config)
         return Resumed(weights=read_model(source) if source else None)
 
-    def _choose_checkpoint(self, config: TrainConfig) -> Path | None:
-        """Return the checkpoint to resume from; None for a new run.
-
-        A torchrun that restarts its workers starts the same command again: the run then continues,
-        also one that had gone back to an earlier checkpoint or had deleted the run before.
-        """
-        launch, state = config.launch, read_state(self.path)
-        wanted = None if launch.resume is None else config.resume_file.name
-        is_restart = state is not None and not set(state.launchers).isdisjoint(self.launchers)
-        if is_restart and state is not None and wanted in (None, self.last.name, state.resume):
-            if launch.overwrite and wanted is None and self._torchruns.isdisjoint(state.launchers):
-                raise UserError(
-                    f"{self.path}: its run began with this --rdzv-id, which continues it: leave --overwrite "
-                    "out, or start a new run with another --rdzv-id"
-                )
-            return self.last
-        return None if wanted is None else self.path / wanted
-
     def _lock_folder(self) -> None:
         self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
         remove_stale(self.path / name for name in {LIST, *FILES, *read_owned(self.path)})
-
-    def _resume(self, path: Path, *, overwrite: bool) -> Resumed:
-        if not path.is_file() and not previous(path).is_file():
-            raise UserError(f"{path}: no checkpoint to resume from; {self._advise_without(path)}")
-        later = [other for other in (*find_epochs(self.path), self.last) if other.name > path.name]
-        if later and later[-1].is_file() and path.name != self.last.name and not overwrite:
-            raise UserError(
-                f"--resume {path}: its run has continued to {later[-1]}; use --overwrite to go back "
-                "and lose that, or --load to start another run from these weights"
-            )
-        try:
-            content, source, warning = load_or_previous(path)
-        except UserError as error:
-            raise UserError(f"{error}: {self._advise_without(path)}") from None
-        if "optimizer" not in content:
-            raise UserError(
-                f"{source}: contains weights only; resume from a last.pt, or start from it with --load"
-            )
-        check_content(Description, source, content)
-        position = check_content(
-            SavedRun, source, {**content, "scaler": content.get("scaler") or None}
-        ).position
-        done = f"resuming {source}: {position.epoch} epochs and {position.step} steps are done"
-        content, note = self._find_best(content)
-        notes = [note for note in (warning, done, note) if note]
-        return Resumed(content, source, notes=notes)
-
-    def _advise_without(self, path: Path) -> str:
-        """Return what to type where the checkpoint `path` can't be resumed from."""
-        for other in reversed(find_epochs(self.path)):
-            if other != path and read_best(other) is not None:
-                return f"go back to an earlier one with --resume {other} --overwrite"
-        if find_checkpoints(self.path):
-            return (
-                "start a new run with --overwrite, which deletes this one, or with --exp-name NAME"
-            )
-        return "start a new run without --resume, or name the run with --exp-name"
-
-    def _find_best(self, content: Content) -> tuple[Content, str]:
-        """Return `content` and a note, for a best.pt that is not the one which `content` names.
-
-        It is then due if its weights are known: a kill came between last.pt and it, or an earlier
-        checkpoint is resumed. Otherwise the best is that of the epochs from here on.
-        """
-        best, path = content["best"], self.path / "best.pt"
-        if best["score"] == -math.inf or read_best(path) == best:
-            return content, ""
-        kept = self.path / f"epoch_{best['epoch'] + 1:04d}.pt"
-        for donor in (content, kept):
-            with suppress(UserError):
-                found = load(donor) if isinstance(donor, Path) else donor
-                position = found["position"]
-                is_of_best = (position["epoch"], position["step"]) == (best["epoch"] + 1, 0)
-                if is_of_best and found["best"] == best:
-                    self._unsaved["best.pt"] = compose_best(found)
-                    return content, ""
-        note = (
-            f"{path} is not the network of epoch {best['epoch'] + 1}, the best so far: the best of the "
-            "epochs from here on is saved there"
-        )
-        return {**content, "best": {"score": -math.inf, "epoch": 0}}, note
 
     def claim(
         self, config: TrainConfig, data: PreparedData, resumed: Resumed, metadata: Content
@@ -235,8 +147,8 @@ class RunFolder:
         ):
             if resumed.is_new:
                 delete_owned(self.path)
-            elif resume != self.last.name:
-                self._delete_later(resumed)
+            elif resumed.source.name == resume != self.last.name:
+                delete_later(self.path, resumed)
             record_owned(self.path, self._files)
             save_config(config, self.path / "config.yaml")
             write_split(data.split, data.groups, self.path / "split.csv")
@@ -244,24 +156,12 @@ class RunFolder:
                 lines = "".join(resumed.range_test)
                 write_text(self.path / "learning_rate.csv", lines, durable=True)
 
-    def _delete_later(self, resumed: Resumed) -> None:
-        """Delete what came after the checkpoint that --overwrite goes back to, last.pt excepted."""
-        assert resumed.content is not None
-        position, best = resumed.content["position"], resumed.content["best"]
-        for path in find_checkpoints(self.path):
-            number = path.stem.removeprefix("epoch_")
-            is_later = number.isdecimal() and int(number) > position["epoch"]
-            is_other = path.name == "best.pt" and read_best(path) != best
-            is_previous = path == previous(self.last) and path != resumed.source
-            if is_later or is_other or is_previous:
-                path.unlink()
-
     def begin(self, state: TrainState, resumed: Resumed, world: World) -> None:
         """Save a new run, so that a kill finds one to resume; on return no thread writes."""
-        if resumed.source != self.last or resumed.is_new or self._unsaved:
+        self._unsaved |= resumed.due
+        if resumed.is_new or resumed.source != self.last or resumed.due:
             self.save(state)
         world.on_main(self.wait)
-        mark_begun(self._config, self.launchers, world)
 
     def is_due(self, step: int) -> bool:
         """Return whether last.pt is to be written after this step of the run, in mid-epoch."""
@@ -359,21 +259,6 @@ class RunFolder:
         failure = save_all(folder, files, keep_previous=self._keeps_previous)
         self._keeps_previous |= "last.pt" not in files
         return failure
-
-
-def compose_best(content: Content) -> Content:
-    """Return the content of best.pt at the end of the epoch whose last.pt has `content`."""
-    about = {name: content[name] for name in _METADATA_OF_BEST if name in content}
-    model = content["ema"] or content["model"]  # the same tensors: copied once
-    return {**about, "model": model, "best": content["best"], "threshold": content["threshold"]}
-
-
-def read_best(path: Path) -> object:
-    """Return the epoch and score that a best.pt says of itself; None if it can't be read."""
-    try:
-        return load(path).get("best")
-    except UserError:
-        return None
 
 
 def contains_a_run(place: Path, existing: Sequence[Path]) -> UserError:

@@ -44,6 +44,8 @@ class Resumed:
     """Weights for a new run to start from."""
     notes: list[str] = field(default_factory=list)
     """Lines for the user."""
+    due: dict[str, Content] = field(default_factory=dict)
+    """Checkpoints by name that are still to be written."""
     range_test: list[str] = field(default_factory=list)
     """Lines of learning_rate.csv, what ``--learning-rate auto`` has measured."""
 

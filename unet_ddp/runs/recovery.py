@@ -1,0 +1,139 @@
+"""Find the checkpoint that a run continues from, and complete what a kill left undone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from unet_ddp.config import TrainConfig
+from unet_ddp.errors import UserError
+from unet_ddp.runs.checkpoint import Content, load, load_or_previous, previous
+from unet_ddp.runs.description import Description, SavedRun, check_content
+from unet_ddp.runs.hosts import read_state
+from unet_ddp.runs.owned import find_checkpoints, find_epochs
+from unet_ddp.runs.resume import Resumed
+
+_METADATA_OF_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
+
+
+def choose_checkpoint(
+    config: TrainConfig, launchers: Iterable[str], torchruns: set[str]
+) -> Path | None:
+    """Return the checkpoint to resume from; None for a new run.
+
+    A torchrun that restarts its workers starts the same command again: the run then continues, also
+    one that had gone back to an earlier checkpoint or had deleted the run before. `launchers` are the
+    names of the torchruns of this start, `torchruns` those without a --rdzv-id's.
+
+    Raises:
+        UserError: --overwrite would delete the run that this --rdzv-id began.
+    """
+    launch, folder, state = config.launch, config.folder, read_state(config.folder)
+    wanted = None if launch.resume is None else config.resume_file.name
+    if state is None or set(state.launchers).isdisjoint(launchers):
+        return None if wanted is None else folder / wanted
+    if wanted not in (None, "last.pt", state.resume):
+        return folder / wanted
+    if launch.overwrite and wanted is None and torchruns.isdisjoint(state.launchers):
+        raise UserError(
+            f"{folder}: its run began with this --rdzv-id, which continues it: leave --overwrite out, or "
+            "start a new run with another --rdzv-id"
+        )
+    return folder / "last.pt"
+
+
+def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
+    """Return the run to continue from `path`, or from the file before it if `path` is corrupt.
+
+    Raises:
+        UserError: there is none that can be resumed, or the run has continued after it and is not to
+            be overwritten.
+    """
+    folder, last = path.parent, path.with_name("last.pt")
+    if not path.is_file() and not previous(path).is_file():
+        raise UserError(f"{path}: no checkpoint to resume from; {_advise_without(path)}")
+    files = [file for file in (*find_epochs(folder), last) if file.is_file()]
+    later = [file for file in files if file.name > path.name]
+    if later and not overwrite:
+        raise UserError(
+            f"--resume {path}: its run has continued to {later[-1]}; use --overwrite to go back and "
+            "lose that, or --load to start another run from these weights"
+        )
+    try:
+        content, source, warning = load_or_previous(path)
+    except UserError as error:
+        raise UserError(f"{error}: {_advise_without(path)}") from None
+    if "optimizer" not in content:
+        raise UserError(
+            f"{source}: contains weights only; resume from a last.pt, or start from it with --load"
+        )
+    check_content(Description, source, content)
+    saved = {**content, "scaler": content.get("scaler") or None}
+    position = check_content(SavedRun, source, saved).position
+    done = f"resuming {source}: {position.epoch} epochs and {position.step} steps are done"
+    content, due, note = _find_best(folder, content)
+    return Resumed(content, source, notes=[n for n in (warning, done, note) if n], due=due)
+
+
+def _advise_without(path: Path) -> str:
+    """Return what to type where the checkpoint `path` can't be resumed from."""
+    for other in reversed(find_epochs(path.parent)):
+        if other != path and read_best(other) is not None:
+            return f"go back to an earlier one with --resume {other} --overwrite"
+    if find_checkpoints(path.parent):
+        return "start a new run with --overwrite, which deletes this one, or with --exp-name NAME"
+    return "start a new run without --resume, or name the run with --exp-name"
+
+
+def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Content], str]:
+    """Return `content`, the best.pt that is due, and a note.
+
+    A best.pt may not be the one that `content` names: a kill came between last.pt and it, or an
+    earlier checkpoint is resumed. It is due if its weights are known; otherwise the best is the best
+    of the epochs from here on.
+    """
+    best = content["best"]
+    if best["score"] == -math.inf or read_best(folder / "best.pt") == best:
+        return content, {}, ""
+    for donor in (content, folder / f"epoch_{best['epoch'] + 1:04d}.pt"):
+        with suppress(UserError):
+            found = load(donor) if isinstance(donor, Path) else donor
+            position = found["position"]
+            is_end = (position["epoch"], position["step"]) == (best["epoch"] + 1, 0)
+            if is_end and found["best"] == best:
+                return content, {"best.pt": compose_best(found)}, ""
+    note = (
+        f"{folder / 'best.pt'} is not the network of epoch {best['epoch'] + 1}, the best so far: the "
+        "best of the epochs from here on is saved there"
+    )
+    return {**content, "best": {"score": -math.inf, "epoch": 0}}, {}, note
+
+
+def delete_later(folder: Path, resumed: Resumed) -> None:
+    """Delete what came after the checkpoint that --overwrite goes back to, last.pt excepted."""
+    assert resumed.content is not None
+    position, best = resumed.content["position"], resumed.content["best"]
+    for path in find_checkpoints(folder):
+        number = path.stem.removeprefix("epoch_")
+        is_later = number.isdecimal() and int(number) > position["epoch"]
+        is_other = path.name == "best.pt" and read_best(path) != best
+        is_previous = path.name == "last.1.pt" and path != resumed.source
+        if is_later or is_other or is_previous:
+            path.unlink()
+
+
+def compose_best(content: Content) -> Content:
+    """Return the content of best.pt at the end of the epoch whose last.pt has `content`."""
+    about = {name: content[name] for name in _METADATA_OF_BEST if name in content}
+    model = content["ema"] or content["model"]  # the same tensors: copied once
+    return {**about, "model": model, "best": content["best"], "threshold": content["threshold"]}
+
+
+def read_best(path: Path) -> object:
+    """Return the epoch and score of the best that a checkpoint names; None if it can't be read."""
+    try:
+        return load(path).get("best")
+    except UserError:
+        return None
