@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import errno
+import math
 import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,13 +30,20 @@ from unet_ddp.errors import RunError, UserError
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs import folder as folder_module
-from unet_ddp.runs.folder import EVALUATION_FILES, RunFolder
+from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.owned import EVALUATION_FILES, LIST, find_owned, record_owned
 from unet_ddp.runs.resume import Resumed
+from unet_ddp.training.state import TrainState
 
 ABOUT = {
-    "unet_ddp": "1.0", "architecture": {}, "labels": {}, "preprocessing": {}, "config": {},
-    "names": "abc", "images_per_step": 4,
-}  # fmt: skip
+    "unet_ddp": "1.0",
+    "architecture": Architecture("unet", 3, 2, None, 4).to_dict(),
+    "labels": Labels((0, 255)).to_dict(),
+    "preprocessing": PIXELS.to_dict(),
+    "config": {},
+    "names": "abc",
+    "images_per_step": 4,
+}
 
 
 def config_of(path: Path, **launch: Any) -> TrainConfig:
@@ -57,12 +65,8 @@ def open_folder(
 
 
 SAVED = {
-    **ABOUT,
-    "architecture": Architecture("unet", 3, 2, None, 4).to_dict(),
-    "labels": Labels((0, 255)).to_dict(),
-    "preprocessing": PIXELS.to_dict(),
-    "model": {}, "optimizer": {}, "position": {"epoch": 1, "step": 2, "sums": [0.1, 0.2, 0.3]},
-    "best": {"score": 0.5, "epoch": 0}, "scaler": {},
+    **ABOUT, "model": {}, "optimizer": {}, "scaler": {}, "best": {"score": -math.inf, "epoch": 0},
+    "position": {"epoch": 1, "step": 2, "sums": [0.1, 0.2, 0.3]},
 }  # fmt: skip
 
 
@@ -122,18 +126,72 @@ def test_a_new_folder_starts_a_new_run(tmp_path: Path) -> None:
     assert [found.name for found in path.iterdir()] == [".lock"]
 
 
-@pytest.mark.parametrize("name", ["last.pt", "last.1.pt", "best.pt", "epoch_0005.pt", "metrics.csv", "split.csv"])  # fmt: skip
+@pytest.mark.parametrize("name", ["last.pt", "last.1.pt", "best.pt", "epoch_0005.pt", "metrics.csv"])  # fmt: skip
 def test_a_folder_with_a_run_is_not_overwritten_silently(tmp_path: Path, name: str) -> None:
+    record_owned(tmp_path, [name])
     (tmp_path / name).touch()
-    assert refused(tmp_path).startswith(f"{tmp_path} contains a run ({name}): continue it with --")
+    line = refused(tmp_path)
+    assert line.startswith(f"{tmp_path} contains a run ({name}): ") and "--overwrite" in line
+    assert ("continue it with --resume" in line) == name.startswith("last")
     assert opened(tmp_path, overwrite=True).content is None
     assert (tmp_path / name).exists()  # until the new run is known to work
 
 
-def test_other_files_are_no_run(tmp_path: Path) -> None:
-    for name in ("config.yaml", "notes.txt", "pretrained.pth", "README.md"):
-        (tmp_path / name).touch()
-    assert opened(tmp_path).content is None
+def test_a_run_that_was_killed_before_its_first_save_begins_again(tmp_path: Path) -> None:
+    """Issue: neither the same command nor --resume went on, and each named the other."""
+    with open_folder(tmp_path):
+        pass
+    assert {"config.yaml", "split.csv"} <= files_in(tmp_path)
+    assert "start a new run without --resume" in refused(tmp_path, resume="auto")
+    with open_folder(tmp_path) as folder:
+        folder.save(make_state())
+    assert opened(tmp_path, resume="auto").content is not None
+
+
+MINE = (
+    "config.yaml", "last.pt", "best.pt", "epoch_0005.pt", "metrics.csv", "split.csv", "report.html",
+    "samples.png", "profile.json", "learning_rate.csv",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", MINE)
+def test_a_file_of_the_users_is_not_replaced(tmp_path: Path, name: str, overwrite: bool) -> None:
+    """Issue: config.yaml, the recipe of the very run, was deleted by its start."""
+    if name == "last.pt":  # a folder that has one, and no list, has a run of an earlier version
+        record_owned(tmp_path, ["metrics.csv"])
+    (tmp_path / name).write_text("mine")
+    line = refused(tmp_path, overwrite=overwrite)
+    assert line.startswith(f"{tmp_path / name}: is not of a run, which would replace it: rename it")
+    (tmp_path / name).rename(tmp_path / "mine")
+    with open_folder(tmp_path, overwrite=overwrite):
+        assert (tmp_path / "mine").read_text() == "mine"
+
+
+OF_OTHERS = (
+    "notes.txt", "monday.tmp", ".last.pt.1.x.tmp", "events.out.tfevents.1.lab", "plots.tmp/a.png",
+    "best (copy).pt", "wandb/run/x", "evaluation/scores.json", "epoch_last.pt", "last.pt.bak",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_no_start_touches_files_of_others(tmp_path: Path, overwrite: bool) -> None:
+    """Issue: *.tmp, TensorBoard's files of other programs, and evaluation/ were deleted."""
+    fill(tmp_path, set(OF_OTHERS))
+    for _ in range(2):
+        with open_folder(tmp_path, overwrite=overwrite) as folder:
+            folder.save(make_state())
+        for resume in ("auto", None):
+            with suppress(UserError):
+                opened(tmp_path, resume=resume)
+        overwrite = True
+    assert {name for name in OF_OTHERS if (tmp_path / name).exists()} == set(OF_OTHERS)
+
+
+def test_a_list_names_no_file_but_those_of_runs(tmp_path: Path) -> None:
+    fill(tmp_path, {"a/victim", "run/notes.txt", "run/last.pt"})
+    (tmp_path / "run" / LIST).write_text("../a/victim\nnotes.txt\n/etc/passwd\nlast.pt\n\n")
+    assert find_owned(tmp_path / "run") == [tmp_path / "run" / "last.pt"]
 
 
 def test_a_run_is_resumed_from_its_last_checkpoint(tmp_path: Path) -> None:
@@ -285,10 +343,12 @@ def test_a_folder_that_can_not_be_made_is_a_mistake(tmp_path: Path) -> None:
 
 
 def test_temporary_files_of_a_kill_are_removed(tmp_path: Path) -> None:
-    for name in (".last.pt.123.abc.tmp", "last.pt.1.tmp", "notes.txt"):
+    dead = 2**22 + 1  # above the largest process id
+    kept = {f".last.pt.{os.getpid()}.abc.tmp", f".notes.txt.{dead}.abc.tmp"}
+    for name in (f".last.pt.{dead}.abc.tmp", f".last.1.pt.{dead}.abc.tmp", *kept):
         (tmp_path / name).touch()
     opened(tmp_path)
-    assert {found.name for found in tmp_path.iterdir()} == {".lock", "notes.txt"}
+    assert {found.name for found in tmp_path.iterdir()} == {".lock", *kept}
 
 
 # -- claiming -----------------------------------------------------------------------------------
@@ -317,7 +377,7 @@ def test_a_new_run_deletes_the_files_of_a_run_and_no_others(
 ) -> None:
     fill(tmp_path, RUN_FILES | others)
     with open_folder(tmp_path, overwrite=True):
-        assert files_in(tmp_path) == {".lock", "config.yaml", "split.csv"} | others
+        assert files_in(tmp_path) == {".lock", LIST, "config.yaml", "split.csv"} | others
     assert (tmp_path / "evaluation").exists() == bool(others)
 
 
@@ -326,7 +386,7 @@ def test_a_resumed_run_deletes_nothing_and_its_settings_are_written(tmp_path: Pa
     config = replace(config_of(tmp_path), optimization=replace(TrainConfig().optimization, seed=8))
     with RunFolder(config, World(), [].append) as folder:
         folder.claim(config, make_data("ab", "c"), Resumed({"position": {}}), ABOUT)
-    assert files_in(tmp_path) == RUN_FILES | {"config.yaml", "split.csv"}
+    assert files_in(tmp_path) == RUN_FILES | {LIST, "config.yaml", "split.csv"}
     assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == config.to_dict()
     lines = (tmp_path / "split.csv").read_text().splitlines()
     assert [line.rpartition(",")[2] for line in lines[1:]] == ['"training"'] * 2 + ['"validation"']
@@ -384,7 +444,7 @@ def test_what_is_written_is_the_state_when_save_was_called(
 
 
 def test_the_files_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """last.pt is the last to be written: it says that the others exist."""
+    """last.pt is the first to be written: a kill after it leaves the others due, in it."""
     order, save = [], checkpoint.save
 
     def noted(path: Path, content: dict[str, Any], *, keep_previous: bool) -> None:
@@ -405,7 +465,7 @@ def test_the_files_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             best, every = [("best.pt", False)] * is_best, []
             if (epoch, step) in ((2, 0), (4, 0)):
                 every = [(f"epoch_000{epoch}.pt", False)]
-            assert order == [*best, *every, ("last.pt", True)]
+            assert order == [("last.pt", True), *best, *every]
     with open_folder(tmp_path / "same") as folder:
         files = folder._compose_files(state, is_best=True)
     assert files["best.pt"]["model"] is files["last.pt"]["ema"]  # copied once
@@ -414,7 +474,7 @@ def test_the_files_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert best_content.keys() == {*kept, "format", "model", "best", "threshold"}
     assert first_weight(tmp_path / "best.pt") == 9.0  # the average's
     assert best_content["best"] == {"score": 0.8, "epoch": 1} and best_content["threshold"] == 0.3
-    assert last.keys() == {*ABOUT, *state.state_dict(), "format", "run", "launchers"}
+    assert last.keys() == {*ABOUT, *state.state_dict(), "format", "run", "launchers", "resume"}
     assert last["images_per_step"] == 4
     epoch = checkpoint.load(tmp_path / "epoch_0004.pt")
     assert epoch.keys() == last.keys() and epoch["position"]["epoch"] == 4
@@ -442,7 +502,7 @@ def test_weights_that_are_not_finite_end_the_run_and_are_not_written(tmp_path: P
             folder.save(state, is_best=True)
             part = "ema" if ema else "model"
             with pytest.raises(
-                RunError, match=r"best.pt: not written, as model.0.weight contains nan"
+                RunError, match=rf"last.pt: not written, as {part}.0.weight contains nan"
             ):
                 folder.wait()
             folder.save(state)
@@ -544,7 +604,7 @@ def test_the_end_rescues_what_can_not_be_written(tmp_path: Path, disk: FullDisk)
         with pytest.raises(RunError, match=r"^the run has ended, but .*can't be written") as error:
             folder.finish(state, None)
     (elsewhere,) = rescue.iterdir()
-    assert str(error.value).endswith(f"; its files are in {elsewhere}")
+    assert str(error.value).endswith(f"; its files are in {elsewhere} (last.pt, epoch_0002.pt)")
     assert {path.name for path in elsewhere.iterdir()} == {"last.pt", "epoch_0002.pt"}
     assert not (run / "last.pt").exists()
 
@@ -578,7 +638,7 @@ def test_a_rescue_folder_that_fails_at_the_end_is_replaced_by_the_temporary_one(
     if fault == "all full":
         assert str(error.value).endswith("; no other folder is writable either")
     else:
-        assert str(error.value).endswith(f"; its files are in {places[None]}")
+        assert str(error.value).endswith(f"; its files are in {places[None]} (last.pt)")
         assert [path.name for path in places[None].iterdir()] == ["last.pt"]
 
 
@@ -648,3 +708,157 @@ def test_the_thread_that_writes_computes_on_one_core(tmp_path: Path) -> None:
             assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+# -- two faults in a row ------------------------------------------------------------------------
+
+
+def saved_run(path: Path, *scores: float, every: int = 0) -> TrainState:
+    """A run of epochs with these scores; the weight of epoch n is n."""
+    state = make_state(make_network().float())
+    with open_folder(path, run={"save_every": every}) as folder:
+        train_on(state, folder, *scores)
+    return state
+
+
+def train_on(state: TrainState, folder: RunFolder, *scores: float) -> None:
+    for score in scores:
+        set_weights(state, state.epoch + 1.0)
+        folder.save(state, is_best=state.finish_epoch(SimpleNamespace(
+            scores=SimpleNamespace(dice=score), threshold=None)))  # type: ignore[arg-type]  # fmt: skip
+
+
+@contextmanager
+def resumed_run(path: Path, **launch: Any) -> Iterator[tuple[TrainState, RunFolder, list[str]]]:
+    config = config_of(path, **launch)
+    lines: list[str] = []
+    with RunFolder(config, World(), lines.append) as folder:
+        resumed = folder.open(config)
+        assert resumed.content is not None
+        state = make_state(make_network().float())
+        state.load_state_dict(resumed.content)
+        folder.claim(config, make_data(), resumed, ABOUT)
+        folder.begin(state, resumed, World())
+        yield state, folder, [*resumed.notes, *lines]
+
+
+@pytest.mark.parametrize("at", ["fsync", "replace"])
+def test_a_fault_after_a_fall_back_keeps_the_good_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Issue: the corrupt last.pt took the place of the good last.1.pt before the new file was safe."""
+    saved_run(tmp_path, 0.1, 0.2)
+    (tmp_path / "last.pt").write_bytes(b"corrupt")
+    real = os.replace if at == "replace" else os.fsync
+
+    def full(*args: Any) -> None:
+        if at == "fsync" or Path(args[1]).name == "last.pt":
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, at, full)
+        if at == "fsync":
+            patch.setattr("unet_ddp.runs.folder.record_owned", lambda *_: None)
+            for name in ("save_config", "write_split"):
+                patch.setattr(folder_module, name, lambda *_: None)
+        with suppress(RunError, UserError), resumed_run(tmp_path, resume="auto"):
+            pass
+    assert first_weight(tmp_path / "last.1.pt") == 1.0
+    assert opened(tmp_path, resume="auto").source.name == "last.1.pt"
+
+
+def test_the_best_that_a_full_disk_refused_is_written_by_the_next_save(
+    tmp_path: Path, disk: FullDisk
+) -> None:
+    """Issue: last.pt said that epoch 2 was the best, and best.pt stayed that of epoch 1."""
+    state, save = make_state(make_network().float()), disk.save
+    refusing = [True]
+
+    def refuse_best(path: Path, content: dict[str, Any], **how: bool) -> None:
+        if path.name in ("best.pt", "epoch_0002.pt") and refusing[0] and content["best"]["epoch"]:
+            raise disk.error
+        save(path, content, **how)
+
+    disk.save = refuse_best  # type: ignore[assignment]
+    with open_folder(tmp_path, run={"save_every": 2}) as folder:
+        train_on(state, folder, 0.1, 0.2)
+        folder.wait()
+        assert first_weight(tmp_path / "best.pt") == 1.0
+        refusing[0] = False
+        train_on(state, folder, 0.15)
+    assert first_weight(tmp_path / "best.pt") == first_weight(tmp_path / "epoch_0002.pt") == 2.0
+    assert first_weight(tmp_path / "last.pt") == 3.0
+
+
+def test_a_kill_between_last_and_best_leaves_the_best_due(tmp_path: Path) -> None:
+    saved_run(tmp_path, 0.1, 0.2)
+    (tmp_path / "best.pt").unlink()
+    with resumed_run(tmp_path, resume="auto") as (_, folder, _):
+        folder.wait()
+        assert first_weight(tmp_path / "best.pt") == 2.0
+
+
+def test_a_best_that_is_nowhere_is_replaced_by_the_best_from_there_on(tmp_path: Path) -> None:
+    """Issue: after best.pt was moved away, a run that never got better had none."""
+    saved_run(tmp_path, 0.3, 0.2)
+    (tmp_path / "best.pt").unlink()
+    with resumed_run(tmp_path, resume="auto") as (state, folder, lines):
+        train_on(state, folder, 0.1)
+    assert f"{tmp_path / 'best.pt'} is not the network of epoch 1, the best so far" in lines[1]
+    assert checkpoint.load(tmp_path / "best.pt")["best"] == {"score": 0.1, "epoch": 2}
+
+
+@pytest.mark.parametrize(("back", "best"), [(1, 1.0), (2, 2.0), (3, 2.0)])
+def test_going_back_deletes_the_other_future(tmp_path: Path, back: int, best: float) -> None:
+    """Issue: best.pt and later epochs stayed, and the last lines claimed their score."""
+    saved_run(tmp_path, 0.1, 0.2, 0.15, 0.3, every=1)
+    path = tmp_path / f"epoch_000{back}.pt"
+    with resumed_run(tmp_path, resume=str(path), overwrite=True) as (state, folder, _):
+        folder.wait()
+        assert state.epoch == back
+        kept = {f"epoch_000{n}.pt" for n in range(1, back + 1)}
+        assert files_in(tmp_path) >= kept and not (tmp_path / "epoch_0004.pt").exists()
+        assert first_weight(tmp_path / "best.pt") == best
+        assert first_weight(tmp_path / "last.pt") == back
+        assert not (tmp_path / "last.1.pt").exists()
+        train_on(state, folder, 0.05)
+    (tmp_path / "last.pt").write_bytes(b"corrupt")  # the file before it is of this future, too
+    assert opened(tmp_path, resume="auto").content["best"]["score"] < 0.3  # type: ignore[index]
+
+
+def test_a_restart_of_a_run_that_went_back_continues_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue: under a --rdzv-id that the run has had, --resume epoch_0001.pt took last.pt instead."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "42")
+    saved_run(tmp_path, 0.1, 0.2, every=1)
+    back = {"resume": str(tmp_path / "epoch_0001.pt")}
+    assert "use --overwrite to go back" in refused(tmp_path, **back)
+    for epoch in (1, 2):  # the second is torchrun's restart of the same command
+        with resumed_run(tmp_path, **back, overwrite=True) as (state, folder, _):
+            assert state.epoch == epoch
+            train_on(state, folder, 0.05)
+    assert opened(tmp_path, resume="auto").content["position"]["epoch"] == 3  # type: ignore[index]
+
+
+def test_untrained_weights_are_not_kept(tmp_path: Path) -> None:
+    with open_folder(tmp_path, run={"save_every": 1}) as folder:
+        folder.begin(make_state(), Resumed(), World())
+    assert not list(tmp_path.glob("epoch_*"))
+
+
+def test_what_could_not_be_saved_is_rescued_when_an_error_ends_the_run(
+    tmp_path: Path, disk: FullDisk
+) -> None:
+    """Issue: an unreadable file after failed saves lost all since the last good one."""
+    run, rescue, lines = tmp_path / "run", tmp_path / "rescue", list[str]()
+    with (
+        pytest.raises(UserError, match="unreadable"),
+        open_folder(run, lines=lines, rescue_dir=str(rescue)) as folder,
+    ):
+        disk.full = [run]
+        folder.save(make_state())
+        raise UserError("a.png: unreadable")
+    (elsewhere,) = rescue.iterdir()
+    assert (elsewhere / "last.pt").is_file() and str(elsewhere) in lines[-1]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
+import os
+import resource
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +26,13 @@ from unet_ddp.errors import RunError, UserError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
 from unet_ddp.runs.tracking import Tracker, console
-from unet_ddp.runs.writers import CsvWriter, TensorBoardWriter, open_writers, score_columns
+from unet_ddp.runs.writers import (
+    CsvWriter,
+    TensorBoardWriter,
+    open_files,
+    open_wandb,
+    score_columns,
+)
 from unet_ddp.training.step import StepReport
 
 NAN = math.nan
@@ -107,7 +116,8 @@ def test_an_epoch_is_a_line_and_a_row(
 ) -> None:
     state = make_state(steps=4)
     state.epoch, state.step, state.best = 1, 4, 0.25
-    state.sums = torch.tensor([8.0, 2.0, 6.0], dtype=torch.float64)
+    state.sums = torch.tensor([6.0, 1.5, 4.5], dtype=torch.float64)
+    state.skipped += torch.tensor([1, 7])  # one of 4 steps: the mean is of the others
     with open_tracker(tmp_path, state=state) as tracker:
         tracker.log(["one", "two"], [], ["three"])
         tracker.begin_epoch(state)
@@ -141,7 +151,7 @@ def test_an_epoch_is_a_line_and_a_row(
         "dice_255": "0.5",
         "iou_0": "0.8",
         "iou_255": "0.375",
-        "skipped_steps": "1",
+        "skipped_steps": "7",
         "images_per_second": "1.5",
         "data_wait": "0.25",
         "seconds": "5.0",
@@ -257,7 +267,7 @@ def test_a_full_disk_does_not_end_the_run(
 ) -> None:
     written: list[int] = []
     good = SimpleNamespace(write=lambda row, step: written.append(step), close=lambda: None)
-    monkeypatch.setattr(tracking, "open_writers", lambda *_: [BadWriter(), good])
+    monkeypatch.setattr(tracking, "open_files", lambda *_: [BadWriter(), good])
     state = make_state()
     state.step = 4
     with open_tracker(tmp_path, state=state) as tracker:
@@ -265,7 +275,7 @@ def test_a_full_disk_does_not_end_the_run(
         tracker.log_epoch(state, None)
     lines = capsys.readouterr().out.splitlines()[1:]
     assert lines == [
-        "warning: BadWriter: disk full; this row is lost",
+        "warning: BadWriter: disk full; this row is written with the next",
         "warning: BadWriter: disk full; its last rows are lost",
     ]
     assert written == [4]
@@ -320,7 +330,43 @@ def test_rows_after_the_resumed_step_are_dropped_and_columns_are_added(tmp_path:
     assert [found.name for found in tmp_path.iterdir()] == ["metrics.csv"]
 
 
-def test_a_full_disk_loses_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("room", [0, 3, 12])
+def test_a_disk_that_takes_a_part_of_a_row_gets_it_whole_with_the_next(
+    tmp_path: Path, room: int
+) -> None:
+    """Issue: the part and the next row were one line, and the run could not be resumed."""
+    path, limit = tmp_path / "metrics.csv", resource.RLIMIT_FSIZE
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    writer = CsvWriter(path)
+    try:
+        for epoch in (1, 2, 3, 4):
+            full = path.stat().st_size + room if epoch == 3 else resource.RLIM_INFINITY
+            resource.setrlimit(limit, (full, resource.RLIM_INFINITY))
+            with pytest.raises(OSError) if epoch == 3 else nullcontext():
+                writer.write({"epoch": epoch, "step": epoch, "loss": 0.123456789}, epoch)
+    finally:
+        resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        signal.signal(signal.SIGXFSZ, before)
+    assert [row["epoch"] for row in rows(path)] == ["1", "2", "3", "4"]
+    assert {row["loss"] for row in rows(path)} == {"0.123456789"}
+
+
+def test_a_row_that_the_disk_refused_is_written_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = CsvWriter(tmp_path / "metrics.csv")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", mock.Mock(side_effect=OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            writer.write({"epoch": 1, "step": 2}, 2)
+    assert rows(writer.path) == []
+    writer.close()
+    assert rows(writer.path) == [{"epoch": "1", "step": "2"}]
+
+
+def test_a_full_disk_keeps_the_columns_of_a_new_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next one still finds a heading with all its columns."""
     path = tmp_path / "metrics.csv"
     writer = CsvWriter(path)
@@ -331,8 +377,8 @@ def test_a_full_disk_loses_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 patch.setattr(f"unet_ddp.runs.writers.{name}", full)
             with pytest.raises(OSError, match="full"):
                 writer.write(row, 3 * n)
-        writer.write(row, n)
-        assert [*rows(path)[-1]] == [*row] and len(rows(path)) == n
+        writer.write({**row, "step": 5 * n}, 5 * n)
+        assert [*rows(path)[-1]] == [*row] and len(rows(path)) == 2 * n
 
 
 def test_a_resume_before_the_first_row_starts_with_the_new_columns(tmp_path: Path) -> None:
@@ -359,9 +405,9 @@ def test_class_names_that_are_no_text_become_escapes(tmp_path: Path) -> None:
 def test_a_folder_whose_name_tensorboard_refuses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config: Any = SimpleNamespace(folder=tmp_path / "r\udcff", run=SimpleNamespace(wandb=False))
+    config = TrainConfig(run=RunConfig(checkpoints=str(tmp_path / "r\udcff")))
     state: Any = SimpleNamespace(epoch=0, steps_per_epoch=3)
-    (writer,) = open_writers(config, state, None)  # type: ignore[arg-type]
+    (writer,) = open_files(config, state)
     assert isinstance(writer, CsvWriter)
     out = capsys.readouterr().out
     assert out.startswith("warning: ") and r"r\udcff: TensorBoard can't" in out
@@ -379,22 +425,25 @@ def test_every_writer_is_opened_for_the_run(
     monkeypatch.setattr("unet_ddp.runs.writers.TensorBoardWriter", opened)
     monkeypatch.setattr("unet_ddp.runs.wandb_writer.WandbWriter", opened)
     run = SimpleNamespace(wandb=True, exp_name="one")
-    config: Any = SimpleNamespace(folder=tmp_path, run=run, to_dict=lambda: {"lr": 1})
+    launch = SimpleNamespace(profile=False)
+    config: Any = SimpleNamespace(
+        folder=tmp_path, run=run, launch=launch, to_dict=lambda: {"lr": 1}
+    )
     state: Any = SimpleNamespace(epoch=1, step=7, steps_per_epoch=7, done=14)
     (tmp_path / "metrics.csv").write_text("epoch,step\n1,7\n2,14\n")
     loaders: Any = SimpleNamespace(validation=SimpleNamespace(dataset={(0, 0): "first image"}))
-    rows, events, tracked = open_writers(config, state, loaders)
+    (tracked,), (rows, events) = open_wandb(config, state, loaders), open_files(config, state)
     assert isinstance(rows, CsvWriter) and rows.path == tmp_path / "metrics.csv"
     assert rows.path.read_text().split() == ["epoch,step", "1,7"]
     assert events == ((tmp_path,), {"after": 7})
     assert tracked == (("one", tmp_path, {"lr": 1}), {"state": state, "sample": "first image"})
     loaders.validation = SimpleNamespace(dataset={(0, 0): UserError("bad.png")})
     with pytest.raises(UserError, match=r"bad\.png"):
-        open_writers(config, state, loaders)
+        open_wandb(config, state, loaders)
     loaders.validation = None
-    assert open_writers(config, state, loaders)[2] == (
-        ("one", tmp_path, {"lr": 1}), {"state": state, "sample": None}
-    )  # fmt: skip
+    assert open_wandb(config, state, loaders) == [
+        (("one", tmp_path, {"lr": 1}), {"state": state, "sample": None})
+    ]
 
 
 def test_tensorboard_has_the_floats(tmp_path: Path) -> None:

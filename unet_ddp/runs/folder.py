@@ -138,7 +138,7 @@ class RunFolder:
         resume = config.resume_file.name
         self._config = config
         self._metadata = {**metadata, "run": run, "launchers": self.launchers, "resume": resume}
-        self._keeps_previous = resumed.source == self.last  # and not a corrupt file
+        self._keeps_previous = resumed.is_new or resumed.source == self.last  # no corrupt file
         self._files = {"best.pt", "last.pt", "last.1.pt", "metrics.csv", "config.yaml", "split.csv"}
         if resumed.range_test:
             self._files.add("learning_rate.csv")

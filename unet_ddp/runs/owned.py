@@ -27,9 +27,9 @@ EVALUATION_FILES = (
 EVENTS = ".unet_ddp"
 """The ending of our TensorBoard files, whose names TensorBoard makes up."""
 _EVENTS = f"events.out.tfevents.*{EVENTS}"
-_NAMES = (*FILES, _EVENTS, *(f"evaluation/{name}" for name in EVALUATION_FILES))
-# A run of a version that kept no list; its TensorBoard files had no ending of ours.
-_EARLIER = (*_NAMES, "events.out.tfevents.*")
+_NAMES = (
+    *FILES, "events.out.tfevents.*", *(f"evaluation/{name}" for name in EVALUATION_FILES)
+)  # fmt: skip
 
 
 def read_owned(folder: Path) -> set[str]:
@@ -40,15 +40,15 @@ def read_owned(folder: Path) -> set[str]:
     listing = folder / LIST
     if listing.is_file():
         names = listing.read_text(encoding="utf-8", errors="replace").splitlines()
-        return {name for name in names if any(fnmatchcase(name, known) for known in _NAMES)}
+        return {name for name in names if is_name_of_run(name)}
     if not any((folder / name).is_file() for name in ("last.pt", "last.1.pt")):
         return set()
-    return {str(path.relative_to(folder)) for pattern in _EARLIER for path in folder.glob(pattern)}
+    return {str(path.relative_to(folder)) for pattern in _NAMES for path in folder.glob(pattern)}
 
 
 def is_name_of_run(name: str) -> bool:
     """Return whether a run gives one of its files this name, in any version."""
-    return any(fnmatchcase(name, known) for known in _EARLIER)
+    return any(fnmatchcase(name, known) for known in _NAMES)
 
 
 def find_owned(folder: Path) -> list[Path]:

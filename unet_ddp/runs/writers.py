@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import os
 from collections.abc import Iterable
@@ -145,25 +146,31 @@ class CsvWriter:
         self._due.append(row)
         if self.columns and not row.keys() <= set(self.columns):
             self._replace(read_rows(self.path), row)
-        columns = self.columns or list(row)
-        with open_own(self.path, "a", newline="") as file:
-            whole = os.fstat(file.fileno()).st_size
-            writer = csv.DictWriter(file, columns)
-            if not self.columns:
-                writer.writeheader()
-            try:
-                writer.writerows(self._due)
-                file.flush()
-                os.fsync(file.fileno())  # before the last.pt that has the epoch
-            except OSError:
-                os.ftruncate(file.fileno(), whole)
-                raise
+        columns, text = self.columns or list(row), io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns)
+        if not self.columns:
+            writer.writeheader()
+        writer.writerows(self._due)
+        with open_own(self.path, "a") as file:
+            append_whole(file.fileno(), text.getvalue().encode())  # before last.pt has the epoch
         self.columns, self._due = columns, []
 
     def close(self) -> None:
         """Write the rows that are due, if any."""
         if self._due:
             self.write(self._due.pop(), 0)
+
+
+def append_whole(file: int, data: bytes) -> None:
+    """Append `data` to an open file, on the disk on return; all of it, or nothing if that fails."""
+    size = os.fstat(file).st_size
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+        os.fsync(file)
+    except OSError:
+        os.ftruncate(file, size)
+        raise
 
 
 class TensorBoardWriter:
