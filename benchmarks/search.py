@@ -1,0 +1,106 @@
+"""Search for unknown faults for as long as one likes, with random seeds.
+
+    python -m benchmarks.search --minutes 30
+    python -m benchmarks.search --minutes 5 --seed 7 run_folder
+
+Each finding is printed with the shortest acts that repeat it; acts that are to be kept go into
+the list of `tests/search/test_run_folder.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.search.crash_points import check_some
+from tests.search.promise import BrokenError, shorten, signature
+from tests.search.run_folder import RunFolders, data_set
+
+
+class Found(NamedTuple):
+    """What a search has tried, and what it has found: the steps by the kind of the fault."""
+
+    counts: Counter[str]
+    findings: dict[str, str]
+
+
+def search_run_folder(until: float, number: int) -> Found:
+    """Live the lives of run folders."""
+    counts, findings = Counter[str](), dict[str, str]()
+    chance = random.Random(number)
+    how = settings(
+        database=None, deadline=None, max_examples=6, stateful_step_count=chance.choice([4, 8, 16]),
+        suppress_health_check=list(HealthCheck), phases=[Phase.generate], print_blob=False,
+    )  # fmt: skip
+    while time.monotonic() < until:
+        lives: list[RunFolders] = []
+
+        class Noted(RunFolders):
+            def teardown(self) -> None:
+                lives.append(self)
+                super().teardown()
+
+        seed(chance.randrange(2**32))(Noted)
+        try:
+            run_state_machine_as_test(Noted, settings=how)
+        except BrokenError as error:
+            kind = signature(str(error))
+            counts["broken"] += 1
+            if kind not in findings:
+                acts, shown = shorten(lives[-1].world.acts, data_set(), str(error))
+                findings[kind] = f"{shown}\n  acts: {acts}"
+                print(f"{time.strftime('%H:%M:%S')} {findings[kind]}\n", flush=True)
+        counts["lives"] += len(lives)
+        counts["starts"] += sum(len(life.world.starts) for life in lives)
+    return Found(counts, findings)
+
+
+def search_crash_points(until: float, number: int) -> Found:
+    """Start from the states in which crashes leave a run."""
+    counts, findings = Counter[str](), dict[str, str]()
+    chance = random.Random(number)
+    while time.monotonic() < until:
+        for state, how, broken in check_some(data_set(), chance):
+            counts["starts after a crash"] += 1
+            if broken and signature(broken) not in findings:
+                findings[signature(broken)] = broken
+                print(f"{time.strftime('%H:%M:%S')} {state}; {how}: {broken}\n", flush=True)
+            if time.monotonic() > until:
+                break
+    return Found(counts, findings)
+
+
+SEARCHES: dict[str, Callable[[float, int], Found]] = {
+    "run_folder": search_run_folder,
+    "crash_points": search_crash_points,
+}
+"""Searches by name: from the time to end at (time.monotonic) and a seed to what was found."""
+
+
+def main() -> None:
+    """Search, and print what was tried and found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=" ".join(SEARCHES))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    warnings.simplefilter("ignore")
+    names = options.names or list(SEARCHES)
+    for name in names:
+        until = time.monotonic() + 60 * options.minutes / len(names)
+        counts, findings = SEARCHES[name](until, options.seed)
+        tried = ", ".join(f"{number} {what}" for what, number in counts.items())
+        print(f"{name}: {tried}; {len(findings)} kinds of fault")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.search.run_folder import RunFolders
+
+COMMON = settings(
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+    phases=[Phase.generate],
+)
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore::ResourceWarning",
+)
+
+
+def test_a_run_folder_keeps_everything() -> None:
+    few = settings(COMMON, derandomize=True, max_examples=8, stateful_step_count=5)
+    run_state_machine_as_test(RunFolders, settings=few)
+
+
+@pytest.mark.thorough
+def test_a_run_folder_keeps_everything_in_long_lives() -> None:
+    many = settings(COMMON, derandomize=True, max_examples=60, stateful_step_count=12)
+    run_state_machine_as_test(RunFolders, settings=many)
