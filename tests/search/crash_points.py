@@ -19,7 +19,10 @@ PHASES: dict[str, list[tuple[str, ...]]] = {
     "new": [COMMON],
     "resume": [("--save-every=1", "--max-epochs=1", "--epochs=3"), (*COMMON, "--resume")],
     "overwrite": [("--save-every=1", "--epochs=1", "--lr=0.1"), (*COMMON, "--overwrite")],
-    "go back": [COMMON, (*COMMON, "--resume", "checkpoints/a/epoch_0001.pt", "--overwrite", "--lr=0.1")],
+    "go back": [
+        COMMON,
+        (*COMMON, "--resume", "checkpoints/a/epoch_0001.pt", "--overwrite", "--lr=0.1"),
+    ],
 }
 """Starts by name; the last one of each is taken apart."""
 Tree = dict[str, bytes]
@@ -129,7 +132,9 @@ def record(phase: str, root: Path, data: Path) -> list[State]:
         if (after.name, after.path) == (operation.name, operation.path):
             continue
         for how, tree in disk.states():
-            tree = {str(Path(path).relative_to(world.root)): content for path, content in tree.items()}
+            tree = {
+                str(Path(path).relative_to(world.root)): content for path, content in tree.items()
+            }
             parts = (re.sub(r"\d+\.\w+\.tmp|\d{6,}", "", p).encode() + b"=" + c for p, c in tree.items()
                      if "tfevents" not in p)  # fmt: skip
             key = hashlib.sha256(b"\0".join(sorted(parts))).hexdigest()

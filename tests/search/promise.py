@@ -23,7 +23,19 @@ from unet_ddp.errors import UserError
 from unet_ddp.runs.checkpoint import load
 
 PROGRAM = "train"
-FLAGS = "--width 1 --batch-size 8 --workers 0 --device cpu --augmentation none --no-amp".split()
+FLAGS = [
+    "--width",
+    "1",
+    "--batch-size",
+    "8",
+    "--workers",
+    "0",
+    "--device",
+    "cpu",
+    "--augmentation",
+    "none",
+    "--no-amp",
+]
 LONGEST = 60  # seconds of a start
 _contents: dict[str, Saved | None] = {}
 
@@ -141,7 +153,9 @@ class World:
                 run.models[saved.position[0]] = saved.model
 
         plan = Start(name, tuple(flags), fault, late, launcher)
-        start, disk = run_program(self.root, self.command(name, flags), plan, note, len(self.starts))
+        start, disk = run_program(
+            self.root, self.command(name, flags), plan, note, len(self.starts)
+        )
         self.starts.append(start)
         for path in run.spoiled.copy():
             file = self.folder(name) / path
@@ -183,7 +197,9 @@ class World:
         path.write_bytes(content if how == "flip" else content[: place * (how == "cut")])
         run.spoiled[file] = path.read_bytes()
         run.has_lost_rows |= file == "metrics.csv"
-        intact = (read(p) for p in self.files(name) if p.suffix == ".pt" and p.name not in run.spoiled)
+        intact = (
+            read(p) for p in self.files(name) if p.suffix == ".pt" and p.name not in run.spoiled
+        )
         run.position = max((s.position for s in intact if s and s.position[0] >= 0), default=None)
 
     def copy(self, source: str, name: str) -> None:
@@ -219,8 +235,14 @@ class World:
         place, others = self.folder(name), {}
         for path in self.root.rglob("*"):
             inside = path.relative_to(place).parts if path.is_relative_to(place) else ("", "")
-            is_own = len(inside) < 2 or (inside[0] == "evaluation" and "evaluation" not in self.runs)
-            if path.is_file() and not is_own and path.relative_to(self.root).parts[0] not in OUTSIDE:
+            is_own = len(inside) < 2 or (
+                inside[0] == "evaluation" and "evaluation" not in self.runs
+            )
+            if (
+                path.is_file()
+                and not is_own
+                and path.relative_to(self.root).parts[0] not in OUTSIDE
+            ):
                 others[path] = path.read_bytes()
         return others
 
@@ -264,7 +286,9 @@ class World:
         run, folder = self.runs[name], self.folder(name)
         settled = not start.killed and start.status not in (1, 2)
         saves = {path.name: read(path) for path in folder.glob("*.pt") if path not in self.own}
-        found = {n: s for n, s in saves.items() if s and s.position[0] >= 0 and n not in run.spoiled}
+        found = {
+            n: s for n, s in saves.items() if s and s.position[0] >= 0 and n not in run.spoiled
+        }
         newest = max((s.position for s in found.values()), default=None)
         if run.position is not None:
             expect(newest is not None, f"no checkpoint, after a save at {run.position}")
@@ -299,7 +323,9 @@ class World:
                    or "--max-steps" in str(start.flags), f"ended at {last.position}")  # fmt: skip
         if stopped := re.search(r"after step (\d+); continue with --resume", start.out):
             done = int(stopped[1])
-            expect(last.position in ((done, 0), (done - 1, 1)), f"stopped at {done}, {last.position}")
+            expect(
+                last.position in ((done, 0), (done - 1, 1)), f"stopped at {done}, {last.position}"
+            )
 
     def _check_rows(self, run: Run, folder: Path, last: Saved, settled: bool) -> None:
         if run.has_lost_rows or "metrics.csv" in self._own_names(folder):
@@ -312,7 +338,9 @@ class World:
         expect(last.position[0] <= len(epochs) <= most,
                f"metrics.csv has {len(epochs)} epochs, last.pt {last.position[0]}")  # fmt: skip
 
-    def _check_best(self, run: Run, folder: Path, last: Saved, best: Saved | None, settled: bool) -> None:
+    def _check_best(
+        self, run: Run, folder: Path, last: Saved, best: Saved | None, settled: bool
+    ) -> None:
         rows, _ = read_metrics(folder / "metrics.csv")
         scores = [float(row.get("validation_dice") or "nan") for row in rows]
         if best is None:
@@ -495,6 +523,8 @@ def shorten(acts: Sequence[tuple[Any, ...]], data: Path, error: str) -> tuple[li
                 breaks([*acts[:k], (what, name, flags[:j] + flags[j + 1 :], *how), *acts[k + 1 :]])
             what, name, flags, fault, late, launcher = acts[k]
             for how in ((None, False, None), (fault, False, launcher), (fault, late, None)):
-                if how != acts[k][3:] and breaks([*acts[:k], (what, name, flags, *how), *acts[k + 1 :]]):
+                if how != acts[k][3:] and breaks(
+                    [*acts[:k], (what, name, flags, *how), *acts[k + 1 :]]
+                ):
                     break
     return acts, error

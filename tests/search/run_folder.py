@@ -59,12 +59,16 @@ class RunFolders(RuleBasedStateMachine):
 
     @rule(name=names, flags=settings, limit=limits, fault=faults, late=st.booleans(),
           launcher=launchers, overwrite=st.booleans())  # fmt: skip
-    def begin(self, name: str, flags: list[str], limit: list[str], overwrite: bool, **how: Any) -> None:
+    def begin(
+        self, name: str, flags: list[str], limit: list[str], overwrite: bool, **how: Any
+    ) -> None:
         flags = self.settings[name] = _complete(flags, "--epochs=3")
         self.world.start(name, [*flags, *limit, *["--overwrite"] * overwrite], **how)
 
     @precondition(lambda self: self.settings)
-    @rule(pick=st.integers(0, 9), limit=limits, fault=faults, late=st.booleans(), launcher=launchers)
+    @rule(
+        pick=st.integers(0, 9), limit=limits, fault=faults, late=st.booleans(), launcher=launchers
+    )
     def repeat(self, pick: int, limit: list[str], **how: Any) -> None:
         """Start with the same settings again, as a launcher does."""
         name = self._pick(pick)
@@ -73,7 +77,9 @@ class RunFolders(RuleBasedStateMachine):
     @precondition(lambda self: self.settings)
     @rule(pick=st.integers(0, 9), flags=settings, limit=limits, fault=faults, late=st.booleans(),
           says_all=st.booleans())  # fmt: skip
-    def resume(self, pick: int, flags: list[str], limit: list[str], says_all: bool, **how: Any) -> None:
+    def resume(
+        self, pick: int, flags: list[str], limit: list[str], says_all: bool, **how: Any
+    ) -> None:
         name = self._pick(pick)
         given = _complete(flags, *self.settings[name]) if says_all else flags
         self.world.start(name, ["--resume", *given, *limit], **how)
@@ -81,14 +87,18 @@ class RunFolders(RuleBasedStateMachine):
     @precondition(lambda self: self._older())
     @rule(pick=st.integers(0, 9), flags=settings, limit=limits, fault=faults, late=st.booleans(),
           overwrite=st.booleans())  # fmt: skip
-    def go_back(self, pick: int, flags: list[str], limit: list[str], overwrite: bool, **how: Any) -> None:
+    def go_back(
+        self, pick: int, flags: list[str], limit: list[str], overwrite: bool, **how: Any
+    ) -> None:
         name, file = self._older()[pick % len(self._older())]
         given = ["--resume", str(Path("checkpoints", name, file)), *flags, *limit]
         self.world.start(name, [*given, *["--overwrite"] * overwrite], **how)
 
     @rule(name=names, file=st.sampled_from(OWN), flags=settings)
     def place_own(self, name: str, file: str, flags: list[str]) -> None:
-        lines = [flag[2:].replace("=", ": ").replace("-", "_") for flag in flags[:1] if "lr" in flag]
+        lines = [
+            flag[2:].replace("=", ": ").replace("-", "_") for flag in flags[:1] if "lr" in flag
+        ]
         self.world.place(name, file, "\n".join(lines) if file == "config.yaml" else "my own\n")
 
     @precondition(lambda self: self.settings)

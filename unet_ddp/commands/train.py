@@ -75,10 +75,13 @@ def train(config: TrainConfig, world: World) -> int:
         with explain_out_of_memory(config, world, "building"):
             state = build_state(config, spec, data, resumed, loaders, world)
         config = settle_schedule(config, spec, data, resumed, state, world, began=began)
-        metadata = build_metadata(config, spec, data, loaders, world)
         tracker = Tracker(config, data, state, loaders, world)  # logs in where --wandb needs it
         # Only now, as nothing can be wrong any more: --overwrite deletes, config.yaml is written.
-        world.on_main(lambda: folder.claim(config, data, resumed, metadata))
+        world.on_main(
+            lambda: folder.claim(
+                config, data, resumed, build_metadata(config, spec, data, loaders, world)
+            )
+        )
         lines = describe_run(config, spec, state, loaders, world)
         tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes, lines)
         with loaders, tracker, StopSignal(world) as stop:

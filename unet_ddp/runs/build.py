@@ -27,6 +27,7 @@ from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.pretrained import find_weights_file, fit_weights
 from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.same_data import describe_data
 from unet_ddp.training.batch_size import BatchSizeProbe
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.optimizer import AdamW
@@ -185,7 +186,7 @@ def build_metadata(
         "labels": data.labels.to_dict(),
         "preprocessing": spec.preprocessing.to_dict(),
         "config": config.to_dict(),
-        "names": data.split.fingerprint,
+        **describe_data(data),
         "images_per_step": loaders.sampler.per_step * world.size,
         "world_size": world.size,
         "made_with": {"torch": str(torch.__version__), "threads": torch.get_num_threads()},

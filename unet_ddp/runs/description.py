@@ -91,6 +91,8 @@ class SavedRun:
     scaler: Scaler | None = None
     anneal: tuple[_Count, _Count] | None = None
     unbiased: bool = False
+    files: Tensor | None = None
+    crop_size: tuple[_Count, _Count] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a phase that ends before it begins."""

@@ -12,11 +12,11 @@ from unet_ddp.cli import with_saved, with_values
 from unet_ddp.config import DATA_PLACES, RUN_PLACES, TrainConfig
 from unet_ddp.data.checks.check import PreparedData, check_classes, prepare_data
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, shorten, typed
 from unet_ddp.network.precision import has_native_bfloat16
 from unet_ddp.runs.checkpoint import Content
+from unet_ddp.runs.same_data import check_same_data
 from unet_ddp.runs.weights import SavedModel, check_weights
 from unet_ddp.training.batch_size import BatchSizeProbe, find_batch_size
 from unet_ddp.training.state import TrainState
@@ -147,17 +147,8 @@ class Resumed:
             skip_bad=config.launch.skip_bad_files,
         )
         check_classes(data.labels, config.optimization.class_weights)
-        names = data.split.fingerprint  # once for all ranks
-        if saved is None:
-            return data
-        then, now = Preprocessing.from_dict(saved["preprocessing"]), data.format
-        # Of other images the order, and so the position in the epoch, would mean nothing.
-        if saved["names"] != names or (then.channels, then.dtype) != (now.channels, now.dtype):
-            raise UserError(
-                "--resume: the images or the split differ from those that the run started with; use "
-                "its --images, --masks and --validation, or start a new run with --load"
-            )
-        return data
+        notes = check_same_data(saved, data, self.source) if saved else []
+        return replace(data, notes=[*data.notes, *notes]) if notes else data
 
     def restore(self, state: TrainState) -> None:
         """Restore the state of the run, each tensor of which must fit.

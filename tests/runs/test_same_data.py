@@ -1,0 +1,68 @@
+"""A resumed run continues with the data that it began with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import PIXELS, make_data, make_pairs
+from unet_ddp.data.splits import Split, write_split
+from unet_ddp.errors import UserError
+from unet_ddp.runs.same_data import check_same_data, describe_data
+
+COUNT = 40
+NAMES = "".join(chr(ord("A") + n) for n in range(COUNT))
+
+
+def write_set(folder: Path, content: bytes, names: str = NAMES) -> Any:
+    folder.mkdir(exist_ok=True)
+    pairs = make_pairs(names, folder)
+    for pair in pairs:
+        for path in (pair.image, pair.mask):
+            path.write_bytes(content + path.name.encode())
+    return make_data(split=Split(pairs[:-4], pairs[-4:], "by name"))
+
+
+def saved(data: Any) -> dict[str, Any]:
+    return {**describe_data(data), "preprocessing": PIXELS.to_dict()}
+
+
+@pytest.mark.parametrize("content", [b"longer ones", b"others"])
+def test_other_images_under_the_same_names_are_refused(tmp_path: Path, content: bytes) -> None:
+    """Issue: started in another folder, --resume went on with what it found there."""
+    then = saved(write_set(tmp_path / "a", b"images"))
+    assert check_same_data(then, write_set(tmp_path / "moved", b"images"), tmp_path / "x.pt") == []
+    with pytest.raises(
+        UserError, match=f"other images .* names .*{COUNT if content > b'm' else ''}"
+    ):
+        check_same_data(then, write_set(tmp_path / "b", content), tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize("k", [0, 7, COUNT - 1])
+def test_a_repaired_file_is_a_line(tmp_path: Path, k: int) -> None:
+    data = write_set(tmp_path, b"images")
+    then, pairs = saved(data), [*data.split.training, *data.split.validation]
+    pairs[k].mask.write_bytes(b"corrected by hand")
+    (line,) = check_same_data(then, data, tmp_path / "last.pt")
+    assert line == (
+        f"warning: files have changed since the run started: 1 of {COUNT} pairs, first {pairs[k].image}"
+    )
+
+
+def test_an_image_of_another_size_makes_no_crops_of_whole_images(tmp_path: Path) -> None:
+    data = write_set(tmp_path, b"images")
+    then = saved(data)
+    with pytest.raises(UserError, match="it would train on crops of 64x32, not on whole images"):
+        check_same_data(then, replace(data, crop_size=(32, 64)), tmp_path / "last.pt")
+
+
+@pytest.mark.parametrize(("names", "said"), [(NAMES + "z", "z.png is new"), (NAMES[1:], "A.png is missing")])  # fmt: skip
+def test_an_added_or_removed_image_is_named(tmp_path: Path, names: str, said: str) -> None:
+    data = write_set(tmp_path, b"images")
+    write_split(data.split, {}, tmp_path / "split.csv")
+    now = write_set(tmp_path, b"images", names)
+    with pytest.raises(UserError, match=said):
+        check_same_data(saved(data), now, tmp_path / "last.pt")

@@ -1,0 +1,133 @@
+"""Check that a resumed run continues with the data that it began with."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.packs import PackedPairs
+from unet_ddp.data.pairs import Pair, read_list
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.data.splits import Split
+from unet_ddp.errors import UserError
+from unet_ddp.runs.checkpoint import Content
+from unet_ddp.storage import Url
+
+_SAMPLED = 16  # pairs whose contents are read
+
+
+def describe_data(data: PreparedData) -> Content:
+    """Return what a checkpoint says of its run's data, for `check_same_data`."""
+    return {
+        "names": data.split.fingerprint,
+        "files": measure_files(data.split),
+        "crop_size": list(data.crop_size) if data.crop_size else None,
+    }
+
+
+def check_same_data(saved: Content, data: PreparedData, source: Path) -> list[str]:
+    """Check that `data` is what the run of the checkpoint `source` was trained on.
+
+    A file may have been repaired, and a mask corrected: that is a note.
+
+    Returns:
+        Lines for the user.
+
+    Raises:
+        UserError: other names, another format or split, or other images under the same names.
+    """
+    then, now = Preprocessing.from_dict(saved["preprocessing"]), data.format
+    own = "use its --images, --masks and --validation, or start a new run with --load"
+    # Of other images the order, and so the position in the epoch, would mean nothing.
+    if saved["names"] != data.split.fingerprint:
+        where = _name_difference(data.split, source.parent / "split.csv")
+        raise UserError(
+            f"--resume: the images or the split differ from those that the run started with{where}; {own}"
+        )
+    if (then.channels, then.dtype) != (now.channels, now.dtype):
+        raise UserError(
+            f"--resume: the images have {now.channels} channels of {now.dtype}, those that the run "
+            f"started with {then.channels} of {then.dtype}; {own}"
+        )
+    crop = list(data.crop_size) if data.crop_size else None
+    if saved.get("crop_size", crop) != crop:
+        raise UserError(
+            f"--resume: the sizes of the images differ from those that the run started with: it would "
+            f"train on {_show_crop(crop)}, not on {_show_crop(saved['crop_size'])}; {own}"
+        )
+    return _compare_files(saved.get("files"), data.split, own)
+
+
+def _show_crop(crop: list[int] | None) -> str:
+    return "whole images" if crop is None else f"crops of {crop[1]}x{crop[0]}"
+
+
+def _compare_files(then: Tensor | None, split: Split, advice: str) -> list[str]:
+    now = measure_files(split)
+    if then is None or then.shape != now.shape:
+        return []
+    differs = (then != now).any(1)  # (N,)
+    if not differs.any():
+        return []
+    pairs = [*split.training, *split.validation]
+    first = pairs[int(differs.nonzero()[0])]
+    what = f"{int(differs.sum())} of {len(pairs)} pairs, first {first.image}"
+    if differs[_sample(len(pairs))].float().mean() > 0.5:
+        raise UserError(
+            f"--resume: other images or masks under the names that the run started with ({what}); {advice}"
+        )
+    return [f"warning: files have changed since the run started: {what}"]
+
+
+def measure_files(split: Split) -> Tensor:
+    """Return (N, 2) int64: the size in bytes of each pair's image and mask, -1 without a file.
+
+    Some pairs have checksums instead, as uncompressed files are of one size. For packs and objects in
+    storage, which do not change, N is 0.
+    """
+    first = next(iter(split.training), None)
+    if isinstance(split.training, PackedPairs) or first is None or isinstance(first.image, Url):
+        return torch.zeros(0, 2, dtype=torch.int64)
+    pairs = [*split.training, *split.validation]
+    rows = torch.tensor([[_size(pair.image), _size(pair.mask)] for pair in pairs])
+    for k in _sample(len(pairs)):
+        rows[k] = torch.tensor([_checksum(pairs[k].image), _checksum(pairs[k].mask)])
+    return rows
+
+
+def _sample(count: int) -> list[int]:
+    rows = np.linspace(0, count - 1, _SAMPLED).astype(int)
+    return sorted(set(rows.tolist()))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _checksum(path: Path) -> int:
+    try:
+        return zlib.crc32(path.read_bytes())
+    except OSError:
+        return -1
+
+
+def _name_difference(split: Split, listing: Path) -> str:
+    """Return the first image that only the set or only the run's split.csv has, in brackets."""
+    try:
+        then = {str(pair.image) for pair in read_list(listing).pairs}
+    except UserError:  # a pack's run has none
+        return ""
+    pairs: list[Pair] = [*split.training, *split.validation]
+    now = {str(pair.image.absolute()) for pair in pairs}
+    for names, what in ((now - then, "new"), (then - now, "missing")):
+        if names and now & then:
+            return f" ({min(names)} is {what})"
+    return ""
