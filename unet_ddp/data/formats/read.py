@@ -89,8 +89,8 @@ def read_mask(path: Path, *, scale: float = 1.0) -> Codes:
             values = pillow.read_mask(path, scale)
     if values.ndim == 2:
         return values if values.dtype == np.uint8 else values.astype(np.int32, copy=False)
-    if values.shape[2] < 3:
-        raise UserError(f"{path}: {values.shape[2]} bands; a mask has one, or three of colour")
+    if values.min() < 0 or values.max() > 255:
+        raise UserError(f"{path}: colours beyond 0 to 255; save the mask with 8 bit, or in grey")
     packed = values[..., 0].astype(np.int32)
     for band in (1, 2):  # in place: such a mask may be large
         packed <<= 8
