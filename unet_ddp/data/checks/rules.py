@@ -115,7 +115,11 @@ def _check_nodata(table: Table) -> list[str]:
     """Return lines if images name different no-data values, or only some name one."""
 
     def show(kind: FileKind) -> str:
-        return "none" if kind.image.nodata is None else f"{kind.image.nodata:g}"
+        value = kind.image.nodata
+        if value is None:
+            return "none"
+        short = f"{value + 0:g}"  # without the sign of -0
+        return short if float(short) == value else repr(value)
 
     text = "has no-data value {0}, {other} has {1}; choose one with --nodata VALUE"
     return _odd_ones(table, "image", show, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import math
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -200,6 +201,7 @@ def _orientation(page: Any) -> int:
 def _nodata(page: Any) -> float | None:
     tag = page.tags.get(_GDAL_NODATA)
     try:
-        return None if tag is None else float(str(tag.value).strip("\0 "))
+        value = None if tag is None else float(str(tag.value).strip("\0 "))
     except ValueError:
         return None
+    return math.nan if value != value else value  # one nan, so that headers with it are equal

@@ -21,6 +21,9 @@ from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_
 from unet_ddp.data.formats.resize import resize_area, resize_nearest, scaled_size
 from unet_ddp.errors import UserError
 
+READERS = 6
+"""Version of the readers, and of what the scan keeps: caches of another one are not used."""
+
 
 def read_header(path: Path) -> Header:
     """Return size and format of the image at `path`; pixels are not decoded."""
