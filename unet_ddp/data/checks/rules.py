@@ -95,20 +95,37 @@ def _check_kinds(table: Table) -> list[str]:
 def _check_palettes(table: Table) -> list[str]:
     """Return a line if an index has different colours in two palette masks."""
     seen: dict[int, tuple[Colour, Path]] = {}
-    if not any(kind.mask.palette for kind in table.kinds):
-        return []
-    for row, kind, value, _ in table.values:
-        palette, mask = table.kinds[kind].mask.palette, table.pairs[row].mask
-        if palette:
-            colour = palette[value] if value < len(palette) else (0, 0, 0)
-            known, path = seen.setdefault(value, (colour, mask))
-            if known != colour:
-                shown = ["#{:02x}{:02x}{:02x}".format(*c) for c in (known, colour)]
-                return [
-                    f"index {value} is {shown[0]} in {path} and {shown[1]} in {mask}: palettes "
-                    "of one data set must agree; save the masks as colour images"
-                ]
+    for value, colour, mask in _used_colours(table):
+        known, path = seen.setdefault(value, (colour, mask))
+        if known != colour:
+            shown = ["#{:02x}{:02x}{:02x}".format(*c) for c in (known, colour)]
+            return [
+                f"index {value} is {shown[0]} in {path} and {shown[1]} in {mask}: palettes "
+                "of one data set must agree; save the masks as colour images"
+            ]
     return []
+
+
+def _used_colours(table: Table) -> Iterator[tuple[int, Colour, Path]]:
+    """Yield each index in the palette masks of a kind, with its colour and a mask."""
+    palettes = [kind.mask.palette for kind in table.kinds]
+    for row, kind, value, _ in table.values if any(palettes) else ():
+        if palette := palettes[kind]:
+            colour = palette[value] if value < len(palette) else (0, 0, 0)
+            yield value, colour, table.pairs[row].mask
+
+
+def _merge_palettes(table: Table) -> tuple[Colour, ...] | None:
+    """Return one palette of all masks; None if one has none, or an index in use has two colours.
+
+    Programs pad palettes by different colours.
+    """
+    palettes = [kind.mask.palette or () for kind in table.kinds]
+    if not all(palettes) or _check_palettes(table):
+        return None
+    merged = dict(enumerate(max(palettes, key=len)))
+    merged |= {value: colour for value, colour, _ in _used_colours(table) if value in merged}
+    return tuple(merged.values())
 
 
 def _check_nodata(table: Table) -> list[str]:
@@ -178,11 +195,10 @@ def common_values(table: Table) -> MaskValues:
         counts[value] += pixels
         if value not in examples:
             examples[value] = str(table.pairs[row].mask)
-    palettes = {kind.mask.palette for kind in table.kinds}
-    palette = palettes.pop() if len(palettes) == 1 else None
     kinds = zip(table.kinds, table.firsts, strict=True)
     lossy = next((str(table.pairs[row].mask) for kind, row in kinds if kind.mask.is_lossy), None)
-    return MaskValues(counts, examples, table.kinds[0].mask.has_colour_values, palette, lossy)
+    is_colour = table.kinds[0].mask.has_colour_values
+    return MaskValues(counts, examples, is_colour, _merge_palettes(table), lossy)
 
 
 def crop_size(config: DataConfig, table: Table) -> tuple[int, int] | None:
