@@ -123,7 +123,7 @@ def test_a_relative_path_is_the_same_file(pair: Pair, monkeypatch: pytest.Monkey
     assert make().path(Path(pair.image.name), pair.mask) == expected
 
 
-@pytest.mark.parametrize("decoder", ["pillow", "opencv-python-headless", "tifffile"])
+@pytest.mark.parametrize("decoder", ["pillow", "opencv-python-headless", "tifffile", "our own"])
 def test_another_decoder_s_samples_are_others(
     pair: Pair, decoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +131,8 @@ def test_another_decoder_s_samples_are_others(
     monkeypatch.setattr(
         module.metadata, "version", lambda name: "0" if name == decoder else version(name)
     )
+    if decoder == "our own":
+        monkeypatch.setattr(module, "READERS", 0)
     assert make().path(pair.image, pair.mask) != before
 
 

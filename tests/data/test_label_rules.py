@@ -10,14 +10,9 @@ from typing import Any
 import pytest
 
 from unet_ddp.config import DataConfig
-from unet_ddp.data.label_rules import (
-    MaskValues,
-    choose_labels,
-    infer_labels,
-    read_palette,
-    warn_soft_edges,
-)
+from unet_ddp.data.label_rules import choose_labels, infer_labels, read_palette
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.mask_values import MaskValues
 from unet_ddp.errors import UserError
 
 
@@ -164,91 +159,6 @@ def test_a_threshold_of_colours_is_of_their_brightest_channel() -> None:
 def test_a_threshold_of_deep_grey_values_is_of_the_whole_value() -> None:
     expected = Labels((0, 255), threshold=200)
     assert choose_labels(masks([0, 0x12C]), DataConfig(mask_threshold=200)) == expected
-
-
-def test_a_dozen_values_are_shown() -> None:
-    assert masks([0]).show(list(range(12))) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
-    assert masks([0]).show(list(range(13))) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 1 more"
-
-
-# -- soft masks ----------------------------------------------------------------------------
-
-
-def soft(ends: int, between: int, count: int = 98) -> dict[int, int]:
-    """Values from 0 to 2*count+2, with few pixels between its ends."""
-    counts = dict.fromkeys(range(2, 2 * count + 2, 2), between)
-    return {0: ends, **counts, 2 * count + 2: ends}
-
-
-@pytest.mark.parametrize(
-    ("counts", "how", "said"),
-    [
-        (soft(9000, 1), {}, "100 different values in the masks (0 to 198), nearly all close to 0 or 198, probably from soft edges: use --mask-threshold 99"),
-        (soft(9000, 1), {"lossy": "a.jpg"}, "a.jpg: 100 different values in the masks (0 to 198), nearly all close to 0 or 198, probably from lossy compression"),
-        (soft(9000, 1, 1), {"lossy": "a.jpg"}, "a.jpg: 3 different values in the masks (0 to 4), nearly all"),
-        (soft(10, 10), {"lossy": "a.jpg"}, "one value per class: save it as PNG"),
-        (soft(10, 10, 254), {}, "256 different values in the masks (0 to 510): too many for classes; if they are numbers of objects, use --instances"),
-        (dict.fromkeys(range(65), 1), {"rgb": True}, "the masks: 65 different colours, probably from soft edges"),
-        (dict.fromkeys(range(65), 1), {"rgb": True, "lossy": "a.jpg"}, "a.jpg: 65 different colours, probably from lossy compression"),
-    ],
-)  # fmt: skip
-def test_soft_masks_are_refused_with_what_they_look_like(
-    counts: dict[int, int], how: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(UserError) as caught:
-        choose_labels(masks(counts, **how), DataConfig())
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("counts", "how"),
-    [
-        (soft(9000, 1, 62), {}),  # 64 values may be classes
-        (soft(10, 10, 98), {}),  # 100 values that are not near two ends
-        ({0: 500, 255: 500}, {"lossy": "a.jpg"}),
-        (dict.fromkeys(range(64), 1), {"rgb": True, "lossy": "a.jpg"}),
-    ],
-)
-def test_hard_masks_are_not_refused(counts: dict[int, int], how: dict[str, Any]) -> None:
-    assert choose_labels(masks(counts, **how), DataConfig()).num_classes == len(counts)
-
-
-@pytest.mark.parametrize(
-    ("dark", "between", "bright", "is_soft"),
-    [
-        (45, 10, 45, True),  # at least 90 % in the outer quarters of the range, ends included
-        (44, 11, 45, False),
-        (9000, 60, 40, True),  # bright ones at least 40 % of what is not dark
-        (9000, 61, 40, False),
-    ],
-)
-def test_what_counts_as_near_black_and_white(
-    dark: int, between: int, bright: int, is_soft: bool
-) -> None:
-    values = masks(dict.fromkeys(range(101), 0) | {25: dark, 50: between, 75: bright})
-    if is_soft:
-        with pytest.raises(UserError, match="nearly all close to 0 or 100"):
-            choose_labels(values, DataConfig())
-    else:
-        assert choose_labels(values, DataConfig()).num_classes == 101
-
-
-def test_classes_that_may_be_soft_edges_are_a_warning() -> None:
-    values = masks(soft(1000, 1, 8))
-    (line,) = warn_soft_edges(values, choose_labels(values, DataConfig()))
-    assert line.startswith("8 of the 10 classes have few pixels and lie between 0 and 18")
-    assert "--mask-threshold 9" in line
-    for counts, how, flags in [
-        (soft(1000, 1, 7), {}, {}),  # too few classes
-        (soft(1000, 14, 8), {}, {}),  # 5.3 % between
-        (soft(1000, 1, 8), {"rgb": True}, {}),
-        (soft(1000, 1, 8), {"palette": ((0, 0, 0),)}, {}),
-        (soft(1000, 1, 8), {}, {"binary": True}),
-    ]:
-        values = masks(counts, **how)
-        assert warn_soft_edges(values, choose_labels(values, DataConfig(**flags))) == []
-    values = masks(soft(1000, 13, 8))  # 4.9 %
-    assert warn_soft_edges(values, choose_labels(values, DataConfig()))
 
 
 # -- palette files -------------------------------------------------------------------------

@@ -40,12 +40,17 @@ CARS = [f"car{c}x_{view:02d}" for c in "abcdef" for view in range(16)]
     [
         (CARS, 6),
         ([f"img_{n:03d}" for n in range(40)], 0),  # a prefix common to all is none
-        ([f"a_{n}" for n in range(6)] + [f"b_{n}" for n in range(6)], 0),  # fewer than three
+        ([f"a_{n}" for n in range(8)] + ["b_1", "b_2"], 0),  # fewer than three
         ([f"{g}_{n}" for g in "abc" for n in range(6)], 3),
         ([f"a_{n}" for n in range(9)] + ["b_1", "b_2", "c_1", "c_2"], 3),  # the small ones will do
         ([f"a_{n}" for n in range(98)] + ["b_1", "c_1"], 0),  # they are far too few
-        ([f"s{s}/slice{n}" for s in range(5) for n in range(4)], 0),
+        ([f"s{s}/slice{n}" for s in range(5) for n in range(4)], 5),
         ([f"s{s}/slice_{n}" for s in range(5) for n in range(4)], 5),
+        ([f"scene{s}/{n:04d}" for s in range(5) for n in range(4)], 5),
+        ([f"imgs/scene{n}" for n in range(20)], 0),  # one folder
+        ([f"P{s}-img{n}" for s in range(5) for n in range(4)], 5),
+        ([f"patient{s}_slice{n:02d}" for s in range(5) for n in range(4)], 5),
+        ([f"v{s}x{n}" for s in range(5) for n in range(4)], 0),  # nothing between
         ([f"drive{d}_f{n:05d}" for d in range(4) for n in range(5)], 4),
     ],
 )
@@ -223,13 +228,15 @@ def test_a_list_decides_the_sides() -> None:
         split_pairs([pairs[0], pairs[2]], validation=10, seed=0)
 
 
-def test_a_list_names_groups() -> None:
-    pairs = [Pair(f"n{k}q", Path(str(k)), Path(str(k)), group="abcd"[k % 4]) for k in range(8)]
-    pairs.append(Pair("alone", Path("x"), Path("x")))
-    split = split_pairs(pairs, validation=45, seed=0)
-    assert split.how == "5 groups by the list"
+@pytest.mark.parametrize("percent", [25, 5])
+def test_a_list_names_groups(percent: float) -> None:
+    """They are kept even if the smallest has far more images than were asked for."""
+    pairs = [Pair(f"n{k:02}q", Path(str(k)), Path(str(k)), group="abcd"[k % 4]) for k in range(16)]
+    split = split_pairs(pairs, validation=percent, seed=0)
+    assert split.how == "4 groups by the list" and len(split.validation) == 4
     assert {p.group for p in split.training}.isdisjoint({p.group for p in split.validation})
-    assert group_names(pairs, None)["alone"] == "alone"
+    alone = [*pairs, Pair("alone", Path("x"), Path("x"))]
+    assert group_names(alone, None)["alone"] == "alone"
 
 
 def test_an_image_can_not_be_in_both_folders() -> None:

@@ -13,7 +13,7 @@ from unet_ddp.data.formats.header import ImageFormat, Pixels
 from unet_ddp.data.formats.resize import resize_area, resize_nearest
 from unet_ddp.data.labels import IGNORE_ID
 
-_BANDS = 64  # at a time: OpenCV, which turns and shifts them, takes 128 at most
+_BANDS = 64  # at a time: OpenCV, which turns and shifts them, takes 128 at most, and two otherwise
 _Ids = NDArray[np.uint8]  # class ids
 _Size = tuple[int, int]  # height, width
 
@@ -44,7 +44,8 @@ class Augmentation:
     ) -> None:
         self.seed, self.crop_size, self.scales = seed, crop_size, scales
         colour = image_format.channels == 3 and image_format.dtype == "uint8"
-        starts = range(0, image_format.channels, _BANDS)
+        self._at_once = _BANDS - (image_format.channels % _BANDS == 2)
+        starts = range(0, image_format.channels, self._at_once)
         self._first_bands = {f"from {start}" if start else "image": start for start in starts}
         # albumentations asks a server for its newest version at import, unless this is set.
         os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
@@ -80,7 +81,7 @@ class Augmentation:
             changed = self.compose(image=image, mask=mask)
             return changed["image"], changed["mask"]
         groups = {  # all change alike
-            name: np.ascontiguousarray(image[..., first : first + _BANDS])
+            name: np.ascontiguousarray(image[..., first : first + self._at_once])
             for name, first in self._first_bands.items()
         }
         changed = self.compose(**groups, mask=mask)

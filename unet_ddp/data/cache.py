@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
+from unet_ddp.data.formats.read import READERS
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.data.pairs import Stamp
 from unet_ddp.errors import one_line
@@ -75,7 +76,7 @@ class SampleCache:
         self.folder = folder / "samples"
         self._format = image_format
         self._num_classes = labels.num_classes
-        versions = []
+        versions = [f"unet_ddp {READERS}"]
         for name in _DECODERS:  # another version may decode to other pixels
             with contextlib.suppress(metadata.PackageNotFoundError):
                 versions.append(f"{name} {metadata.version(name)}")

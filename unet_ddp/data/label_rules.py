@@ -4,41 +4,18 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from unet_ddp.config import DataConfig
 from unet_ddp.data.borders import BODY, CLASS_NAMES
-from unet_ddp.data.labels import IGNORE_ID, Colour, Labels, object_labels, unpack_colour
-from unet_ddp.errors import UserError, check_installed, join_some, shorten
+from unet_ddp.data.labels import IGNORE_ID, Labels, object_labels, unpack_colour
+from unet_ddp.data.mask_values import MaskValues, refuse_soft
+from unet_ddp.errors import UserError, check_installed, shorten
 from unet_ddp.files import refuse_special
 from unet_ddp.storage import as_path, local_file
-
-_MOST_GREYS = 64  # more grey values than this are no classes
-_CLUSTERS = 0.9  # share of the pixels near black or near white in soft masks of two classes
-
-
-@dataclass(frozen=True)
-class MaskValues:
-    """Values in the masks of a data set."""
-
-    counts: Mapping[int, int]  # pixels of every value; colours as 0xRRGGBB
-    examples: Mapping[int, str]  # a file that contains the value
-    rgb: bool = False
-    palette: tuple[Colour, ...] | None = None  # colours of the indices, if all masks have the same
-    lossy: str | None = None  # a mask with lossy compression, if there is one
-
-    @property
-    def values(self) -> list[int]:
-        """All values, sorted."""
-        return sorted(self.counts)
-
-    def show(self, values: list[int]) -> str:
-        """Return the first dozen of `values` as text."""
-        return join_some([*map(Labels((), self.rgb).show, values)], 12)
 
 
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
@@ -50,7 +27,7 @@ def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
     elif config.palette is not None:
         labels = _match_palette(as_path(config.palette), masks, config)
     else:
-        _refuse_soft(masks)
+        refuse_soft(masks)
         labels = infer_labels(masks, classes=config.classes, ignore=config.ignore_index)
     if config.invert:
         if labels.num_classes != 2:
@@ -153,58 +130,6 @@ def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:
         )
     white = 0xFFFFFF if masks.rgb else 255
     return Labels((0, white), masks.rgb, ignore, threshold=threshold)
-
-
-def _refuse_soft(masks: MaskValues) -> None:
-    """Raise a UserError if the values can't be classes, saying what they look like."""
-    values, total = masks.values, sum(masks.counts.values())
-    if len(values) <= (2 if masks.lossy and not masks.rgb else _MOST_GREYS):
-        return
-    found = masks.lossy or "the masks"
-    cause = "lossy compression" if masks.lossy else "soft edges"
-    if masks.rgb:
-        raise UserError(
-            f"{found}: {len(values)} different colours, probably from {cause}; save masks as PNG "
-            "with one colour per class, or name the classes' colours with --palette, or use "
-            "--mask-threshold 127 for two classes, dark and bright, or --instances if each colour is "
-            "an object"
-        )
-    low, high = values[0], values[-1]
-    found = f"{found}: {len(values)} different values in the masks ({low} to {high})"
-    quarter = (high - low) / 4
-    dark = sum(n for v, n in masks.counts.items() if v <= low + quarter)
-    bright = sum(n for v, n in masks.counts.items() if v >= high - quarter)
-    if dark + bright >= _CLUSTERS * total and bright >= 0.4 * (total - dark):
-        raise UserError(
-            f"{found}, nearly all close to {low} or {high}, probably from {cause}: use "
-            f"--mask-threshold {(low + high) // 2} for two classes, or save them as PNG without "
-            "soft edges"
-        )
-    if masks.lossy:
-        raise UserError(
-            f"{found}, probably from {cause}; a mask needs one value per class: save it as PNG"
-        )
-    if len(values) > IGNORE_ID:
-        raise UserError(
-            f"{found}: too many for classes; if they are numbers of objects, use --instances "
-            "to learn each object, or --binary for two classes, zero and above"
-        )
-
-
-def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
-    """Return a warning if the classes may be the soft edges of two."""
-    between = labels.num_classes - 2
-    if masks.rgb or labels.threshold is not None or between < 8 or labels.palette:
-        return []
-    low, high = min(labels.values), max(labels.values)
-    ends = masks.counts.get(low, 0) + masks.counts.get(high, 0)
-    if ends < 0.95 * sum(masks.counts.values()):
-        return []
-    return [
-        f"{between} of the {labels.num_classes} classes have few pixels and lie between {low} and "
-        f"{high}: if they are soft edges, use --mask-threshold {(low + high) // 2}; if they are "
-        "numbers of objects, --instances or --binary"
-    ]
 
 
 # -- palette files -------------------------------------------------------------------------

@@ -26,8 +26,8 @@ from unet_ddp.files import replacing
 
 OWN_FOLDER = "validation has its own folder"
 
-# view 07 of car 0ee135a3cccc, frame f00930 of drive 0006R0
-_NUMBERED = re.compile(r"^(.*[^_\-. ])[_\-. ]+[A-Za-z]?\d+$")
+# view 07 of car 0ee135a3cccc, frame f00930 of drive 0006R0, slice001 of folder vol1
+_NUMBERED = re.compile(r"^(.*[^_\-. /])[_\-. /]+[A-Za-z]*\d+$")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def split_pairs(
         chosen = _choose(groups.sizes, target)
         found = int(groups.sizes[chosen].sum())
         is_near = target / 2 <= found <= max(2 * target, 2) and 2 * found <= len(pairs)
-        if pattern is None and len(groups.sizes) < len(pairs) and not is_near:
+        if groups.are_guessed and len(groups.sizes) < len(pairs) and not is_near:
             name, size = groups.largest
             how = (
                 f"image by image; the names look like {len(groups.sizes)} groups, {size} of "
@@ -144,7 +144,7 @@ class _Groups:
     def __init__(
         self, pairs: Sequence[Pair], seed: int, labels: Callable[[], Iterable[str]], how: str = ""
     ) -> None:
-        self.labels = labels
+        self.labels, self.are_guessed = labels, False
         bar = tqdm(
             labels(), "splitting", len(pairs), unit="pair", leave=False, disable=None, delay=2
         )
@@ -183,6 +183,7 @@ def _group(pairs: Sequence[Pair], pattern: str | None, seed: int) -> _Groups:
     if 3 <= len(groups.sizes) < len(pairs):  # a prefix common to all is no group
         name, size = groups.largest
         groups.how = f"{len(groups.sizes)} groups by name, e.g. {name} ({size} images)"
+        groups.are_guessed = True
         return groups
     return _Groups(pairs, seed, partial(names_of, pairs), "image by image")
 

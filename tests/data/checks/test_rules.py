@@ -90,6 +90,8 @@ GREY, BANDS = {"channels": 1}, {"channels": 5}
         # no-data values
         ([scanned("a", {"nodata": -9.0}), scanned("b", {"nodata": -9.0})], {}, []),
         ([scanned("a", {"nodata": -9.0}), scanned("b", {"nodata": -9.5}), scanned("c", {"nodata": -9.5})], {}, ["i/a.png has no-data value -9, i/b.png has -9.5; choose one with --nodata"]),
+        ([scanned("a", {"nodata": 0.0}), scanned("b", {"nodata": -0.0})], {}, []),
+        ([scanned("a", {"nodata": 1234567.0}), scanned("b", {"nodata": 1234568.0}), scanned("c", {"nodata": 1234568.0})], {}, ["i/a.png has no-data value 1234567.0, i/b.png has 1234568.0"]),
         ([scanned("a", {"nodata": -9.0}), scanned("b"), scanned("c")], {}, ["i/a.png has no-data value -9, i/b.png has none"]),
         ([scanned("a", {"nodata": -9.0}), scanned("b")], {"nodata": 3.0}, []),
         # channels that are asked for
@@ -159,14 +161,32 @@ def test_the_values_of_all_masks() -> None:
     assert values.counts == {0: 13, 1: 7, 7: 2, 9: 4}
     assert values.examples == {0: "m/a.png", 7: "m/a.png", 9: "m/b.png", 1: "m/c.png"}
     assert (values.rgb, values.palette, values.lossy) == (False, None, "m/b.png")
-    one, other = {"palette": ((0, 0, 0),)}, {"palette": ((1, 1, 1),)}
-    same = Table.from_scan([scanned("a", None, one), scanned("b", None, one)])
-    assert common_values(same).palette == ((0, 0, 0),) and common_values(same).lossy is None
-    assert (
-        common_values(Table.from_scan([scanned("a", None, one), scanned("b", None, other)])).palette
-        is None
-    )
     assert common_values(Table.from_scan([scanned("a", None, {"is_colour": True})])).rgb
+
+
+RED, GREY_3 = ((0, 0, 0), (255, 0, 0)), ((0, 0, 0), (9, 9, 9), (8, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("masks", "expected"),
+    [
+        ([(RED, (0, 1)), (RED, (0, 1))], RED),
+        ([(RED, (0, 1)), ((*RED, (7, 7, 7)), (0, 1))], (*RED, (7, 7, 7))),  # padded
+        ([(RED, (0, 1)), (GREY_3, (0, 2))], (*RED, (8, 8, 8))),  # unused in one
+        ([(GREY_3, (0, 2)), (RED, (0, 1))], (*RED, (8, 8, 8))),
+        ([(RED, (0, 1)), (GREY_3, (0, 1))], None),  # two colours of one index
+        ([(RED, (0, 1)), (None, (0, 1))], None),
+        ([(RED, (0, 1, 5))], RED),
+    ],
+)
+def test_palettes_that_agree_where_they_are_used_are_one(
+    masks: list[tuple[Any, tuple[int, ...]]], expected: Any
+) -> None:
+    pairs = [
+        scanned(f"n{k}", None, {"palette": colours}, values=used, counts=(9,) * len(used))
+        for k, (colours, used) in enumerate(masks)
+    ]
+    assert common_values(Table.from_scan(pairs)).palette == expected
 
 
 # -- range ---------------------------------------------------------------------------------

@@ -180,7 +180,7 @@ def test_gdal_s_no_data_value(tmp_path: Path, text: str, expected: float | None)
     nan = write(
         tmp_path / "y.tif", np.zeros((4, 4), np.float32), extratags=[(42113, 2, 0, "nan", True)]
     )
-    assert np.isnan(read_header(nan).nodata)
+    assert np.isnan(read_header(nan).nodata) and read_header(nan) == read_header(nan)
 
 
 def test_overviews_are_ignored_and_pages_refused(tmp_path: Path, rng: np.random.Generator) -> None:

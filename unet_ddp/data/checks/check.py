@@ -33,8 +33,9 @@ from unet_ddp.data.checks.table import Table
 from unet_ddp.data.demo import write_demo
 from unet_ddp.data.formats.header import SUFFIXES, ImageFormat
 from unet_ddp.data.formats.resize import scaled_size
-from unet_ddp.data.label_rules import MaskValues, choose_labels, warn_soft_edges
+from unet_ddp.data.label_rules import choose_labels
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.mask_values import MaskValues, warn_soft_edges
 from unet_ddp.data.packs import PackedPairs, open_pack
 from unet_ddp.data.pairs import Matches, Pair, match, read_list
 from unet_ddp.data.preprocessing import PixelRange

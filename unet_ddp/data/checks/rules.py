@@ -19,8 +19,8 @@ from unet_ddp.data.formats.arrays import is_array
 from unet_ddp.data.formats.header import ImageFormat, bits_of
 from unet_ddp.data.formats.maps import check_resolutions
 from unet_ddp.data.formats.resize import scaled_size
-from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Colour
+from unet_ddp.data.mask_values import MaskValues
 from unet_ddp.data.pack_index import FileKind
 from unet_ddp.data.pairs import Pair, mask_size_message
 from unet_ddp.data.preprocessing import PixelRange
@@ -95,27 +95,48 @@ def _check_kinds(table: Table) -> list[str]:
 def _check_palettes(table: Table) -> list[str]:
     """Return a line if an index has different colours in two palette masks."""
     seen: dict[int, tuple[Colour, Path]] = {}
-    if not any(kind.mask.palette for kind in table.kinds):
-        return []
-    for row, kind, value, _ in table.values:
-        palette, mask = table.kinds[kind].mask.palette, table.pairs[row].mask
-        if palette:
-            colour = palette[value] if value < len(palette) else (0, 0, 0)
-            known, path = seen.setdefault(value, (colour, mask))
-            if known != colour:
-                shown = ["#{:02x}{:02x}{:02x}".format(*c) for c in (known, colour)]
-                return [
-                    f"index {value} is {shown[0]} in {path} and {shown[1]} in {mask}: palettes "
-                    "of one data set must agree; save the masks as colour images"
-                ]
+    for value, colour, mask in _used_colours(table):
+        known, path = seen.setdefault(value, (colour, mask))
+        if known != colour:
+            shown = ["#{:02x}{:02x}{:02x}".format(*c) for c in (known, colour)]
+            return [
+                f"index {value} is {shown[0]} in {path} and {shown[1]} in {mask}: palettes "
+                "of one data set must agree; save the masks as colour images"
+            ]
     return []
+
+
+def _used_colours(table: Table) -> Iterator[tuple[int, Colour, Path]]:
+    """Yield each index in the palette masks of a kind, with its colour and a mask."""
+    palettes = [kind.mask.palette for kind in table.kinds]
+    for row, kind, value, _ in table.values if any(palettes) else ():
+        if palette := palettes[kind]:
+            colour = palette[value] if value < len(palette) else (0, 0, 0)
+            yield value, colour, table.pairs[row].mask
+
+
+def _merge_palettes(table: Table) -> tuple[Colour, ...] | None:
+    """Return one palette of all masks; None if one has none, or an index in use has two colours.
+
+    Programs pad palettes by different colours.
+    """
+    palettes = [kind.mask.palette or () for kind in table.kinds]
+    if not all(palettes) or _check_palettes(table):
+        return None
+    merged = dict(enumerate(max(palettes, key=len)))
+    merged |= {value: colour for value, colour, _ in _used_colours(table) if value in merged}
+    return tuple(merged.values())
 
 
 def _check_nodata(table: Table) -> list[str]:
     """Return lines if images name different no-data values, or only some name one."""
 
     def show(kind: FileKind) -> str:
-        return "none" if kind.image.nodata is None else f"{kind.image.nodata:g}"
+        value = kind.image.nodata
+        if value is None:
+            return "none"
+        short = f"{value + 0:g}"  # without the sign of -0
+        return short if float(short) == value else repr(value)
 
     text = "has no-data value {0}, {other} has {1}; choose one with --nodata VALUE"
     return _odd_ones(table, "image", show, text)
@@ -174,11 +195,10 @@ def common_values(table: Table) -> MaskValues:
         counts[value] += pixels
         if value not in examples:
             examples[value] = str(table.pairs[row].mask)
-    palettes = {kind.mask.palette for kind in table.kinds}
-    palette = palettes.pop() if len(palettes) == 1 else None
     kinds = zip(table.kinds, table.firsts, strict=True)
     lossy = next((str(table.pairs[row].mask) for kind, row in kinds if kind.mask.is_lossy), None)
-    return MaskValues(counts, examples, table.kinds[0].mask.has_colour_values, palette, lossy)
+    is_colour = table.kinds[0].mask.has_colour_values
+    return MaskValues(counts, examples, is_colour, _merge_palettes(table), lossy)
 
 
 def crop_size(config: DataConfig, table: Table) -> tuple[int, int] | None:

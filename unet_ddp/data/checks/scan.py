@@ -24,7 +24,13 @@ from tqdm import tqdm
 from unet_ddp.data.copies import THUMBNAIL
 from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.data.formats.maps import Place, is_readable, read_place
-from unet_ddp.data.formats.read import read_header, read_mask, read_thumbnail, read_with_nodata_mask
+from unet_ddp.data.formats.read import (
+    READERS,
+    read_header,
+    read_mask,
+    read_thumbnail,
+    read_with_nodata_mask,
+)
 from unet_ddp.data.formats.resize import resize_area
 from unet_ddp.data.pairs import Pair, Stamp
 from unet_ddp.distributed.device import usable_cores
@@ -38,7 +44,6 @@ _AT_ONCE = 1 << 24  # samples whose squares are summed at a time
 _CHUNK = 32  # files per thread that are read at once
 _HELD = 16  # objects that are fetched at once, and as many ahead
 _SAVE_EVERY = 10  # seconds
-_VERSION = 5  # of the cache's entries
 _share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
 
 _File = tuple[Path, bool, Stamp | None]  # path, is it a mask, an object's stamp
@@ -125,7 +130,7 @@ class _Scanner:
 
     def __init__(self, folder: Path, nodata: float | None, channels: int | None) -> None:
         self.options = (nodata, channels)
-        key = f"{_VERSION} {folder.resolve()} {nodata} {channels} {is_readable(Path('a.tif'))}"
+        key = f"{READERS} {folder.resolve()} {nodata} {channels} {is_readable(Path('a.tif'))}"
         caches = cache_folder()
         self.path = caches and caches / f"scan-{_digest(key)[:16]}.json"
         self.entries: dict[str, Metadata] = {}

@@ -11,8 +11,8 @@ import numpy as np
 from unet_ddp.data.checks.table import Table
 from unet_ddp.data.formats.header import ImageFormat, bits_of
 from unet_ddp.data.formats.resize import scaled_size
-from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.mask_values import MaskValues
 from unet_ddp.data.pairs import Pair, raise_problems
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError, join_some

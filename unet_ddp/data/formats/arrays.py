@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import math
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -30,12 +31,14 @@ from unet_ddp.files import refuse_special
 
 _SAMPLES, _BITS, _EXTRA, _PHOTOMETRIC, _RGB = 277, 258, 338, 262, 2  # of TIFF
 _SAMPLE_FORMAT, _UNSIGNED, _GDAL_NODATA, _ORIENTATION = 339, 1, 42113, 274
+_PLANES, _SEPARATE, _GREYS = 284, 2, (0, 1)
 _ALPHA = (1, 2)  # kinds of extra samples
 _INFLATERS: dict[int, Callable[[], Any]] = {  # by TIFF's number of the compression
     **dict.fromkeys((8, 32946, 50013), zlib.decompressobj),
     **dict.fromkeys((50000, 34926), lambda: import_module("compression.zstd").ZstdDecompressor()),
     34925: lzma.LZMADecompressor,
 }
+_MOST = np.iinfo(np.int32).max
 _MOST_APPENDED = 1 << 22  # bytes that a strip may hold beyond its size
 _READ_BY_PILLOW = frozenset(
     {"1", "L", "LA", "RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "I;16", "I;16B"}
@@ -52,8 +55,10 @@ def is_array(path: Path) -> bool:
             tags = getattr(image, "tag_v2", {})
             samples, bits = tags.get(_SAMPLES, 1), max(tags.get(_BITS, (1,)))
             has_extra = samples == 2 or (samples == 4 and tags.get(_PHOTOMETRIC) == _RGB)
+            is_split = tags.get(_PLANES) == _SEPARATE  # band after band
             return (
-                (samples > 1 and bits > 8)
+                (samples > 1 and bits != 8)
+                or (is_split and (bits > 8 or (samples > 1 and tags.get(_PHOTOMETRIC) in _GREYS)))
                 or (has_extra and not any(kind in _ALPHA for kind in tags.get(_EXTRA, ())))
                 or any(sign != _UNSIGNED for sign in tags.get(_SAMPLE_FORMAT, ()))
                 or _GDAL_NODATA in tags
@@ -100,10 +105,20 @@ def read_image(path: Path) -> Pixels:
 def read_mask(path: Path) -> NDArray[np.int32]:
     """Return the values of a mask, (H, W), or its colours, (H, W, C)."""
     bands = _read_bands(path)
+    if bands.shape[2] in (2, 4) and read_header(path).has_alpha:
+        bands = bands[..., :-1]
+    if bands.shape[2] not in (1, 3):
+        raise UserError(
+            f"{path}: {bands.shape[2]} bands; a mask has one, or three of colour (of one band for "
+            "each class, save the argmax)"
+        )
     with np.errstate(invalid="ignore"):  # nan, which the comparison finds
         values = bands.astype(np.int32)
-    if not np.array_equal(values, bands):
+    wrong = bands[values != bands]
+    if wrong.size and not float(wrong[0]).is_integer():
         raise UserError(f"{path}: mask values are not whole numbers; save one number per class")
+    if wrong.size:
+        raise UserError(f"{path}: mask value {wrong[0]}; use numbers of at most {_MOST}")
     return values[..., 0] if values.shape[2] == 1 else values
 
 
@@ -117,7 +132,7 @@ def _read_bands(path: Path) -> NDArray[Any]:
             stored: NDArray[Any] = np.asarray(page.asarray())
             if stored.ndim == 3 and page.planarconfig == 2:  # (C, H, W)
                 stored = np.moveaxis(stored, 0, -1)
-        except ValueError as error:
+        except (ValueError, NotImplementedError) as error:
             if "imagecodecs" not in str(error) or not maps.is_readable(path):
                 raise
             stored = maps.read_bands(path)
@@ -186,6 +201,7 @@ def _orientation(page: Any) -> int:
 def _nodata(page: Any) -> float | None:
     tag = page.tags.get(_GDAL_NODATA)
     try:
-        return None if tag is None else float(str(tag.value).strip("\0 "))
+        value = None if tag is None else float(str(tag.value).strip("\0 "))
     except ValueError:
         return None
+    return math.nan if value != value else value  # one nan, so that headers with it are equal

@@ -33,7 +33,8 @@ def identify(path: Path | IO[bytes]) -> Image.Image:
 @contextmanager
 def open_image(path: Path) -> Iterator[Image.Image]:
     """Yield the image, its pixels not decoded yet; refuse several frames, bombs and truncated files."""
-    with identify(path) as image:
+    # Of a path Pillow maps the pixels of some TIFFs, in rows as long as those of the turned image.
+    with path.open("rb") as opened, identify(opened) as image:
         if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
             raise UserError(f"{path}: holds several frames or pages; save one image per file")
         sample_bytes = 2 if image.mode in _DEEP or _is_deep_png(image) else 1
@@ -182,7 +183,11 @@ def _is_lossy(path: Path, image: Image.Image) -> bool:
     if image.format != "WEBP":
         return image.format in ("JPEG", "MPO")
     with path.open("rb") as file:
-        return b"VP8L" not in file.read(4096)
+        file.seek(12)
+        while len(chunk := file.read(8)) == 8 and chunk[:4] not in (b"VP8 ", b"VP8L"):
+            size = int.from_bytes(chunk[4:], "little")
+            file.seek(16 if chunk[:4] == b"ANMF" else size + size % 2, os.SEEK_CUR)
+    return chunk[:4] != b"VP8L"
 
 
 def _is_deep_png(image: Image.Image) -> bool:

@@ -21,6 +21,9 @@ from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_
 from unet_ddp.data.formats.resize import resize_area, resize_nearest, scaled_size
 from unet_ddp.errors import UserError
 
+READERS = 6
+"""Version of the readers, and of what the scan keeps: caches of another one are not used."""
+
 
 def read_header(path: Path) -> Header:
     """Return size and format of the image at `path`; pixels are not decoded."""
@@ -89,8 +92,8 @@ def read_mask(path: Path, *, scale: float = 1.0) -> Codes:
             values = pillow.read_mask(path, scale)
     if values.ndim == 2:
         return values if values.dtype == np.uint8 else values.astype(np.int32, copy=False)
-    if values.shape[2] < 3:
-        raise UserError(f"{path}: {values.shape[2]} bands; a mask has one, or three of colour")
+    if values.min() < 0 or values.max() > 255:
+        raise UserError(f"{path}: colours beyond 0 to 255; save the mask with 8 bit, or in grey")
     packed = values[..., 0].astype(np.int32)
     for band in (1, 2):  # in place: such a mask may be large
         packed <<= 8

@@ -11,7 +11,10 @@ from unet_ddp.data.formats.header import Pixels
 
 Value = TypeVar("Value", bound=np.generic)
 
-_BANDS = 64  # OpenCV takes no more than 128 at a time
+_BANDS = 64  # OpenCV takes no more than 128 at a time,
+_AREA_BANDS = (
+    4  # and for means of areas no more than these where a side is no multiple of the new one
+)
 
 
 def scaled_size(height: int, width: int, scale: float) -> tuple[int, int]:
@@ -29,15 +32,16 @@ def resize_area(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     import cv2
 
     shrinks = size[0] <= pixels.shape[0] and size[1] <= pixels.shape[1]
+    at_once = _AREA_BANDS if shrinks else _BANDS
     parts = [
         np.atleast_3d(
             cv2.resize(
-                np.ascontiguousarray(pixels[..., first : first + _BANDS]),
+                np.ascontiguousarray(pixels[..., first : first + at_once]),
                 (size[1], size[0]),
                 interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR,
             )
         )
-        for first in range(0, pixels.shape[2], _BANDS)
+        for first in range(0, pixels.shape[2], at_once)
     ]
     return cast(Pixels, parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2))
 
