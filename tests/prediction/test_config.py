@@ -74,8 +74,9 @@ def test_after_model_what_can_be_no_model_is_an_image(
         (["a.png", "--batch-size", "0"], "--batch-size 0"),
         (["a.png", "--workers", "0"], "--workers 0"),
         (["a.png", "--overwrite", "--skip-existing"], "--overwrite and --skip-existing: use one"),
-        (["a.png", "--pseudo", "p", "--skip-existing"], "--pseudo and --skip-existing: use one"),
+        (["a.png", "--rank", "r.csv", "--skip-existing"], "--rank and --skip-existing: use one"),
         (["a.png", "--mask-format", "jpg"], "--mask-format"),
+        (["a.png", "--pseudo", "p"], "--pseudo.*; see predict.py --help"),  # dropped
     ],
 )
 def test_mistakes_name_the_flag(argv: list[str], message: str) -> None:

@@ -60,8 +60,6 @@ class PredictConfig:
     """Also write the objects for an annotation tool to correct: FILE.json in COCO's format, or with labelme a file next to each mask."""
     rank: Annotated[str | None, flag("FILE")] = None
     """Also write the images to a CSV file, those first that the network is least sure of: the next ones to label."""
-    pseudo: Annotated[str | None, flag("DIR")] = None
-    """Also write masks to train on, of images of which 9 pixels in 10 have a class of probability 0.95 or more (the others are ignored), and DIR/pairs.csv for train.py --list."""
     overwrite: bool = False
     """Replace existing files."""
     skip_existing: bool = False
@@ -77,7 +75,6 @@ class PredictConfig:
     def lists(self) -> dict[str, Path]:
         """The files of all images together, by their flags; see `list_files`."""
         names = {name: getattr(self, name) for name in ("rle", "objects", "polygons", "rank")}
-        names["pseudo"] = self.pseudo and f"{self.pseudo}/pairs.csv"  # "" is refused as a folder
         names["annotations"] = None if self.annotations == LABELME else self.annotations
         return {f"--{name}": as_path(text) for name, text in names.items() if text is not None}
 
@@ -93,7 +90,7 @@ def parse_predict(argv: Sequence[str]) -> PredictConfig:
     config = parse(PredictConfig, argv, prog="predict.py")
     names = config.model
     count = next((n for n, name in enumerate(names) if n and not _is_model(name)), len(names))
-    for name in ("overwrite", "rank", "pseudo"):  # masks do not say how sure they are
+    for name in ("overwrite", "rank"):  # masks do not say how sure they are
         if config.skip_existing and getattr(config, name):
             raise UserError(f"--{name} and --skip-existing: use one of them")
     return replace(config, model=names[:count], inputs=(*config.inputs, *names[count:]))
