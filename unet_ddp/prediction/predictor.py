@@ -132,7 +132,8 @@ class Predictor:
     def __call__(self, image: str | Path | Image.Image | NDArray[np.generic]) -> Prediction:
         """Return the prediction for a file, a Pillow image or an array, at its own size.
 
-        Arrays are (H, W) or (H, W, C), of the network's type.
+        Pillow images and arrays, (H, W) or (H, W, C) of the network's type, are what they would be
+        as files: see `open_array`.
 
         Raises:
             UserError: it can't be read, or is not of the network's format.
