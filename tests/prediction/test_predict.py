@@ -393,6 +393,10 @@ def test_the_threshold_is_the_checkpoints_or_the_flags(
         shares.append((np.asarray(Image.open("a_mask.png")) == 255).mean())
     assert shares[0] == shares[2] < shares[3] < shares[1]
     assert "  threshold: 255 where its probability is 0.502 or more\n" in capsys.readouterr().out
+    write_model(here / "u.pt", Labels((0, 255)), threshold=0.702)
+    assert run("a.png", "--overwrite", "-m", "t.pt", "u.pt") == 0
+    line = "  threshold: 255 where its probability is 0.602 or more, the mean of the checkpoints'\n"
+    assert line in capsys.readouterr().out
 
 
 def test_models_may_come_before_the_image(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,9 +94,10 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
             print(f"  maps: at {predictor.format.ground_resolution:g} m on the ground")
         if predictor.threshold is not None:
             name = predictor.labels.class_names[1]
-            print_lines(
-                f"  threshold: {name} where its probability is {predictor.threshold:g} or more"
-            )
+            limit = f"{predictor.threshold:g} or more"
+            if config.threshold is None and len(paths) > 1:
+                limit += ", the mean of the checkpoints'"
+            print_lines(f"  threshold: {name} where its probability is {limit}")
     return predictor
 
 

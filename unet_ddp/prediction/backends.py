@@ -230,8 +230,13 @@ def import_extra(name: str, path: Path) -> Any:
 
 def check_match(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:
     """Raise UserError for networks whose probabilities can't be averaged."""
+    both = (model.labels, first.labels)
+    have_names = all(labels.names for labels in both)  # one may have been trained without any
+    kinds = ["numbered objects" if labels.has_objects else "classes" for labels in both]
     for what, own, other in (
-        ("classes", model.labels.values, first.labels.values),
+        ("kind of masks", *kinds),
+        ("classes", *(tuple(map(labels.show, labels.values)) for labels in both)),
+        ("names", *(labels.names if have_names else () for labels in both)),
         ("channels", model.preprocessing.channels, first.preprocessing.channels),
         ("type of pixels", model.preprocessing.dtype, first.preprocessing.dtype),
         ("scale", model.preprocessing.scale, first.preprocessing.scale),

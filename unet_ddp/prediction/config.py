@@ -33,15 +33,15 @@ class PredictConfig:
     scale: Annotated[float | None, flag("FACTOR", "-s")] = None
     """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
     threshold: Annotated[float | None, flag("P", "-t")] = None
-    """Two classes: predict foreground where its probability is at least P (default: the checkpoint's, else the class with the highest probability)."""
+    """Two classes: predict foreground where its probability is at least P (default: the checkpoint's, the mean of several; else the class with the highest probability)."""
     tta: Literal["none", "mirror", "flips", "d4"] = "none"
     """Average over transformed copies of the image: mirror: left-right (2 times the work); flips: also upside down (4); d4: also quarter turns (8)."""
     tile: Annotated[int | None, flag("PIXELS")] = None
     """Predict in overlapping square tiles with this side, after scaling (default: 1024 if an image does not fit into memory)."""
     overlap: Annotated[float, flag("SHARE")] = 0.25
     """Share of a tile's side that neighbouring tiles have in common, 0 <= SHARE < 1."""
-    mask_format: Literal["png", "tif"] | None = None
-    """Format of masks whose names --output does not give (default: tif for images with map coordinates, or for several classes of objects, else png)."""
+    mask_format: Literal["auto", "png", "tif"] = "auto"
+    """Format of masks whose names --output does not give. auto: tif for images with map coordinates, or for several classes of objects, else png."""
     ground_resolution: Annotated[float | None, flag("METRES"), Limit(above=0, at_most=1e6)] = None
     """Bring images with map coordinates to pixels of this size, before scaling (default: the training images' size)."""
     overlay: bool = False

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from threading import Lock
 
 import numpy as np
@@ -17,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.formats.header import Pixels
+from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.device import free_memory, is_out_of_memory, pick_device, total_memory
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.backends import LoadedModel, check_match, open_model
@@ -30,6 +32,7 @@ from unet_ddp.storage import as_path
 TILE, OVERLAP = 1024, 0.25
 _FREE_SHARE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take
 _TOTAL_SHARE = 1 / 8  # of all memory, that `logits` may take: there may be several processes
+_MOST_PROBABLE = 0.5  # the threshold of the most probable of two classes
 _WINDOWS = 8  # seen at once on a GPU; on a CPU one at a time is fastest
 
 
@@ -37,7 +40,8 @@ class Predictor:
     """One trained network, or several whose probabilities are averaged.
 
     Args:
-        models: of the same classes, channels and scale.
+        models: of the same classes, channels and scale. The thresholds of several, and those that
+            separate objects, are averaged too; without one, 0.5 counts.
         device: where they are.
         tile: side of the windows, in pixels of the scaled image; None for whole images if they fit
             into memory.
@@ -65,7 +69,7 @@ class Predictor:
         if tta not in KINDS:
             raise UserError(f"--tta {tta}: must be one of {', '.join(KINDS)}")
         self.models = models
-        self.labels = models[0].labels
+        self.labels = self._join_labels()
         own = models[0].preprocessing
         ground_resolution = ground_resolution or own.ground_resolution
         self.preprocessing = replace(own, ground_resolution=ground_resolution)
@@ -107,6 +111,8 @@ class Predictor:
         Raises:
             UserError: one can't be loaded, they do not match, or an option is out of range.
         """
+        if not paths:
+            raise UserError("no checkpoint was named; give the path of one, or several")
         place = device if isinstance(device, torch.device) else pick_device(device)
         models = [open_model(path, place, scale=scale, fold=fold) for path in paths]
         for path, model in zip(paths, models, strict=True):
@@ -116,10 +122,19 @@ class Predictor:
             ground_resolution=ground_resolution,
         )  # fmt: skip
 
+    def _join_labels(self) -> Labels:
+        """Return the models' labels, with the means of what separates objects."""
+        pairs = [model.labels.separation for model in self.models if model.labels.separation]
+        labels = self.models[0].labels
+        if len(pairs) < 2:
+            return labels
+        body, extent = map(fmean, zip(*pairs, strict=True))
+        return replace(labels, separation=(body, extent))
+
     def _pick_threshold(self, threshold: float | None) -> float | None:
         if threshold is None:
-            found = {model.threshold for model in self.models}
-            return found.pop() if len(found) == 1 else None
+            found = [model.threshold for model in self.models]
+            return fmean(p or _MOST_PROBABLE for p in found) if any(found) else None
         if self.labels.num_classes != 2:
             raise UserError(
                 f"--threshold {threshold:g}: is for two classes, this network has "
@@ -215,8 +230,9 @@ class Predictor:
         )
 
     def scores(self, images: Sequence[Pixels], *, is_second: bool = False) -> Scores:
-        """Return the scores (N, C, H, W) of N images (H, W, C) at the network's scale.
+        """Return the scores of N images (H, W, C) at the network's scale, as `Scores` has them.
 
+        They are (N, num_classes, H, W), of two classes (N, 1, H, W), the difference of their logits.
         Out of memory, the batch is halved, and an image alone is tried a second time.
         """
         self.on_window()
