@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from threading import Lock
 
 import numpy as np
@@ -18,9 +17,9 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.formats.header import Pixels
-from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.device import free_memory, is_out_of_memory, pick_device, total_memory
 from unet_ddp.errors import UserError
+from unet_ddp.prediction import backends
 from unet_ddp.prediction.backends import LoadedModel, check_match, open_model
 from unet_ddp.prediction.prediction import Band, Prediction, Scores, reduce_logits
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
@@ -32,7 +31,6 @@ from unet_ddp.storage import as_path
 TILE, OVERLAP = 1024, 0.25
 _FREE_SHARE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take
 _TOTAL_SHARE = 1 / 8  # of all memory, that `logits` may take: there may be several processes
-_MOST_PROBABLE = 0.5  # the threshold of the most probable of two classes
 _WINDOWS = 8  # seen at once on a GPU; on a CPU one at a time is fastest
 
 
@@ -40,15 +38,14 @@ class Predictor:
     """One trained network, or several whose probabilities are averaged.
 
     Args:
-        models: of the same classes, channels and scale. The thresholds of several, and those that
-            separate objects, are averaged too; without one, 0.5 counts.
+        models: of the same classes, channels and scale.
         device: where they are.
         tile: side of the windows, in pixels of the scaled image; None for whole images if they fit
             into memory.
         overlap: share of a window's side that its neighbours see too.
         tta: test-time augmentation: none, mirror, flips or d4.
         threshold: for two classes, predict the second where its probability is at least this; None
-            for the checkpoint's.
+            for the checkpoint's, or the mean of several.
         ground_resolution: in metres, of a pixel of the training images; None for the checkpoint's.
 
     Raises:
@@ -69,7 +66,7 @@ class Predictor:
         if tta not in KINDS:
             raise UserError(f"--tta {tta}: must be one of {', '.join(KINDS)}")
         self.models = models
-        self.labels = self._join_labels()
+        self.labels = backends.join_labels(models)
         own = models[0].preprocessing
         ground_resolution = ground_resolution or own.ground_resolution
         self.preprocessing = replace(own, ground_resolution=ground_resolution)
@@ -122,19 +119,9 @@ class Predictor:
             ground_resolution=ground_resolution,
         )  # fmt: skip
 
-    def _join_labels(self) -> Labels:
-        """Return the models' labels, with the means of what separates objects."""
-        pairs = [model.labels.separation for model in self.models if model.labels.separation]
-        labels = self.models[0].labels
-        if len(pairs) < 2:
-            return labels
-        body, extent = map(fmean, zip(*pairs, strict=True))
-        return replace(labels, separation=(body, extent))
-
     def _pick_threshold(self, threshold: float | None) -> float | None:
         if threshold is None:
-            found = [model.threshold for model in self.models]
-            return fmean(p or _MOST_PROBABLE for p in found) if any(found) else None
+            return backends.mean_threshold(self.models)
         if self.labels.num_classes != 2:
             raise UserError(
                 f"--threshold {threshold:g}: is for two classes, this network has "
@@ -147,8 +134,7 @@ class Predictor:
     def __call__(self, image: str | Path | Image.Image | NDArray[np.generic]) -> Prediction:
         """Return the prediction for a file, a Pillow image or an array, at its own size.
 
-        Pillow images and arrays, (H, W) or (H, W, C) of the network's type, are what they would be
-        as files: see `open_array`.
+        Arrays are (H, W) or (H, W, C), of the network's type; see `open_array`.
 
         Raises:
             UserError: it can't be read, or is not of the network's format.
@@ -230,10 +216,9 @@ class Predictor:
         )
 
     def scores(self, images: Sequence[Pixels], *, is_second: bool = False) -> Scores:
-        """Return the scores of N images (H, W, C) at the network's scale, as `Scores` has them.
+        """Return the scores (N, C, H, W) of N images (H, W, C); C is 1 for two classes, see `Scores`.
 
-        They are (N, num_classes, H, W), of two classes (N, 1, H, W), the difference of their logits.
-        Out of memory, the batch is halved, and an image alone is tried a second time.
+        They are at the network's scale. Out of memory, the batch is halved, and an image alone is tried a second time.
         """
         self.on_window()
         try:

@@ -103,6 +103,11 @@ def test_numbers_have_16_bit_as_long_as_they_fit(last: int, dtype: type) -> None
     prediction = Prediction([], OBJECTS, input_size=(1, 2), size=(1, 2))
     prediction.numbers = np.array([[0, last]], np.int32)
     assert prediction.mask.dtype == dtype and prediction.mask.tolist() == [[0, last]]
+    if dtype == np.uint16:
+        assert np.asarray(prediction.to_image()).tolist() == [[0, last]]
+    else:  # Pillow would save 65535
+        with pytest.raises(UserError, match=r"values up to 65536; .* prediction\.mask"):
+            prediction.to_image()
 
 
 def test_objects_of_several_classes_have_their_names_in_all_lists(tmp_path: Path) -> None:
