@@ -1,11 +1,9 @@
-"""Images labelled by --rank against images drawn at random, and what --pseudo adds: equal trainings.
+"""Images labelled by --rank against images drawn at random: equal trainings.
 
     OMP_NUM_THREADS=1 python -m benchmarks.labelling --data DIR [--folder DIR] [train.py's flags]
 
 DIR has imgs/ and masks/. For each seed, 20 images are held out, and a first network is trained on 20
-others. Of the rest, 20 more are labelled, from the top of its `predict.py --rank` or at random. One
-more training has the random 40, and of the rest what `predict.py --pseudo` makes of their network.
-All take about as many steps. None has validation images: the last weights are scored.
+others. Of the rest, 20 more are labelled, from the top of its `predict.py --rank` or at random. All take about as many steps. None has validation images: the last weights are scored.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from benchmarks.timing import new_parser, print_table
 
 PART = 20  # images held out, labelled first, and labelled then
 BATCH = 8
-ARMS = ("20 at random", "40, 20 of them by rank", "40 at random", "40 at random and pseudo")
-PAIRS = (("rank - random", 1, 2), ("40 - 20 at random", 2, 0), ("with pseudo - without", 3, 2))
+ARMS = ("20 at random", "40, 20 of them by rank", "40 at random")
+PAIRS = (("rank - random", 1, 2), ("40 - 20 at random", 2, 0))
 
 
 def run(*words: object) -> None:
@@ -58,12 +56,7 @@ def score_arms(data: Path, folder: Path, seed: int, steps: int, flags: list[str]
     words = ("-m", folder / "first/last.pt", "-o", folder / "first/masks")
     run("predict.py", *rest, *words, "--rank", folder / "next.csv")
     ranked = [Path(row.split(",")[0]) for row in (folder / "next.csv").read_text().splitlines()[1:]]
-    dice += [label("rank", first + ranked[:PART]), label("random", first + rest[:PART])]
-    words = ("-m", folder / "random/last.pt", "-o", folder / "random/masks")
-    run("predict.py", *rest[PART:], *words, "--pseudo", folder / "pseudo")
-    recipe, pairs = folder / "random/config.yaml", folder / "pseudo/pairs.csv"
-    words = ("--config", recipe, "--list", pairs, "--ignore-index=254")
-    return [*dice, train("pseudo-run", len(pairs.read_text().splitlines()) - 1, *words)]
+    return [*dice, label("rank", first + ranked[:PART]), label("random", first + rest[:PART])]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -322,6 +322,14 @@ def threshold_of_three_classes(folder: Path) -> list[str]:
     return [*GIVEN, "--threshold", "0.5"]
 
 
+def soft_masks(folder: Path) -> list[str]:
+    """Masks of 0 and 1, for a network of --mask-threshold 127."""
+    change(folder, labels=Labels((0, 255), threshold=127).to_dict())
+    for path in (folder / "masks").iterdir():
+        Image.fromarray(np.eye(32, 40, dtype=np.uint8)).save(path)
+    return GIVEN
+
+
 MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (no_such_model, ["nowhere.pt"]),
     (no_pairs, ["masks", "no masks"]),
@@ -333,6 +341,7 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (no_labels, ["other.pt", "classic U-Net"]),
     (images_not_known, ["plain.pth", "use --images and --masks"]),
     (images_gone, ["imgs", "use --images and --masks"]),
+    (soft_masks, ["masks/", "one side of --mask-threshold 127", "are 0 to 1)"]),
     (other_split, ["split", "use --images and --masks"]),
     (threshold_of_three_classes, ["--threshold 0.5", "best.pt has 3"]),
 ]

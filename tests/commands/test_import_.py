@@ -252,6 +252,7 @@ def test_what_is_left_out_is_said(here: Path, capsys: pytest.CaptureFixture[str]
     ]
     mask = read_mask(Path("out/a.png"))
     assert mask[2:4, :3].all() and not mask[0, 4] and mask[3, 0] and mask[3, 7]
+    assert "1 objects reach beyond their image" in run(capsys, coco(outside), "-o", "one")[1]
 
 
 def test_absent_images(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,6 +309,45 @@ def studio(**value: Any) -> list[Any]:
     return [{"data": {"image": "a.png"}, "annotations": [{"result": [result | sizes]}]}]
 
 
+def task(*results: dict[str, Any], **data: Any) -> list[Any]:
+    """Return Label Studio's export of one image."""
+    sizes = {"original_width": 8, "original_height": 6}
+    found = [each | sizes if "value" in each else each for each in results]
+    return [{"data": data or {"image": "a.png"}, "annotations": [{"result": found}]}]
+
+
+HALF = {"points": [[0, 0], [50, 0], [50, 100], [0, 100]]}
+CAR = {"type": "polygonlabels", "to_name": "photo", "value": {**HALF, "polygonlabels": ["car"]}}
+BOX = {"type": "rectanglelabels", "value": {"x": 1, "rectanglelabels": ["car"]}}
+APART = (
+    {"id": "k", "type": "polygon", "value": HALF},
+    {"id": "k", "type": "labels", "value": {**HALF, "labels": ["car"]}},
+    {"id": "k", "type": "choices", "value": {**HALF, "choices": ["red"]}},
+    {"id": "m", "type": "rectangle", "value": {"x": 1}},
+    {"id": "m", "type": "labels", "value": {"x": 1, "labels": ["car"]}},
+    {"type": "relation", "from_id": "k", "to_id": "m"},
+)
+
+
+@pytest.mark.parametrize(
+    ("results", "data", "skipped"),
+    [
+        ((CAR,), {"caption": "A red car", "image": "a.png"}, 0),
+        ((CAR,), {"caption": "b.png", "photo": "/data/upload/1/0a1b2c3d-a.png"}, 0),
+        ((CAR,), {"id": "7", "url": "https://host/a.png?size=1"}, 0),
+        ((CAR,), {"image": "a"}, 0),
+        (APART, {}, 1),
+    ],
+)
+def test_shapes_of_label_studio_are_of_their_task_s_image(
+    here: Path, capsys: pytest.CaptureFixture[str], results: Any, data: Any, skipped: int
+) -> None:
+    status, text = run(capsys, task(*results, **data))
+    assert status == 0 and "1 masks of 1 objects; classes background, car\n" in text
+    assert text.count("1 boxes") == skipped
+    assert read_mask(Path("out/a.png")).tolist() == [[1] * 4 + [0] * 4] * 6
+
+
 def labelme_folder(content: Any) -> Path:
     Path("json").mkdir()
     Path("json/a.json").write_text(json.dumps(content))
@@ -340,6 +380,10 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "runs not numbers": (lambda: runs(["a"]), "file.json: "),
     "runs of a large image": (lambda: runs([10**10], (10**5, 10**5)), "run lengths of an image of [100000, 100000]"),
     "text too long": (lambda: runs("o" * 9_000_000), "a run length of more than 60 bits"),
+    "no label": (lambda: task(CAR | {"value": {**HALF, "polygonlabels": []}}), "image a.png: a shape without a label; "),
+    "several images": (lambda: task(CAR | {"to_name": "image"}, image=["a.png", "b.png"], text="c"), "a task of several images, or of none; "),
+    "boxes of Label Studio": (lambda: task(BOX, BOX), "file.json: only boxes, ellipses, lines or points (2): "),
+    "a box of COCO": (lambda: coco({"bbox": [1, 1, 2, 2]}), "file.json: only boxes, ellipses, lines or points (1): "),
     "brush cut": (lambda: studio(rle=[0, 0, 0, 192, 57]), "a brush's run lengths end too early"),
     "brush of another size": (lambda: studio(rle=[255] * 9), "a brush of 4294967295 values for 8x6 pixels"),
     "another JSON": (lambda: {"shape": 1}, "not COCO, Labelme or Label Studio's full JSON"),

@@ -114,16 +114,20 @@ def test_bands_of_rows_make_no_difference(
     assert bands.records[0].boundaries == whole.records[0].boundaries
 
 
-@pytest.mark.parametrize(("tolerance", "matched"), [(None, 0), (1.0, 0), (2.0, 16)])
+@pytest.mark.parametrize(
+    ("side", "scale", "off", "tolerance", "matched"),
+    [(16, 1.0, 2, None, 0), (16, 1.0, 2, 1.0, 0), (16, 1.0, 2, 2.0, 16), (160, 0.5, 1, None, 160)],
+)
 def test_boundaries_match_within_the_tolerance(
-    tmp_path: Path, tolerance: float | None, matched: int
+    tmp_path: Path, side: int, scale: float, off: int, tolerance: float | None, matched: int
 ) -> None:
-    """An edge that is two pixels off; 0.75 percent of the diagonal is less than one pixel."""
-    image, mask = np.zeros((16, 16)), np.zeros((16, 16))
-    image[:, 6:], mask[:, 8:] = 255, 255
-    evaluation = evaluate(tmp_path, {"a": (image, mask)}, grey_predictor(TWO), tolerance=tolerance)
+    """An edge that is some pixels off; 0.75 percent of the image's own diagonal are 0.2 and 1.7."""
+    image, mask = np.zeros((side, side)), np.zeros((side, side))
+    image[:, 6:], mask[:, 6 + off :] = 255, 255
+    predictor = grey_predictor(TWO, scale=scale)
+    evaluation = evaluate(tmp_path, {"a": (image, mask)}, predictor, tolerance=tolerance)
     foreground = evaluation.records[0].boundaries[1]
-    assert (foreground.truth, foreground.predicted) == (16, 16)
+    assert (foreground.truth, foreground.predicted) == (side, side)
     assert (foreground.truth_matched, foreground.predicted_matched) == (matched, matched)
     assert evaluation.tolerance == tolerance
 

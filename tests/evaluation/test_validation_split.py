@@ -46,6 +46,17 @@ def test_pairs_are_those_of_the_run(folder: Path) -> None:
     assert find(other) != data.split.validation
 
 
+def test_what_the_run_left_out_by_skip_bad_files_is_left_out_again(folder: Path) -> None:
+    """The names that it trained on and validated on say whether these are the same."""
+    for name in ("bx", "cx"):
+        (folder / "imgs" / f"{name}.png").write_bytes(b"no image")
+    argv = [*data_flags(folder), "--validation", "30", "--seed", "5"]
+    data = prepare_data(parse_train(argv).data, seed=5, skip_bad=2)
+    assert (
+        find({"config": settings(folder), "names": data.split.fingerprint}) == data.split.validation
+    )
+
+
 def test_what_cannot_be_rebuilt_is_an_error_that_names_the_flags(folder: Path) -> None:
     def message(content: dict[str, Any]) -> str:
         with pytest.raises(UserError) as caught:
@@ -60,6 +71,12 @@ def test_what_cannot_be_rebuilt_is_an_error_that_names_the_flags(folder: Path) -
         assert not resizes_masks(content)
     assert "no validation" in message({"config": settings(folder, validation=0.0)})
     assert "have changed" in message({"config": settings(folder), "names": "others"})
+    bad = folder / "imgs" / "bx.png"
+    kept = bad.read_bytes()
+    bad.write_bytes(b"no image")
+    assert "imgs/bx.png" in message({"config": settings(folder), "names": "of all"})
+    assert "imgs/bx.png" in message({"config": settings(folder)})
+    bad.write_bytes(kept)
     mask = folder / "masks" / "ax.png"
     Image.fromarray(np.full((24, 32), 7, np.uint8)).save(mask)  # a class that the run had not
     assert "7" in message({"config": settings(folder)})

@@ -14,7 +14,7 @@ from unet_ddp.prediction.predictor import OVERLAP
 def test_defaults() -> None:
     config = parse_predict(["a.png"])
     assert config == PredictConfig(("a.png",))
-    assert (config.tta, config.mask_format, config.probabilities) == ("none", None, "none")
+    assert (config.tta, config.mask_format, config.probabilities) == ("none", "auto", "none")
     assert (config.rle_order, config.device, config.overlap) == ("rows", "auto", OVERLAP)
     assert not (config.overlay or config.overwrite or config.skip_existing)
     assert config.model == () and config.output is config.tile is config.threshold is None
@@ -74,8 +74,9 @@ def test_after_model_what_can_be_no_model_is_an_image(
         (["a.png", "--batch-size", "0"], "--batch-size 0"),
         (["a.png", "--workers", "0"], "--workers 0"),
         (["a.png", "--overwrite", "--skip-existing"], "--overwrite and --skip-existing: use one"),
-        (["a.png", "--pseudo", "p", "--skip-existing"], "--pseudo and --skip-existing: use one"),
+        (["a.png", "--rank", "r.csv", "--skip-existing"], "--rank and --skip-existing: use one"),
         (["a.png", "--mask-format", "jpg"], "--mask-format"),
+        (["a.png", "--pseudo", "p"], "--pseudo.*; see predict.py --help"),  # dropped
     ],
 )
 def test_mistakes_name_the_flag(argv: list[str], message: str) -> None:

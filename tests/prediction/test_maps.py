@@ -26,7 +26,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.prediction import pipeline, source
 from unet_ddp.prediction.inputs import find_maps
 from unet_ddp.prediction.outputs.lists import Listed
-from unet_ddp.prediction.outputs.polygons import polygon_file, polygons
+from unet_ddp.prediction.outputs.polygons import format_geojson, polygon_file, polygons
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.streaming import ScaledReader
@@ -129,6 +129,21 @@ def test_polygons_are_in_wgs84_or_in_a_package_in_the_maps_coordinates(here: Pat
         assert (x[:-1] * y[1:] - x[1:] * y[:-1]).sum() > 0  # RFC 7946: counterclockwise
     edges = np.concatenate([np.frombuffer(shape[13:29], "<f8") for shape in shapes])
     assert np.array_equal(edges % 0.5, edges * 0)  # of pixels
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "d", "e"),  # at quarter turns, a and e are exactly 0
+    [(0.0, 0.5, 0.5, 0.0), (0.0, -0.5, 0.5, 0.0), (0.5, 0.0, 0.0, 0.5), (0.3, 0.4, 0.4, -0.3)],
+)
+def test_rings_are_counterclockwise_on_maps_turned_and_mirrored(
+    a: float, b: float, d: float, e: float
+) -> None:
+    place = Place(UTM, (a, b, CORNER[0], d, e, CORNER[1]), 0.5, None)
+    found = format_geojson(
+        Listed(Path("a.tif"), np.eye(1, 3, 1, dtype=np.uint8), place), Labels((0, 255))
+    )
+    x, y = np.array(json.loads(found)["geometry"]["coordinates"][0]).T
+    assert (x[:-1] * y[1:] - x[1:] * y[:-1]).sum() > 0
 
 
 def test_a_package_of_no_objects_is_one(here: Path) -> None:

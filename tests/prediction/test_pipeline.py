@@ -22,7 +22,6 @@ from unet_ddp.errors import UserError
 from unet_ddp.prediction import pipeline as module
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.inputs import find_images
-from unet_ddp.prediction.outputs import uncertainty
 from unet_ddp.prediction.outputs.lists import Listed, ShardFile, read_shards
 from unet_ddp.prediction.outputs.masks import write_mask
 from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
@@ -42,7 +41,7 @@ from unet_ddp.prediction.predictor import Predictor
 def new_job(config: PredictConfig, predictor: Predictor, world: World | None = None) -> Job:
     images = find_images(config.inputs)
     files = name_outputs(dict.fromkeys(images, False), config, predictor.labels, models=[])
-    lists = list_files(config, predictor.labels, Path())
+    lists = list_files(config, predictor.labels)
     world = world or World()
     return Job(config, world, files, predictor, [ShardFile(each, world.rank) for each in lists])
 
@@ -88,28 +87,6 @@ def test_processes_share_the_images(photos: PredictConfig) -> None:
         lines.append([Path(outcome.line.split(" ->")[0]).stem for outcome in outcomes])
         photos = replace(photos, overwrite=True)
     assert lines == [["a", "c", "e"], ["", "d"]]  # "b" is no image
-
-
-def test_processes_write_the_masks_to_train_on_of_one(
-    photos: PredictConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And one list of them."""
-    monkeypatch.setattr(uncertainty, "_SURE", 0.501)
-    monkeypatch.setattr(uncertainty, "_SHARE", 0.1)
-    predictor, found = make_predictor(), []
-    for size in (1, 2):
-        job = new_job(replace(photos, pseudo="pseudo", overwrite=True), predictor, World(0, size))
-        listed = job.shards[0].list_file
-        shards = [*job.shards, *(ShardFile(listed, rank) for rank in range(1, size))]
-        for rank, shard in enumerate(shards):
-            list(process_images(replace(job, world=World(rank, size), shards=[shard])))
-        listed.merge(size)
-        said = listed.describe(4, size)
-        for shard in shards:
-            shard.close()
-        found.append({path.name: path.read_bytes() for path in Path("pseudo").iterdir()})
-    assert found[0] == found[1] and found[0].keys() == {"pairs.csv", *(f"{x}.tif" for x in "acde")}
-    assert said.startswith("pseudo/pairs.csv: 4 of 4 images are sure")
 
 
 def test_existing_files_are_skipped_and_listed(photos: PredictConfig) -> None:
@@ -241,13 +218,13 @@ def test_several_images_have_a_core_each(
 
 def test_run_lengths_need_two_classes() -> None:
     config = PredictConfig((), rle="a.csv", polygons="a.json", rle_order="columns")
-    files = list_files(config, make_predictor().labels, Path())
+    files = list_files(config, make_predictor().labels)
     assert [str(each.path) for each in files] == ["a.csv", "a.json"]
     ids = np.array([[0, 1], [1, 0]], np.uint8)
     assert files[0].format(Listed(Path("x"), ids)) == "x,2 2"
     with pytest.raises(UserError, match="--rle: its format has two classes, this network has 3"):
-        list_files(config, make_predictor(classes=3).labels, Path())
-    assert list_files(PredictConfig(()), make_predictor().labels, Path()) == []
+        list_files(config, make_predictor(classes=3).labels)
+    assert list_files(PredictConfig(()), make_predictor().labels) == []
 
 
 # -- threads and batches --------------------------------------------------------------------

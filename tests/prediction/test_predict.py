@@ -29,7 +29,6 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
 from unet_ddp.files import exit_on_signals, replacing
 from unet_ddp.prediction import pipeline
-from unet_ddp.prediction.outputs import uncertainty
 from unet_ddp.prediction.pipeline import Outcome
 from unet_ddp.runs import checkpoint
 
@@ -67,7 +66,7 @@ def test_masks_have_the_training_masks_values(here: Path, labels: Labels) -> Non
     assert found <= set(labels.values) and len(found) > 1
 
 
-def test_the_next_images_to_label(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_next_images_to_label(here: Path) -> None:
     for name in ("a.png", "b.jpg", "c.tif"):
         write_photo(here / "photos" / name, (30, 40 + ord(name[0])))
     assert run("photos", "-o", "out", "--rank", "next.csv") == 0
@@ -76,30 +75,6 @@ def test_the_next_images_to_label(here: Path, capsys: pytest.CaptureFixture[str]
     assert {row["image"] for row in rows} == {"photos/a.png", "photos/b.jpg", "photos/c.tif"}
     order = [float(row["uncertainty"]) for row in rows if not row["nearly_equal_to"]]
     assert order == sorted(order, reverse=True) and all(0 < value <= 1 for value in order)
-    assert run("photos", "-o", "out", "--rank", "a.csv", "--skip-existing") == 2
-    assert "--rank and --skip-existing: use one of them" in capsys.readouterr().err
-
-
-def test_masks_to_train_on(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What another job or a person wrote stays."""
-    monkeypatch.setattr(uncertainty, "_SURE", 0.5002)
-    monkeypatch.setattr(uncertainty, "_SHARE", 0.1)
-    for name in "abcd":
-        write_photo(here / "photos" / f"{name}.png", (30, 40))
-    assert run("photos", "-o", "out", "--pseudo", "one") == 0
-    said = capsys.readouterr().out
-    assert "one/pairs.csv: 4 of 4 images are sure" in said and "--ignore-index=254" in said
-    masks = sorted(Path("one").glob("*.tif"))
-    assert [mask.stem for mask in masks] == [*"abcd"]
-    found = np.stack([read_mask(mask) for mask in masks])
-    assert set(np.unique(found)) == {0, 254, 255}
-    before = [mask.read_bytes() for mask in masks]
-    assert run("photos", "-o", "new", "--pseudo", "one") == 2
-    error = "error: one/a.tif: already exists; use --overwrite, or another --output or --pseudo\n"
-    assert capsys.readouterr().err == error
-    assert [mask.read_bytes() for mask in masks] == before
 
 
 def test_annotations_to_correct(here: Path) -> None:
@@ -418,6 +393,10 @@ def test_the_threshold_is_the_checkpoints_or_the_flags(
         shares.append((np.asarray(Image.open("a_mask.png")) == 255).mean())
     assert shares[0] == shares[2] < shares[3] < shares[1]
     assert "  threshold: 255 where its probability is 0.502 or more\n" in capsys.readouterr().out
+    write_model(here / "u.pt", Labels((0, 255)), threshold=0.702)
+    assert run("a.png", "--overwrite", "-m", "t.pt", "u.pt") == 0
+    line = "  threshold: 255 where its probability is 0.602 or more, the mean of the checkpoints'\n"
+    assert line in capsys.readouterr().out
 
 
 def test_models_may_come_before_the_image(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -17,7 +18,7 @@ from PIL import Image
 
 from tests.prediction.models import CPU, lively_network, load, make_predictor, noise, write_model
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.labels import Labels, object_labels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import predictor as module
 from unet_ddp.prediction import source
@@ -71,8 +72,28 @@ def test_the_threshold_is_the_flags_or_the_checkpoints() -> None:
     assert ensemble(0.3, threshold=0.6).threshold == 0.6
     assert ensemble(None).threshold is None
     assert ensemble(0.3, 0.3).threshold == 0.3
-    assert ensemble(0.3, 0.4).threshold is None
+    assert ensemble(0.3, 0.8, 0.4).threshold == 0.5
+    assert ensemble(0.3, 0.4, threshold=0.9).threshold == 0.9
+    assert ensemble(None, None).threshold is None
+    assert ensemble(0.3, None).threshold == 0.4  # without one, the most probable class
     assert ensemble(0.3, None).notes == ["0.3", "None"]
+
+
+def test_objects_of_an_ensemble_are_separated_by_the_means_of_both_thresholds() -> None:
+    labels = [
+        replace(object_labels(("cell",)), separation=pair) for pair in ((0.4, 0.3), (0.8, 0.5))
+    ]
+    models = [load(lively_network(classes=3), each) for each in labels]
+    assert Predictor(models, device=CPU).labels.separation == pytest.approx((0.6, 0.4))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_windows_of_an_ensemble_start_where_all_its_networks_pool(order: int) -> None:
+    """The classic U-Net's stride is 16, that of smp's networks 32."""
+    labels = Labels((0, 1))
+    models = [load(lively_network(), labels), load(lively_network("fpn", "resnet18"), labels)]
+    tiling = Predictor(models[::order], device=CPU, tile=80).tiling
+    assert (tiling.stride, tiling.window) == (32, 64)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +113,13 @@ def test_options_out_of_range_are_named(options: Any, message: str) -> None:
 
 
 def test_networks_that_differ_are_no_ensemble(tmp_path: Path) -> None:
-    write_model(tmp_path / "a.pt", Labels((0, 1)))
-    write_model(tmp_path / "same.pt", Labels((0, 1)), seed=5)
+    write_model(tmp_path / "a.pt", Labels((0, 1), names=("dog", "cat")))
+    write_model(tmp_path / "same.pt", Labels((0, 1)), seed=5)  # trained without --class-names
     assert len(Predictor.from_checkpoint(tmp_path / "a.pt", tmp_path / "same.pt").models) == 2
     for name, labels, options in (
         ("classes", Labels((0, 2)), {}),
+        ("names", Labels((0, 1), names=("cat", "dog")), {}),
+        ("classes", Labels((0, 1), rgb=True), {}),
         ("channels", Labels((0, 1)), {"channels": 1}),
         ("type of pixels", Labels((0, 1)), {"max_value": 65535}),
         ("scale", Labels((0, 1)), {"scale": 0.25}),
@@ -104,6 +127,12 @@ def test_networks_that_differ_are_no_ensemble(tmp_path: Path) -> None:
         write_model(tmp_path / "b.pt", labels, **options)  # type: ignore[arg-type]
         with pytest.raises(UserError, match=rf"b\.pt: its {name} \(.*\) differs .*a\.pt \("):
             Predictor.from_checkpoint(tmp_path / "a.pt", tmp_path / "b.pt")
+    write_model(tmp_path / "a.pt", Labels((0, 1, 2)))
+    write_model(tmp_path / "b.pt", object_labels(("cell",)))
+    with pytest.raises(UserError, match=r"kind of masks \(numbered objects\) .* \(classes\)"):
+        Predictor.from_checkpoint(tmp_path / "a.pt", tmp_path / "b.pt")
+    with pytest.raises(UserError, match="no checkpoint was named"):
+        Predictor.from_checkpoint()
 
 
 def test_an_ensemble_is_the_mean_of_probabilities() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.resize import resize_area
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import source as module
-from unet_ddp.prediction.source import open_array, open_image
+from unet_ddp.prediction.source import SourceImage, open_array, open_image
 from unet_ddp.prediction.streaming import ArrayReader, ScaledReader
 from unet_ddp.storage import Url, copies, put
 
@@ -45,51 +47,102 @@ def test_tiffs_are_streamed_from_a_size_on(
     found.reader.close()
 
 
-@pytest.mark.parametrize(
-    ("image", "wanted", "expected"),
-    [
-        (noise(4, 6), COLOUR, noise(4, 6)),
-        (Image.fromarray(noise(4, 6)), COLOUR, noise(4, 6)),
-        (noise(4, 6)[..., 0], GREY, noise(4, 6)[..., :1]),
-        (noise(4, 6)[..., :1], COLOUR, noise(4, 6)[..., :1].repeat(3, 2)),
-        (Image.fromarray(noise(4, 6)[..., 0]), COLOUR, noise(4, 6)[..., :1].repeat(3, 2)),
-        (
-            Image.fromarray(noise(4, 6)),
-            GREY,
-            np.asarray(Image.fromarray(noise(4, 6)).convert("L"))[..., None],
-        ),
-        (
-            Image.fromarray(noise(4, 6)[..., 0].astype(np.uint16) * 257),
-            DEEP,
-            noise(4, 6)[..., :1].astype(np.uint16) * 257,
-        ),
-        (
-            Image.fromarray(noise(4, 6)[..., 0].astype(np.int32) * 257),
-            DEEP,
-            noise(4, 6)[..., :1].astype(np.uint16) * 257,
-        ),
-    ],
-)
-def test_arrays_and_pillow_images_are_taken(image: Any, wanted: ImageFormat, expected: Any) -> None:
-    found = open_array(image, wanted, 1.0)
-    assert (found.size, found.path) == ((4, 6), None)
-    assert found.read().dtype == wanted.dtype and np.array_equal(found.read(), expected)
-    assert np.array_equal(open_array(image, wanted, 0.5).read(), resize_area(expected, (2, 3)))
+def pillow(mode: str, orientation: int = 1) -> Image.Image:
+    image = Image.fromarray(noise(24, 36)[..., 0].astype(np.int32) * 200, "I")
+    image = image if mode == "I" else Image.fromarray(noise(24, 36)).convert(mode)
+    image.getexif()[274] = orientation
+    return image
 
 
+def outcome(source: Callable[[], SourceImage]) -> Any:
+    """Return pixels and size, or the error without the name of what it is about."""
+    try:
+        found = source()
+        return found.read(), found.size
+    except UserError as error:
+        return str(error).partition(": ")[2]
+
+
+FLOATS = noise(24, 36).astype(np.float32)
+FLOATS[3:9, 5] = -9999
+GAPS = np.where(FLOATS == -9999, np.float32(np.nan), FLOATS)
+FLOAT = ImageFormat(3, "float32", fill=(3.0, 4.0, 5.0))
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.4])
 @pytest.mark.parametrize(
     ("image", "wanted"),
     [
-        (noise(4, 6), GREY),
-        (noise(4, 6).astype(np.uint16), COLOUR),
-        (noise(4, 6)[..., :2], COLOUR),
-        (noise(4, 6)[None], COLOUR),
-        (Image.fromarray(noise(4, 6)), ImageFormat(3, "uint16")),  # 8 bit are no part of 16
+        *(
+            (pillow(mode), COLOUR)
+            for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I", "F")
+        ),
+        *((pillow(mode), GREY) for mode in ("1", "L", "RGB")),
+        *((pillow(mode), ImageFormat(4)) for mode in ("RGB", "RGBA")),
+        *((pillow(mode), DEEP) for mode in ("L", "I", "I;16")),
+        *((pillow("RGB", turn), COLOUR) for turn in (3, 6)),
+        (pillow("L"), replace(GREY, nodata=noise(24, 36).item(0), fill=(77.0,))),
+        (pillow("F"), ImageFormat(1, "float32")),
+        (FLOATS, FLOAT),
+        (FLOATS, replace(FLOAT, nodata=-9999.0)),
+        (GAPS, FLOAT),
+        (GAPS, replace(FLOAT, nodata=np.nan)),
+        (FLOATS.astype(np.float64), FLOAT),
+        (FLOATS.astype(np.complex64), FLOAT),
+        (noise(24, 36)[..., 0], GREY),
+        (noise(24, 36)[..., :1], COLOUR),
+        (noise(24, 36)[..., :2], COLOUR),
+        (noise(24, 36).transpose(2, 0, 1), COLOUR),
+        (noise(24, 36)[None], COLOUR),
+        (noise(24, 36), GREY),
+        (noise(24, 36).astype(">u2"), ImageFormat(3, "uint16")),
+        (noise(24, 36).astype(np.uint16), COLOUR),
+        (noise(24, 36)[0, :, 0], GREY),
     ],
 )
-def test_arrays_of_another_kind_are_an_error(image: Any, wanted: ImageFormat) -> None:
-    with pytest.raises(UserError, match=rf"takes \(H, W, {wanted.channels}\) of {wanted.dtype}"):
-        open_array(image, wanted, 1.0)
+def test_an_image_in_memory_is_what_it_is_as_a_file(
+    tmp_path: Path, image: Any, wanted: ImageFormat, scale: float
+) -> None:
+    if isinstance(image, np.ndarray):
+        path = tmp_path / "a.npy"
+        np.save(path, image)
+    else:
+        path = tmp_path / ("a.tif" if image.mode in ("F", "CMYK") else "a.png")
+        saved = image.convert("I;16") if image.mode == "I" else image  # as PNG, 16 bit anyway
+        saved.save(path, exif=image.getexif())
+    before = np.array(image)
+    file = outcome(lambda: open_image(path, wanted, scale))
+    memory = outcome(lambda: open_array(image, wanted, scale))
+    assert np.array_equal(np.array(image), before, equal_nan=before.dtype.kind == "f")
+    if isinstance(file, str):
+        assert memory == file
+        return
+    assert memory[0].dtype == wanted.dtype and np.array_equal(memory[0], file[0])
+    assert memory[1] == file[1]
+    if not isinstance(image, np.ndarray):  # read from its file later
+        with Image.open(path) as opened:
+            assert np.array_equal(outcome(lambda: open_array(opened, wanted, scale))[0], file[0])
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (np.zeros((0, 4, 3), np.uint8), r"^array \(0, 4, 3\): has no pixels"),
+        (Image.new("RGB", (0, 4)), r"^Pillow image RGB: has no pixels"),
+        (noise(4, 6)[..., :2], r"^array \(4, 6, 2\): 2 channels, the network takes 3"),
+        (np.array(["a"]), r"^array \(1,\): an array of 1 axes; save \(H, W\) or"),
+    ],
+)
+def test_what_is_no_image_is_an_error(image: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        open_array(image, COLOUR, 1.0)
+
+
+def test_a_truncated_image_of_pillow_is_an_error(tmp_path: Path) -> None:
+    Image.fromarray(noise(40, 60)).save(tmp_path / "a.jpg")
+    (tmp_path / "a.jpg").write_bytes((tmp_path / "a.jpg").read_bytes()[:900])
+    with Image.open(tmp_path / "a.jpg") as image, pytest.raises(UserError, match="truncated"):
+        open_array(image, COLOUR, 1.0)
 
 
 def test_a_large_tiff_in_storage_is_read_in_bands(

@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
+import numpy as np
 import torch
 
 from unet_ddp.cli import parse
+from unet_ddp.data.formats.read import read_mask
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.packs import open_pack
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
@@ -35,7 +38,7 @@ from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.owned import EVALUATION_FILES
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
-from unet_ddp.storage import Url, as_path, local_path
+from unet_ddp.storage import Url, as_path, local_file, local_path
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,9 @@ def find_job(config: EvaluateConfig) -> Job:
 def finish(
     job: Job, evaluation: Evaluation, predictor: Predictor, dataset: EvaluationDataset
 ) -> None:
-    """Write the files and print the scores."""
+    """Write the files and print the scores, or refuse masks without one of the classes."""
+    if job.images is not None and not evaluation.confusion.sum(axis=1).all():
+        check_threshold(job.pairs, evaluation.labels)
     place = "of its run's validation" if job.images is None else f"in {job.images}"
     scored = f"{len(job.pairs)} images {place}"
     facts = [("model", str(job.source)), ("images", scored)]
@@ -179,6 +184,20 @@ def finish(
             f"{best['score']:.6f}"
         )
     print_lines(f"wrote {job.output}/: {', '.join(sorted(files))}")
+
+
+def check_threshold(pairs: Sequence[Pair], labels: Labels) -> None:
+    """Refuse masks of which all pixels are on one side of the network's threshold, though they differ."""
+    for pair in pairs if labels.threshold is not None else ():
+        with local_file(pair.mask) as file:
+            values = np.unique(read_mask(file))
+        kept = values[values != labels.ignore] if labels.ignore is not None else values
+        if len(kept) > 1:
+            raise UserError(
+                f"{pair.mask}: all masks are on one side of --mask-threshold {labels.threshold}, with "
+                f"which the network was trained (its values are {labels.show(kept[0])} to "
+                f"{labels.show(kept[-1])}); give masks like those of its training"
+            )
 
 
 def write_results(folder: Path, files: Mapping[str, str]) -> None:

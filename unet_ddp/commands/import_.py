@@ -128,6 +128,9 @@ class _Import:
                 self.written += 1
         if not self.written:
             raise UserError(f"{self.file}: annotates none of the images in {self.config.images}")
+        counts = self.painter.counts
+        if counts["skipped"] and not counts["objects"]:
+            raise UserError(f"{self.file}: {masks.only_boxes(counts['skipped'])}")
         if not self.config.instances:
             colours = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in self.labels.colours]
             rows = map(format_row, zip(self.labels.class_names, colours, strict=True))

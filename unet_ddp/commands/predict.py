@@ -50,7 +50,7 @@ def predict(config: PredictConfig, world: World) -> int:
     images = world.on_main(lambda: find_images(config.inputs))
     models = [find_model(name) for name in config.model or [None]]
     predictor = load_predictor(config, models, world)
-    lists = list_files(config, predictor.labels, models[0].parent)
+    lists = list_files(config, predictor.labels)
     files = world.on_main(lambda: name_files(config, images, models, predictor))
     with ExitStack() as stack:
         shards = [stack.enter_context(closing(ShardFile(each, world.rank))) for each in lists]
@@ -94,9 +94,10 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
             print(f"  maps: at {predictor.format.ground_resolution:g} m on the ground")
         if predictor.threshold is not None:
             name = predictor.labels.class_names[1]
-            print_lines(
-                f"  threshold: {name} where its probability is {predictor.threshold:g} or more"
-            )
+            limit = f"{predictor.threshold:g} or more"
+            if config.threshold is None and len(paths) > 1:
+                limit += ", the mean of the checkpoints'"
+            print_lines(f"  threshold: {name} where its probability is {limit}")
     return predictor
 
 
@@ -136,7 +137,7 @@ def print_summary(job: Job, failed: int, single_class: int, skipped: int) -> Non
     if skipped:
         print(f"{skipped} images skipped: their files already exist")
     for shard in job.shards:
-        print_lines(shard.list_file.describe(total - failed, job.world.size))
+        print_lines(f"{shard.list_file.path}: {total - failed} images")
     if failed:
         print(f"{failed} of {total} images could not be predicted", file=sys.stderr)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,12 +29,16 @@ def rebuild(content: Content, source: Path, labels: Labels) -> Sequence[Pair]:
         raise UserError(f"{source} does not say which images it was validated on; {_ADVICE}")
     config = with_saved(TrainConfig(), content["config"])
     seed = config.optimization.seed
+    names = content.get("names")
+    # The run may have left out bad files; if it did not, they are said below.
+    skipped = sys.maxsize if names else 0
     try:
-        data = prepare_data(config.data, seed=seed, labels=labels)
+        data = prepare_data(config.data, seed=seed, labels=labels, skip_bad=skipped)
+        if names and names != data.split.fingerprint:
+            data = prepare_data(config.data, seed=seed, labels=labels)
     except UserError as error:
         raise UserError(f"{source}: the data of its run: {error}; or {_ADVICE}") from None
-    fingerprint = data.split.fingerprint
-    if (content.get("names") or fingerprint) != fingerprint:
+    if names and names != data.split.fingerprint:
         raise UserError(f"{source}: the images of its run or their split have changed; {_ADVICE}")
     if not data.split.validation:
         raise UserError(f"{source}: its run had no validation images; {_ADVICE}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import numpy as np
@@ -230,8 +232,13 @@ def import_extra(name: str, path: Path) -> Any:
 
 def check_match(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:
     """Raise UserError for networks whose probabilities can't be averaged."""
+    both = (model.labels, first.labels)
+    have_names = all(labels.names for labels in both)  # one may have been trained without any
+    kinds = ["numbered objects" if labels.has_objects else "classes" for labels in both]
     for what, own, other in (
-        ("classes", model.labels.values, first.labels.values),
+        ("kind of masks", *kinds),
+        ("classes", *(tuple(map(labels.show, labels.values)) for labels in both)),
+        ("names", *(labels.names if have_names else () for labels in both)),
         ("channels", model.preprocessing.channels, first.preprocessing.channels),
         ("type of pixels", model.preprocessing.dtype, first.preprocessing.dtype),
         ("scale", model.preprocessing.scale, first.preprocessing.scale),
@@ -242,3 +249,18 @@ def check_match(path: str, model: LoadedModel, first_path: str, first: LoadedMod
                 f"{path}: its {what} ({own}) differs from that of {first_path} ({other}); an "
                 "ensemble needs networks of one data set at one scale"
             )
+
+
+def join_labels(models: Sequence[LoadedModel]) -> Labels:
+    """Return the labels of an ensemble, with the means of what separates objects."""
+    pairs = [model.labels.separation for model in models if model.labels.separation]
+    if not pairs:
+        return models[0].labels
+    body, extent = map(fmean, zip(*pairs, strict=True))
+    return replace(models[0].labels, separation=(body, extent))
+
+
+def mean_threshold(models: Sequence[LoadedModel]) -> float | None:
+    """Return the threshold of an ensemble, None for the most probable class: without one, 0.5 counts."""
+    found = [model.threshold for model in models]
+    return fmean(p or 0.5 for p in found) if any(found) else None

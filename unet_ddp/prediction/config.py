@@ -33,15 +33,15 @@ class PredictConfig:
     scale: Annotated[float | None, flag("FACTOR", "-s")] = None
     """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
     threshold: Annotated[float | None, flag("P", "-t")] = None
-    """Two classes: predict foreground where its probability is at least P (default: the checkpoint's, else the class with the highest probability)."""
+    """Two classes: predict foreground where its probability is at least P (default: the checkpoint's, the mean of several; else the class with the highest probability)."""
     tta: Literal["none", "mirror", "flips", "d4"] = "none"
     """Average over transformed copies of the image: mirror: left-right (2 times the work); flips: also upside down (4); d4: also quarter turns (8)."""
     tile: Annotated[int | None, flag("PIXELS")] = None
     """Predict in overlapping square tiles with this side, after scaling (default: 1024 if an image does not fit into memory)."""
     overlap: Annotated[float, flag("SHARE")] = 0.25
     """Share of a tile's side that neighbouring tiles have in common, 0 <= SHARE < 1."""
-    mask_format: Literal["png", "tif"] | None = None
-    """Format of masks whose names --output does not give (default: tif for images with map coordinates, or for several classes of objects, else png)."""
+    mask_format: Literal["auto", "png", "tif"] = "auto"
+    """Format of masks whose names --output does not give. auto: tif for images with map coordinates, or for several classes of objects, else png."""
     ground_resolution: Annotated[float | None, flag("METRES"), Limit(above=0, at_most=1e6)] = None
     """Bring images with map coordinates to pixels of this size, before scaling (default: the training images' size)."""
     overlay: bool = False
@@ -60,8 +60,6 @@ class PredictConfig:
     """Also write the objects for an annotation tool to correct: FILE.json in COCO's format, or with labelme a file next to each mask."""
     rank: Annotated[str | None, flag("FILE")] = None
     """Also write the images to a CSV file, those first that the network is least sure of: the next ones to label."""
-    pseudo: Annotated[str | None, flag("DIR")] = None
-    """Also write masks to train on, of images of which 9 pixels in 10 have a class of probability 0.95 or more (the others are ignored), and DIR/pairs.csv for train.py --list."""
     overwrite: bool = False
     """Replace existing files."""
     skip_existing: bool = False
@@ -77,7 +75,6 @@ class PredictConfig:
     def lists(self) -> dict[str, Path]:
         """The files of all images together, by their flags; see `list_files`."""
         names = {name: getattr(self, name) for name in ("rle", "objects", "polygons", "rank")}
-        names["pseudo"] = self.pseudo and f"{self.pseudo}/pairs.csv"  # "" is refused as a folder
         names["annotations"] = None if self.annotations == LABELME else self.annotations
         return {f"--{name}": as_path(text) for name, text in names.items() if text is not None}
 
@@ -93,7 +90,7 @@ def parse_predict(argv: Sequence[str]) -> PredictConfig:
     config = parse(PredictConfig, argv, prog="predict.py")
     names = config.model
     count = next((n for n, name in enumerate(names) if n and not _is_model(name)), len(names))
-    for name in ("overwrite", "rank", "pseudo"):  # masks do not say how sure they are
+    for name in ("overwrite", "rank"):  # masks do not say how sure they are
         if config.skip_existing and getattr(config, name):
             raise UserError(f"--{name} and --skip-existing: use one of them")
     return replace(config, model=names[:count], inputs=(*config.inputs, *names[count:]))

@@ -32,12 +32,7 @@ from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_don
 from unet_ddp.prediction.outputs.objects import objects_file
 from unet_ddp.prediction.outputs.polygons import polygon_file
 from unet_ddp.prediction.outputs.rle import rle_file
-from unet_ddp.prediction.outputs.uncertainty import (
-    measure_uncertainty,
-    pairs_file,
-    rank_file,
-    write_sure,
-)
+from unet_ddp.prediction.outputs.uncertainty import measure_uncertainty, rank_file
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage, open_image
@@ -61,14 +56,13 @@ class Job:
     shards: list[ShardFile]  # this process's lines for the files of all images together
 
 
-def list_files(config: PredictConfig, labels: Labels, run: Path) -> list[ListFile]:
-    """Return the files of all images together; `run` is the model's folder."""
+def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
+    """Return the files of all images together."""
     made_by: dict[str, Callable[[Path], ListFile]] = {
         "--rle": lambda path: rle_file(path, config.rle_order, labels.num_classes),
         "--objects": lambda path: objects_file(path, labels),
         "--polygons": lambda path: polygon_file(path, labels),
         "--rank": rank_file,
-        "--pseudo": lambda path: pairs_file(path, run, labels),
         "--annotations": lambda path: coco_file(path, labels),
     }
     return [made_by[flag](path) for flag, path in config.lists.items()]
@@ -149,8 +143,7 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
         write_overlay(mask, labels, image, files.overlay)
     if files.probabilities:
         write_probabilities(prediction, files.probabilities)
-    sure = files.pseudo and write_sure(prediction, files.pseudo)
-    _add_to_lists(job, files, Listed(files.image, mask, place, uncertainty, prediction, sure))
+    _add_to_lists(job, files, Listed(files.image, mask, place, uncertainty, prediction))
     write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
     if files.labelme is not None:  # but for this: one without the mask is a person's
         write_labelme(mask, labels, files.image, files.labelme)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from unet_ddp.data.formats.maps import mark_nodata
 from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.errors import UserError
 from unet_ddp.files import reserve, write_errors
 from unet_ddp.prediction.objects import Mask, Numbers, Shares, find_objects, to_shares
 
@@ -127,7 +128,16 @@ class Prediction:
         return [count / (size or 1) for count in (size - sum(counts), *counts)]
 
     def to_image(self) -> Image.Image:
-        """Return the mask in the training masks' own values, or the numbers of objects."""
+        """Return the mask in the training masks' own values, or the numbers of objects.
+
+        Raises:
+            UserError: objects of several classes, or more than 65,535, need 32 bit.
+        """
+        if self.mask.dtype.itemsize > 2:
+            raise UserError(
+                f"values up to {self.mask.max()}; a PNG has at most 65535: write the array "
+                "prediction.mask, e.g. by tifffile.imwrite"
+            )
         return self.labels.to_image(self.mask)
 
 

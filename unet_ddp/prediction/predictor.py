@@ -19,6 +19,7 @@ from torch import Tensor
 from unet_ddp.data.formats.header import Pixels
 from unet_ddp.distributed.device import free_memory, is_out_of_memory, pick_device, total_memory
 from unet_ddp.errors import UserError
+from unet_ddp.prediction import backends
 from unet_ddp.prediction.backends import LoadedModel, check_match, open_model
 from unet_ddp.prediction.prediction import Band, Prediction, Scores, reduce_logits
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
@@ -44,7 +45,7 @@ class Predictor:
         overlap: share of a window's side that its neighbours see too.
         tta: test-time augmentation: none, mirror, flips or d4.
         threshold: for two classes, predict the second where its probability is at least this; None
-            for the checkpoint's.
+            for the checkpoint's, or the mean of several.
         ground_resolution: in metres, of a pixel of the training images; None for the checkpoint's.
 
     Raises:
@@ -65,7 +66,7 @@ class Predictor:
         if tta not in KINDS:
             raise UserError(f"--tta {tta}: must be one of {', '.join(KINDS)}")
         self.models = models
-        self.labels = models[0].labels
+        self.labels = backends.join_labels(models)
         own = models[0].preprocessing
         ground_resolution = ground_resolution or own.ground_resolution
         self.preprocessing = replace(own, ground_resolution=ground_resolution)
@@ -107,6 +108,8 @@ class Predictor:
         Raises:
             UserError: one can't be loaded, they do not match, or an option is out of range.
         """
+        if not paths:
+            raise UserError("no checkpoint was named; give the path of one, or several")
         place = device if isinstance(device, torch.device) else pick_device(device)
         models = [open_model(path, place, scale=scale, fold=fold) for path in paths]
         for path, model in zip(paths, models, strict=True):
@@ -118,8 +121,7 @@ class Predictor:
 
     def _pick_threshold(self, threshold: float | None) -> float | None:
         if threshold is None:
-            found = {model.threshold for model in self.models}
-            return found.pop() if len(found) == 1 else None
+            return backends.mean_threshold(self.models)
         if self.labels.num_classes != 2:
             raise UserError(
                 f"--threshold {threshold:g}: is for two classes, this network has "
@@ -132,7 +134,7 @@ class Predictor:
     def __call__(self, image: str | Path | Image.Image | NDArray[np.generic]) -> Prediction:
         """Return the prediction for a file, a Pillow image or an array, at its own size.
 
-        Arrays are (H, W) or (H, W, C), of the network's type.
+        Arrays are (H, W) or (H, W, C), of the network's type; see `open_array`.
 
         Raises:
             UserError: it can't be read, or is not of the network's format.
@@ -214,9 +216,9 @@ class Predictor:
         )
 
     def scores(self, images: Sequence[Pixels], *, is_second: bool = False) -> Scores:
-        """Return the scores (N, C, H, W) of N images (H, W, C) at the network's scale.
+        """Return the scores (N, C, H, W) of N images (H, W, C); C is 1 for two classes, see `Scores`.
 
-        Out of memory, the batch is halved, and an image alone is tried a second time.
+        They are at the network's scale. Out of memory, the batch is halved, and an image alone is tried a second time.
         """
         self.on_window()
         try:

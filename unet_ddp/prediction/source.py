@@ -5,16 +5,16 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from unet_ddp.data.formats import arrays, pillow
 from unet_ddp.data.formats.header import TIFFS, ImageFormat, Pixels, TooLargeError
 from unet_ddp.data.formats.maps import INSTALL, ground_scale, is_readable, read_place
-from unet_ddp.data.formats.read import read_header, read_image
-from unet_ddp.data.formats.resize import resize_area, scaled_size
+from unet_ddp.data.formats.read import fit_pixels, read_header, read_image
+from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.streaming import ArrayReader, MapReader, RowReader, ScaledReader
 from unet_ddp.storage import local_file
@@ -76,20 +76,19 @@ def open_image(path: Path, wanted: ImageFormat, scale: float) -> SourceImage:
 def open_array(
     image: Image.Image | NDArray[np.generic], wanted: ImageFormat, scale: float
 ) -> SourceImage:
-    """Scale a Pillow image or an array (H, W) or (H, W, C)."""
-    if isinstance(image, Image.Image):
-        is_deep = image.mode.startswith(("I", "F"))
-        mode = "L" if wanted.channels == 1 else "RGB"
-        image = np.asarray(image if is_deep else image.convert(mode))
-        image = image.astype(wanted.dtype) if is_deep else image
-    pixels = image if image.ndim == 3 else image[..., None]
-    if pixels.shape[2] == 1 and wanted.channels == 3:
-        pixels = np.repeat(pixels, 3, axis=2)
-    if pixels.ndim != 3 or pixels.shape[2] != wanted.channels or pixels.dtype != wanted.dtype:
-        raise UserError(
-            f"an array of shape {image.shape} and type {image.dtype}: the network takes "
-            f"(H, W, {wanted.channels}) of {wanted.dtype}"
-        )
+    """Scale a Pillow image, or an array as one in an NPY file; what a file is refused for, they are."""
+    if isinstance(image, Image.Image) and image.mode != "F":
+        name = f"Pillow image {image.mode}"
+        try:
+            pixels = pillow.decode(image, wanted, name)
+        except OSError as error:  # it was not read from its file before
+            raise UserError(f"{name}: corrupt or truncated ({error}); replace it") from None
+    else:
+        values = np.asarray(image)
+        name = f"array {values.shape}"
+        pixels = arrays.as_pixels(arrays.as_bands(values, name), name)
+    if not pixels.size:
+        raise UserError(f"{name}: has no pixels")
     size = pixels.shape[0], pixels.shape[1]
-    scaled = resize_area(cast(Pixels, pixels), scaled_size(*size, scale))
+    scaled, _ = fit_pixels(pixels, wanted, scaled_size(*size, scale), name)
     return SourceImage(ArrayReader(scaled), size)

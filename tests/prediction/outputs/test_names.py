@@ -209,7 +209,7 @@ def test_what_a_killed_job_left_is_removed() -> None:
     assert {path.name for path in Path().glob(".*")} == set(kept)
 
 
-@pytest.mark.parametrize("flag", ["rle", "pseudo", "annotations"])
+@pytest.mark.parametrize("flag", ["rle", "annotations"])
 def test_an_empty_name_as_of_an_unset_variable_is_no_file(flag: str) -> None:
     with pytest.raises(UserError, match=rf"^--{flag} \.: is a folder; give a file"):
         outputs("a.jpg", **{flag: ""})

@@ -24,6 +24,7 @@ from unet_ddp.prediction.outputs.lists import Listed, ShardFile
 from unet_ddp.prediction.outputs.masks import write_mask
 from unet_ddp.prediction.outputs.objects import format_objects, objects_file
 from unet_ddp.prediction.outputs.polygons import format_geojson
+from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.source import open_array
 
 OBJECTS = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
@@ -95,6 +96,18 @@ def test_numbered_masks_have_16_bit_and_32_where_more(tmp_path: Path) -> None:
         UserError, match="values up to 80000; a PNG has at most 65535: use --mask-format tif"
     ):
         write_mask(many, OBJECTS, tmp_path / "b.png")
+
+
+@pytest.mark.parametrize(("last", "dtype"), [(65535, np.uint16), (65536, np.int32)])
+def test_numbers_have_16_bit_as_long_as_they_fit(last: int, dtype: type) -> None:
+    prediction = Prediction([], OBJECTS, input_size=(1, 2), size=(1, 2))
+    prediction.numbers = np.array([[0, last]], np.int32)
+    assert prediction.mask.dtype == dtype and prediction.mask.tolist() == [[0, last]]
+    if dtype == np.uint16:
+        assert np.asarray(prediction.to_image()).tolist() == [[0, last]]
+    else:  # Pillow would save 65535
+        with pytest.raises(UserError, match=r"values up to 65536; .* prediction\.mask"):
+            prediction.to_image()
 
 
 def test_objects_of_several_classes_have_their_names_in_all_lists(tmp_path: Path) -> None:

@@ -131,8 +131,13 @@ def choose_labels(source: Source, file: Path | None) -> Labels:
             raise UserError(f"--palette {file}: has values; use lines of name,#rrggbb")
         colours = {unescape_cell(name): f"#{code:06x}" for name, code in codes.items()}
     elif not colours:
-        regions = (region for image in source.read() for region in image.regions)
-        colours = dict.fromkeys(sorted({str(region.label) for region in regions}), "")
+        labels, skipped = set(), 0
+        for image in source.read():
+            labels |= {str(region.label) for region in image.regions}
+            skipped += image.skipped
+        if skipped and not labels:
+            raise UserError(only_boxes(skipped))
+        colours = dict.fromkeys(sorted(labels), "")
     known = {"background": "#000000"} | {clean_label(name): c for name, c in colours.items()}
     if not 1 < len(known) <= IGNORE_ID:
         raise UserError(f"{len(known) - 1} classes; a mask can hold 1 to {IGNORE_ID - 1}")
@@ -141,6 +146,14 @@ def choose_labels(source: Source, file: Path | None) -> Labels:
         palette = tuple(unpack_colour(int(colour[1:], 16)) for colour in known.values())
     drawn = Labels(values, palette=palette).colours  # PASCAL VOC's, if two of them are equal
     return Labels(values, names=tuple(known), palette=tuple(drawn))
+
+
+def only_boxes(count: int) -> str:
+    """Return the error of a file of `count` annotations without an outline, and of none with one."""
+    return (
+        f"only boxes, ellipses, lines or points ({count}): they have no outline to fill; annotate "
+        "polygons or masks"
+    )
 
 
 class Painter:
@@ -178,7 +191,8 @@ class Painter:
             patch = region.draw(size)
             place = mask[patch.top :, patch.left :][: len(patch.pixels), : patch.pixels.shape[1]]
             place[patch.pixels] = value
-            self.counts.update(crowds=is_crowd, clipped=patch.is_clipped)
-            self.counts.update(crossed=patch.is_crossed)
+            self.counts["crowds"] += is_crowd
+            self.counts["clipped"] += patch.is_clipped
+            self.counts["crossed"] += patch.is_crossed
         self.counts.update(objects=len(regions), skipped=image.skipped)
         return mask

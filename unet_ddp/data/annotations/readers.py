@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,13 +19,14 @@ import numpy as np
 
 from unet_ddp.data.annotations import regions
 from unet_ddp.data.annotations.regions import Patch, Size, fill, paste
-from unet_ddp.data.formats.header import as_user_error
+from unet_ddp.data.formats.header import SUFFIXES, as_user_error
 from unet_ddp.data.formats.pillow import identify
-from unet_ddp.errors import UserError, shorten
+from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
 from unet_ddp.flags import read_settings
 
 _TYPES = {"points": "d", "counts": "q", "rle": "B"}  # of the numbers in JSON, by their keys
+_ENDS_LIKE_AN_IMAGE = re.compile(rf"({'|'.join(map(re.escape, SUFFIXES))})(\?|$)", re.IGNORECASE)
 _COCO_KEYS = ("id", "image_id", "category_id", "iscrowd", "segmentation")
 
 
@@ -107,20 +109,12 @@ def _read_coco(content: Any, names: Mapping[int, str]) -> Iterator[AnnotatedImag
                 listed = "categories" if key == "category_id" else "images"
                 raise ValueError(f"annotation {each['id']}: {key} {each[key]} is not in {listed}")
         image, outline = images[each["image_id"]], each.get("segmentation")
-        draw = partial(_draw_runs if isinstance(outline, dict) else fill, outline)
+        draw = partial(regions.draw_runs if isinstance(outline, dict) else fill, outline)
         if outline:
             region = Region(names[each["category_id"]], draw, bool(each.get("iscrowd")))
             image.regions.append(region)
         image.skipped += not outline
     yield from images.values()
-
-
-def _draw_runs(runs: Mapping[str, Any], size: Size) -> Patch:
-    if tuple(runs["size"]) != size:
-        raise ValueError(f"run lengths of an image of {shorten(runs['size'])}, not {[*size]}")
-    counts = runs["counts"]
-    columns = regions.unpack_counts(counts) if isinstance(counts, str) else counts
-    return Patch(regions.decode_runs(columns, size[::-1]).T)
 
 
 def _read_labelme(files: Sequence[Path]) -> Iterator[AnnotatedImage]:
@@ -166,19 +160,39 @@ def _read_label_studio(tasks: Sequence[Mapping[str, Any]]) -> Iterator[Annotated
         done = [each for each in task["annotations"] if not each.get("was_cancelled")]
         if not done:
             continue
-        name = next(text for text in task["data"].values() if isinstance(text, str))
-        image = AnnotatedImage(name, None)
-        for result in done[0]["result"]:
-            value = result.get("value", {})
-            if result.get("image_rotation"):
-                raise ValueError(f"{name}: annotated on a turned image")
-            if not ("rle" in value or "points" in value):
-                image.skipped += "original_width" in result
-                continue
-            image.size = int(result["original_height"]), int(result["original_width"])
-            draw = partial(_draw_result, value)
-            image.regions.append(Region(value[result["type"]][0], draw))
+        image = AnnotatedImage(_find_name(task["data"], done[0]["result"]), None)
+        regions: dict[Any, list[Mapping[str, Any]]] = {}  # a shape and its label may lie apart
+        for number, result in enumerate(done[0]["result"]):
+            regions.setdefault(result.get("id", number), []).append(result)
+        for parts in regions.values():
+            _add_region(image, parts)
         yield image
+
+
+def _find_name(data: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> str:
+    """Return the text of a task that names its image: the results say it, or it ends like one."""
+    named = [data[each["to_name"]] for each in results if each.get("to_name") in data]
+    texts = [value for value in named or data.values() if isinstance(value, str)]
+    texts.sort(key=lambda text: not _ENDS_LIKE_AN_IMAGE.search(text))
+    if not texts:
+        raise ValueError("a task of several images, or of none; give each image a task")
+    return texts[0]
+
+
+def _add_region(image: AnnotatedImage, parts: Sequence[Mapping[str, Any]]) -> None:
+    """Add the object that results of one region describe."""
+    if any(part.get("image_rotation") for part in parts):
+        raise ValueError(f"{image.name}: annotated on a turned image")
+    shape = next((each for each in parts if {"rle", "points"} & each.get("value", {}).keys()), None)
+    if shape is None:
+        image.skipped += any("original_width" in part for part in parts)
+        return
+    named = [part for part in parts if part.get("type", "").endswith("labels")]
+    labels = [label for part in named for label in part["value"][part["type"]]]
+    if not labels:
+        raise ValueError(f"image {image.name}: a shape without a label; give it one")
+    image.size = int(shape["original_height"]), int(shape["original_width"])
+    image.regions.append(Region(labels[0], partial(_draw_result, shape["value"])))
 
 
 def _draw_result(value: Mapping[str, Any], size: Size) -> Patch:
@@ -279,9 +293,5 @@ def _read_yolo(
                 continue
             if number not in classes:
                 raise UserError(f"{path}: class {number:g} is not in the names of data.yaml")
-            image.regions.append(Region(classes[int(number)], partial(_draw_shares, points)))
+            image.regions.append(Region(classes[int(number)], partial(regions.fill_shares, points)))
         yield image
-
-
-def _draw_shares(points: Sequence[float], size: Size) -> Patch:
-    return fill([np.reshape(points, (-1, 2)) * size[::-1]], size)

@@ -8,11 +8,13 @@ themselves, and its C code believes the run lengths in a file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from unet_ddp.errors import shorten
 
 Size = tuple[int, int]
 """(height, width)"""
@@ -49,6 +51,11 @@ def fill(parts: Sequence[ArrayLike], size: Size) -> Patch:
     return Patch(pixels, top, left, is_clipped, is_crossed)
 
 
+def fill_shares(points: Sequence[float], size: Size) -> Patch:
+    """Return the object of an outline x, y, x, y and so on, as shares of the image's sides."""
+    return fill([np.reshape(points, (-1, 2)) * size[::-1]], size)
+
+
 def _count_windings(points: NDArray[np.float64], size: tuple[int, ...]) -> NDArray[np.int16]:
     """Return how often the outline (N, 2) goes around the centre of each pixel."""
     after = np.roll(points, -1, axis=0)
@@ -80,6 +87,15 @@ def decode_runs(counts: ArrayLike, size: Size) -> Mask:
     if lengths.min() < 0 or lengths.max() > total or lengths.sum() != total:
         raise ValueError(f"run lengths that are not those of {size[1]}x{size[0]} pixels")
     return np.repeat(np.arange(lengths.size) % 2 == 1, lengths).reshape(size)
+
+
+def draw_runs(runs: Mapping[str, Any], size: Size) -> Patch:
+    """Return the object of COCO's run lengths, along the columns."""
+    if tuple(runs["size"]) != size:
+        raise ValueError(f"run lengths of an image of {shorten(runs['size'])}, not {[*size]}")
+    counts = runs["counts"]
+    columns = unpack_counts(counts) if isinstance(counts, str) else counts
+    return Patch(decode_runs(columns, size[::-1]).T)
 
 
 def unpack_counts(text: str) -> list[int]:

@@ -95,10 +95,14 @@ def read_header(path: Path) -> Header:
 
 def read_image(path: Path) -> Pixels:
     """Return all bands of the file, (H, W, C); alpha, if any, is the last."""
-    bands = _read_bands(path)
+    return as_pixels(_read_bands(path), path)
+
+
+def as_pixels(bands: NDArray[Any], source: Path | str) -> Pixels:
+    """Return bands (H, W, C) of any type as one of ours; `source` is for messages."""
     dtype = storage_dtype(bands.dtype)
     if dtype not in DTYPES:
-        raise UserError(f"{path}: pixels of type {bands.dtype}; save as {', '.join(DTYPES)}")
+        raise UserError(f"{source}: pixels of type {bands.dtype}; save as {', '.join(DTYPES)}")
     return cast(Pixels, bands.astype(dtype, copy=False))
 
 
@@ -141,13 +145,16 @@ def _read_bands(path: Path) -> NDArray[Any]:
 
 
 def _open_npy(path: Path) -> NDArray[Any]:
-    """Map an array (H, W), (H, W, C), or (C, H, W) if the first axis is the shortest, as (H, W, C)."""
-    stored: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    if stored.ndim == 2:
-        return stored[..., None]
-    if stored.ndim != 3:
-        raise UserError(f"{path}: an array of {stored.ndim} axes; save (H, W) or (H, W, C)")
-    return np.moveaxis(stored, 0, -1) if stored.shape[0] < min(stored.shape[1:]) else stored
+    return as_bands(np.load(path, mmap_mode="r", allow_pickle=False), path)
+
+
+def as_bands(array: NDArray[Any], source: Path | str) -> NDArray[Any]:
+    """Return an array (H, W), (H, W, C), or (C, H, W) if the first axis is the shortest, as (H, W, C)."""
+    if array.ndim == 2:
+        return array[..., None]
+    if array.ndim != 3:
+        raise UserError(f"{source}: an array of {array.ndim} axes; save (H, W) or (H, W, C)")
+    return np.moveaxis(array, 0, -1) if array.shape[0] < min(array.shape[1:]) else array
 
 
 def open_tiff(path: Path) -> Any:

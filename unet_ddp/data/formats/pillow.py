@@ -135,11 +135,18 @@ def _decode(image: Image.Image, wanted: ImageFormat, path: Path) -> Pixels:
     if _is_deep_png(image):
         pixels = _read_deep_png(path, wanted.channels)
         return cast(Pixels, np.ascontiguousarray(upright(pixels, _orientation(image))))
+    return decode(image, wanted, path)
+
+
+def decode(image: Image.Image, wanted: ImageFormat, source: Path | str) -> Pixels:
+    """Return the pixels (H, W, C) as Pillow has them, upright; `source` is for messages."""
+    if image.mode not in _GREY | _COLOUR:
+        raise UserError(f"{source}: pixels of kind {image.mode}; save as 8 or 16 bit")
     turned = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
     if turned.mode in _DEEP:
         values = np.asarray(turned)
-        if values.min() < 0 or values.max() > 65535:
-            raise UserError(f"{path}: values beyond 16 bit; save as 8 or 16 bit")
+        if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
+            raise UserError(f"{source}: values beyond 16 bit; save as 8 or 16 bit")
         return values.astype(np.uint16)[..., None]
     mode = _MODES.get(wanted.channels, turned.mode)
     if turned.mode != mode:  # or Pillow would copy it

@@ -56,7 +56,14 @@ def read_with_nodata_mask(
             size = scaled_size(pixels.shape[0], pixels.shape[1], scale)
         else:
             pixels, size = pillow.read_image(path, wanted, scale)
-    pixels = _convert(pixels, wanted, path)
+    return fit_pixels(pixels, wanted, size, path)
+
+
+def fit_pixels(
+    pixels: Pixels, wanted: ImageFormat, size: tuple[int, int], source: Path | str
+) -> tuple[Pixels, NDArray[np.bool_] | None]:
+    """Return the pixels (H, W, C) of a file, or of another `source`, as `read_with_nodata_mask` does."""
+    pixels = _convert(pixels, wanted, source)
     nodata_mask = None if wanted.nodata is None else find_nodata(pixels, wanted.nodata)
     if nodata_mask is not None and nodata_mask.any():
         pixels = pixels.copy()
@@ -64,7 +71,7 @@ def read_with_nodata_mask(
         nodata_mask = resize_area(nodata_mask[..., None].astype(np.float32), size)[..., 0] > 0
     elif nodata_mask is not None:
         nodata_mask = np.zeros(size, bool)
-    refuse_not_finite(pixels, path)
+    refuse_not_finite(pixels, source)
     return resize_area(pixels, size), nodata_mask
 
 
@@ -111,21 +118,21 @@ def find_nodata(pixels: Pixels, nodata: float) -> NDArray[np.bool_]:
     return cast(NDArray[np.bool_], in_channels(empty, axis=2))
 
 
-def refuse_not_finite(pixels: Pixels, path: Path) -> None:
+def refuse_not_finite(pixels: Pixels, source: Path | str) -> None:
     """Raise a UserError if an image (H, W, C) holds nan or infinity."""
     if pixels.dtype == np.float32 and not np.isfinite(pixels).all():
         count = int((~np.isfinite(pixels)).any(axis=2).sum())
         raise UserError(
-            f"{path}: nan or infinity in {count} pixel(s); fix it, or use --nodata nan to ignore "
+            f"{source}: nan or infinity in {count} pixel(s); fix it, or use --nodata nan to ignore "
             "such pixels"
         )
 
 
-def _convert(pixels: Pixels, wanted: ImageFormat, path: Path) -> Pixels:
+def _convert(pixels: Pixels, wanted: ImageFormat, source: Path | str) -> Pixels:
     """Return `pixels` with the channels of the data set: grey as colour, or without alpha."""
     if pixels.dtype != wanted.dtype:
         raise UserError(
-            f"{path}: {bits_of(str(pixels.dtype))}, the other images have {bits_of(wanted.dtype)}; "
+            f"{source}: {bits_of(str(pixels.dtype))}, the other images have {bits_of(wanted.dtype)}; "
             "convert it"
         )
     found = pixels.shape[2]
@@ -133,6 +140,6 @@ def _convert(pixels: Pixels, wanted: ImageFormat, path: Path) -> Pixels:
         return pixels
     if found == 1 and wanted.channels == 3:
         return cast(Pixels, np.repeat(pixels, 3, axis=2))
-    if found - 1 == wanted.channels and read_header(path).has_alpha:
+    if found - 1 == wanted.channels and isinstance(source, Path) and read_header(source).has_alpha:
         return pixels[..., :-1]
-    raise UserError(f"{path}: {found} channels, the network takes {wanted.channels}; convert it")
+    raise UserError(f"{source}: {found} channels, the network takes {wanted.channels}; convert it")

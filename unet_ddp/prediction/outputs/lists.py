@@ -32,7 +32,6 @@ class Listed:
     place: Place | None = None  # on a map; None if it has no coordinates
     uncertainty: float | None = None  # None without --rank, or if an earlier job wrote the mask
     prediction: Prediction | None = None  # None if an earlier job wrote the mask
-    sure: Path | None = None  # its mask of --pseudo; None if it is unsure, or labelled already
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,6 @@ class ListFile:
     header: bytes
     separator: bytes = b""  # between two images' lines, before the line break
     footer: bytes = b""
-    advice: str = ""  # ends the summary, which then counts the images that have a line
 
     def merge(self, size: int) -> None:
         """Write the file from the shards of all `size` processes."""
@@ -56,11 +54,6 @@ class ListFile:
             file.write(self.header)
             self.write_lines(file, size)
             file.write(b"\n" + self.footer)
-
-    def describe(self, images: int, size: int) -> str:
-        """Return the summary's line, while the shards of `size` processes exist."""
-        count = f"{sum(map(bool, read_shards(self.path, size)))} of " if self.advice else ""
-        return f"{self.path}: {count}{images} images{self.advice}"
 
     def write_lines(self, file: IO[bytes], size: int) -> None:
         """Write the lines of all `size` processes, ordered by image."""

@@ -13,7 +13,6 @@ from unet_ddp.files import check_no_input, check_writable, identify_path, remove
 from unet_ddp.prediction.config import LABELME, PredictConfig
 from unet_ddp.prediction.outputs.lists import remove_stale_shards
 from unet_ddp.prediction.outputs.masks import probability_paths
-from unet_ddp.prediction.outputs.uncertainty import read_pairs
 from unet_ddp.storage import Url, as_path, exists, list_objects
 
 _LONGEST_NAME = 255 - len("." + f".{2**22}.RANDOM78.tmp")  # bytes
@@ -31,12 +30,11 @@ class ImageFiles:
     overlay: Path | None
     probabilities: list[Path]
     labelme: Path | None = None
-    pseudo: Path | None = None
 
     def outputs(self) -> Iterator[Path]:
         """Yield the files to write."""
         yield self.mask
-        yield from filter(None, (self.overlay, self.labelme, self.pseudo))
+        yield from filter(None, (self.overlay, self.labelme))
         yield from self.probabilities
 
 
@@ -49,15 +47,12 @@ def name_outputs(
         UserError: two outputs would be one file or one is an input, exists, or can't be written.
     """
     masks, files = _name_masks(images, config, labels), []
-    labelled = read_pairs(models[0].parent)[1] if config.pseudo and models else ()
     for index, (image, mask) in enumerate(zip(images, masks, strict=True)):
         base = mask.with_name(mask.stem.removesuffix("_mask"))
         overlay = base.with_name(f"{base.name}_overlay.png") if config.overlay else None
         probabilities = probability_paths(base, config.probabilities, labels)
         labelme = base.with_name(f"{base.name}.json") if config.annotations == LABELME else None
-        is_new = config.pseudo and str(image.absolute()) not in labelled
-        pseudo = as_path(config.pseudo or "") / f"{image.stem}.tif" if is_new else None
-        files.append(ImageFiles(index, image, mask, overlay, probabilities, labelme, pseudo))
+        files.append(ImageFiles(index, image, mask, overlay, probabilities, labelme))
     lists = list(config.lists.items())
     written = [path for each in files for path in each.outputs()]
     _check_distinct(files, lists)
@@ -66,8 +61,7 @@ def name_outputs(
     check_no_input([*(("--output", path) for path in written), *lists], inputs)
     for folder in {mask.parent for mask in masks}:
         check_writable(folder, "--output")
-    advice = "--output or --pseudo" if config.pseudo else "--output"
-    _check_new(_list_annotations(files) if config.skip_existing else written, advice, config)
+    _check_new(_list_annotations(files) if config.skip_existing else written, "--output", config)
     for flag, path in lists:
         if os.path.isdir(path):
             raise UserError(f"{flag} {path}: is a folder; give a file")
@@ -121,8 +115,8 @@ def _name_masks(images: Mapping[Path, bool], config: PredictConfig, labels: Labe
         masks = []
         for image, is_on_map in images.items():
             default = "tif" if is_on_map or labels.has_object_classes else "png"
-            name = f"{image.stem}_mask.{config.mask_format or default}"
-            masks.append((output or image.parent) / name)
+            ending = default if config.mask_format == "auto" else config.mask_format
+            masks.append((output or image.parent) / f"{image.stem}_mask.{ending}")
     if labels.has_object_classes and masks[0].suffix.lower() == ".png":
         raise UserError(
             f"{masks[0]}: values of several classes of objects need 32 bit; name a .tif with "

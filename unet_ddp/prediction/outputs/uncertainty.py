@@ -1,11 +1,8 @@
-"""The images that the network is least sure of, to label next; the sure ones, to train on as they are."""
+"""The images that the network is least sure of, to label next."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -14,13 +11,9 @@ import numpy as np
 from unet_ddp.data.copies import ALIKE, THUMBNAIL, normalise
 from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.formats.read import read_thumbnail
-from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.prediction.outputs.lists import Listed, ListFile, read_shards
-from unet_ddp.prediction.outputs.masks import write_mask
 from unet_ddp.prediction.prediction import Prediction, allocate
-from unet_ddp.storage import NotFoundError, local_file
-
-_SURE, _SHARE = 0.95, 0.9  # probability of a sure pixel's class; share of them in a sure image
+from unet_ddp.storage import local_file
 
 
 class RankFile(ListFile):
@@ -78,48 +71,3 @@ def measure_uncertainty(prediction: Prediction) -> float:
     window = np.ones((3, 3), np.uint8)
     is_outline = cv2.dilate(prediction.ids, window) != cv2.erode(prediction.ids, window)
     return float(entropy[is_outline].mean() if is_outline.any() else entropy.mean())
-
-
-def read_pairs(run: Path) -> tuple[bytes, set[str]]:
-    """Return the list of a run's pairs, and their images; without the run the heading alone."""
-    known = b"image,mask,group,split"
-    with suppress(FileNotFoundError, NotFoundError), local_file(run / "split.csv") as split:
-        known = split.read_bytes().rstrip()
-    text = io.StringIO(known.decode(errors="surrogateescape"), newline="")
-    return known, {row["image"] for row in csv.DictReader(text)}
-
-
-def pairs_file(path: Path, run: Path, labels: Labels) -> ListFile:
-    """Return the list of the pairs to train on: those in the folder `run`, and the sure images."""
-    flags = f"--list '{path}' --ignore-index={labels.show(labels.nodata)} --exp-name pseudo"
-    known, labelled = read_pairs(run)
-    flags = f"--config '{run}/config.yaml' {flags}" if labelled else flags
-    advice = f" are sure; train on them: python train.py {flags}"
-    return ListFile(path, format_pair, known, advice=advice)
-
-
-def format_pair(listed: Listed) -> str:
-    """Return the row of an image; none without a mask to train on."""
-    row = listed.image.absolute(), listed.sure and listed.sure.absolute(), "", "training"
-    return format_row(row) if listed.sure else ""
-
-
-def write_sure(prediction: Prediction, path: Path) -> Path | None:
-    """Write an image's mask to train on, and return its path; None if the image is unsure."""
-    labels, codes = prediction.labels, allocate(prediction.size, np.int32)
-    unsure = labels.nodata if labels.has_objects else IGNORE_ID
-    for top, band in prediction.probability_bands():
-        rows, classes = slice(top, top + band.shape[1]), band.argmax(axis=0)
-        found, is_sure = classes, band.max(axis=0) >= _SURE
-        if labels.has_objects:  # a border without an object is in none
-            found = prediction.numbers[rows]
-            own, _ = labels.split_values(found)
-            is_sure &= np.where(classes == labels.bodies.stop, own > 0, own == classes)
-        elif prediction.nodata:
-            is_sure &= prediction.ids[rows] != IGNORE_ID
-        codes[rows] = np.where(is_sure, found, unsure)
-    with_data = codes.size - prediction.nodata
-    if np.count_nonzero(codes != unsure) < max(1, _SHARE * with_data):
-        return None
-    write_mask(codes, labels, path)
-    return path
