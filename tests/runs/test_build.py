@@ -319,7 +319,9 @@ def test_a_checkpoint_describes_its_run(monkeypatch: pytest.MonkeyPatch) -> None
     config, data, world = with_options(accumulate=2, batch_size=1), make_data(), World(size=3)
     model, loaders, _ = build_run(config, data)
     about = build_metadata(config, model, data, loaders, world)
+    assert about.pop("files").shape == (len(data.split.training) + len(data.split.validation), 2)
     assert about == {
+        "crop_size": None,
         "unet_ddp": __version__,
         "architecture": PLAIN.to_dict(),
         "labels": data.labels.to_dict(),

@@ -265,7 +265,7 @@ def contains_a_run(place: Path, existing: Sequence[Path]) -> UserError:
     """Return the error of a new run where there is a run, which the files `existing` show."""
     names = [path.name for path in existing]
     advice = "continue it with --resume, "
-    if names and not {"last.pt", "last.1.pt"} & set(names):
+    if names and not {"last.pt", "last.1.pt", "last.json"} & set(names):
         advice = ""
     return UserError(
         f"{place} contains a run ({names[0]}): {advice}choose another folder with --exp-name NAME, "
