@@ -75,6 +75,11 @@ class Scalar:
     text: str
 
 
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two values of a setting are the same; nan is nan."""
+    return bool(one == other or (one != one and other != other))
+
+
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in a YAML file: text, `Scalar`s, lists of them, or None, by their names.
 

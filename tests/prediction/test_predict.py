@@ -52,6 +52,11 @@ def test_one_image_needs_no_flag(here: Path, capsys: pytest.CaptureFixture[str])
         "model: checkpoints/best.pt\n"
         f"image.png -> image_mask.png: 0 {1 - share:.1%}, 255 {share:.1%}\n", "",
     )  # fmt: skip
+    write_model(here / "checkpoints" / "cells" / "best.pt", Labels((0, 255)))
+    assert run("image.png", "--overwrite") == 0
+    assert capsys.readouterr().out.startswith(
+        "model: checkpoints/cells/best.pt (the newest of 2 runs; --model takes another)\n"
+    )
 
 
 @pytest.mark.parametrize(

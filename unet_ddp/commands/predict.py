@@ -28,7 +28,7 @@ from unet_ddp.prediction.outputs.lists import ShardFile
 from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
 from unet_ddp.prediction.pipeline import Job, Outcome, list_files, process_images
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.weights import find_model
+from unet_ddp.runs.weights import find_model, list_runs
 from unet_ddp.storage import as_path
 
 FEW = 20  # images that get a line each; for more, a summary is printed
@@ -87,9 +87,10 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
         ground_resolution=config.ground_resolution,
     )
     if world.is_main:
-        print_lines(
-            f"model: {', '.join(map(str, paths))}", *(f"  {note}" for note in predictor.notes)
-        )
+        count = 0 if config.model else len(list_runs())
+        more = f" (the newest of {count} runs; --model takes another)" if count > 1 else ""
+        print_lines(f"model: {', '.join(map(str, paths))}{more}")
+        print_lines(*(f"  {note}" for note in predictor.notes))
         if predictor.format.ground_resolution is not None:
             print(f"  maps: at {predictor.format.ground_resolution:g} m on the ground")
         if predictor.threshold is not None:

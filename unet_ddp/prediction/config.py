@@ -29,7 +29,7 @@ class PredictConfig:
     output: Annotated[str | None, flag("PATH", "-o")] = None
     """The mask's file, or the folder for the masks of several images, or its address (default: next to each image)."""
     model: Annotated[tuple[str, ...], flag("FILE ...", "-m")] = ()
-    """Checkpoint or exported network, or its address (s3://bucket/run/best.pt); several are averaged (default: checkpoints/best.pt, else the newest best.pt of the runs in checkpoints)."""
+    """Checkpoint or exported network, or its address (s3://bucket/run/best.pt); several are averaged (default: that of the newest run in checkpoints)."""
     scale: Annotated[float | None, flag("FACTOR", "-s")] = None
     """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
     threshold: Annotated[float | None, flag("P", "-t")] = None

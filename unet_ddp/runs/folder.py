@@ -99,6 +99,9 @@ class RunFolder:
         """
         if config.launch.rescue_dir is not None:
             make_writable(local_path(config.launch.rescue_dir, "--rescue-dir"), "--rescue-dir")
+        is_local_file = config.launch.resume not in (None, "auto") and self.path == config.place
+        if is_local_file and not self.path.is_dir():  # nor is it made for a lock
+            raise no_checkpoint(config.resume_file)
         self._lock_folder()
         write_fetched(self.path, fetched or {})
         saved = saved_launchers(self.path)
@@ -125,10 +128,7 @@ class RunFolder:
 
     def _read_last(self, path: Path, *, overwrite: bool) -> Resumed:
         if not path.is_file() and not previous(path).is_file():
-            raise UserError(
-                f"{path}: no checkpoint to resume from; start a new run without --resume, or name the "
-                "run with --exp-name"
-            )
+            raise no_checkpoint(path)
         if path.name != self.last.name and self.last.exists() and not overwrite:
             raise UserError(
                 f"--resume {path}: its run has continued to {self.last}; use --overwrite to go back "
@@ -270,6 +270,14 @@ class RunFolder:
     def _write(self, folder: Path, files: dict[str, Content]) -> str:
         """Write checkpoints; see `save_all`."""
         return save_all(folder, files)
+
+
+def no_checkpoint(path: Path) -> UserError:
+    """Return the error of ``--resume`` where there is nothing to continue."""
+    return UserError(
+        f"{path}: no checkpoint to resume from; start a new run without --resume, or name the run with "
+        "--exp-name"
+    )
 
 
 def contains_a_run(place: Path, name: str) -> UserError:
