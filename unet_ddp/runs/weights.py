@@ -247,12 +247,12 @@ def find_model(given: str | None, folder: Path = RUNS) -> Path:
         runs = list_runs(folder)
         if not runs:
             raise UserError(f"{folder}/best.pt: not found; train first, or use --model FILE")
-        return _best_of(runs[0])
+        return best_of(runs[0])
     path = as_path(given)
     is_run = path.is_dir()
     if isinstance(path, Url):  # last.pt is no object, see `find_newest`
         is_run = not path.suffix or (path.suffix != ".pt" and not exists(path))
-    return _best_of(path) if is_run else path
+    return best_of(path) if is_run else path
 
 
 def list_runs(folder: Path = RUNS) -> list[Path]:
@@ -265,7 +265,7 @@ def list_runs(folder: Path = RUNS) -> list[Path]:
     return sorted(ages, key=lambda run: -ages[run])
 
 
-def _best_of(run: Path) -> Path:
+def best_of(run: Path) -> Path:
     """Return a run's best.pt, or last.pt if it has that alone, as one without validation."""
     best, last = run / "best.pt", run / "last.pt"
     if isinstance(run, Url):
