@@ -41,13 +41,13 @@ _EXCLUDE_EACH_OTHER = (
 # -- command lines -------------------------------------------------------------------------
 
 
-def parse_train(argv: Sequence[str]) -> TrainConfig:
+def parse_train(argv: Sequence[str], *, prog: str = "train.py") -> TrainConfig:
     """Return the configuration of a training run from a command line and the recipe it names.
 
     Raises:
         UserError: an unknown flag or recipe key, or a value out of its limits.
     """
-    return parse_run(TrainConfig, argv, prog="train.py")
+    return parse_run(TrainConfig, argv, prog=prog)
 
 
 def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Training:

@@ -21,7 +21,6 @@ from tqdm import tqdm
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line, print_lines, survive_lost_output
-from unet_ddp.files import exit_on_signals
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.inputs import find_images, find_maps
 from unet_ddp.prediction.outputs.lists import ShardFile
@@ -38,8 +37,9 @@ PATIENCE = 86400.0  # seconds that a process waits at the end for those still pr
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; exit with 0, 1 if some of several images failed, 2 after a mistake."""
     survive_lost_output()
+    prog = "predict.py" if argv is None else "python -m unet_ddp predict"
     try:
-        config = parse_predict(sys.argv[1:] if argv is None else argv)
+        config = parse_predict(sys.argv[1:] if argv is None else argv, prog=prog)
     except UserError as error:
         exit_with_error(error)
     run_on_all_ranks(predict, config, nproc=1, device=config.device, timeout=PATIENCE)
@@ -140,8 +140,3 @@ def print_summary(job: Job, failed: int, single_class: int, skipped: int) -> Non
         print_lines(shard.list_file.describe(total - failed, job.world.size))
     if failed:
         print(f"{failed} of {total} images could not be predicted", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    exit_on_signals()
-    main()

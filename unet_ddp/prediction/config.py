@@ -82,7 +82,7 @@ class PredictConfig:
         return {f"--{name}": as_path(text) for name, text in names.items() if text is not None}
 
 
-def parse_predict(argv: Sequence[str]) -> PredictConfig:
+def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictConfig:
     """Return the configuration of a prediction.
 
     ``--model a.pt b.pt photo.jpg`` names two models: what can't be a model is an image.
@@ -90,7 +90,7 @@ def parse_predict(argv: Sequence[str]) -> PredictConfig:
     Raises:
         UserError: an unknown flag, or a value out of its limits.
     """
-    config = parse(PredictConfig, argv, prog="predict.py")
+    config = parse(PredictConfig, argv, prog=prog)
     names = config.model
     count = next((n for n, name in enumerate(names) if n and not _is_model(name)), len(names))
     for name in ("overwrite", "rank", "pseudo"):  # masks do not say how sure they are

@@ -267,7 +267,8 @@ def list_runs(folder: Path = RUNS) -> list[Path]:
 
 def best_of(run: Path) -> Path:
     """Return a run's best.pt, or last.pt if it has that alone, as one without validation."""
-    best, last = run / "best.pt", run / "last.pt"
     if isinstance(run, Url):
-        return best if exists(best) or not exists(run / "last.json") else last
-    return last if last.is_file() and not best.is_file() else best
+        has_best = exists(run / "best.pt") or not exists(run / "last.json")
+    else:
+        has_best = (run / "best.pt").is_file() or not (run / "last.pt").is_file()
+    return run / ("best.pt" if has_best else "last.pt")
