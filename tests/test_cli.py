@@ -7,6 +7,7 @@ import importlib.util
 import io
 import math
 import re
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -18,6 +19,7 @@ import yaml
 from unet_ddp.cli import parse_train, read_recipe, save_config, with_saved
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.errors import Limit, UserError
+from unet_ddp.prediction.config import parse_predict
 
 GROUPS = [field.name for field in fields(TrainConfig) if field.name != "given"]
 
@@ -86,10 +88,29 @@ def test_flags(argv: str, settings: dict[str, Any]) -> None:
 def test_what_can_not_be_read_is_one_line(
     monkeypatch: pytest.MonkeyPatch, argv: str, said: str
 ) -> None:
-    """However narrow the terminal for which tyro draws its boxes."""
+    """However narrow the terminal for which tyro draws its boxes, and whatever it draws them with."""
     monkeypatch.setenv("COLUMNS", "40")
-    message = refusal(*argv.split())
-    assert said in message and message.endswith("; see train.py --help")
+    messages = set()
+    for encoding in ("utf-8", "latin-1", "ascii"):
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+        messages.add(refusal(*argv.split()))
+    (message,) = messages
+    assert said in message and message.endswith("; see train.py --help") and "---" not in message
+
+
+def test_text_that_a_shell_left_empty_or_did_not_expand(recipe: Any) -> None:
+    """`--load "$MODEL"` of an unset variable must not train from scratch; `=` keeps bash from ~."""
+    for name in ("load", "resume", "exp-name", "checkpoints", "images", "config", "class-names"):
+        assert refusal(f"--{name}", "") == f"--{name} '': is empty; give a value, or leave it out"
+        assert (
+            refusal(f"--{name}=~/a")
+            == f"--{name} ~/a: ~ was not expanded; write the folder in full"
+        )
+    assert parse_train(["--mask-suffix", ""]).data.mask_suffix == ""  # named as the images
+    assert "--load '': is empty" in refusal("--config", str(recipe("load: ''")))
+    assert "--images ~/a: ~ was" in refusal("--config", str(recipe("images: ~/a\nmasks: b")))
+    with pytest.raises(UserError, match=r"^inputs '': is empty"):
+        parse_predict(["a.png", ""])
 
 
 def test_every_flag_has_its_line_of_help(
@@ -327,6 +348,10 @@ def test_resume_from_a_file_stays_in_its_folder(tmp_path: Path) -> None:
         "from these weights with --load"
     )
     assert parse_train(["--resume", "--exp-name", "a"]).run.exp_name == "a"
+    folder = str(tmp_path)
+    assert refusal("--resume", folder) == (
+        f"--resume {folder}: is a folder; use --resume {folder}/last.pt"
+    )
     same = parse_train(["--resume", file, "--checkpoints", str(tmp_path), "--exp-name", "a"])
     assert same.folder == tmp_path / "a" and same.run.exp_name is None
 
@@ -368,6 +393,12 @@ def test_recipe_sets_defaults_and_the_command_line_wins(recipe: Any) -> None:
         ("learning-rate: 1", "learning_rate", 1.0),
         ("l: 0.5", "learning_rate", 0.5),
         ("exp_name: 2024", "exp_name", "2024"),
+        ("exp_name: 007", "exp_name", "007"),  # text as written, whatever YAML takes it for
+        ("exp_name: 12:30", "exp_name", "12:30"),
+        ("exp_name: 1_000", "exp_name", "1_000"),
+        ("exp_name: 2020-01-01", "exp_name", "2020-01-01"),
+        ("encoder: yes", "encoder", "yes"),
+        ("class_names: [010, no]", "class_names", ("010", "no")),
         ("exp_name: '-x'", "exp_name", "-x"),
         ("bilinear: true", "bilinear", True),
         ("crop_size: [64, 96]", "crop_size", (64, 96)),
@@ -392,7 +423,7 @@ def test_recipe_values_have_the_type_of_their_setting(
     [
         "epochs: many", "epochs: 1.5", "epochs: true", "epochs: [1]", "epochs: 2020-01-01",
         "scale: true", "scale: [1]", "scale: {x: 1}", "amp: 1", "amp: 'true'", "model: [unet]",
-        "model: 1.5", "crop_size: 64", "crop_size: [64]", "crop_size: [64, 64, 64]",
+        "crop_size: 64", "crop_size: [64]", "crop_size: [64, 64, 64]",
         "crop_size: [64, x]", "class_weights: [1, [2]]", "class_names: ab", "batch_size: some",
         "amp_dtype: float64", "ignore_index: '#12'",
     ],
@@ -414,11 +445,14 @@ def test_recipe_values_of_another_type(recipe: Any, line: str) -> None:
         ("data: {scale: 1}", "unknown key 'data'"),
         ("config: other.yaml", "unknown key 'config'"),
         ("given: [epochs]", "unknown key 'given'"),
-        ("3: 3", "unknown key 3"),
+        ("3: 3", "unknown key '3'"),
+        ("seed: 1\nlr: 1\nlr: 2", "'lr' stands there twice; delete one of the lines"),
+        ("lr: 1\nlearning-rate: 2", "lr and learning-rate are one setting; use one of them"),
+        ("ignore_index: #ff0000", "ignore_index: #ff0000 is a comment to YAML; write '#ff0000'"),
         ("- a\n- b", "settings are lines of 'name: value'"),
         ("", "settings are lines of 'name: value'"),
         ("a: [", "not a YAML file"),
-        ("!!python/object/apply:os.getcwd []", "not a YAML file"),
+        ("seed: !!python/name:os.getcwd", "not a YAML file"),
         ("a: &a [1]\nb: *a", "not a YAML file of plain values and lists"),
         ("epochs: {a: 1}", "epochs: a dict of 1 can't be"),
         ("epochs: [[[1]]]", "epochs: a list of 1 can't be"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.object_store import MemoryBucket
+from unet_ddp.cli import read_recipe
 from unet_ddp.config import (
     DataConfig,
     LaunchConfig,
@@ -20,7 +21,6 @@ from unet_ddp.config import (
 )
 from unet_ddp.data.label_rules import read_palette
 from unet_ddp.errors import UserError
-from unet_ddp.flags import read_settings
 from unet_ddp.storage import Url, put
 
 
@@ -113,8 +113,8 @@ def test_folder_and_checkpoint_to_resume(
 def test_recipes_and_palettes_may_be_objects(memory_store: MemoryBucket) -> None:
     url = Url("s3://bucket/config")
     put(url / "a.yaml", b"epochs: 7\nimages: s3://bucket/imgs\n")
-    assert read_settings(url / "a.yaml") == {"epochs": 7, "images": "s3://bucket/imgs"}
+    assert read_recipe(url / "a.yaml") == {"epochs": 7, "images": "s3://bucket/imgs"}
     put(url / "a.csv", b"road,1\ncar,2\n")
     assert read_palette(url / "a.csv") == ({"road": 1, "car": 2}, False)
     with pytest.raises(UserError, match=r"^s3://bucket/config/none.yaml: not found$"):
-        read_settings(url / "none.yaml")
+        read_recipe(url / "none.yaml")

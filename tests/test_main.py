@@ -16,13 +16,13 @@ def test_overview(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[3] for line in lines] == list(COMMANDS)
-    assert lines[0].startswith("python -m unet_ddp doctor --images DIR --masks DIR    check a")
+    assert lines[0].startswith("python -m unet_ddp train --images DIR --masks DIR     train a")
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docter"]) == 2
     assert capsys.readouterr().err == (
-        "error: docter: unknown command; use one of doctor, import, pack, evaluate, report, compare, tune, export, demo, demo-data\n"
+        "error: docter: unknown command; use one of train, predict, doctor, import, pack, evaluate, report, compare, tune, export, demo, demo-data\n"
     )
 
 

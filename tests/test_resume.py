@@ -168,7 +168,7 @@ def test_a_run_without_patience_left_anneals_and_ends(
     train(ranks, 1, stopped, images, *argv, "--max-steps", str(first))
     status, out, err = run(ranks, 1, stopped, "--resume", "--workers", "0")
     assert status == 0, err
-    assert f"--patience 2: was over, so the run ends after {end} epochs; --patience 0" in out
+    assert f"the run's patience was over, so it ends after {end} epochs; --patience 0" in out
     assert_same_state(last(stopped), content)
     rates = [row["learning_rate"] for row in rows(whole)]
     assert rates == [row["learning_rate"] for row in rows(stopped)]

@@ -9,6 +9,7 @@ from keyword import iskeyword
 from signal import SIGINT
 
 from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
+from unet_ddp.files import exit_on_signals
 
 COMMANDS = {  # each is the main() of a module of its name, import of import_
     "train": ("--images DIR --masks DIR", "train a U-Net, as train.py does"),
@@ -39,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError(f"{name}: unknown command; use one of {', '.join(COMMANDS)}")
         file = name.replace("-", "_") + "_" * iskeyword(name)
         module = import_module(f"unet_ddp.commands.{file}")
+        if argv is None and name == "predict":  # train saves first
+            exit_on_signals()
         status: int = module.main(rest)
         return status
     except (UserError, RunError) as error:

@@ -13,15 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import tyro
 
 from unet_ddp.config import DATA_PLACES, RUN_PLACES, SAVED_NAMES, TrainConfig
 from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.files import write_text
-from unet_ddp.flags import MASK_VALUE, read_settings
+from unet_ddp.flags import Scalar, convert, read_settings
 from unet_ddp.storage import as_path, is_address
 
 Config = TypeVar("Config")
@@ -42,13 +41,13 @@ _EXCLUDE_EACH_OTHER = (
 # -- command lines -------------------------------------------------------------------------
 
 
-def parse_train(argv: Sequence[str]) -> TrainConfig:
+def parse_train(argv: Sequence[str], *, prog: str = "train.py") -> TrainConfig:
     """Return the configuration of a training run from a command line and the recipe it names.
 
     Raises:
         UserError: an unknown flag or recipe key, or a value out of its limits.
     """
-    return parse_run(TrainConfig, argv, prog="train.py")
+    return parse_run(TrainConfig, argv, prog=prog)
 
 
 def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Training:
@@ -68,6 +67,7 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     if values.get("wandb"):
         raise UserError(f"{path}: wandb: use --wandb, or delete the line")
     config, given = with_values(config, values), given | recipe.keys()
+    _check_text(config)
     if config.launch.budget is not None:
         given -= {"epochs"}  # the recipe's: a resumed run keeps its plan
     config = replace(_in_folder_of_resumed(config), given=given)
@@ -89,9 +89,11 @@ def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
     except SystemExit:
         if not box.getvalue():
             raise
-        text = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯]", "", box.getvalue().partition("\n")[2])
-        first = " ".join(text.partition("──")[0].split())  # paragraph below the title
+        text = re.sub(r"\x1b\[[0-9;]*m|\[/?bold\]|[│╭╮╰╯]", "", box.getvalue().partition("\n")[2])
+        parts = re.split(r"^ *[─-]{3,} *$", text, flags=re.M)  # what draws no boxes has - for ─
+        first = next(" ".join(part.split()) for part in parts if part.strip())  # below the title
         raise UserError(f"{first.rstrip('.')}; see {prog} --help") from None
+    _check_text(config)
     check_limits(config)
     return config
 
@@ -114,6 +116,10 @@ def _in_folder_of_resumed(config: Training) -> Training:
     if config.launch.resume in (None, "auto"):
         return config
     folder = config.resume_file.parent
+    if not is_address(config.launch.resume) and config.resume_file.is_dir():
+        raise UserError(
+            f"--resume {config.launch.resume}: is a folder; use --resume {config.resume_file / 'last.pt'}"
+        )
     if config.run.exp_name is not None and config.place.resolve() != folder.resolve():
         raise UserError(
             f"--resume {config.launch.resume} continues in {folder}: leave --exp-name out, or start "
@@ -159,15 +165,18 @@ def read_recipe(path: Path) -> dict[str, Any]:
     Raises:
         UserError: no YAML file, an unknown key, or a value that its setting can't have.
     """
-    names, values = _all_names(TrainConfig()), {}
+    names, keys, values = _all_names(TrainConfig()), dict[str, str](), {}
     settings = read_settings(path)
     settings.pop("skip_scan", None)  # version 0.1 wrote it into every config.yaml
     for key, value in settings.items():
-        name = names.get(str(key).replace("-", "_").lstrip("_"), "config")
+        name = names.get(key.replace("-", "_").lstrip("_"), "config")
         if name == "config":
-            near = difflib.get_close_matches(str(key)[:80], names, n=1)
+            near = difflib.get_close_matches(key[:80], names, n=1)
             hint = f"did you mean {near[0]}?" if near else "see train.py --help"
             raise UserError(f"{path}: unknown key {shorten(key)}; {hint}")
+        if name in keys:
+            raise UserError(f"{path}: {keys[name]} and {key} are one setting; use one of them")
+        keys[name] = key
         if value is not None:
             values[name] = value
     return _typed_values(values, str(path))
@@ -177,33 +186,13 @@ def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     settings, typed = _settings(TrainConfig()), {}
     for name, value in values.items():
         try:
-            typed[name] = _typed(value, settings[name].type)
+            typed[name] = convert(value, settings[name].type)
         except (ValueError, OverflowError):
+            shown = shorten(value.value if isinstance(value, Scalar) else value)
             raise UserError(
-                f"{source}: {name}: {shorten(value)} can't be a value of {_as_flag(name)}; see "
-                "train.py --help"
+                f"{source}: {name}: {shown} can't be a value of {_as_flag(name)}; see train.py --help"
             ) from None
     return typed
-
-
-def _typed(value: Any, kind: Any) -> Any:
-    """Return `value` as the type `kind`, or raise a ValueError."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        is_colour = MASK_VALUE in parts and isinstance(value, str)
-        return MASK_VALUE.instance_from_str([value]) if is_colour else _typed(value, parts[0])
-    if origin in (Union, UnionType):
-        for part in parts:
-            with contextlib.suppress(ValueError):
-                return _typed(value, part)
-    elif origin is tuple:
-        if isinstance(value, (list, tuple)) and (parts[-1] is ... or len(value) == len(parts)):
-            return tuple(_typed(item, parts[0]) for item in value)
-    elif value in parts or type(value) is kind:
-        return value
-    elif kind in (int, float, str) and type(value) in (int, str):
-        return kind(value)  # YAML takes 1e-3 for text and 7 for a number
-    raise ValueError
 
 
 # -- settings by name, limits and rules ----------------------------------------------------
@@ -237,6 +226,18 @@ def _validate(config: TrainConfig) -> None:
         raise UserError("--resume continues the run, --overwrite deletes it: use one of them")
     if config.run.wandb:
         check_installed("wandb", "wandb", "--wandb")
+
+
+def _check_text(config: object) -> None:
+    """Refuse text that is empty, as an unset variable is, or has a ~ that no shell has expanded."""
+    for name, setting in _settings(config).items():
+        values = setting.value if isinstance(setting.value, tuple) else (setting.value,)
+        shown = name if tyro.conf.Positional in get_args(setting.type) else _as_flag(name)
+        if "" in values and name != "mask_suffix":  # masks named as their images
+            raise UserError(f"{shown} '': is empty; give a value, or leave it out")
+        for value in values:
+            if isinstance(value, str) and (value == "~" or value.startswith("~/")):
+                raise UserError(f"{shown} {value}: ~ was not expanded; write the folder in full")
 
 
 def check_limits(config: object) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import tyro
 
@@ -61,11 +64,27 @@ def parse_time(text: str, name: str) -> float:
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
-def read_settings(path: Path) -> dict[str, Plain]:
-    """Return the settings in a YAML file: plain values, or lists of them, by their names.
+# -- recipes -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A value of a YAML file that YAML takes for no text, as 7, and what the file has: 007."""
+
+    value: Plain
+    text: str
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two values of a setting are the same; nan is nan."""
+    return bool(one == other or (one != one and other != other))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings in a YAML file: text, `Scalar`s, lists of them, or None, by their names.
 
     Raises:
-        UserError: it is no such file.
+        UserError: it is no such file, or has a name twice.
     """
     import yaml
 
@@ -81,7 +100,11 @@ def read_settings(path: Path) -> dict[str, Plain]:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > 4 or isinstance(event, yaml.AliasEvent):  # aliases repeat without bound
                 raise UserError(f"{path}: not a YAML file of plain values and lists")
-        settings = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        pairs = root.value if isinstance(root, yaml.MappingNode) else []
+        names = [str(name.value) for name, _ in pairs]  # as written
+        values = [_value_of(loader, node) for _, node in pairs]
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}; use a YAML file of settings") from None
     except UserError:
@@ -89,6 +112,44 @@ def read_settings(path: Path) -> dict[str, Plain]:
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or what no number is
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: not a YAML file: {reason}") from None
-    if not isinstance(settings, dict):
+    if not names:
         raise UserError(f"{path}: settings are lines of 'name: value', named as the flags are")
+    settings = dict(zip(names, values, strict=True))
+    if len(settings) < len(names):
+        twice = max(names, key=names.count)
+        raise UserError(f"{path}: {shorten(twice)} stands there twice; delete one of the lines")
+    for name, colour in re.findall(r"^([\w-]+):\s+(#[0-9a-fA-F]{6})\b", text, flags=re.M):
+        if settings.get(name, "") is None:
+            raise UserError(f"{path}: {name}: {colour} is a comment to YAML; write '{colour}'")
     return settings
+
+
+def _value_of(loader: Any, node: Any) -> Any:
+    """Return the value of a node of a YAML file; see `read_settings`."""
+    if node.id == "sequence":
+        return [_value_of(loader, item) for item in node.value]
+    value = loader.construct_object(node, deep=True)
+    is_text = value is None or node.id != "scalar" or isinstance(value, str)
+    return value if is_text else Scalar(value, node.value)
+
+
+def convert(value: Any, kind: Any) -> Any:
+    """Return a value of a recipe or a checkpoint as the type `kind`, or raise a ValueError."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        is_colour = MASK_VALUE in parts and isinstance(value, str)
+        return MASK_VALUE.instance_from_str([value]) if is_colour else convert(value, parts[0])
+    if origin in (Union, UnionType):
+        for part in parts:
+            with suppress(ValueError):
+                return convert(value, part)
+    elif origin is tuple:
+        if isinstance(value, (list, tuple)) and (parts[-1] is ... or len(value) == len(parts)):
+            return tuple(convert(item, parts[0]) for item in value)
+    elif isinstance(value, Scalar):
+        return value.text if kind is str else convert(value.value, kind)
+    elif value in parts or type(value) is kind:
+        return value
+    elif kind in (int, float) and type(value) in (int, str):
+        return kind(value)  # YAML takes 1e-3 for text
+    raise ValueError

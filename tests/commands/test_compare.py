@@ -109,16 +109,41 @@ def test_more_runs_than_colours(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [a["class"] for a in parsed.all("i")][:8] == [f"s{k}" for k in range(8)]
 
 
-def test_what_is_no_run_is_one_line(runs: list[Path], tmp_path: Path) -> None:
+def test_what_is_no_run_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`compare checkpoints/*` names the page of the folder, a run's own files, and other folders."""
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "checkpoints", [(0.5, 0.4, 10)])
+    (tmp_path / "checkpoints" / "last.pt").write_bytes(b"of the same run")
+    write_run(tmp_path / "checkpoints" / "a", [(0.7, 0.6, 10)])
+    write_run(tmp_path / "checkpoints" / "begun", [], "last.pt")
+    (tmp_path / "checkpoints" / "evaluation").mkdir()
+    (tmp_path / "checkpoints" / "README.md").touch()
     torch.save({"outc.conv.weight": torch.ones(3)}, tmp_path / "theirs.pt")
-    begun = write_run(tmp_path / "begun", [], "last.pt")
+    given = sorted(map(str, Path("checkpoints").iterdir()))
+    assert main([*given, "theirs.pt"]) == 0
+    *left, _, first, second, _ = capsys.readouterr().out.splitlines()
+    assert left == [
+        "left out: checkpoints/begun: no epoch is done (metrics.csv); train it first",
+        "left out: theirs.pt: not a checkpoint of this program's runs; leave it out",
+        "left out, no runs: checkpoints/README.md, checkpoints/evaluation, checkpoints/metrics.csv",
+    ]
+    assert first.startswith("a  ") and second.startswith("checkpoints/best.pt  ")
+
+
+def test_nothing_to_compare_is_one_line(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for place, said in (
-        (tmp_path, "last.pt: checkpoint not found"),
-        (tmp_path / "theirs.pt", "theirs.pt: not a checkpoint of this program's runs"),
-        (begun, "begun: no epoch is done"),
+        (tmp_path, "left out, no runs: .*; name folders of runs"),
+        (tmp_path / "typo", "typo/best\\.pt: checkpoint not found"),
     ):
         with pytest.raises(UserError, match=said):
-            main([str(runs[1]), str(place), "-o", str(tmp_path / "page.html")])
+            main([str(place)])
+    with pytest.raises(UserError, match=r"typo/best\.pt: checkpoint not found"):
+        main([str(runs[1]), "typo"])
     with pytest.raises(UserError, match=r"--output best\.pt: the page is HTML"):
         main([str(runs[1]), "-o", "best.pt"])
-    assert not (tmp_path / "page.html").exists()
+    assert not (tmp_path / "compare.html").exists()

@@ -199,6 +199,22 @@ def test_copies_are_found_across_the_split_and_neighbours_are_not(
     assert "hx.jpg of " in warning and "ax.png: " in warning
 
 
+def test_a_table_of_many_classes_is_cut_in_the_middle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of masks with numbered objects it would be longer than the screen, with the findings below it."""
+    make_set(tmp_path, 6)
+    for count, shown in ((21, [*range(21)]), (40, [*range(19), 38, 39])):
+        masks_as(lambda a, n=count: np.arange(a.size, dtype=np.uint8).reshape(a.shape) % n)(
+            tmp_path
+        )
+        _, lines = examine(tmp_path, capsys)
+        first = next(k for k, line in enumerate(lines) if line.startswith("class  name")) + 1
+        table = lines[first : lines.index("", first)]
+        assert [int(line.split()[0]) for line in table if line[0] != "…"] == shown
+        assert [line for line in table if line[0] == "…"] == ["… 19 more classes"] * (count > 21)
+
+
 def test_weights_balance_the_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Weight times share is the same for all classes: the median share."""
     make_set(tmp_path, 6)

@@ -19,7 +19,6 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from tests.commands.test_compare import HEADING, write_run
 from tests.conftest import data_flags, make_set
-from tests.ranks import ROOT
 from unet_ddp.cli import parse_run, parse_train
 from unet_ddp.commands import tune
 from unet_ddp.commands.compare import compare
@@ -86,7 +85,8 @@ def test_rungs() -> None:
 
 def test_flags_give_the_configuration() -> None:
     """Switches, lists, what is drawn in words, and nothing that is the default already."""
-    config = parse_train(["--no-amp", "--crop-size", "32", "48", "--lr", "auto", "--nproc", "2"])
+    argv = "--no-amp --crop-size 32 48 --lr auto --nproc 2 --mask-suffix=-mask --nodata -9999"
+    config = parse_train(argv.split())
     drawn = {
         "bilinear": "true",
         "loss": "ce",
@@ -127,10 +127,10 @@ def test_a_training_begins_or_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
 
     class Process:
         def __init__(self, argv: list[str], *, stdout: Any, stderr: Any, preexec_fn: Any) -> None:
-            assert argv[:2] == [sys.executable, str(ROOT / "train.py")] and stdout is stderr
+            assert argv[:4] == [sys.executable, "-m", "unet_ddp", "train"] and stdout is stderr
             assert (preexec_fn.func, preexec_fn.args) == (die_with_parent, (signal.SIGTERM,))
             stdout.write(b"said\n")
-            told.append(parse_train(argv[2:]))
+            told.append(parse_train(argv[4:]))
 
         def wait(self) -> int:
             told.append("wait")
@@ -196,8 +196,8 @@ def test_the_best_trials_are_continued(
     name = f"trial_{by_score[0]:03d}"
     assert best == f"best: checkpoints/tune/{name}/best.pt"
     words = shlex.split(command.partition(": ")[2])
-    assert words[:2] == ["python", "train.py"]
-    config, drawn = parse_train(words[2:]), trials[by_score[0]]["drawn"]
+    assert words[:4] == ["python", "-m", "unet_ddp", "train"]
+    config, drawn = parse_train(words[4:]), trials[by_score[0]]["drawn"]
     assert (config.optimization.epochs, config.optimization.seed) == (9, 5)
     assert config.optimization.learning_rate == pytest.approx(drawn["learning_rate"], rel=5e-3)
     assert config.network.width == int(drawn["width"])
@@ -313,8 +313,12 @@ def test_another_search_in_the_folder_is_refused(trainer: Trainer) -> None:
     ):
         with pytest.raises(UserError, match=said):
             main(argv)
-    Path("checkpoints/tune/tune.json").write_text("{", encoding="utf-8")
+    saved = Path("checkpoints/tune/tune.json")
+    saved.write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match=r"tune\.json: corrupt"):
+        main(ARGV)
+    saved.unlink()  # a new search must not continue the trials of this one
+    with pytest.raises(UserError, match=r"trial_000: not of the search in tune\.json; move such"):
         main(ARGV)
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import runpy
 import signal
 import sys
 import tempfile
@@ -22,12 +23,12 @@ from PIL import Image
 
 from tests.prediction.models import noise, write_model, write_photo
 from tests.prediction.outputs.test_rle import decode
-from tests.ranks import Ranks, call_main, warm_context
+from tests.ranks import PREDICT, Ranks, call_main, warm_context
 from unet_ddp.commands import predict
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
-from unet_ddp.files import exit_on_signals, replacing
+from unet_ddp.files import replacing
 from unet_ddp.prediction import pipeline
 from unet_ddp.prediction.pipeline import Outcome
 from unet_ddp.runs import checkpoint
@@ -51,6 +52,11 @@ def test_one_image_needs_no_flag(here: Path, capsys: pytest.CaptureFixture[str])
         "model: checkpoints/best.pt\n"
         f"image.png -> image_mask.png: 0 {1 - share:.1%}, 255 {share:.1%}\n", "",
     )  # fmt: skip
+    write_model(here / "checkpoints" / "cells" / "best.pt", Labels((0, 255)))
+    assert run("image.png", "--overwrite") == 0
+    assert capsys.readouterr().out.startswith(
+        "model: checkpoints/cells/best.pt (the newest of 2 runs; --model takes another)\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -441,8 +447,12 @@ def stopped_job(folder: Path, number: int) -> None:
 
     pipeline.write_mask = write_mask
     signal.signal(number, signal.SIG_DFL)  # a shell's background job ignores SIGINT
-    exit_on_signals()
-    predict.main(["p", "-o", "out", "--rle", "out/list.csv", "--overlay"])
+    sys.argv = ["", "p", "-o", "out", "--rle", "out/list.csv", "--overlay"]
+    if number == signal.SIGINT:
+        sys.argv.insert(1, "predict")
+        runpy.run_module("unet_ddp", run_name="__main__")
+    else:
+        runpy.run_path(PREDICT, run_name="__main__")
 
 
 @pytest.mark.processes

@@ -221,6 +221,9 @@ def test_what_can_not_be_resumed_is_refused(tmp_path: Path) -> None:
     assert refused(tmp_path, resume="auto").startswith(
         f"{tmp_path / 'last.pt'}: no checkpoint to resume from; start a new run without --resume"
     )
+    nowhere = tmp_path / "nope"
+    assert "no checkpoint to resume" in refused(nowhere, resume=str(nowhere / "last.pt"))
+    assert not nowhere.exists()
     best = tmp_path / "best.pt"
     checkpoint.save(best, {"model": {}})
     assert "contains weights only" in refused(tmp_path, resume=str(best))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,8 @@ from PIL import Image
 from tests.conftest import make_set
 from tests.ranks import call_main
 from tests.tiny import make_data, make_pairs
-from unet_ddp.config import LaunchConfig, NetworkConfig, OptimizationConfig, TrainConfig
+from unet_ddp.cli import save_config, with_saved
+from unet_ddp.config import DataConfig, LaunchConfig, NetworkConfig, OptimizationConfig, TrainConfig
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
@@ -205,6 +207,29 @@ def test_auto_does_not_search_again_which_is_said_of_a_run_that_was_given_its_ra
         assert resumed.settle(given, World()).optimization.learning_rate == 0.02
         assert resumed.notes == [kept] * bool(kept)
         (tmp_path / "learning_rate.csv").touch()
+
+
+def test_nan_is_the_nan_of_the_run(tmp_path: Path) -> None:
+    """--nodata nan is usual; a run with it must be continued."""
+    resumed = saved(4, nodata=math.nan)
+    assert math.isnan(resumed.settle(TrainConfig(), World()).data.nodata or 0)
+    assert resumed.notes == []
+    with pytest.raises(UserError, match=r"^--resume: nodata nan -> 7"):
+        resumed.settle(TrainConfig(data=DataConfig(nodata=7), given=frozenset({"nodata"})), World())
+
+
+def test_an_edited_recipe_of_the_run_is_not_read_and_a_line_says_so(tmp_path: Path) -> None:
+    resumed = replace(saved(4, nodata=math.nan), source=tmp_path / "last.pt")
+    recipe = tmp_path / "config.yaml"
+    save_config(with_saved(TrainConfig(), {"nodata": math.nan}), recipe)
+    assert resumed.settle(TrainConfig(), World()).optimization.epochs == 10
+    assert resumed.notes == []
+    recipe.write_text(recipe.read_text().replace("epochs: 10", "epochs: 50"))
+    assert resumed.settle(TrainConfig(), World()).optimization.epochs == 10
+    assert resumed.notes == [f"{recipe} was edited (epochs): --resume does not read it; use flags"]
+    resumed.notes.clear()
+    resumed.settle(with_options("epochs", epochs=50), World())  # as --config config.yaml does
+    assert resumed.notes == ["changed since: epochs 10 -> 50"]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from unet_ddp.runs.weights import (
     check_weights,
     find_model,
     infer_unet,
+    list_runs,
     read_model,
     strip_prefixes,
     with_scale,
@@ -412,6 +413,10 @@ def test_an_address_with_a_dot_may_be_a_run(memory_store: MemoryBucket) -> None:
     assert str(find_model(str(run))) == f"{run}/best.pt"
     assert find_model(str(file)) == file
     assert find_model(f"{run}/last.pt") == run / "last.pt"  # a pointer stands for it
+    put(run / "last.json", b"{}")
+    assert find_model(str(run)) == run / "last.pt"  # a run without validation
+    put(run / "best.pt", b"weights")
+    assert find_model(str(run)) == run / "best.pt"
 
 
 def test_the_checkpoint_to_predict_with_is_found(tmp_path: Path) -> None:
@@ -423,15 +428,17 @@ def test_the_checkpoint_to_predict_with_is_found(tmp_path: Path) -> None:
         return path
 
     assert find_model("some.pt", tmp_path) == Path("some.pt")
-    assert str(find_model("s3://bucket/run", tmp_path)) == "s3://bucket/run/best.pt"
     assert find_model(str(tmp_path), tmp_path) == tmp_path / "best.pt"
     with pytest.raises(UserError, match=r"best.pt: not found; train first, or use --model FILE"):
         find_model(None, tmp_path)
     (tmp_path / "broken" / "best.pt").mkdir(parents=True)
-    last = touch("stopped/last.pt", 0)
-    assert find_model(None, tmp_path) == last
-    older, newer = touch("a/best.pt", 20), touch("b/best.pt", 10)
-    touch("c/best.pt", 30)
-    assert find_model(None, tmp_path) == newer != older
-    own = touch("best.pt", 99)
+    touch("a/best.pt", 30)
+    own = touch("best.pt", 20)
     assert find_model(None, tmp_path) == own
+    newer = touch("b/best.pt", 10)
+    assert find_model(None, tmp_path) == newer  # not the older one beside it, the demo set's
+    touch("last.pt", 5)
+    assert find_model(None, tmp_path) == own  # it was trained on
+    last = touch("all/last.pt", 0)  # without validation
+    assert find_model(None, tmp_path) == find_model(str(tmp_path / "all")) == last
+    assert list_runs(tmp_path) == [last.parent, tmp_path, newer.parent, tmp_path / "a"]

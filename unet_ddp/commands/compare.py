@@ -14,12 +14,12 @@ import tyro
 
 from unet_ddp.cli import parse
 from unet_ddp.config import RUN_PLACES
-from unet_ddp.errors import UserError, align, print_lines
+from unet_ddp.errors import UserError, align, join_some, print_lines
 from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.evaluation.tables import show
 from unet_ddp.files import write_errors, write_text
 from unet_ddp.flags import flag
-from unet_ddp.runs.weights import build_blank, read_model
+from unet_ddp.runs.weights import best_of, build_blank, read_model
 from unet_ddp.runs.writers import read_rows, to_float
 from unet_ddp.storage import Url, as_path, local_file, local_path
 from unet_ddp.training.rehearsal import describe_time
@@ -64,21 +64,48 @@ def main(argv: Sequence[str]) -> int:
 def compare(places: Sequence[Path], output: Path) -> list[str]:
     """Write the page about runs, and return their table as lines.
 
+    What is there but no run, or has no epoch yet, is left out, as a shell's * names all of a folder.
+
     Raises:
-        UserError: one is no run of this program, or has no epochs yet.
+        UserError: nothing is there, or none is a run.
     """
-    runs = [read_run(place) for place in places]
-    names = Counter(run.name for run in runs)
-    for k, place in enumerate(places):
-        if names[runs[k].name] > 1:
-            runs[k] = runs[k]._replace(name=str(place))
+    found, left, lines = dict[Path, Run](), list[str](), list[str]()
+    for place in places:
+        try:
+            if _is_other(place):
+                left.append(str(place))
+            elif _folder_of(place) not in map(_folder_of, found):  # else another file of a run
+                found[place] = read_run(place)
+        except UserError as error:
+            if isinstance(place, Url) or not place.exists():
+                raise
+            lines.append(f"left out: {error}")
+    lines += [f"left out, no runs: {join_some(left, 4)}"] if left else []
+    if not found:
+        raise UserError(f"{'; '.join(lines)}; name folders of runs, as checkpoints/NAME")
+    names = Counter(run.name for run in found.values())
+    runs = [
+        run._replace(name=str(place)) if names[run.name] > 1 else run
+        for place, run in found.items()
+    ]
     runs.sort(key=lambda run: -_best(run.dice)[1])
     table = tabulate(runs)
     notes = [f"charts: the best {_MOST_LINES}"] if len(runs) > _MOST_LINES else []
     page = Page(f"{len(runs)} runs", table=table, comparison=_draw(runs[:_MOST_LINES]), notes=notes)
     with write_errors(output):
         write_text(output, render(page))
-    return [*align(table), f"wrote {output}"]
+    return [*lines, *align(table), f"wrote {output}"]
+
+
+def _is_other(place: Path) -> bool:
+    """Return whether something of this machine is there that is no checkpoint and has none."""
+    names = ("best.pt", "last.pt")
+    has_none = place.suffix != ".pt" and not any((place / name).is_file() for name in names)
+    return not isinstance(place, Url) and place.exists() and has_none
+
+
+def _folder_of(place: Path) -> Path:
+    return place.parent if place.suffix == ".pt" else place
 
 
 def _best(dice: Sequence[float]) -> tuple[int, float]:
@@ -89,21 +116,17 @@ def _best(dice: Sequence[float]) -> tuple[int, float]:
 
 def read_run(place: Path) -> Run:
     """Return the run of a folder, of a checkpoint, or at an address; see `compare` for errors."""
-    is_file = place.suffix == ".pt"
-    folder = place.parent if is_file else place
-    name, source = folder.name or folder.absolute().name, place
-    if not is_file:
-        has_best = isinstance(place, Url) or (place / "best.pt").is_file()
-        source = place / ("best.pt" if has_best else "last.pt")
+    folder, source = _folder_of(place), place
+    name = folder.name or folder.absolute().name
+    if source == folder:
+        source = best_of(folder)
     model = read_model(source)
     if model.architecture is None or not model.run.get("config"):
         raise UserError(f"{source}: not a checkpoint of this program's runs; leave it out")
     with local_file(folder / "metrics.csv") as path:
         rows = read_rows(path)
     if not rows:
-        raise UserError(
-            f"{folder}: no epoch is done (metrics.csv); leave it out, or train it first"
-        )
+        raise UserError(f"{folder}: no epoch is done (metrics.csv); train it first")
     columns = ("validation_dice", "validation_iou", "seconds")
     dice, iou, seconds = ([to_float(row.get(name)) for row in rows] for name in columns)
     best, parameters = _best(dice)[0], build_blank(model.architecture, source).parameters()
@@ -115,7 +138,7 @@ def read_run(place: Path) -> Run:
         "time": describe_time(sum(seconds)),
         "parameters": f"{sum(p.numel() for p in parameters) / 1e6:.2f} M",
     }
-    name += f"/{place.name}" * is_file
+    name += f"/{place.name}" * (place != folder)
     return Run(name, dice, list(accumulate(seconds)), cells, model.run["config"])
 
 

@@ -20,6 +20,8 @@ from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.errors import align, join_some, print_lines
 
+_MOST_CLASSES = 21  # rows of the table, as many as Pascal VOC has
+
 
 @dataclass(frozen=True)
 class DoctorConfig(TrainConfig):
@@ -120,4 +122,8 @@ def _describe_classes(data: CheckedData) -> list[str]:
         weight = round(median / training[k], 3) if training[k] else 0.0
         shares = f"{training[k]:.2%}", f"{validation[k]:.2%}"
         rows.append([str(k), name, labels.show(labels.values[k]), *shares, f"{weight:g}"])
-    return align(rows)
+    lines = align(rows)
+    hidden = len(lines) - 1 - _MOST_CLASSES
+    if hidden > 1:  # the findings below must stay in sight
+        lines[-2 - hidden : -2] = [f"… {hidden} more classes"]
+    return lines

@@ -49,7 +49,7 @@ class EvaluateConfig:
     """
 
     model: Annotated[str | None, flag("FILE", "-m")] = None
-    """The checkpoint, or its address (default: checkpoints/best.pt, else the newest best.pt of the runs in checkpoints)."""
+    """The checkpoint, or its address (default: that of the newest run in checkpoints)."""
     images: Annotated[str | None, flag("DIR")] = None
     """Folder of images, or a pack, to score all of them (default: the validation images of the model's run)."""
     masks: Annotated[str | None, flag("DIR")] = None

@@ -21,14 +21,13 @@ from tqdm import tqdm
 from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line, print_lines, survive_lost_output
-from unet_ddp.files import exit_on_signals
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.inputs import find_images, find_maps
 from unet_ddp.prediction.outputs.lists import ShardFile
 from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
 from unet_ddp.prediction.pipeline import Job, Outcome, list_files, process_images
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.weights import find_model
+from unet_ddp.runs.weights import find_model, list_runs
 from unet_ddp.storage import as_path
 
 FEW = 20  # images that get a line each; for more, a summary is printed
@@ -38,8 +37,9 @@ PATIENCE = 86400.0  # seconds that a process waits at the end for those still pr
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; exit with 0, 1 if some of several images failed, 2 after a mistake."""
     survive_lost_output()
+    prog = "predict.py" if argv is None else "python -m unet_ddp predict"
     try:
-        config = parse_predict(sys.argv[1:] if argv is None else argv)
+        config = parse_predict(sys.argv[1:] if argv is None else argv, prog=prog)
     except UserError as error:
         exit_with_error(error)
     run_on_all_ranks(predict, config, nproc=1, device=config.device, timeout=PATIENCE)
@@ -87,9 +87,10 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
         ground_resolution=config.ground_resolution,
     )
     if world.is_main:
-        print_lines(
-            f"model: {', '.join(map(str, paths))}", *(f"  {note}" for note in predictor.notes)
-        )
+        count = 0 if config.model else len(list_runs())
+        more = f" (the newest of {count} runs; --model takes another)" if count > 1 else ""
+        print_lines(f"model: {', '.join(map(str, paths))}{more}")
+        print_lines(*(f"  {note}" for note in predictor.notes))
         if predictor.format.ground_resolution is not None:
             print(f"  maps: at {predictor.format.ground_resolution:g} m on the ground")
         if predictor.threshold is not None:
@@ -140,8 +141,3 @@ def print_summary(job: Job, failed: int, single_class: int, skipped: int) -> Non
         print_lines(f"{shard.list_file.path}: {total - failed} images")
     if failed:
         print(f"{failed} of {total} images could not be predicted", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    exit_on_signals()
-    main()

@@ -33,7 +33,7 @@ class ReportConfig:
     """
 
     folder: Annotated[str | None, tyro.conf.Positional, flag("[FOLDER]")] = None
-    """The run folder, or its address (default: checkpoints, or the newest run in it)."""
+    """The run folder, or its address (default: the newest run in checkpoints)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
 

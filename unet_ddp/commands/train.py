@@ -47,8 +47,9 @@ from unet_ddp.training.validation import count_pixels
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, and train on every process; --nproc N starts N of them here."""
     survive_lost_output()
+    prog = "train.py" if argv is None else "python -m unet_ddp train"
     try:
-        config = parse_train(sys.argv[1:] if argv is None else argv)
+        config = parse_train(sys.argv[1:] if argv is None else argv, prog=prog)
     except UserError as error:
         exit_with_error(error)
     launch = config.launch
@@ -179,7 +180,3 @@ def end_epoch(
     folder.save(state, is_best=is_best)
     if not state.is_over:
         stop.check_limit(state.done, config.launch.last_step(state.steps_per_epoch))
-
-
-if __name__ == "__main__":
-    main()

@@ -35,6 +35,7 @@ from unet_ddp.storage import local_path
 from unet_ddp.training.rehearsal import describe_time
 
 _FACTOR = 3  # of epochs from rung to rung, by which the trials become fewer
+_TRAIN = [sys.executable, "-m", "unet_ddp", "train"]
 _OWN = {"epochs", *RUN_PLACES}  # not to be varied
 
 
@@ -84,7 +85,7 @@ def tune(argv: Sequence[str]) -> None:
     command = as_argv(config, settings, checkpoints="checkpoints", exp_name="best")
     print_lines(
         f"best: {search.place(best) / 'best.pt'}",
-        f"the same in a folder of its own: {shlex.join(['python', 'train.py', *command])}",
+        f"the same in a folder of its own: {shlex.join(['python', *_TRAIN[1:], *command])}",
     )
 
 
@@ -137,8 +138,9 @@ def as_argv(config: TrainConfig, drawn: Mapping[str, Any], **other: Any) -> list
         if isinstance(value, bool):
             words += [f"--{word}" if value else f"--no-{word}"] * (value != defaults[name])
         elif value is not None and value != defaults[name]:
-            items = value if isinstance(value, (list, tuple)) else [value]
-            words += [f"--{word}", *map(str, items)]
+            first, *more = map(str, value if isinstance(value, (list, tuple)) else [value])
+            joined = [f"--{word}={first}"] if first.startswith("-") else [f"--{word}", first]
+            words += [*joined, *more]
     return words
 
 
@@ -159,8 +161,18 @@ class Search:
         """Of each, "drawn": its settings; and "dice": its best validation Dice by epochs done."""
         about = {"nproc": config.launch.nproc, "trials": config.trials, "vary": [*config.vary]}
         self._about, self._file = {**config.to_dict(), **about}, folder / "tune.json"
-        if not self._file.exists():
-            return
+        if self._file.exists():
+            self._read()
+        known = {self.place(k) for k in range(len(self.trials))}
+        unknown = sorted(set(filter(Path.is_dir, folder.glob("trial_*"))) - known)
+        if unknown:  # it would be continued, under other settings
+            raise UserError(
+                f"{unknown[0]}: not of the search in {self._file.name}; move such folders away, or use "
+                "another --exp-name"
+            )
+
+    def _read(self) -> None:
+        """Read the trials of an earlier start, which must be of the same search."""
         try:
             saved = json.loads(self._file.read_text(encoding="utf-8"))
             before, self.trials = dict(saved["about"]), list(saved["trials"])
@@ -260,10 +272,9 @@ class Search:
         if (self.place(k) / "last.pt").is_file():
             own["load"], begin = None, "--resume"
         argv = as_argv(self.config, self.trials[k]["drawn"], **own, max_epochs=epochs)
-        program = Path(__file__).parents[2] / "train.py"
         with Path(f"{self.place(k)}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, str(program), *argv, begin],
+                [*_TRAIN, *argv, begin],
                 stdout=log,
                 stderr=log,
                 preexec_fn=partial(die_with_parent, SIGTERM),

@@ -29,7 +29,7 @@ class PredictConfig:
     output: Annotated[str | None, flag("PATH", "-o")] = None
     """The mask's file, or the folder for the masks of several images, or its address (default: next to each image)."""
     model: Annotated[tuple[str, ...], flag("FILE ...", "-m")] = ()
-    """Checkpoint or exported network, or its address (s3://bucket/run/best.pt); several are averaged (default: checkpoints/best.pt, else the newest best.pt of the runs in checkpoints)."""
+    """Checkpoint or exported network, or its address (s3://bucket/run/best.pt); several are averaged (default: that of the newest run in checkpoints)."""
     scale: Annotated[float | None, flag("FACTOR", "-s")] = None
     """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
     threshold: Annotated[float | None, flag("P", "-t")] = None
@@ -79,7 +79,7 @@ class PredictConfig:
         return {f"--{name}": as_path(text) for name, text in names.items() if text is not None}
 
 
-def parse_predict(argv: Sequence[str]) -> PredictConfig:
+def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictConfig:
     """Return the configuration of a prediction.
 
     ``--model a.pt b.pt photo.jpg`` names two models: what can't be a model is an image.
@@ -87,7 +87,7 @@ def parse_predict(argv: Sequence[str]) -> PredictConfig:
     Raises:
         UserError: an unknown flag, or a value out of its limits.
     """
-    config = parse(PredictConfig, argv, prog="predict.py")
+    config = parse(PredictConfig, argv, prog=prog)
     names = config.model
     count = next((n for n, name in enumerate(names) if n and not _is_model(name)), len(names))
     for name in ("overwrite", "rank"):  # masks do not say how sure they are

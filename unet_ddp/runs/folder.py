@@ -39,7 +39,13 @@ from unet_ddp.runs.owned import (
     record_owned,
 )
 from unet_ddp.runs.pretrained import find_weights_file
-from unet_ddp.runs.recovery import choose_checkpoint, compose_best, delete_later, read_checkpoint
+from unet_ddp.runs.recovery import (
+    choose_checkpoint,
+    compose_best,
+    delete_later,
+    no_checkpoint,
+    read_checkpoint,
+)
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.weights import read_model
 from unet_ddp.storage import local_path
@@ -107,6 +113,9 @@ class RunFolder:
         launch = config.launch
         if launch.rescue_dir is not None:
             make_writable(local_path(launch.rescue_dir, "--rescue-dir"), "--rescue-dir")
+        is_file = launch.resume not in (None, "auto") and self.path == config.place
+        if is_file and not self.path.is_dir():  # nor is it made for a lock
+            raise no_checkpoint(config.resume_file)
         self._lock_folder()
         path = choose_checkpoint(config, self.launchers, self._torchruns)
         if path is not None:

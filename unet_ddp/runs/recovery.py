@@ -53,7 +53,7 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
     """
     folder, last = path.parent, path.with_name("last.pt")
     if not path.is_file() and not previous(path).is_file():
-        raise UserError(f"{path}: no checkpoint to resume from; {_advise_without(path)}")
+        raise no_checkpoint(path)
     files = [file for file in (*find_epochs(folder), last) if file.is_file()]
     later = [file for file in files if file.name > path.name]
     if later and not overwrite:
@@ -75,6 +75,11 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
     done = f"resuming {source}: {position.epoch} epochs and {position.step} steps are done"
     content, due, note = _find_best(folder, content)
     return Resumed(content, source, notes=[n for n in (warning, done, note) if n], due=due)
+
+
+def no_checkpoint(path: Path) -> UserError:
+    """Return the error of a --resume without the checkpoint `path`."""
+    return UserError(f"{path}: no checkpoint to resume from; {_advise_without(path)}")
 
 
 def _advise_without(path: Path) -> str:

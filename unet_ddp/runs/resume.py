@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from unet_ddp.cli import with_saved, with_values
+from unet_ddp.cli import read_recipe, with_saved, with_values
 from unet_ddp.config import DATA_PLACES, RUN_PLACES, TrainConfig
 from unet_ddp.data.checks.check import PreparedData, check_classes, prepare_data
 from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, shorten, typed
+from unet_ddp.errors import UserError, join_some, shorten, typed
+from unet_ddp.flags import is_same
 from unet_ddp.network.precision import has_native_bfloat16
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.same_data import check_same_data
@@ -88,7 +91,7 @@ class Resumed:
         changed = {
             name: f"{name} {_show(before[name])} -> {_show(value)}"
             for name, value in config.to_dict().items()
-            if before.get(name, value) != value
+            if not is_same(before.get(name, value), value)
             and name not in _SILENT
             and not name.startswith("save_every")
         }
@@ -102,6 +105,8 @@ class Resumed:
             self.notes.append("no longer logged to Weights & Biases: that takes --wandb each time")
         if changed:
             self.notes.append(f"changed since: {', '.join(changed.values())}")
+        edits = _describe_edits(self.source.with_name("config.yaml"), before, config)
+        self.notes.extend(edits)
 
     def _keep_images_per_step(self, config: TrainConfig, world: World) -> TrainConfig:
         assert self.content is not None
@@ -173,7 +178,7 @@ class Resumed:
         state.load_state_dict(saved)
         if state.schedule.anneal:
             self.notes.append(
-                f"--patience {state.patience}: was over, so the run ends after "
+                "the run's patience was over, so it ends after "
                 f"{state.schedule.end // state.steps_per_epoch} epochs; --patience 0 takes that back"
             )
 
@@ -256,6 +261,21 @@ def _accumulate(config: TrainConfig, world: World) -> TrainConfig:
             f"{images // at_once}, not {options.accumulate}; leave one of them out"
         )
     return with_values(config, {"accumulate": images // at_once, "images_per_step": None})
+
+
+def _describe_edits(recipe: Path, before: Mapping[str, Any], config: TrainConfig) -> list[str]:
+    """Return a line about settings that a user has changed in the run's config.yaml in vain."""
+    with suppress(UserError):  # none, or no recipe any more: it is replaced all the same
+        values = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in read_recipe(recipe).items()
+            if name in before.keys() - config.given
+        }
+        edited = [name for name in values if not is_same(values[name], before[name])]
+        if edited:
+            shown = join_some(edited, 3)
+            return [f"{recipe} was edited ({shown}): --resume does not read it; use flags"]
+    return []
 
 
 def _show(value: object) -> str:

@@ -23,6 +23,8 @@ _LEVELS = ("model", "state_dict", "model_state_dict", "ema")  # where programs k
 _HEADS = ("outc.conv.weight", "segmentation_head.0.weight")  # the classic U-Net's and smp's
 _FOREIGN_SCALE = 0.5  # the default of the well-known U-Net scripts, which do not store theirs
 
+RUNS = Path("checkpoints")  # where runs are saved without --checkpoints
+
 State = dict[str, Tensor]
 
 
@@ -239,18 +241,34 @@ def with_scale(model: SavedModel, scale: float | None) -> SavedModel:
     return replace(model, preprocessing=replace(model.preprocessing, scale=scale))
 
 
-def find_model(given: str | None, folder: Path = Path("checkpoints")) -> Path:
-    """Return the checkpoint to use: the given, the folder's or its newest run's; else a UserError."""
-    if given is not None:
-        path = as_path(given)
-        is_run = path.is_dir()
-        if isinstance(path, Url):  # last.pt is no object, see `find_newest`
-            is_run = not path.suffix or (path.suffix != ".pt" and not exists(path))
-        return path / "best.pt" if is_run else path
+def find_model(given: str | None, folder: Path = RUNS) -> Path:
+    """Return the checkpoint to use: the given, or that of the given or the newest run; else a UserError."""
+    if given is None:
+        runs = list_runs(folder)
+        if not runs:
+            raise UserError(f"{folder}/best.pt: not found; train first, or use --model FILE")
+        return best_of(runs[0])
+    path = as_path(given)
+    is_run = path.is_dir()
+    if isinstance(path, Url):  # last.pt is no object, see `find_newest`
+        is_run = not path.suffix or (path.suffix != ".pt" and not exists(path))
+    return best_of(path) if is_run else path
+
+
+def list_runs(folder: Path = RUNS) -> list[Path]:
+    """Return the folders of the runs in `folder`, itself among them, the newest first."""
+    ages: dict[Path, float] = {}
     for name in ("best.pt", "last.pt"):
-        found = [folder / name, *folder.glob(f"*/{name}")]
-        found = [path for path in found if path.is_file()]
-        if found:
-            newest = max(found, key=lambda path: path.stat().st_mtime)
-            return found[0] if found[0].parent == folder else newest
-    raise UserError(f"{folder}/best.pt: not found; train first, or use --model FILE")
+        for path in (folder / name, *folder.glob(f"*/{name}")):
+            if path.is_file():
+                ages[path.parent] = max(ages.get(path.parent, 0.0), path.stat().st_mtime)
+    return sorted(ages, key=lambda run: -ages[run])
+
+
+def best_of(run: Path) -> Path:
+    """Return a run's best.pt, or last.pt if it has that alone, as one without validation."""
+    if isinstance(run, Url):
+        has_best = exists(run / "best.pt") or not exists(run / "last.json")
+    else:
+        has_best = (run / "best.pt").is_file() or not (run / "last.pt").is_file()
+    return run / ("best.pt" if has_best else "last.pt")
