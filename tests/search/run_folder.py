@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from PIL import Image
@@ -30,9 +31,17 @@ SETTINGS = [
 LIMITS = ["--max-epochs=1", "--max-epochs=2", "--max-steps=1", "--max-steps=3"]
 KINDS = ["kill"] * 6 + ["ENOSPC", "EDQUOT", "EROFS", "EIO", "EPERM", "SIGTERM", "SIGINT", "clock"]
 
+COMMON = settings(
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+    phases=[Phase.generate],
+)
+
 names = st.sampled_from(["a", ""] * 3 + NAMES)
-settings = st.lists(st.sampled_from(SETTINGS), max_size=2, unique_by=lambda s: s.split("=")[0])
-limits = st.lists(st.sampled_from(LIMITS), max_size=1)
+changes = st.lists(st.sampled_from(SETTINGS), max_size=2, unique_by=lambda s: s.split("=")[0])
+limits = st.sampled_from([[], *([limit] for limit in LIMITS)])
 faults = st.none() | st.builds(Fault, st.sampled_from(KINDS), st.integers(0, 90), st.booleans())
 launchers = st.sampled_from([None, None, "job"])
 
@@ -57,38 +66,48 @@ class RunFolders(RuleBasedStateMachine):
         self.world = World(Path(self.place.name, "w"), data_set())
         self.settings: dict[str, list[str]] = {}
 
-    @rule(name=names, flags=settings, limit=limits, fault=faults, late=st.booleans(),
+    @rule(name=names, flags=changes, limit=limits, fault=faults, late=st.booleans(),
           launcher=launchers, overwrite=st.booleans())  # fmt: skip
-    def begin(self, name: str, flags: list[str], limit: list[str], overwrite: bool, **how: Any) -> None:
+    def begin(
+        self, name: str, flags: list[str], limit: list[str], overwrite: bool, **how: Any
+    ) -> None:
         flags = self.settings[name] = _complete(flags, "--epochs=3")
         self.world.start(name, [*flags, *limit, *["--overwrite"] * overwrite], **how)
 
     @precondition(lambda self: self.settings)
-    @rule(pick=st.integers(0, 9), limit=limits, fault=faults, late=st.booleans(), launcher=launchers)
+    @rule(
+        pick=st.integers(0, 9), limit=limits, fault=faults, late=st.booleans(), launcher=launchers
+    )
     def repeat(self, pick: int, limit: list[str], **how: Any) -> None:
         """Start with the same settings again, as a launcher does."""
         name = self._pick(pick)
         self.world.start(name, [*self.settings[name], *limit], **how)
 
     @precondition(lambda self: self.settings)
-    @rule(pick=st.integers(0, 9), flags=settings, limit=limits, fault=faults, late=st.booleans(),
+    @rule(pick=st.integers(0, 9), flags=changes, limit=limits, fault=faults, late=st.booleans(),
           says_all=st.booleans())  # fmt: skip
-    def resume(self, pick: int, flags: list[str], limit: list[str], says_all: bool, **how: Any) -> None:
+    def resume(
+        self, pick: int, flags: list[str], limit: list[str], says_all: bool, **how: Any
+    ) -> None:
         name = self._pick(pick)
         given = _complete(flags, *self.settings[name]) if says_all else flags
         self.world.start(name, ["--resume", *given, *limit], **how)
 
     @precondition(lambda self: self._older())
-    @rule(pick=st.integers(0, 9), flags=settings, limit=limits, fault=faults, late=st.booleans(),
+    @rule(pick=st.integers(0, 9), flags=changes, limit=limits, fault=faults, late=st.booleans(),
           overwrite=st.booleans())  # fmt: skip
-    def go_back(self, pick: int, flags: list[str], limit: list[str], overwrite: bool, **how: Any) -> None:
+    def go_back(
+        self, pick: int, flags: list[str], limit: list[str], overwrite: bool, **how: Any
+    ) -> None:
         name, file = self._older()[pick % len(self._older())]
         given = ["--resume", str(Path("checkpoints", name, file)), *flags, *limit]
         self.world.start(name, [*given, *["--overwrite"] * overwrite], **how)
 
-    @rule(name=names, file=st.sampled_from(OWN), flags=settings)
+    @rule(name=names, file=st.sampled_from(OWN), flags=changes)
     def place_own(self, name: str, file: str, flags: list[str]) -> None:
-        lines = [flag[2:].replace("=", ": ").replace("-", "_") for flag in flags[:1] if "lr" in flag]
+        lines = [
+            flag[2:].replace("=", ": ").replace("-", "_") for flag in flags[:1] if "lr" in flag
+        ]
         self.world.place(name, file, "\n".join(lines) if file == "config.yaml" else "my own\n")
 
     @precondition(lambda self: self.settings)

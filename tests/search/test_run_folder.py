@@ -1,18 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.search.run_folder import RunFolders
+from tests.search.run_folder import COMMON, RunFolders
 
-COMMON = settings(
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-    phases=[Phase.generate],
-)
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",
