@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.search.disk import Fault, Operation
-from tests.search.program import BrokenError, Start, expect, read, run_program
+from tests.search.program import BrokenError, Saved, Start, expect, read, run_program
 from tests.search.promise import Run, World
 
 COMMON = ("--save-every=1", "--max-epochs=2", "--epochs=3")
@@ -36,8 +36,7 @@ class State:
     after: int
     how: str
     tree: Tree
-    position: tuple[int, int] | None
-    models: dict[int, str]
+    run: Run
 
     def __str__(self) -> str:
         return f"{self.phase}, {self.how} after operation {self.after}"
@@ -106,28 +105,27 @@ def record(phase: str, root: Path, data: Path) -> list[State]:
         if path.is_file():
             disk.create(str(path), path.read_bytes())
     disk.durable = disk.names.copy()
-    old, models, saves = run.position, run.models.copy(), list[tuple[int, int]]()
+    old, saves = run.position, list[Saved]()
 
     def note(path: Path) -> None:
-        saved = read(path)
-        if path.name == "last.pt" and saved:
-            saves.append(saved.position)
-        if saved and saved.position[1] == 0 <= saved.position[0]:
-            models[saved.position[0]] = saved.model
+        if path.name == "last.pt" and (saved := read(path)):
+            saves.append(saved)
 
     plan = Start("a", flags, launcher="job")
     ended, noted = run_program(world.root, world.command("a", flags), plan, note, 99)
     expect(ended.status == 0, str(ended))
     found: dict[frozenset[tuple[str, int]], State] = {}
-    done = sure = old
+    done = sure = run
     for k, operation in enumerate(noted.log):
         disk.do(operation)
         if operation.name == "rename" and operation.other.endswith("/last.pt"):
-            done = saves.pop(0)
+            done = Run(done.position, done.models)
+            done.follow(saves.pop(0))
         elif operation.name == "fsync" and operation.path.endswith("/a"):
             sure = done
-        elif "--overwrite" in flags and done == old and operation.name in ("unlink", "rename"):
-            done = sure = None if phase == "overwrite" else min(old or (0, 0), (1, 0))
+        elif "--overwrite" in flags and done is run and operation.name in ("unlink", "rename"):
+            position = None if phase == "overwrite" else min(old or (0, 0), (1, 0))
+            run = done = sure = Run(position, run.models)
         after = noted.log[k + 1] if k + 1 < len(noted.log) else Operation("", "")
         if (after.name, after.path) == (operation.name, operation.path):
             continue
@@ -135,11 +133,11 @@ def record(phase: str, root: Path, data: Path) -> list[State]:
             tree = {
                 str(Path(path).relative_to(world.root)): content for path, content in tree.items()
             }
-            known = ((re.sub(r"\d+\.\w+\.tmp", "", p), hash(c)) for p, c in tree.items())
-            key = frozenset(each for each in known if "tfevents" not in each[0])
-            position = done if how == "kill" else sure
+            parts = ((re.sub(r"\d+\.\w+\.tmp", "", p), hash(c)) for p, c in tree.items())
+            key = frozenset(each for each in parts if "tfevents" not in each[0])
+            known = done if how == "kill" else sure
             label = f"{how} ({operation.name} {Path(operation.path).name})"
-            found.setdefault(key, State(phase, k, label, tree, position, models))
+            found.setdefault(key, State(phase, k, label, tree, known))
     return list(found.values())
 
 
@@ -166,13 +164,13 @@ def check(
             (world.root / path).parent.mkdir(parents=True, exist_ok=True)
             (world.root / path).write_bytes(content)
         world.folder("a").mkdir(parents=True, exist_ok=True)
-        world.runs["a"] = Run(state.position, state.models.copy())
+        world.runs["a"] = Run(state.run.position, state.run.models)
         try:
             for fault in faults:
                 world.start("a", flags, fault, launcher=launcher)
             ended = world.start("a", flags, launcher=launcher)
             with world.explained():
-                needs = start == "the launcher" or (start == "--resume" and state.position)
+                needs = start == "the launcher" or (start == "--resume" and state.run.position)
                 expect(ended.status == 0 or not needs, f"{start} is refused")
         except BrokenError as error:
             return f"{error}\n  0. {state}"

@@ -40,7 +40,7 @@ class Killed(BaseException):
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong: a kind of `REFUSED`, or kill, clock or the name of a signal."""
+    """What goes wrong: a kind of `REFUSED` below checkpoints, or kill, clock, the name of a signal."""
 
     kind: str
     at: int = 0
@@ -132,7 +132,7 @@ class Disk:
         if fault is None or self._is_over or self.count <= fault.at:
             return
         if fault.kind in REFUSED:
-            if name in REFUSED[fault.kind]:
+            if name in REFUSED[fault.kind] and path.startswith(f"{self.root}/checkpoints"):
                 self._is_over = not fault.lasts
                 number = getattr(errno, fault.kind)
                 raise OSError(number, os.strerror(number), path)

@@ -44,7 +44,7 @@ class BrokenError(AssertionError):
 
 def signature(error: str) -> str:
     """Return what kind of promise was broken."""
-    first = error.partition("\n")[0].split(": train ")[0]
+    first = re.split(r": train |: TORCH|\[Errno", error.partition("\n")[0])[0]
     return re.sub(r"'[^']*/[^']*'|\S*/\S*|-?\d[\d.e-]*", "N", first)[:160]
 
 

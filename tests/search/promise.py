@@ -43,6 +43,14 @@ class Run:
     """Files that the user has spoiled, as they are since."""
     has_lost_rows: bool = False
     is_forgiven: bool = False
+
+    def follow(self, saved: Saved) -> None:
+        """Go to the state that a last.pt has: what was later is of another history."""
+        self.position, (epoch, step) = saved.position, saved.position
+        self.models = {k: model for k, model in self.models.items() if k <= epoch}
+        if step == 0:
+            self.models[epoch] = saved.model
+
     """The user has spoiled metrics.csv."""
 
 
@@ -80,16 +88,12 @@ class World:
         self.acts.append(("start", name, list(flags), fault, late, launcher))
         run = self.runs.setdefault(name, Run())
         before, noted = self._others(name), list[Saved]()
-        was = read(self.folder(name) / "last.pt")
+        promised = run.position
 
         def note(path: Path) -> None:
-            saved = read(path) if path.parent == self.folder(name) else None
-            if saved and path.name == "last.pt":
-                if not noted:
-                    run.models = {k: v for k, v in run.models.items() if k < saved.position[0]}
+            if path == self.folder(name) / "last.pt" and (saved := read(path)):
                 noted.append(saved)
-            if saved and saved.position[1] == 0 and saved.position[0] >= 0:
-                run.models[saved.position[0]] = saved.model
+                run.follow(saved)
 
         plan = Start(name, tuple(flags), fault, late, launcher)
         start, _ = run_program(self.root, self.command(name, flags), plan, note, len(self.starts))
@@ -98,9 +102,11 @@ class World:
             file = self.folder(name) / path
             if not file.is_file() or file.read_bytes() != run.spoiled[path]:
                 del run.spoiled[path]
-        self._settle(run, start, noted, was)
+        self._settle(run, start, noted)
         with self.explained():
             self._check_status(start)
+        with self.explained(run):
+            self._check_begin(start, promised, noted)
         with self.explained():
             self._check_user_files(before)
         with self.explained(run):
@@ -154,17 +160,13 @@ class World:
         run = self.runs.get(source, Run())
         self.runs[name] = Run(run.position, {**run.models}, {**run.spoiled}, run.has_lost_rows)
 
-    def _settle(self, run: Run, start: Start, noted: list[Saved], was: Saved | None) -> None:
+    def _settle(self, run: Run, start: Start, noted: list[Saved]) -> None:
         """Learn what is promised after a start."""
-        has_begun = start.status != 2 or start.fault is not None
-        source = names_file(start.flags)
-        if noted:
-            run.position = noted[-1].position
-        elif "--overwrite" in start.flags and has_begun and not source:
-            run.position = None
-        elif "--overwrite" in start.flags and has_begun and run.position:
-            saved = read(self.root / str(source))
-            run.position = min(run.position, saved.position) if saved else run.position
+        is_lost = "--overwrite" in start.flags and (start.status != 2 or start.fault is not None)
+        if is_lost and not noted:  # the user agreed to it; otherwise `note` has followed
+            source = names_file(start.flags)
+            saved = read(self.root / source) if source and run.position else None
+            run.position = min(run.position, saved.position) if saved and run.position else None
         is_new = noted and not re.search("^resuming", start.out, re.MULTILINE)
         if is_new and "metrics.csv" not in run.spoiled:
             run.has_lost_rows = False
@@ -205,7 +207,8 @@ class World:
         if start.killed:
             return
         lines = [line for line in start.err.splitlines() if line.strip()]
-        expect("Traceback" not in start.err, f"a traceback: {lines[-1:]}")
+        errors = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", start.err, re.MULTILINE)
+        expect("Traceback" not in start.err, f"exit {start.status} with a traceback: {errors[-1:]}")
         allowed = {0, 2}
         if start.fault is not None:
             allowed |= {1} if start.fault.kind not in signal.Signals.__members__ else set()
@@ -214,6 +217,25 @@ class World:
         if start.status in (1, 2):
             is_one = len(lines) == 1 and lines[0].startswith("error: ")
             expect(is_one, f"exit {start.status} with {len(lines)} lines")
+
+    def _check_begin(
+        self, start: Start, promised: tuple[int, int] | None, noted: list[Saved]
+    ) -> None:
+        """Check that a start has continued where the run was, and that what was rescued is there."""
+        if promised and "--overwrite" not in start.flags and not names_file(start.flags):
+            found = re.search(
+                r"^resuming .*: (\d+) epochs and (\d+) steps", start.out, re.MULTILINE
+            )
+            expect(bool(found or not noted), f"a new run over one at {promised}")
+            began = (int(found[1]), int(found[2])) if found else promised
+            expect(began >= promised, f"resumed at {began}, after a save at {promised}")
+        if rescued := re.search(r"its files are in (\S+)", start.err):
+            saved = read(self.root / rescued[1] / "last.pt")
+            expect(saved is not None, f"{rescued[1]} has no last.pt")
+            best = read(self.root / rescued[1] / "best.pt") or read(
+                self.folder(start.name) / "best.pt"
+            )
+            expect(bool(best or saved.best[0] < 0), "no best.pt, neither here nor rescued")
 
     def _check_user_files(self, before: dict[Path, bytes]) -> None:
         own = self.own
@@ -266,13 +288,12 @@ class World:
         limit = next((int(f.split("=")[1]) for f in start.flags if "--max-epochs" in f), 99)
         epochs = next((int(f.split("=")[1]) for f in start.flags if "--epochs" in f), 0)
         if start.status == 0 and epochs:
-            expect(last.position >= (min(limit, epochs), 0) or "--patience" in str(start.flags)
+            expect(last.position >= (min(limit, epochs), 0) or "--patience" in str([s.flags for s in self.starts])
                    or "--max-steps" in str(start.flags), f"ended at {last.position}")  # fmt: skip
         if stopped := re.search(r"after step (\d+); continue with --resume", start.out):
-            done = int(stopped[1])
-            expect(
-                last.position in ((done, 0), (done - 1, 1)), f"stopped at {done}, {last.position}"
-            )
+            per_epoch = int(re.search(r"epochs of (\d+) steps", start.out)[1])  # type: ignore[index]
+            done = last.position[0] * per_epoch + last.position[1]
+            expect(done == int(stopped[1]), f"stopped at {stopped[1]}, last.pt at {done}")
 
     def _check_rows(self, run: Run, folder: Path, last: Saved, settled: bool) -> None:
         if run.has_lost_rows or "metrics.csv" in self._own_names(folder):

@@ -26,7 +26,7 @@ OWN = [
 SETTINGS = [
     "--lr=0.3", "--lr=1e-9", "--ema=0.9", "--save-every=1", "--save-every=2", "--save-every-steps=1",
     "--patience=1", "--nodata=nan", "--ignore-index=77", "--rescue-dir=rescue", "--epochs=1",
-    "--epochs=5", "--batch-size=4", "--validation=0", "--loss=ce", "--class-names=one two",
+    "--epochs=5", "--batch-size=4", "--validation=0", "--loss=ce", "--scale=0.5",
 ]  # fmt: skip
 LIMITS = ["--max-epochs=1", "--max-epochs=2", "--max-steps=1", "--max-steps=3"]
 KINDS = ["kill"] * 6 + ["ENOSPC", "EDQUOT", "EROFS", "EIO", "EPERM", "SIGTERM", "SIGINT", "clock"]
