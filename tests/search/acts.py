@@ -11,6 +11,15 @@ from tests.search.program import BrokenError, signature
 from tests.search.promise import World
 
 Acts = Sequence[tuple[Any, ...]]
+KEPT: list[Acts] = [
+    [
+        ("start", "", ["--nodata=nan"], None, False, None),
+        ("start", "", ["--resume"], None, False, None),
+    ],
+    [("place", "", "notes.tmp", "my own\n"), ("start", "", [], None, False, None)],
+    [("start", "x.tmp", [], None, False, None), ("start", "", [], None, False, None)],
+]
+"""Acts that once broke a promise, as `benchmarks.search` prints them."""
 
 
 def replay(acts: Acts, data: Path, forgiven: Container[str] = ()) -> str:

@@ -22,18 +22,9 @@ from unet_ddp.runs.checkpoint import load
 
 PROGRAM = "train"
 FLAGS = [
-    "--width",
-    "1",
-    "--batch-size",
-    "8",
-    "--workers",
-    "0",
-    "--device",
-    "cpu",
-    "--augmentation",
-    "none",
-    "--no-amp",
-]
+    "--width", "1", "--batch-size", "8", "--workers", "0", "--device", "cpu",
+    "--augmentation", "none", "--no-amp",
+]  # fmt: skip
 LONGEST = 60  # seconds of a start
 _contents: dict[str, Saved | None] = {}
 

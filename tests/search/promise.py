@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import data_flags
-from tests.search.disk import Fault
+from tests.search.disk import REFUSED, Fault
 from tests.search.program import (
     FLAGS,
     BrokenError,
@@ -64,6 +64,7 @@ class World:
         self.starts: list[Start] = []
         self.followed: set[str] = set()
         self.forgiven: Container[str] = ()  # kinds of faults that are known
+        self.is_broken = False
         self.acts: list[tuple[Any, ...]] = []  # what was done, to be done again by `replay`
         for name in ("tmp", "cache"):
             (root / name).mkdir(parents=True, exist_ok=True)
@@ -199,6 +200,7 @@ class World:
                 if run is not None:
                     run.is_forgiven = True
                 return
+            self.is_broken = True
             steps = "\n".join(f"  {n}. {start}" for n, start in enumerate(self.starts, 1))
             own = "".join(f"\n  user's: {path.relative_to(self.root)}" for path in self.own)
             raise BrokenError(f"{error}\n{steps}{own}") from None
@@ -209,10 +211,10 @@ class World:
         lines = [line for line in start.err.splitlines() if line.strip()]
         errors = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", start.err, re.MULTILINE)
         expect("Traceback" not in start.err, f"exit {start.status} with a traceback: {errors[-1:]}")
-        allowed = {0, 2}
-        if start.fault is not None:
-            allowed |= {1} if start.fault.kind not in signal.Signals.__members__ else set()
-            allowed |= {128 + signal.Signals[start.fault.kind]} if len(allowed) == 2 else set()
+        kind = start.fault.kind if start.fault else ""
+        allowed = {0, 1, 2} if kind in REFUSED else {0, 2}
+        if kind in signal.Signals.__members__:
+            allowed.add(128 + signal.Signals[kind])
         expect(start.status in allowed, f"exit {start.status}")
         if start.status in (1, 2):
             is_one = len(lines) == 1 and lines[0].startswith("error: ")

@@ -21,7 +21,7 @@ NAMES = ["", "a", "b", "x.tmp", "evaluation", "epoch_1.pt", "last.pt", "[ab]*", 
 OWN = [
     "notes.tmp", "last.pt.tmp", "x.tmp/notes.txt", "config.yaml", "report.html", "samples.png",
     "split.csv", "data.csv", "best (copy).pt", "epoch_best.pt", "events.out.tfevents.1.other",
-    "evaluation/report.html", "evaluation/notes.txt", "learning_rate.csv", ".config.yaml.1.a.tmp",
+    "evaluation/report.html", "evaluation/notes.txt", "learning_rate.csv",
 ]  # fmt: skip
 SETTINGS = [
     "--lr=0.3", "--lr=1e-9", "--ema=0.9", "--save-every=1", "--save-every=2", "--save-every-steps=1",
@@ -142,7 +142,7 @@ class RunFolders(RuleBasedStateMachine):
         """Continue each run to its end."""
         try:
             for name, flags in self.settings.items():
-                if self.world.folder(name).is_dir() and self.world.runs[name].position:
+                if not self.world.is_broken and self.world.runs[name].position:
                     self.world.start(name, ["--resume", *flags])
         finally:
             self.place.cleanup()

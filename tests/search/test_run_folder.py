@@ -4,7 +4,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.search.run_folder import COMMON, RunFolders
+from tests.search.acts import KEPT, Acts, replay
+from tests.search.run_folder import COMMON, RunFolders, data_set
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning",
@@ -16,6 +17,11 @@ pytestmark = pytest.mark.filterwarnings(
 def test_a_run_folder_keeps_everything() -> None:
     few = settings(COMMON, derandomize=True, max_examples=8, stateful_step_count=5)
     run_state_machine_as_test(RunFolders, settings=few)
+
+
+@pytest.mark.parametrize("acts", KEPT)
+def test_acts_that_once_lost_something_lose_nothing(acts: Acts) -> None:
+    assert not replay(acts, data_set())
 
 
 @pytest.mark.thorough
