@@ -17,12 +17,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.search.acts import shorten
 from tests.search.crash_points import check_some
-from tests.search.promise import BrokenError, shorten, signature
-from tests.search.run_folder import RunFolders, data_set
+from tests.search.program import BrokenError, signature
+from tests.search.run_folder import COMMON, RunFolders, data_set
 
 
 class Found(NamedTuple):
@@ -36,31 +37,33 @@ def search_run_folder(until: float, number: int) -> Found:
     """Live the lives of run folders."""
     counts, findings = Counter[str](), dict[str, str]()
     chance = random.Random(number)
-    how = settings(
-        database=None, deadline=None, max_examples=6, stateful_step_count=chance.choice([4, 8, 16]),
-        suppress_health_check=list(HealthCheck), phases=[Phase.generate], print_blob=False,
-    )  # fmt: skip
+    lives: list[RunFolders] = []
+
+    class Noted(RunFolders):
+        def __init__(self) -> None:
+            super().__init__()
+            self.world.forgiven = findings
+            lives.append(self)
+
     while time.monotonic() < until:
-        lives: list[RunFolders] = []
-
-        class Noted(RunFolders):
-            def teardown(self) -> None:
-                lives.append(self)
-                super().teardown()
-
+        lives.clear()
+        how = settings(COMMON, max_examples=8, stateful_step_count=chance.choice([3, 6, 12]))
         seed(chance.randrange(2**32))(Noted)
         try:
             run_state_machine_as_test(Noted, settings=how)
         except BrokenError as error:
-            kind = signature(str(error))
-            counts["broken"] += 1
-            if kind not in findings:
-                acts, shown = shorten(lives[-1].world.acts, data_set(), str(error))
-                findings[kind] = f"{shown}\n  acts: {acts}"
-                print(f"{time.strftime('%H:%M:%S')} {findings[kind]}\n", flush=True)
+            acts, kind = lives[-1].world.acts, signature(str(error))
+            report(kind, str(error))
+            acts, shown = shorten(acts, data_set(), str(error), findings)
+            findings[kind] = f"{shown}\n  acts: {acts}"
+            report("shortened", findings[kind])
         counts["lives"] += len(lives)
         counts["starts"] += sum(len(life.world.starts) for life in lives)
     return Found(counts, findings)
+
+
+def report(kind: str, shown: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} [{kind}] {shown}\n", flush=True)
 
 
 def search_crash_points(until: float, number: int) -> Found:
@@ -68,11 +71,11 @@ def search_crash_points(until: float, number: int) -> Found:
     counts, findings = Counter[str](), dict[str, str]()
     chance = random.Random(number)
     while time.monotonic() < until:
-        for state, how, broken in check_some(data_set(), chance):
+        for state, how, broken in check_some(data_set(), chance, forgiven=findings):
             counts["starts after a crash"] += 1
             if broken and signature(broken) not in findings:
                 findings[signature(broken)] = broken
-                print(f"{time.strftime('%H:%M:%S')} {state}; {how}: {broken}\n", flush=True)
+                report(f"{state}; {how}", broken)
             if time.monotonic() > until:
                 break
     return Found(counts, findings)

@@ -162,7 +162,9 @@ def test_a_file_of_the_users_is_not_replaced(tmp_path: Path, name: str, overwrit
         record_owned(tmp_path, ["metrics.csv"])
     (tmp_path / name).write_text("mine")
     line = refused(tmp_path, overwrite=overwrite)
-    assert line.startswith(f"{tmp_path / name}: is not of a run, which would replace it: rename it")
+    assert line.startswith(
+        f"{tmp_path / name}: is not of the run, which would replace it: rename it"
+    )
     (tmp_path / name).rename(tmp_path / "mine")
     with open_folder(tmp_path, overwrite=overwrite):
         assert (tmp_path / "mine").read_text() == "mine"

@@ -402,18 +402,6 @@ def test_class_names_that_are_no_text_become_escapes(tmp_path: Path) -> None:
     assert r",iou_\udcff,iou_a\x1bb" in (tmp_path / "r\udcff" / "metrics.csv").read_text()
 
 
-def test_a_folder_whose_name_tensorboard_refuses(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = TrainConfig(run=RunConfig(checkpoints=str(tmp_path / "r\udcff")))
-    state: Any = SimpleNamespace(epoch=0, steps_per_epoch=3)
-    (writer,) = open_files(config, state)
-    assert isinstance(writer, CsvWriter)
-    out = capsys.readouterr().out
-    assert out.startswith("warning: ") and r"r\udcff: TensorBoard can't" in out
-    assert out.count("\n") == 1
-
-
 def test_every_writer_is_opened_for_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

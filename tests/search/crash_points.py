@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.search.disk import Fault, Operation
-from tests.search.promise import BrokenError, Run, Start, World, expect, read, run_program
+from tests.search.program import BrokenError, Saved, Start, expect, read, run_program
+from tests.search.promise import Run, World
 
 COMMON = ("--save-every=1", "--max-epochs=2", "--epochs=3")
 PHASES: dict[str, list[tuple[str, ...]]] = {
@@ -36,8 +36,7 @@ class State:
     after: int
     how: str
     tree: Tree
-    position: tuple[int, int] | None
-    models: dict[int, str]
+    run: Run
 
     def __str__(self) -> str:
         return f"{self.phase}, {self.how} after operation {self.after}"
@@ -87,7 +86,7 @@ class _Simulated:
     def states(self) -> Iterator[tuple[str, Tree]]:
         """Yield what may be left: all of it after a kill, less after a power cut."""
         half = [
-            data[: (len(kept) + len(data)) // 2] if data.startswith(kept) else kept
+            kept if data is kept else data[: (len(kept) + len(data)) // 2]
             for data, kept in zip(self.data, self.synced, strict=True)
         ]
         for what, data in (("kill", self.data), ("torn", half), ("power cut", self.synced)):
@@ -106,28 +105,27 @@ def record(phase: str, root: Path, data: Path) -> list[State]:
         if path.is_file():
             disk.create(str(path), path.read_bytes())
     disk.durable = disk.names.copy()
-    old, models, saves = run.position, run.models.copy(), list[tuple[int, int]]()
+    old, saves = run.position, list[Saved]()
 
     def note(path: Path) -> None:
-        saved = read(path)
-        if path.name == "last.pt" and saved:
-            saves.append(saved.position)
-        if saved and saved.position[1] == 0 <= saved.position[0]:
-            models[saved.position[0]] = saved.model
+        if path.name == "last.pt" and (saved := read(path)):
+            saves.append(saved)
 
     plan = Start("a", flags, launcher="job")
     ended, noted = run_program(world.root, world.command("a", flags), plan, note, 99)
     expect(ended.status == 0, str(ended))
-    found: dict[str, State] = {}
-    done = sure = old
+    found: dict[frozenset[tuple[str, int]], State] = {}
+    done = sure = run
     for k, operation in enumerate(noted.log):
         disk.do(operation)
         if operation.name == "rename" and operation.other.endswith("/last.pt"):
-            done = saves.pop(0)
+            done = Run(done.position, done.models)
+            done.follow(saves.pop(0))
         elif operation.name == "fsync" and operation.path.endswith("/a"):
             sure = done
-        elif "--overwrite" in flags and done == old and operation.name in ("unlink", "rename"):
-            done = sure = None if phase == "overwrite" else min(old or (0, 0), (1, 0))
+        elif "--overwrite" in flags and done is run and operation.name in ("unlink", "rename"):
+            position = None if phase == "overwrite" else min(old or (0, 0), (1, 0))
+            run = done = sure = Run(position, run.models)
         after = noted.log[k + 1] if k + 1 < len(noted.log) else Operation("", "")
         if (after.name, after.path) == (operation.name, operation.path):
             continue
@@ -135,12 +133,11 @@ def record(phase: str, root: Path, data: Path) -> list[State]:
             tree = {
                 str(Path(path).relative_to(world.root)): content for path, content in tree.items()
             }
-            parts = (re.sub(r"\d+\.\w+\.tmp|\d{6,}", "", p).encode() + b"=" + c for p, c in tree.items()
-                     if "tfevents" not in p)  # fmt: skip
-            key = hashlib.sha256(b"\0".join(sorted(parts))).hexdigest()
-            position = done if how == "kill" else sure
+            parts = ((re.sub(r"\d+\.\w+\.tmp", "", p), hash(c)) for p, c in tree.items())
+            key = frozenset(each for each in parts if "tfevents" not in each[0])
+            known = done if how == "kill" else sure
             label = f"{how} ({operation.name} {Path(operation.path).name})"
-            found.setdefault(key, State(phase, k, label, tree, position, models))
+            found.setdefault(key, State(phase, k, label, tree, known))
     return list(found.values())
 
 
@@ -155,22 +152,25 @@ def starts_after(phase: str) -> dict[str, tuple[tuple[str, ...], str | None]]:
     }
 
 
-def check(state: State, data: Path, start: str, faults: Sequence[Fault] = ()) -> str:
+def check(
+    state: State, data: Path, start: str, faults: Sequence[Fault], forgiven: Container[str]
+) -> str:
     """Start from a state, with failures first; return what was broken, or nothing."""
     flags, launcher = starts_after(state.phase)[start]
     with tempfile.TemporaryDirectory(prefix="search-") as place:
         world = World(Path(place, "w"), data)
+        world.forgiven = forgiven
         for path, content in state.tree.items():
             (world.root / path).parent.mkdir(parents=True, exist_ok=True)
             (world.root / path).write_bytes(content)
         world.folder("a").mkdir(parents=True, exist_ok=True)
-        world.runs["a"] = Run(state.position, state.models.copy())
+        world.runs["a"] = Run(state.run.position, state.run.models)
         try:
             for fault in faults:
                 world.start("a", flags, fault, launcher=launcher)
             ended = world.start("a", flags, launcher=launcher)
             with world.explained():
-                needs = start == "the launcher" or (start == "--resume" and state.position)
+                needs = start == "the launcher" or (start == "--resume" and state.run.position)
                 expect(ended.status == 0 or not needs, f"{start} is refused")
         except BrokenError as error:
             return f"{error}\n  0. {state}"
@@ -178,7 +178,11 @@ def check(state: State, data: Path, start: str, faults: Sequence[Fault] = ()) ->
 
 
 def check_some(
-    data: Path, chance: random.Random, phases: Sequence[str] = tuple(PHASES), most: int = 10**9
+    data: Path,
+    chance: random.Random,
+    phases: Sequence[str] = tuple(PHASES),
+    most: int = 10**9,
+    forgiven: Container[str] = (),
 ) -> Iterator[tuple[State, str, str]]:
     """Yield states in random order, how each is started from, and what was broken."""
     with tempfile.TemporaryDirectory(prefix="search-") as place:
@@ -192,4 +196,4 @@ def check_some(
             fault = Fault(chance.choice(kinds), chance.randrange(50), chance.random() < 0.5)
             faults = [fault] * (number % 2)
             how = f"{start}, {faults}" if faults else start
-            yield state, how, check(state, data, start, faults)
+            yield state, how, check(state, data, start, faults, forgiven)

@@ -29,13 +29,18 @@ REFUSED = {
 """The operations that each error can be the answer to."""
 
 
+def absolute(path: Any) -> str:
+    """Return a path without links followed."""
+    return os.path.abspath(os.fsdecode(path))  # noqa: PTH100
+
+
 class Killed(BaseException):
     """The process is dead: nothing that it does from now on reaches the disk."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong: a kind of `REFUSED`, or kill, clock or the name of a signal."""
+    """What goes wrong: a kind of `REFUSED` below checkpoints, or kill, clock, the name of a signal."""
 
     kind: str
     at: int = 0
@@ -93,17 +98,17 @@ class Disk:
 
     def name_of(self, handle: int) -> str:
         """Return the path of an open file; one outside of all folders for a pipe."""
-        return os.path.join("/", os.readlink(f"/proc/self/fd/{handle}").removesuffix(" (deleted)"))
+        return str("/" / Path(f"/proc/self/fd/{handle}").readlink()).removesuffix(" (deleted)")
 
-    def watches(self, path: str) -> bool:
-        return os.path.abspath(path).startswith(f"{self.root}{os.sep}")
+    def watches(self, path: Any) -> bool:
+        return absolute(path).startswith(f"{self.root}/")
 
     def do(self, name: str, path: Any, action: Callable[[], Any], **more: Any) -> Any:
         """Note an operation and return what `action` does; or die, or raise an error, instead.
 
         A dead process's other threads do nothing, and None is returned: they would end in noise.
         """
-        path = os.path.abspath(os.fsdecode(path))
+        path = absolute(path)
         if not (self.watches(path) or self.watches(more.get("other", ""))):
             return action()
         last = self.log[-1] if self.log else None
@@ -127,7 +132,7 @@ class Disk:
         if fault is None or self._is_over or self.count <= fault.at:
             return
         if fault.kind in REFUSED:
-            if name in REFUSED[fault.kind]:
+            if name in REFUSED[fault.kind] and path.startswith(f"{self.root}/checkpoints"):
                 self._is_over = not fault.lasts
                 number = getattr(errno, fault.kind)
                 raise OSError(number, os.strerror(number), path)
@@ -165,7 +170,7 @@ class Disk:
              errors: Any = None, newline: Any = None, closefd: bool = True, opener: Any = None) -> Any:  # fmt: skip
         is_new = not isinstance(file, int)
         path = os.fspath(file) if is_new else self.name_of(file)
-        if not set(mode) & set("wax+") or not self.watches(os.fsdecode(path)):
+        if not set(mode) & set("wax+") or not self.watches(path):
             return OPEN(file, mode, buffering, encoding, errors, newline, closefd, opener)
         plain = mode.replace("b", "").replace("t", "")
         make = lambda: _File(self, file, plain, closefd, opener)  # noqa: E731
@@ -189,7 +194,7 @@ class Disk:
             return self.do(name, path, lambda: plain(path, *args, **how))
 
         def two(path: Any, other: Any, *args: Any, **how: Any) -> Any:
-            target = os.path.abspath(os.fsdecode(other))
+            target = absolute(other)
             return self.do(name, path, lambda: plain(path, other, *args, **how), other=target)
 
         def handle(number: int, *args: Any) -> Any:
@@ -224,7 +229,7 @@ class Disk:
                         put(place, name, self._named(kind, plain[name]))
             put(builtins, "open", self.open)
             put(io, "open", self.open)
-            put(os, "write", lambda n, data: self.write(n, data, 0, lambda d: WRITE(n, d)))
+            put(os, "write", lambda n, data: self.write(n, data, end_of(n), lambda d: WRITE(n, d)))
             put(time, "time", lambda: TIME() + self._offset)
             put(time, "monotonic", lambda: CLOCK() + max(0.0, self._offset))
             put(ThreadPoolExecutor, "submit", _submit_late if self.late else _submit_now)
@@ -234,6 +239,11 @@ class Disk:
 
 
 WRITE = os.write
+
+
+def end_of(handle: int) -> int:
+    """Return where the next write goes: our files are new, or appended to."""
+    return os.fstat(handle).st_size
 
 
 class _Late(Future):  # type: ignore[type-arg]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from PIL import Image
@@ -20,19 +21,27 @@ NAMES = ["", "a", "b", "x.tmp", "evaluation", "epoch_1.pt", "last.pt", "[ab]*", 
 OWN = [
     "notes.tmp", "last.pt.tmp", "x.tmp/notes.txt", "config.yaml", "report.html", "samples.png",
     "split.csv", "data.csv", "best (copy).pt", "epoch_best.pt", "events.out.tfevents.1.other",
-    "evaluation/report.html", "evaluation/notes.txt", "learning_rate.csv", ".config.yaml.1.a.tmp",
+    "evaluation/report.html", "evaluation/notes.txt", "learning_rate.csv",
 ]  # fmt: skip
 SETTINGS = [
     "--lr=0.3", "--lr=1e-9", "--ema=0.9", "--save-every=1", "--save-every=2", "--save-every-steps=1",
     "--patience=1", "--nodata=nan", "--ignore-index=77", "--rescue-dir=rescue", "--epochs=1",
-    "--epochs=5", "--batch-size=4", "--validation=0", "--loss=ce", "--class-names=one two",
+    "--epochs=5", "--batch-size=4", "--validation=0", "--loss=ce", "--scale=0.5",
 ]  # fmt: skip
 LIMITS = ["--max-epochs=1", "--max-epochs=2", "--max-steps=1", "--max-steps=3"]
 KINDS = ["kill"] * 6 + ["ENOSPC", "EDQUOT", "EROFS", "EIO", "EPERM", "SIGTERM", "SIGINT", "clock"]
 
+COMMON = settings(
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+    phases=[Phase.generate],
+)
+
 names = st.sampled_from(["a", ""] * 3 + NAMES)
-settings = st.lists(st.sampled_from(SETTINGS), max_size=2, unique_by=lambda s: s.split("=")[0])
-limits = st.lists(st.sampled_from(LIMITS), max_size=1)
+changes = st.lists(st.sampled_from(SETTINGS), max_size=2, unique_by=lambda s: s.split("=")[0])
+limits = st.sampled_from([[], *([limit] for limit in LIMITS)])
 faults = st.none() | st.builds(Fault, st.sampled_from(KINDS), st.integers(0, 90), st.booleans())
 launchers = st.sampled_from([None, None, "job"])
 
@@ -57,7 +66,7 @@ class RunFolders(RuleBasedStateMachine):
         self.world = World(Path(self.place.name, "w"), data_set())
         self.settings: dict[str, list[str]] = {}
 
-    @rule(name=names, flags=settings, limit=limits, fault=faults, late=st.booleans(),
+    @rule(name=names, flags=changes, limit=limits, fault=faults, late=st.booleans(),
           launcher=launchers, overwrite=st.booleans())  # fmt: skip
     def begin(
         self, name: str, flags: list[str], limit: list[str], overwrite: bool, **how: Any
@@ -75,7 +84,7 @@ class RunFolders(RuleBasedStateMachine):
         self.world.start(name, [*self.settings[name], *limit], **how)
 
     @precondition(lambda self: self.settings)
-    @rule(pick=st.integers(0, 9), flags=settings, limit=limits, fault=faults, late=st.booleans(),
+    @rule(pick=st.integers(0, 9), flags=changes, limit=limits, fault=faults, late=st.booleans(),
           says_all=st.booleans())  # fmt: skip
     def resume(
         self, pick: int, flags: list[str], limit: list[str], says_all: bool, **how: Any
@@ -85,7 +94,7 @@ class RunFolders(RuleBasedStateMachine):
         self.world.start(name, ["--resume", *given, *limit], **how)
 
     @precondition(lambda self: self._older())
-    @rule(pick=st.integers(0, 9), flags=settings, limit=limits, fault=faults, late=st.booleans(),
+    @rule(pick=st.integers(0, 9), flags=changes, limit=limits, fault=faults, late=st.booleans(),
           overwrite=st.booleans())  # fmt: skip
     def go_back(
         self, pick: int, flags: list[str], limit: list[str], overwrite: bool, **how: Any
@@ -94,7 +103,7 @@ class RunFolders(RuleBasedStateMachine):
         given = ["--resume", str(Path("checkpoints", name, file)), *flags, *limit]
         self.world.start(name, [*given, *["--overwrite"] * overwrite], **how)
 
-    @rule(name=names, file=st.sampled_from(OWN), flags=settings)
+    @rule(name=names, file=st.sampled_from(OWN), flags=changes)
     def place_own(self, name: str, file: str, flags: list[str]) -> None:
         lines = [
             flag[2:].replace("=", ": ").replace("-", "_") for flag in flags[:1] if "lr" in flag
@@ -133,7 +142,7 @@ class RunFolders(RuleBasedStateMachine):
         """Continue each run to its end."""
         try:
             for name, flags in self.settings.items():
-                if self.world.folder(name).is_dir() and self.world.runs[name].position:
+                if not self.world.is_broken and self.world.runs[name].position:
                     self.world.start(name, ["--resume", *flags])
         finally:
             self.place.cleanup()

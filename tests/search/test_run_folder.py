@@ -1,18 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.search.run_folder import RunFolders
+from tests.search.acts import KEPT, Acts, replay
+from tests.search.run_folder import COMMON, RunFolders, data_set
 
-COMMON = settings(
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-    phases=[Phase.generate],
-)
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",
@@ -23,6 +17,11 @@ pytestmark = pytest.mark.filterwarnings(
 def test_a_run_folder_keeps_everything() -> None:
     few = settings(COMMON, derandomize=True, max_examples=8, stateful_step_count=5)
     run_state_machine_as_test(RunFolders, settings=few)
+
+
+@pytest.mark.parametrize("acts", KEPT)
+def test_acts_that_once_lost_something_lose_nothing(acts: Acts) -> None:
+    assert not replay(acts, data_set())
 
 
 @pytest.mark.thorough

@@ -85,8 +85,8 @@ def train(config: TrainConfig, world: World) -> int:
         )
         lines = describe_run(config, spec, state, loaders, world)
         tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes, lines)
+        folder.begin(state, resumed, world)  # no thread may write when processes are forked
         with loaders, tracker, StopSignal(world) as stop:
-            folder.begin(state, resumed, world)  # no thread may write when processes are forked
             while not state.is_over and not stop.reason:
                 with explain_out_of_memory(config, world, "training"), cudnn_autotuning():
                     train_one_epoch(config, state, loaders, folder, tracker, stop)

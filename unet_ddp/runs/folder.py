@@ -151,9 +151,10 @@ class RunFolder:
         self._files = {"best.pt", "last.pt", "last.1.pt", "metrics.csv", "config.yaml", "split.csv"}
         if resumed.range_test:
             self._files.add("learning_rate.csv")
-        with write_errors(
-            self.path, "free some space, or choose another folder with --checkpoints"
-        ):
+        advice = "free some space"
+        if resumed.is_new:
+            advice += ", or choose another folder with --checkpoints"
+        with write_errors(self.path, advice):
             if resumed.is_new:
                 delete_owned(self.path)
             elif resumed.source.name == resume != self.last.name:

@@ -91,10 +91,7 @@ def check_free(folder: Path, names: Iterable[str]) -> None:
     for pattern in names:
         for path in folder.glob(pattern):
             if str(path.relative_to(folder)) not in owned:
-                raise UserError(
-                    f"{path}: is not of a run, which would replace it: rename it, or choose another "
-                    "folder with --exp-name NAME"
-                )
+                raise UserError(f"{path}: is not of the run, which would replace it: rename it")
 
 
 def delete_owned(folder: Path) -> None:

@@ -59,7 +59,7 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
     if later and not overwrite:
         raise UserError(
             f"--resume {path}: its run has continued to {later[-1]}; use --overwrite to go back and "
-            "lose that, or --load to start another run from these weights"
+            "lose that, or start another run from these weights with --load and --exp-name NAME"
         )
     try:
         content, source, warning = load_or_previous(path)

@@ -6,11 +6,11 @@ import csv
 import io
 import math
 import os
+import socket
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
-
-from tqdm import tqdm
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.loaders import Loaders
@@ -62,13 +62,8 @@ def open_files(config: TrainConfig, state: TrainState) -> list[Writer]:
     if config.launch.profile:
         record_owned(config.folder, ["profile.json"])
     done = state.epoch * state.steps_per_epoch
-    writers: list[Writer] = [CsvWriter(config.folder / "metrics.csv", after=done)]
-    try:
-        writers.append(TensorBoardWriter(config.folder, after=done))
-    except UnicodeEncodeError:
-        reason = "TensorBoard can't write to a folder of this name; metrics.csv has the figures"
-        tqdm.write(f"warning: {one_line(config.folder)}: {reason}")
-    return writers
+    rows = CsvWriter(config.folder / "metrics.csv", after=done)
+    return [rows, TensorBoardWriter(config.folder, after=done)]
 
 
 def score_columns(validation: Validation | None, names: list[str]) -> Row:
@@ -174,22 +169,40 @@ def append_whole(file: int, data: bytes) -> None:
 
 
 class TensorBoardWriter:
-    """Writes TensorBoard's event file into the run folder."""
+    """Writes TensorBoard's event file into the run folder.
+
+    torch's SummaryWriter writes in a thread, which ends with a traceback when a disk is full.
+    """
 
     def __init__(self, folder: Path, *, after: int = 0) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
-        self.writer: Any = SummaryWriter(
-            str(folder), purge_step=after + 1 if after else None, filename_suffix=EVENTS
-        )
+        name = f"{int(time.time())}.{socket.gethostname()}.{os.getpid()}{EVENTS}"
+        self.path = folder / f"events.out.tfevents.{name}"
+        self._event = Event
+        self._due = [Event(wall_time=time.time(), file_version="brain.Event:2")]
+        if after:  # rows of an earlier start after this step are not shown
+            start = SessionLog(status=SessionLog.START)
+            self._due.append(Event(wall_time=time.time(), step=after + 1, session_log=start))
 
     def write(self, row: Row, step: int) -> None:
-        """Write a scalar for each float of the row."""
-        for name, value in row.items():
-            if isinstance(value, float):
-                self.writer.add_scalar(name, value, step)
-        self.writer.flush()
+        """Append a scalar for each float of the row."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        figures = [
+            Summary.Value(tag=name, simple_value=value)
+            for name, value in row.items()
+            if isinstance(value, float)
+        ]
+        summary = Summary(value=figures)
+        self._due.append(self._event(wall_time=time.time(), step=step, summary=summary))
+        records = io.BytesIO()
+        for event in self._due:
+            RecordWriter(records).write(event.SerializeToString())
+        with open_own(self.path, "a") as file:
+            append_whole(file.fileno(), records.getvalue())
+        self._due = []
 
     def close(self) -> None:
-        """Close the event file."""
-        self.writer.close()
+        """Do nothing: each row is on the disk already."""
