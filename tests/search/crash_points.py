@@ -119,13 +119,13 @@ def record(phase: str, root: Path, data: Path) -> list[State]:
     for k, operation in enumerate(noted.log):
         disk.do(operation)
         if operation.name == "rename" and operation.other.endswith("/last.pt"):
-            done = Run(done.position, done.models)
+            done = Run(done.position, dict(done.models))
             done.follow(saves.pop(0))
         elif operation.name == "fsync" and operation.path.endswith("/a"):
             sure = done
         elif "--overwrite" in flags and done is run and operation.name in ("unlink", "rename"):
             position = None if phase == "overwrite" else min(old or (0, 0), (1, 0))
-            run = done = sure = Run(position, run.models)
+            run = done = sure = Run(position, dict(run.models))
         after = noted.log[k + 1] if k + 1 < len(noted.log) else Operation("", "")
         if (after.name, after.path) == (operation.name, operation.path):
             continue
@@ -164,7 +164,7 @@ def check(
             (world.root / path).parent.mkdir(parents=True, exist_ok=True)
             (world.root / path).write_bytes(content)
         world.folder("a").mkdir(parents=True, exist_ok=True)
-        world.runs["a"] = Run(state.run.position, state.run.models)
+        world.runs["a"] = Run(state.run.position, dict(state.run.models))
         try:
             for fault in faults:
                 world.start("a", flags, fault, launcher=launcher)
