@@ -142,7 +142,15 @@ def _read_bands(path: Path) -> NDArray[Any]:
 
 def _open_npy(path: Path) -> NDArray[Any]:
     """Map an array (H, W), (H, W, C), or (C, H, W) if the first axis is the shortest, as (H, W, C)."""
-    stored: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    try:
+        stored: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        if "object" not in str(error):
+            raise
+        raise UserError(
+            f"{path}: holds Python objects, not an array of numbers; if it is Cellpose's, save the "
+            "masks as TIFF there (--save_tif)"
+        ) from None
     if stored.ndim == 2:
         return stored[..., None]
     if stored.ndim != 3:
