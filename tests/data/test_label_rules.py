@@ -30,6 +30,7 @@ def masks(values: list[int] | dict[int, int], **how: Any) -> MaskValues:
         ([0, 65535], False, {}, (0, 65535)),
         ([0, 1, 2, 5], False, {}, (0, 1, 2, 5)),
         ([0, 2], False, {"classes": 4}, (0, 1, 2, 3)),
+        ([1, 2, 3], False, {"classes": 3}, (1, 2, 3)),
         ([0, 3], False, {"classes": 4}, (0, 1, 2, 3)),
         ([0, 4], False, {"classes": 2}, (0, 4)),
         ([0, 255], False, {"classes": 2}, (0, 255)),
@@ -295,14 +296,16 @@ def test_numbers_of_objects_make_three_classes(rgb: bool) -> None:
         ([0, 1, 2], {"lossy": "a.jpg"}, "a.jpg: --instances: lossy compression changes the objects' numbers; save"),
         ([0, 255], {}, "only 0, 255: no object has a number of its own"),
         ([0], {}, "only 0: no object"),
+        ([0, 5, 7], {"ignore_index": 5}, "only 0, 5, 7: no object"),
         ([-4, 0, 1], {}, "m-4.png: value -4; expected numbers of objects, 1 or more"),
     ],
 )  # fmt: skip
 def test_what_can_not_be_objects_is_refused(
     values: list[int], how: dict[str, Any], said: str
 ) -> None:
+    config = DataConfig(instances=True, ignore_index=how.pop("ignore_index", None))
     with pytest.raises(UserError) as caught:
-        choose_labels(masks(values, **how), DataConfig(instances=True))
+        choose_labels(masks(values, **how), config)
     assert said in str(caught.value)
 
 

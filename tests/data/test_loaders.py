@@ -335,6 +335,21 @@ def test_scale_resized_masks_and_the_cache_reach_the_samples(
     assert len(list(samples.iterdir())) == 8
 
 
+def test_one_rank_of_a_machine_removes_what_the_cache_has_not_used_for_a_month(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    old = tmp_path / "caches" / "unet_ddp" / "samples" / "old"
+    old.parent.mkdir(parents=True, mode=0o700)
+    old.touch()
+    os.utime(old, (0, 0))
+    config = configured(launch={"workers": 0, "cache": True})
+    for local_rank in (1, 0):
+        world = World(rank=local_rank, local_rank=local_rank, size=2, local_size=2)
+        build_loaders(config, prepared(folder), image_format=COLOUR, world=world)
+        assert old.exists() == (local_rank == 1)
+
+
 @pytest.mark.parametrize(("free", "is_kept"), [(8 * 4 * 520 * 10, True), (8 * 4 * 519 * 10, False)])
 def test_samples_stay_in_memory_if_they_take_a_tenth_of_what_is_free(
     folder: Path, monkeypatch: pytest.MonkeyPatch, free: int, is_kept: bool

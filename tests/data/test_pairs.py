@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -116,16 +115,27 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
     [
         ("i", "gone", "gone: not found"),
         ("file.png", "m", "file.png: is a file, not a folder"),
-        ("empty", "m", "empty: contains no images (.bmp, .gif"),
-        ("i", "empty", "empty: contains no masks (.bmp, .gif"),
+        (
+            "empty",
+            "m",
+            "empty: contains no images (.bmp, .gif, .jpeg, .jpg, .npy, .png, .tif, .tiff, .webp)\n",
+        ),
+        (
+            "i",
+            "empty",
+            "empty: contains no masks (.bmp, .gif, .jpeg, .jpg, .npy, .png, .tif, .tiff, .webp); it has .txt files: make masks of them with python -m unet_ddp import\n",
+        ),
+        ("raw", "m", ".webp); it has .czi files: export them as TIFF or PNG\n"),
     ],
 )
 def test_a_folder_that_is_no_set_is_named(
     tmp_path: Path, images: str, masks: str, said: str
 ) -> None:
     touch(tmp_path, "i/a.png", "m/a.png", "file.png", "empty/notes.txt")
-    with pytest.raises(UserError, match=re.escape(said)):
+    touch(tmp_path, "raw/a.CZI", "raw/b.czi", "raw/a.txt", "raw/README")
+    with pytest.raises(UserError) as caught:
         match(tmp_path / images, tmp_path / masks)
+    assert said in f"{caught.value}\n"
 
 
 @pytest.mark.parametrize(

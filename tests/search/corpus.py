@@ -306,3 +306,69 @@ WRITERS: tuple[Callable[[Draw, Path], File], ...] = (
     by_palette,
     by_numpy,
 )
+
+
+# -- masks ---------------------------------------------------------------------------------
+
+_COLOURS = np.array([[0, 0, 0], [255, 255, 255], [255, 0, 0], [0, 128, 0], [0, 0, 192]], np.uint8)
+
+
+def draw_ids(draw: Draw, classes: int, side: int = 96) -> Array:
+    """Return class ids (H, W): ellipses on class 0, every class somewhere."""
+    ids = np.zeros((side, side), np.uint8)
+    for k in [*range(1, classes), *draw.integers(0, classes, 4).tolist()]:
+        centre, axes = draw.integers(16, side - 16, 2).tolist(), draw.integers(8, 28, 2).tolist()
+        cv2.ellipse(ids, centre, axes, float(draw.integers(180)), 0, 360, int(k), -1)
+    ids[0, :classes] = np.arange(classes)
+    return ids
+
+
+def _blend(ids: Array, colours: Array, width: int) -> Array:
+    """Return colours that are anti-aliased: each is the mean of `width` x `width` pixels."""
+    shifts = [(y, x) for y in range(width) for x in range(width)]
+    rolled = [np.roll(colours[ids], shift, (0, 1)).astype(np.float64) for shift in shifts]
+    return np.round(np.mean(rolled, axis=0)).astype(np.uint8)
+
+
+def _with_palette(ids: Array, colours: Array) -> Image.Image:
+    image = Image.fromarray(ids)
+    image.putpalette(colours.tobytes())
+    return image
+
+
+def _save(path: Path, pixels: Array, **how: Any) -> None:
+    Image.fromarray(pixels).save(path, **how)
+
+
+GREYS = np.array([0, 255, 100, 180, 40], np.uint8)
+MASKS: dict[str, Callable[[Array, str, int], object]] = {
+    "ids.png": lambda ids, path, k: _save(path, ids),
+    "greys.png": lambda ids, path, k: _save(path, GREYS[ids]),
+    "deep.png": lambda ids, path, k: _save(path, GREYS[ids].astype(np.uint16) * 257),
+    "ids.tif": lambda ids, path, k: tifffile.imwrite(path, ids),
+    "turned.tif": lambda ids, path, k: tifffile.imwrite(path, lay(ids, 6), extratags=[(274, 3, 1, 6, True)]),
+    "float.tif": lambda ids, path, k: tifffile.imwrite(path, ids.astype(np.float32)),
+    "share.tif": lambda ids, path, k: tifffile.imwrite(path, ids / np.float32(7)),
+    "ids.npy": lambda ids, path, k: np.save(path, ids.astype(np.int64)),
+    "bits.png": lambda ids, path, k: _save(path, ids > 0) if k == 2 else _save(path, ids),
+    "ids.bmp": lambda ids, path, k: _save(path, ids),
+    "colours.bmp": lambda ids, path, k: _save(path, _COLOURS[ids]),
+    "colours.png": lambda ids, path, k: _save(path, _COLOURS[ids]),
+    "alpha.png": lambda ids, path, k: _save(path, np.dstack([_COLOURS[ids], 255 - ids])),
+    "deep colours.tif": lambda ids, path, k: tifffile.imwrite(path, _COLOURS[ids].astype(np.uint16) * 257, photometric="rgb"),
+    "colours.webp": lambda ids, path, k: _save(path, _COLOURS[ids], lossless=True, icc_profile=bytes(9000)),
+    "lossy.webp": lambda ids, path, k: _save(path, _COLOURS[ids], quality=80),
+    "palette.png": lambda ids, path, k: _with_palette(ids, _COLOURS).save(path),
+    "palette.gif": lambda ids, path, k: _with_palette(ids, _COLOURS).save(path),
+    "palette.tif": lambda ids, path, k: _with_palette(ids, _COLOURS).save(path),
+    "greys.jpg": lambda ids, path, k: _save(path, GREYS[ids], quality=75),
+    "fine greys.jpg": lambda ids, path, k: _save(path, GREYS[ids], quality=100),
+    "colours.jpg": lambda ids, path, k: _save(path, _COLOURS[ids], quality=75),
+    "fine colours.jpg": lambda ids, path, k: _save(path, _COLOURS[ids], quality=100, subsampling=0),
+    "soft greys.png": lambda ids, path, k: _save(path, _blend(ids, GREYS[:, None].repeat(3, 1), 2)[..., 0]),
+    "soft colours.png": lambda ids, path, k: _save(path, _blend(ids, _COLOURS, 3)),
+    "soft steps.png": lambda ids, path, k: _save(path, _blend(ids, _COLOURS, 2)),
+    "one-hot.npy": lambda ids, path, k: np.save(path, np.eye(k, dtype=np.uint8)[ids]),
+    "one-hot first.npy": lambda ids, path, k: np.save(path, np.moveaxis(np.eye(k, dtype=bool)[ids], -1, 0)),
+    "one-hot.tif": lambda ids, path, k: tifffile.imwrite(path, np.eye(k, dtype=np.uint8)[ids], photometric="minisblack", planarconfig="contig"),
+}  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 import warnings
@@ -15,7 +16,10 @@ import rasterio
 import tifffile
 
 from tests.conftest import SEED
-from tests.search.corpus import WRITERS, Array, File
+from tests.search.corpus import MASKS, WRITERS, Array, File, draw_ids
+from unet_ddp.config import DataConfig
+from unet_ddp.data.checks.check import check_dataset
+from unet_ddp.data.checks.summary import Report
 from unet_ddp.data.formats.header import DTYPES, ImageFormat, storage_dtype
 from unet_ddp.data.formats.read import read_header, read_image, read_mask
 from unet_ddp.errors import UserError
@@ -145,16 +149,6 @@ def find_mask_faults(file: File, palette: tuple[tuple[int, int, int], ...] | Non
         yield "mask: other values"
 
 
-def search_readers(deadline: float, seed: int) -> tuple[int, list[str]]:
-    """Read random files until the deadline, of `time.monotonic`: how many, and what was found wrong."""
-    draw, count, findings = np.random.default_rng(seed), 0, []
-    with tempfile.TemporaryDirectory() as folder:
-        while time.monotonic() < deadline:
-            findings += check_file(WRITERS[count % len(WRITERS)](draw, Path(folder)))
-            count += 1
-    return count, findings
-
-
 def check_file(file: File) -> list[str]:
     """Return what is wrong with a file, each with how the file was written."""
     agree = others_agree(file)
@@ -173,6 +167,71 @@ def test_files_of_all_kinds_are_read_as_they_were_written(
     count = _FILES.get(write.__name__, 10)
     findings = [line for _ in range(count) for line in check_file(write(draw, tmp_path))]
     assert not findings, "\n".join(findings)
+
+
+# -- classes of masks ------------------------------------------------------------------------
+
+
+def find_class_faults(
+    how: str, classes: int, draw: np.random.Generator, folder: Path
+) -> str | None:
+    """Return what is wrong with the classes of a data set whose masks are written in one way."""
+    masks = {}
+    for side in ("i", "m"):
+        (folder / side).mkdir(exist_ok=True)
+    for name in "abc":
+        ids = draw_ids(draw, classes)
+        masks[folder / "m" / f"{name}{Path(how).suffix}"] = ids
+        cv2.imwrite(str(folder / "i" / f"{name}.png"), draw.integers(0, 256, ids.shape, np.uint8))
+    for path, ids in masks.items():
+        MASKS[how](ids, str(path), classes)
+    config = DataConfig(images=str(folder / "i"), masks=str(folder / "m"), validation=30)
+    report = Report(collects=True)
+    data = check_dataset(config, report, seed=0)
+    if report.problems:
+        return None
+    assert data is not None and data.labels is not None
+    if any("soft edges" in line for line in report.warnings):
+        return None
+    found = np.concatenate([data.labels.to_ids(read_mask(path), path).ravel() for path in masks])
+    true = np.concatenate([ids.ravel() for ids in masks.values()])
+    pairs = set(zip(found.tolist(), true.tolist(), strict=True))
+    if len(pairs) != classes or data.labels.num_classes != classes:
+        return f"{how}: {data.labels.num_classes} classes of {classes}; {report.warnings}"
+    return None
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_masks_have_their_classes_or_are_refused(classes: int, tmp_path: Path) -> None:
+    """However they are written; a warning of soft edges will do."""
+    draw = np.random.default_rng(classes)
+    found = []
+    for k, how in enumerate(MASKS):
+        (tmp_path / str(k)).mkdir()
+        found.append(find_class_faults(how, classes, draw, tmp_path / str(k)))
+    assert not [line for line in found if line], "\n".join(filter(None, found))
+
+
+# -- search ----------------------------------------------------------------------------------
+
+
+def search_readers(deadline: float, seed: int) -> tuple[int, list[str]]:
+    """Read random files until the deadline, of `time.monotonic`: how many, and what was found wrong.
+
+    One in twenty is a data set, whose masks must have their classes.
+    """
+    draw, findings = np.random.default_rng(seed), []
+    for count in itertools.count():
+        if time.monotonic() >= deadline:
+            return count, findings
+        with tempfile.TemporaryDirectory() as folder:
+            if count % 20 == 19:
+                how = list(MASKS)[int(draw.integers(len(MASKS)))]
+                line = find_class_faults(how, int(draw.integers(2, 6)), draw, Path(folder))
+                findings += [line] if line else []
+            else:
+                findings += check_file(WRITERS[count % len(WRITERS)](draw, Path(folder)))
+    raise AssertionError
 
 
 @pytest.mark.thorough

@@ -79,7 +79,7 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
     """Return a warning if classes of few pixels may be the soft edges of the others.
 
     Their colours lie between two others: three or more do if they are spread widely, as between black
-    and white, eight if all are close, as class ids are.
+    and white, eight between each two if all are close, as class ids are.
     """
     if labels.threshold is not None or (labels.names and (labels.rgb or labels.palette)):
         return []
@@ -90,12 +90,8 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
     between = _lie_between(colours[:soft], colours[soft:])
     is_close = np.ptp(colours, axis=0).max(initial=0) < 4 * len(values)
     hard = len(values) - soft
-    least = 8 if is_close else max(3, hard)
-    if (
-        soft < least
-        or (is_close and hard > 2)
-        or not counts[:soft] @ between >= _CLUSTERS * counts[:soft].sum()
-    ):
+    least = 8 * (hard - 1) if is_close else max(3, hard)
+    if soft < least or counts[:soft] @ between < _CLUSTERS * counts[:soft].sum():
         return []
     low, high = min(values[soft:]), max(values[soft:])
     ends = f"between {labels.show(low)} and {labels.show(high)}" if hard == 2 else "between others"

@@ -25,6 +25,7 @@ _SIDES = {
 }  # fmt: skip
 SIDES = (None, "training", "validation", "left out")
 _NAMES = "name masks like their images, or remove the image"
+_TEXTS = (".csv", ".json", ".txt", ".xml")  # may be an annotation tool's
 _CLASSES = "if its folders are classes, make masks of them with python -m unet_ddp import"
 _SHOWN = 3  # problems in one error; the doctor lists all
 _AT_ONCE = 32  # objects that are looked for
@@ -90,7 +91,8 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
     found_images, found_masks = files_by_name(images, stamps), files_by_name(masks, stamps)
     for folder, found, kind in ((images, found_images, "images"), (masks, found_masks, "masks")):
         if not found:
-            raise UserError(f"{folder}: contains no {kind} ({', '.join(sorted(SUFFIXES))})")
+            known = ", ".join(sorted(SUFFIXES))
+            raise UserError(f"{folder}: contains no {kind} ({known}){_advise(folder, kind)}")
     one_folder = images.resolve() == masks.resolve()
     if suffix is None:
         suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
@@ -117,6 +119,19 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
     if one_folder and suffix:
         orphans = [path for path in orphans if path.stem.endswith(suffix)]
     return Matches(pairs, problems, orphans)
+
+
+def _advise(folder: Path, kind: str) -> str:
+    """Return what to do with the commonest files of a folder without images, after a semicolon."""
+    names = [] if isinstance(folder, Url) else sorted(os.listdir(folder))
+    endings = Counter(os.path.splitext(name)[1].lower() for name in names)
+    del endings[""]
+    ending = max(endings, key=lambda ending: endings[ending], default="")
+    advice = "export them as TIFF or PNG"
+    if ending in _TEXTS:
+        advice = "make masks of them with python -m unet_ddp import"
+    is_known = ending and (kind == "masks" or ending not in _TEXTS)
+    return f"; it has {ending} files: {advice}" if is_known else ""
 
 
 def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:

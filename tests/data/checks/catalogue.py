@@ -386,7 +386,7 @@ CASES = [
     Case("instance ids with classes", with_classes, 0, ("classes: background, car, tree, pond, border",), ["--instances", "--class-names", "car", "tree", "pond"]),
     Case("the same, without the third name", with_classes, 2, ("x.tif", "value 3000001", "class * 1000000 + number, both from 1 on, of car, tree"), ["--instances", "--class-names", "car", "tree"]),
     Case("a folder of masks for each class", per_class, 2, ("no mask for", "imgs/ax.png", "python -m unet_ddp import"), ["--instances"]),
-    Case("instance ids of 8 bit", counted, 0, ("warning: the values in each mask are 0 to another number, up to 14", "--instances"),),
+    Case("instance ids of 8 bit", counted, 0, ("warning: the values in each mask run from 1 up, to 14 at most", "--instances"),),
     Case("instance ids, as one class", numbered, 0, ("classes: 2",), ["--binary"]),
     Case("dark objects on bright ground", masks_as(lambda a: 255 - a), 0, ("--invert",)),
     Case("the same, inverted", masks_as(lambda a: 255 - a), 0, ("mask values 255, 0",), ["--invert"]),

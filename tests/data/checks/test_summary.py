@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.data.checks.test_rules import scanned
@@ -113,6 +114,7 @@ EVEN = {0: 10, 5: 10, 9: 10}
         ({0: 9990, 5: 5, 9: 9994}, {0: 3, 5: 5, 9: 3}, THREE, []),
         (dict.fromkeys(range(5), 1) | {9: 100000}, None, Labels((0, 1, 2, 3, 4, 9)), ["class 0 has 1", "class 1 has 1", "class 2 has 1"]),
         # more than 85 % foreground, of two classes
+        ({7: 14, 0: 86}, {0: 99, 7: 1}, Labels((7, 0)), ["86% of the pixels are class 0: if that is the background, leave --invert out"]),
         ({0: 14, 7: 86}, {0: 99, 7: 1}, Labels((0, 7)), ["86% of the pixels are class 7: if that is the background, use --invert"]),
         ({0: 15, 7: 85}, {0: 1, 7: 99}, Labels((0, 7)), []),
         ({0: 1, 5: 98, 9: 1}, EVEN, THREE, []),
@@ -158,20 +160,47 @@ def test_pixels_of_each_class() -> None:
         class_pixels(result, Labels((9, 0)), [pairs[2].pair, pairs[1].pair])
 
 
-def numbered(*values: list[int]) -> Table:
-    pairs = [scanned(f"{k}", values=tuple(v), counts=(9,) * len(v)) for k, v in enumerate(values)]
+def numbered(*masks: dict[int, int]) -> Table:
+    pairs = [
+        scanned(f"{k}", values=tuple(m), counts=tuple(m.values())) for k, m in enumerate(masks)
+    ]
     return Table.from_scan(pairs)
 
 
-def test_masks_numbered_from_1_on_each_suggest_instances() -> None:
-    """Classes have gaps in some masks, or the same largest value in all."""
-    objects = numbered([1, 2, 3, 4], [*range(13)], [0], [0, 1, 2])
-    (line,) = warn_of_numbers(objects, Labels((*range(13),)))
-    assert "0 to another number, up to 12" in line and "use --instances" in line
-    assert warn_of_numbers(objects, Labels((0, 255), threshold=0)) == []
-    for classes in ([[0, 2], [*range(13)], [1, 5]], [[*range(13)]] * 5):
-        assert warn_of_numbers(numbered(*classes), Labels((*range(13),))) == []
-    assert warn_of_numbers(numbered([0], [0, 1], [0, 1, 2]), Labels((0, 1, 2))) == []
+def draw_objects(rng: np.random.Generator, count: int, lost: int = 0) -> dict[int, int]:
+    """Values and pixels of a mask of cells, some of which were deleted."""
+    kept = np.sort(rng.permutation(np.arange(1, count + 1))[lost:]).tolist()
+    return {0: 9000} | {value: int(rng.integers(50, 400)) for value in kept}
+
+
+def draw_classes(rng: np.random.Generator, lost: int) -> dict[int, int]:
+    """Values and pixels of a street scene: classes of sizes from 20 to 20,000, some of them missing."""
+    kept = np.sort(rng.permutation(13)[lost:]).tolist()
+    return {k: int(20 * 2 ** (0.8 * (k * 5 % 13)) * rng.uniform(0.3, 3)) for k in kept}
+
+
+@pytest.mark.parametrize("kind", ["gapless", "gaps", "equally many"])
+def test_numbers_of_objects_suggest_instances(kind: str, rng: np.random.Generator) -> None:
+    masks = {
+        "gapless": lambda: [dict.fromkeys(range(n), 9) for n in (13, 5, 1, 3)],
+        "gaps": lambda: [draw_objects(rng, int(rng.integers(15, 80)), k % 3) for k in range(20)],
+        "equally many": lambda: [draw_objects(rng, 12) for _ in range(60)],
+    }[kind]()
+    largest = max(max(mask) for mask in masks)
+    labels = Labels((*range(largest + 1),))
+    (line,) = warn_of_numbers(numbered(*masks), labels)
+    assert f"run from 1 up, to {largest} at most" in line and "use --instances" in line
+    assert warn_of_numbers(numbered(*masks), Labels((0, 255), threshold=0)) == []
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3, 9])
+def test_classes_are_not_taken_for_numbers(lost: int, rng: np.random.Generator) -> None:
+    """They have gaps, or each its own size; and few objects are usual classes."""
+    masks = [draw_classes(rng, lost) for _ in range(60)]
+    assert warn_of_numbers(numbered(*masks), Labels((*range(13),))) == []
+    assert (
+        warn_of_numbers(numbered({0: 9}, {0: 9, 1: 9}, {0: 9, 1: 8, 2: 7}), Labels((0, 1, 2))) == []
+    )
 
 
 def test_objects_that_may_be_classes_are_a_warning() -> None:

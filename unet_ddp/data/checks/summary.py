@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unet_ddp.data.checks.table import Table
 from unet_ddp.data.formats.header import ImageFormat, bits_of
@@ -25,6 +26,9 @@ _MOST_RARE = 3  # warnings of them
 _FEW = 8  # classes, or objects, that masks often have
 _LOOKED_AT = 1000  # masks in search of numbered objects
 _SUSPECT = "--instances: the masks contain only the values {}: if they are classes, leave it out"
+_DENSE = 0.8  # of the numbers up to the largest: masks of objects have most
+_MOST = 0.9  # of the masks
+_WITHIN = 0.8  # of the variance of sizes, within the numbers: those of objects have about all of it
 _BRIGHT = 0.85  # share of the pixels above which the foreground may be the background
 
 
@@ -135,27 +139,43 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
         if 0 < values.counts.get(value, 0) < _RARE * sum(values.counts.values())
     ]
     lines += rare[:_MOST_RARE] if labels.threshold is None else []
+    is_inverted = labels.values[0] > labels.values[-1]
     if labels.num_classes == 2 and training[1] > _BRIGHT * sum(training):
         lines.append(
             f"{training[1] / sum(training):.0%} of the pixels are class {names[1]}: if that is the "
-            "background, use --invert"
+            f"background, {'leave --invert out' if is_inverted else 'use --invert'}"
         )
     return lines
 
 
 def warn_of_numbers(table: Table, labels: Labels) -> list[str]:
-    """Return a warning if the classes look like objects: from 1 to another number in each mask."""
+    """Return a warning if the classes look like objects, numbered from 1 on in each mask.
+
+    Classes leave gaps in some masks, or have each its own size: sky is large, a pole small.
+    """
     ends = table.columns["end"][:_LOOKED_AT]
     values = table.columns["value"][: int(ends[-1])]
     largest, starts = values[ends - 1], np.concatenate([[0], ends[:-1]])
-    are_all = largest == ends - starts - (values[starts] == 0)
-    is_likely = are_all.mean() > 0.9 and len(np.unique(largest)) > 2
+    found = ends - starts - (values[starts] == 0)  # numbers in each mask
+    is_likely = np.mean(found >= _DENSE * largest) > _MOST and (
+        (np.mean(found == largest) > _MOST and len(np.unique(largest)) > 2)
+        or _are_alike(values, table.columns["pixels"][: len(values)])
+    )
     if labels.threshold is not None or labels.num_classes <= _FEW or not is_likely:
         return []
     return [
-        f"the values in each mask are 0 to another number, up to {largest.max()}: if they are the "
-        "numbers of objects, use --instances, or --binary for two classes"
+        f"the values in each mask run from 1 up, to {largest.max()} at most: if they are the numbers of "
+        "objects, use --instances, or --binary for two classes"
     ]
+
+
+def _are_alike(values: NDArray[np.int32], pixels: NDArray[np.uint32]) -> bool:
+    """Return whether a value says next to nothing of its size, by an analysis of variance."""
+    _, kinds, counts = np.unique(values[values > 0], return_inverse=True, return_counts=True)
+    logs = np.log(pixels[values > 0])
+    inner = logs - (np.bincount(kinds, logs) / counts)[kinds]
+    degrees = len(logs) - len(counts)
+    return degrees > 0 and bool(np.square(inner).sum() / degrees >= _WITHIN * logs.var(ddof=1))
 
 
 def class_pixels(table: Table, labels: Labels, pairs: Sequence[Pair]) -> list[int]:

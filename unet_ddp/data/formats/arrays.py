@@ -145,7 +145,17 @@ def _read_bands(path: Path) -> NDArray[Any]:
 
 
 def _open_npy(path: Path) -> NDArray[Any]:
-    return as_bands(np.load(path, mmap_mode="r", allow_pickle=False), path)
+    """Map an array; see `as_bands`."""
+    try:
+        stored: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        if "object" not in str(error):
+            raise
+        raise UserError(
+            f"{path}: holds Python objects, not an array of numbers; if it is Cellpose's, save the "
+            "masks as TIFF there (--save_tif)"
+        ) from None
+    return as_bands(stored, path)
 
 
 def as_bands(array: NDArray[Any], source: Path | str) -> NDArray[Any]:
