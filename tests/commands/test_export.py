@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from unet_ddp.commands import export as module
 from unet_ddp.commands.export import ExportConfig, Exported, export, largest_difference
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import RunError
+from unet_ddp.errors import RunError, UserError
 from unet_ddp.prediction import backends
 
 LABELS = Labels((0, 200), palette=((1, 2, 3),) * 200 + ((4, 5, 6),), names=("road", "car"))
@@ -62,7 +63,9 @@ def test_onnx_is_the_network_and_predicts(here: Path, capsys: pytest.CaptureFixt
     ]
     by_torch, by_onnx = (Predictor.from_checkpoint(f"a.{end}") for end in ("pt", "onnx"))
     assert by_onnx.threshold == 0.5 and by_onnx.labels == LABELS and by_onnx.stride == 16
-    assert by_onnx.models[0].backend.bytes_per_pixel == 4 * 6 * 4
+    backend = by_onnx.models[0].backend
+    assert backend.bytes_per_pixel == 4 * 6 * 4
+    assert backend.session.get_session_options().log_severity_level == 4  # our line alone
     for size in ((64, 64), (90, 71), (33, 34), (12, 200)):
         image = noise(*size)
         found, expected = (p(image).probabilities for p in (by_onnx, by_torch))
@@ -103,7 +106,7 @@ def test_a_file_that_computes_something_else_is_not_kept(
     assert largest_difference(module_, backend, model.preprocessing) < 1e-6
     monkeypatch.setattr(module, "import_extra", lambda name, path: None)
     monkeypatch.setattr(module, "_write", lambda module, model, path: path.write_text("x"))
-    monkeypatch.setattr(module, "OnnxBackend", lambda path, device: None)
+    monkeypatch.setattr(module, "OnnxBackend", lambda path, device: SimpleNamespace())
     monkeypatch.setattr(module, "largest_difference", lambda *args: 1.1e-4)
     with pytest.raises(RunError, match=r"b\.onnx: not kept: .* 1\.1e-04 from those of a\.pt"):
         export(ExportConfig("a.pt", "b.onnx"))
@@ -111,6 +114,28 @@ def test_a_file_that_computes_something_else_is_not_kept(
     monkeypatch.setattr(module, "largest_difference", lambda *args: 1e-4)
     assert export(ExportConfig("a.pt", "b.onnx")) and (here / "b.onnx").read_text() == "x"
     assert make_predictor().device == CPU
+
+
+def test_a_network_that_is_not_for_any_size_is_named(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As PSPNet, whose pooling is exported for the example's size: by the file to write."""
+
+    class Broken:
+        path = Path("temporary")
+
+        def __call__(self, pixels: torch.Tensor) -> None:
+            raise UserError(f"{self.path}: can't be run on 96x64 pixels (Gather)")
+
+    monkeypatch.setattr(module, "import_extra", lambda name, path: None)
+    monkeypatch.setattr(module, "_write", lambda module, model, path: path.write_text("x"))
+    monkeypatch.setattr(module, "OnnxBackend", lambda path, device: Broken())
+    assert run("a.pt", "b.onnx") == 2
+    assert capsys.readouterr().err == (
+        "error: b.onnx: can't be run on 96x64 pixels (Gather); as an ONNX file unet has no form for "
+        "images of any size: predict with a.pt, or train another --model\n"
+    )
+    assert [path.name for path in here.iterdir()] == ["a.pt"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import segmentation_models_pytorch
 import torch
@@ -24,6 +26,18 @@ def test_any_size_is_padded_below_and_to_the_right(size: tuple[int, int]) -> Non
         assert torch.equal(network(images), expected)
 
 
+@pytest.mark.parametrize(
+    ("model", "encoder"), [("pan", "resnet18"), ("dpt", "tu-vit_tiny_patch16_224")]
+)
+def test_images_smaller_than_the_network_needs_are_padded(model: str, encoder: str) -> None:
+    """PAN pools to a 128th and DPT's encoders are made for one size; both learn from small images."""
+    network = smp.build(model, encoder, **SMALL)
+    for height, width in ((33, 80), (128, 160)):
+        logits = network(torch.randn(2, 3, height, width))
+        assert logits.shape == (2, 4, height, width)
+    logits.mean().backward()
+
+
 def test_parameters_keep_their_names() -> None:
     """So that weights made by smp's own classes load."""
     theirs = segmentation_models_pytorch.Unet(
@@ -40,6 +54,8 @@ def test_parameters_keep_their_names() -> None:
         ("yolo", "resnet18", "--model yolo: unknown; expected one of deeplabv3, .* unetplusplus"),
         ("fpn", "resnet7", "--model fpn --encoder resnet7: can't be built"),
         ("unet", "tu-nonsense", "--encoder tu-nonsense: can't be built"),
+        ("dpt", "resnet18", "Only Timm encoders are supported"),
+        ("dpt", "tu-eva02_tiny_patch14_224", "its steps of 14 pixels"),
     ],
 )
 def test_unknown_networks_are_named(model: str, encoder: str, message: str) -> None:
@@ -103,7 +119,7 @@ def test_smp_is_asked_for_weights_in_its_own_way(
     class Recording(torch.nn.Module):
         def __init__(self, **how: object) -> None:
             super().__init__()
-            self.how = how
+            self.how, self.encoder = how, SimpleNamespace(output_stride=32)
 
     known = segmentation_models_pytorch.MODEL_ARCHITECTURES_MAPPING
     monkeypatch.setitem(known, "recording", Recording)

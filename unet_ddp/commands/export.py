@@ -92,13 +92,21 @@ def export(config: ExportConfig) -> list[str]:
         import_extra(name, path)
     saved = with_scale(read_model(source), config.scale)
     model = build_model(saved, source, _CPU, fold=False)
-    assert isinstance(model.backend, TorchBackend)
+    assert saved.architecture is not None and isinstance(model.backend, TorchBackend)
     network = model.backend.network.to(memory_format=torch.contiguous_format)
     pixels = model.preprocessing
     module = Exported(network, pixels)
     with write_errors(path), replacing(path) as temporary:
         _write(module, model, temporary)
-        difference = largest_difference(module, OnnxBackend(temporary, _CPU), pixels)
+        backend = OnnxBackend(temporary, _CPU)
+        backend.path = path  # for messages
+        try:
+            difference = largest_difference(module, backend, pixels)
+        except UserError as error:
+            raise UserError(
+                f"{error}; as an ONNX file {saved.architecture.model} has no form for images of any "
+                f"size: predict with {source}, or train another --model"
+            ) from None
         if difference > LARGEST_DIFFERENCE:
             raise RunError(
                 f"{path}: not kept: its probabilities differ by up to {difference:.1e} from those of "

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unet_ddp.errors import UserError
+
+_SMALLEST = {"pan": 128}  # pools to a 128th
 
 
 class _AnySize(nn.Module):
@@ -20,11 +23,16 @@ class _AnySize(nn.Module):
 
     stride = 32
     """Total downsampling factor of smp's encoders; they refuse other sizes than its multiples."""
+    smallest = 1
+    """Side of the smallest image, a multiple of the stride or 1."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (N, num_classes, H, W) of `images` (N, channels, H, W)."""
         height, width = images.shape[-2:]
-        rows, columns = -height % self.stride, -width % self.stride
+        rows, columns = (
+            cast(int, torch.sym_max(-side % self.stride, self.smallest - side))
+            for side in (height, width)
+        )
         # Exported, the network is for any size, whatever the example's needs: always pad.
         if torch.compiler.is_exporting() or rows or columns:
             images = F.pad(images, (0, columns, 0, rows))
@@ -52,14 +60,28 @@ def build(
         )
     # timm's own encoders have one set of weights: smp wants True for it.
     weights = True if encoder_weights and encoder.startswith("tu-") else encoder_weights
-    network_class: Any = type(known[model].__name__, (_AnySize, known[model]), {})
+    needs = {"smallest": _SMALLEST.get(model, _AnySize.smallest)}
+    network_class: Any = type(known[model].__name__, (_AnySize, known[model]), needs)
+    settings = {"encoder_name": encoder, "in_channels": channels, "classes": num_classes}
     try:
-        network: nn.Module = network_class(
-            encoder_name=encoder, encoder_weights=weights, in_channels=channels, classes=num_classes
-        )
+        network = _construct(network_class, **settings, encoder_weights=weights)
     except Exception as error:  # smp, timm and the hub raise many kinds
         raise UserError(_explain(model, encoder, encoder_weights, error)) from error
-    return network
+    step = network.encoder.output_stride
+    if _AnySize.stride % step:
+        raise UserError(
+            f"--model {model} --encoder {encoder}: its steps of {step} pixels do not divide "
+            f"{_AnySize.stride}; use an encoder with patches of 8, 16 or 32 pixels"
+        )
+    return cast(nn.Module, network)
+
+
+def _construct(network_class: Any, **settings: Any) -> Any:
+    """Return the network; DPT's vision transformers, made for one size, take any if they are asked to."""
+    if network_class.__name__ == "DPT":
+        with suppress(TypeError):  # an encoder that knows no such setting
+            return network_class(**settings, dynamic_img_size=True)
+    return network_class(**settings)
 
 
 def _is_known(encoder: str) -> bool:

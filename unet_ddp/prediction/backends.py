@@ -113,6 +113,7 @@ class OnnxBackend:
         providers = ["CUDAExecutionProvider"] if has_gpu and device.type == "cuda" else []
         providers.append("CPUExecutionProvider")
         options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what it writes to stderr, it raises too
         options.intra_op_num_threads = torch.get_num_threads()
         try:
             self.session: Any = onnxruntime.InferenceSession(
