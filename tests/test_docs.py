@@ -86,9 +86,18 @@ def test_the_python_example_runs(
     assert (tmp_path / "mask.png").exists()
 
 
-@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda p: p.name)
-def test_a_recipe_names_its_run(recipe: Path) -> None:
-    assert parse_train(["--config", str(recipe)]).run.exp_name == recipe.stem
+def test_a_recipe_is_found_by_its_name_and_names_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [path.stem for path in (ROOT / "unet_ddp" / "recipes").glob("*.yaml")]
+    for name in names:
+        assert parse_train(["--config", name]).run.exp_name == name
+        Path(name).mkdir()  # the images' folder
+        assert parse_train(["--config", name]).run.exp_name == name
+    assert names
+    Path("mine").write_text("exp_name: own\n")
+    assert parse_train(["--config", "mine"]).run.exp_name == "own"
 
 
 def test_constraints_are_within_the_ranges() -> None:
