@@ -18,8 +18,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mutmut.stats import status_by_exit_code
-
 from benchmarks.timing import new_parser, print_table
 
 KILLED = {"killed", "timeout", "segfault", "suspicious"}
@@ -52,6 +50,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--children", type=int, default=2, help="processes")
     args = parser.parse_args()
+    from mutmut.stats import status_by_exit_code  # of the extra `mutation`
+
     names = [f"{module}*" for module in args.modules]
     if args.sample:
         names = draw_sample(args.modules, args.sample, args.seed)

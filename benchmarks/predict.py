@@ -23,7 +23,7 @@ import torch
 from PIL import Image
 
 from benchmarks.images import draw
-from benchmarks.timing import machine, print_table, take_turns
+from benchmarks.timing import machine, new_parser, print_table, take_turns
 from unet_ddp.commands import predict
 from unet_ddp.data.formats.read import read_image
 from unet_ddp.data.labels import Labels
@@ -41,9 +41,14 @@ WIDTH, HEIGHT, IMAGES = 1918, 1280, 200  # Carvana's
 Row = tuple[str, str, str, str]
 
 
-def main(chosen: list[str]) -> None:
+def main(argv: list[str] | None = None) -> None:
     """Print one table."""
     parts = {"one": one_image, "folder": many_images, "large": large_images}
+    parser = new_parser(__doc__)
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(parts)} (default: all)")
+    chosen = parser.parse_args(argv).parts
+    if not parts.keys() >= {*chosen}:
+        parser.error(f"parts are {', '.join(parts)}")
 
     def rows() -> Iterator[Row]:
         for name in chosen or parts:
@@ -185,4 +190,4 @@ def large_images(folder: Path) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

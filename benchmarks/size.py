@@ -76,7 +76,9 @@ def measure(root: Path) -> Size:
         lines={name: sum(lines[path] for path in paths) for name, paths in parts.items()},
         files={name: len(paths) for name, paths in parts.items()},
         entries=sorted(
-            p.name for p in (root / "unet_ddp").iterdir() if not p.name.startswith("__")
+            p.name
+            for p in (root / "unet_ddp").iterdir()
+            if not p.name.startswith("__") and (p.suffix == ".py" or any(p.rglob("*.py")))
         ),
         long_files=sorted(files, reverse=True),
         long_functions=sorted(functions, reverse=True),

@@ -477,7 +477,8 @@ def test_files_that_are_no_recipe(recipe: Any, line: str, said: str) -> None:
 
 def test_a_recipe_that_is_missing_or_no_text(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"missing\.yaml: No such file or directory; use a YAML file of settings$"
+        UserError,
+        match=r"missing\.yaml: No such file or directory; use a YAML file of settings, or one of cam",
     ):
         read_recipe(tmp_path / "missing.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from unet_ddp.cli import parse_train
+from unet_ddp.cli import parse, parse_run, parse_train
 from unet_ddp.commands.compare import CompareConfig
+from unet_ddp.commands.demo import PageConfig
+from unet_ddp.commands.demo_data import DemoConfig
+from unet_ddp.commands.doctor import DoctorConfig
 from unet_ddp.commands.evaluate import EvaluateConfig
 from unet_ddp.commands.export import ExportConfig
+from unet_ddp.commands.import_ import ImportConfig
+from unet_ddp.commands.pack import PackConfig
+from unet_ddp.commands.report import ReportConfig
 from unet_ddp.commands.tune import TuneConfig
 from unet_ddp.config import LaunchConfig, TrainConfig
-from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.config import PredictConfig, parse_predict
 
 ROOT = Path(__file__).parent.parent
 
@@ -39,26 +48,55 @@ def requirements() -> list[Requirement]:
     return [Requirement(line) for line in lines]
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        *(
-            f"docs/{n}.md"
-            for n in ("migrating", "evaluation", "prediction", "losses", "transfer", "tuning")
-        ),
-    ],
-)
+COMMANDS = {
+    "train": TrainConfig, "predict": PredictConfig, "doctor": DoctorConfig, "import": ImportConfig,
+    "pack": PackConfig, "evaluate": EvaluateConfig, "report": ReportConfig, "compare": CompareConfig,
+    "tune": TuneConfig, "export": ExportConfig, "demo": PageConfig, "demo-data": DemoConfig,
+}  # fmt: skip
+OTHERS = """lr help no_amp check nproc_per_node max_restarts nnodes node_rank master_addr master_port
+rdzv_id rdzv_backend rdzv_endpoint rdzv_conf local_addr signals_to_handle shm_size storage turns packed
+sample count side carvana camvid minutes seeds against only results seconds kills ranks steps cycles case"""
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+
+
+def read_commands(page: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command line of this program in a page's blocks: its command, and the words after it."""
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    start = r"(?:[A-Z_]+=\S+ )*(?:python|torchrun)(?: -\S+)*? "
+    call = r"(?:(train|predict)\.py|-m unet_ddp ([\w-]+))(?= |$)(.*)"
+    for line in re.findall(r"^(?:    )?((?:[A-Z_]+=|python |torchrun ).*)", text, flags=re.M):
+        found = re.match(start + call, line)
+        if found:
+            words = shlex.split(found[3].partition(" | ")[0], comments=True)
+            shown = [word.strip("[]") for word in words if not re.match(r"[….$]|FLAGS", word)]
+            yield found[1] or found[2], shown
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_in_the_documents_parse(page: str) -> None:
+    for command, words in read_commands(page):
+        kind: Any = COMMANDS[command]
+        if "--config" in words:  # a run's, which is not there
+            del words[(place := words.index("--config")) : place + 2]
+        if issubclass(kind, TrainConfig):
+            parse_run(kind, words, prog=command)
+        elif kind is PredictConfig:
+            parse_predict(["image.jpg", *words])
+        else:
+            parse(kind, words, prog=command)
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_flags_in_the_documents_exist(page: str) -> None:
-    """Except other programs' flags in the first column of the migration table."""
+    """But other programs' in the first column of the migration table, torchrun's and benchmarks'."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"^\|[^|]*\|", "|", text, flags=re.M) if "migrating" in page else text
-    known = {*TrainConfig().to_dict(), *vars(LaunchConfig())}
-    for kind in (PredictConfig, EvaluateConfig, ExportConfig, CompareConfig, TuneConfig):
-        known |= {field.name for field in fields(kind)}
-    known |= {"lr", "help", "no_amp", "nproc_per_node", "max_restarts", "check"}
-    for flag in re.findall(r"(?<![\w-])--([a-z][\w-]*)", text):
-        assert flag.replace("-", "_") in known, flag
+    known = {
+        alias for kind in COMMANDS.values() for alias in {field.name for field in fields(kind)}
+    }
+    known |= {*TrainConfig().to_dict(), *vars(LaunchConfig()), *OTHERS.split()}
+    flags = re.findall(r"(?<![\w-])--([a-z][\w-]*)", text)
+    assert [flag for flag in flags if flag.replace("-", "_") not in known] == []
 
 
 def test_migrating_has_every_flag_of_the_well_known_scripts() -> None:
@@ -86,9 +124,18 @@ def test_the_python_example_runs(
     assert (tmp_path / "mask.png").exists()
 
 
-@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda p: p.name)
-def test_a_recipe_names_its_run(recipe: Path) -> None:
-    assert parse_train(["--config", str(recipe)]).run.exp_name == recipe.stem
+def test_a_recipe_is_found_by_its_name_and_names_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [path.stem for path in (ROOT / "unet_ddp" / "recipes").glob("*.yaml")]
+    for name in names:
+        assert parse_train(["--config", name]).run.exp_name == name
+        Path(name).mkdir()  # the images' folder
+        assert parse_train(["--config", name]).run.exp_name == name
+    assert names
+    Path("mine").write_text("exp_name: own\n")
+    assert parse_train(["--config", "mine"]).run.exp_name == "own"
 
 
 def test_constraints_are_within_the_ranges() -> None:

@@ -217,7 +217,7 @@ class LaunchConfig:
     overwrite: bool = False
     """Delete the run in the folder and start a new one."""
     config: Annotated[str | None, flag("FILE")] = None
-    """Recipe: a YAML file of settings, named as the flags are; flags take precedence."""
+    """Recipe: a YAML file of settings, named as the flags are, or camvid, carvana or cells, which are in the package; flags take precedence."""
     budget: Annotated[str | None, flag("TIME")] = None
     """Time of a whole new run, e.g. 90s, 30m or 2h, instead of --epochs: some steps are timed, and as many epochs planned as end in it."""
     max_steps: Annotated[int | None, flag("N"), Limit(at_least=1)] = None

@@ -13,10 +13,11 @@ import tyro
 
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import refuse_special
-from unet_ddp.storage import local_file
+from unet_ddp.storage import as_path, local_file
 
 _NO_DEFAULT = ("None", "()", "")  # said in the field's own line
 
+_RECIPES = Path(__file__).parent / "recipes"
 _LARGEST_FILE = 100_000  # bytes of settings
 
 Plain = bool | int | float | str | list[Any] | None
@@ -67,6 +68,16 @@ def parse_time(text: str, name: str) -> float:
 # -- recipes -------------------------------------------------------------------------------
 
 
+def find_recipe(given: str) -> Path:
+    """Return the file that ``--config`` means: a path or address, or a recipe of this package by name."""
+    own = _RECIPES / f"{given}.yaml"
+    return (
+        own
+        if given.isidentifier() and own.is_file() and not Path(given).is_file()
+        else as_path(given)
+    )
+
+
 @dataclass(frozen=True)
 class Scalar:
     """A value of a YAML file that YAML takes for no text, as 7, and what the file has: 007."""
@@ -106,7 +117,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         names = [str(name.value) for name, _ in pairs]  # as written
         values = [_value_of(loader, node) for _, node in pairs]
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}; use a YAML file of settings") from None
+        own = ", ".join(sorted(recipe.stem for recipe in _RECIPES.glob("*.yaml")))
+        reason = f"{path}: {error.strerror or error}"
+        raise UserError(f"{reason}; use a YAML file of settings, or one of {own}") from None
     except UserError:
         raise
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or what no number is

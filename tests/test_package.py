@@ -1,0 +1,65 @@
+"""What is installed is whole: nothing of the package is missing in its wheel and source archive."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.test_docs import ROOT, list_tracked
+
+BUILD = (
+    "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
+)
+
+
+def run(folder: Path, packages: Path, *argv: str) -> str:
+    """What a Python program prints that finds packages in a folder first."""
+    environment = {**os.environ, "PYTHONPATH": str(packages)}
+    done = subprocess.run(
+        [sys.executable, *argv],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.processes
+def test_a_wheel_of_the_source_archive_trains_and_predicts(tmp_path: Path) -> None:
+    """In a folder that is no clone: recipes, pages and programs are in the package."""
+    tracked = [name for name in list_tracked() if (ROOT / name).is_file()]
+    for name in tracked:
+        (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / "clone" / name)
+    tools, site, work = (tmp_path / name for name in ("tools", "site", "work"))
+    work.mkdir()
+    run(work, tools, "-m", "pip", "install", "-q", "--target", str(tools), "setuptools>=77")
+    run(tmp_path / "clone", tools, "-c", BUILD, "build_sdist", str(tmp_path))
+    with tarfile.open(*tmp_path.glob("*.tar.gz")) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    run(*(tmp_path / "source").iterdir(), tools, "-c", BUILD, "build_wheel", str(tmp_path))
+    with zipfile.ZipFile(*tmp_path.glob("*.whl")) as wheel:
+        wheel.extractall(site)
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert names == {name for name in tracked if name.startswith("unet_ddp/")}
+    assert "unet_ddp.__main__:main" in next(site.glob("*/entry_points.txt")).read_text()
+    program = ("-m", "unet_ddp")
+    assert "ready to train" in run(work, site, *program, "doctor")
+    flags = "--config cells --exp-name a --epochs 1 --width 2 --scale 0.25 --workers 0"
+    said = run(work, site, *program, "train", *flags.split())
+    assert "report: " in said and (work / "checkpoints/a/report.html").exists()
+    run(work, site, *program, "predict", "data/demo/unseen/scene40_0.jpg", "--overlay")
+    run(work, site, *program, "evaluate")
+    assert (work / "data/demo/unseen/scene40_0_mask.png").exists()
+    assert (work / "checkpoints/a/evaluation/report.html").exists()
