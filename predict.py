@@ -1,6 +1,11 @@
 """Predict masks with a trained network: the same program as `python -m unet_ddp predict`."""
 
-from unet_ddp.commands.predict import main
+import sys
+from functools import partial
+
+from unet_ddp.__main__ import run
+
+main = partial(run, "predict")
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -117,6 +119,16 @@ def test_what_the_main_process_does_all_ranks_learn(ranks: Ranks) -> None:
     assert one["on_main"] == ([40], [0]) and two["on_main"] == ([40], [])
     assert one["errors"] == ["UserError('bad')", "ZeroDivisionError('broken')"]
     assert two["errors"] == ["UserError('bad')", "RuntimeError(\"ZeroDivisionError('broken')\")"]
+
+
+def test_a_rank_that_has_failed_elsewhere_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(world_module, "_LOOK", timedelta(seconds=0.01))
+    store = dist.HashStore()
+    store.set("printed", "2")
+    with pytest.raises(dist.DistStoreError):
+        World(1, 2, store=store).on_main(lambda: None)
 
 
 def add_up(world: World) -> dict[str, Any]:

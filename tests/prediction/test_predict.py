@@ -27,7 +27,7 @@ from unet_ddp.commands import predict
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
-from unet_ddp.files import exit_on_signals, replacing
+from unet_ddp.files import replacing
 from unet_ddp.prediction import pipeline
 from unet_ddp.prediction.outputs import uncertainty
 from unet_ddp.prediction.pipeline import Outcome
@@ -462,7 +462,6 @@ def stopped_job(folder: Path, number: int) -> None:
 
     pipeline.write_mask = write_mask
     signal.signal(number, signal.SIG_DFL)  # a shell's background job ignores SIGINT
-    exit_on_signals()
     predict.main(["p", "-o", "out", "--rle", "out/list.csv", "--overlay"])
 
 

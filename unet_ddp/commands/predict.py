@@ -18,7 +18,8 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
+from unet_ddp.distributed.join import exit_with_error
+from unet_ddp.distributed.launch import run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line, print_lines, survive_lost_output
 from unet_ddp.files import exit_on_signals
@@ -42,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         config = parse_predict(sys.argv[1:] if argv is None else argv)
     except UserError as error:
         exit_with_error(error)
-    run_on_all_ranks(predict, config, nproc=1, device=config.device, timeout=PATIENCE)
+    with exit_on_signals():
+        run_on_all_ranks(predict, config, nproc=1, device=config.device, timeout=PATIENCE)
 
 
 def predict(config: PredictConfig, world: World) -> int:
@@ -139,8 +141,3 @@ def print_summary(job: Job, failed: int, single_class: int, skipped: int) -> Non
         print_lines(shard.list_file.describe(total - failed, job.world.size))
     if failed:
         print(f"{failed} of {total} images could not be predicted", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    exit_on_signals()
-    main()
