@@ -1,8 +1,11 @@
 """Predict masks with a trained network: the same program as `python -m unet_ddp predict`."""
 
-from unet_ddp.commands.predict import main
-from unet_ddp.files import exit_on_signals
+import sys
+from functools import partial
+
+from unet_ddp.__main__ import run
+
+main = partial(run, "predict")
 
 if __name__ == "__main__":
-    exit_on_signals()
-    main()
+    sys.exit(main())

@@ -1,6 +1,11 @@
 """Train a U-Net: the same program as `python -m unet_ddp train`."""
 
-from unet_ddp.commands.train import main
+import sys
+from functools import partial
+
+from unet_ddp.__main__ import run
+
+main = partial(run, "train")
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -70,6 +70,16 @@ def test_defaults_of_a_start() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("max_steps", "max_epochs", "last"),
+    [(None, None, None), (7, None, 7), (None, 2, 6), (7, 2, 6), (5, 2, 5)],
+)
+def test_the_earlier_limit_is_the_last_step(
+    max_steps: int | None, max_epochs: int | None, last: int | None
+) -> None:
+    assert LaunchConfig(max_steps=max_steps, max_epochs=max_epochs).last_step(3) == last
+
+
 def test_names_are_unique_over_the_groups() -> None:
     groups = [DataConfig, NetworkConfig, OptimizationConfig, RunConfig, LaunchConfig]
     names = [name for group in groups for name in group.__dataclass_fields__]

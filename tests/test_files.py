@@ -388,15 +388,19 @@ def test_a_signal_ends_the_process_without_its_temporary_files(
     before = {number: signal.getsignal(number) for number in handled}
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-        exit_on_signals()
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         for number in (signal.SIGINT, signal.SIGTERM):
-            with pytest.raises(Ended, match=str(128 + number)), replacing(tmp_path / "x") as one:
+            with (
+                pytest.raises(Ended, match=str(128 + number)),
+                exit_on_signals(),
+                replacing(tmp_path / "x") as one,
+            ):
+                assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
                 register_temporary(tmp_path / "gone already")
                 try:
                     os.kill(os.getpid(), number)
                 finally:
                     assert not one.exists()
+        assert signal.getsignal(signal.SIGTERM) == before[signal.SIGTERM]
         said = "" if is_closed else "stopped; continue with --skip-existing\n" * 2
         assert capfd.readouterr().err == said
         assert names(tmp_path) == set()

@@ -7,9 +7,11 @@ flags, and parts of the error message.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -108,6 +110,10 @@ def one_value_per_channel(folder: Path) -> list[str]:
     return ["--model", "deeplabv3plus", "--encoder", "resnet18"]
 
 
+def no_recipe(folder: Path) -> list[str]:
+    return ["--config", "mine.yaml"]
+
+
 def budget_of_a_second(folder: Path) -> list[str]:
     return ["--budget", "1s"]
 
@@ -127,9 +133,99 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (broken_resume, ["last.pt", "no checkpoint"]),
     (unknown_flag, ["--epcohs", "--help"]),
     (unknown_model, ["yolo"]),
+    (no_recipe, ["mine.yaml: "]),
     # As many minutes as the process has lived, which serves other tests too: see test_rehearsal.py.
     (budget_of_a_second, ["--budget 1 s: one epoch of", "start and report", "use at least "]),
 ]
+
+
+# Whose mistake it is, of two ranks, and how many ranks a host has. Without the launcher's store rank 0
+# has it, as under srun: it is gone when rank 0 is.
+PLACES = {
+    "rank 0": (0, 2, True),
+    "another rank": (1, 2, True),
+    "another host": (1, 1, True),
+    "rank 0 of srun": (0, 1, False),
+    "another host of srun": (1, 1, False),
+}
+# These files are read on rank 0 alone, so that another host's are nobody's mistake.
+READ_ON_RANK_0 = {
+    missing_folder, contains_a_run, no_checkpoint, weights_of_nan, weights_of_another_network,
+}  # fmt: skip
+
+
+def lost_pair(folder: Path) -> list[str]:
+    """No mistake on rank 0, whose files are the data."""
+    for name in ("imgs", "masks"):
+        next((folder / name).glob("ax.*")).unlink()
+    return []
+
+
+IN_FAST_LANE = {
+    (unknown_flag, "another rank"),
+    (unknown_flag, "another host"),
+    (lost_pair, "another host"),
+    (weights_of_nan, "rank 0"),
+    (unknown_value_in_a_worker, "another host of srun"),
+    (nothing_to_resume, "rank 0 of srun"),
+}
+
+
+def train_on_host(
+    folders: list[Path], argv: list[list[str]], hosts: int, agent: bool, port: int
+) -> tuple[int, str, str]:
+    """Train as one of two ranks, each in its own folder, which has the same data as the other's."""
+    rank = int(os.environ["RANK"])
+    if hosts == 2:
+        os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+    if not agent:
+        os.environ.update(TORCHELASTIC_USE_AGENT_STORE="False", MASTER_PORT=str(port))
+    name = f"host{rank if hosts == 2 else 0}"
+    with mock.patch("unet_ddp.runs.hosts.host_id", lambda: name):
+        return call_main("train", argv[rank], str(folders[rank]))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said", "place"),
+    [
+        pytest.param(
+            mistake, said, place,
+            marks=() if (mistake, place) in IN_FAST_LANE else pytest.mark.thorough,
+            id=f"{mistake.__name__}-{place}",
+        )
+        for mistake, said in [*MISTAKES, (lost_pair, [])]
+        for place in PLACES
+    ],
+)  # fmt: skip
+def test_a_mistake_of_one_rank_alone_is_said_on_its_host_once(
+    ranks: Ranks,
+    tmp_path: Path,
+    mistake: Callable[[Path], list[str]],
+    said: list[str],
+    place: str,
+) -> None:
+    """No rank waits for another that does not come."""
+    whose, local_size, agent = PLACES[place]
+    folders, argv = [tmp_path / "0", tmp_path / "1"], []
+    for rank, folder in enumerate(folders):
+        make_set(folder, 5)
+        more = ranks.run(1, mistake, folder)[0] if rank == whose else []
+        argv.append(["--images", "imgs", "--masks", "masks", *FLAGS, "--timeout", "60", *more])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    began = time.monotonic()
+    outcomes = ranks.run(2, train_on_host, folders, argv, 3 - local_size, agent, port)
+    assert time.monotonic() - began < 20
+    is_read = mistake is not lost_pair if whose == 0 else mistake not in READ_ON_RANK_0
+    assert [status for status, _, _ in outcomes] == [2 * is_read] * 2, outcomes
+    lines = ["".join(err).splitlines() for _, _, err in outcomes]
+    if is_read:
+        (line,) = lines[0] + lines[1]
+        assert line.startswith("error: ")
+        assert "(rank 0)" in line or [part for part in said if part not in line] == []
+        if mistake is lost_pair and local_size == 1:  # before the first step needs it
+            assert line.startswith("error: the data is 8 of 10 files, ")
+        assert local_size == 2 or lines[whose] or "(rank 0)" in line  # a comparison is both hosts'
 
 
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.thorough), 2])

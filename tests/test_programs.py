@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +18,17 @@ import pytest
 from tests import faults
 from tests.conftest import data_flags, make_set
 from tests.prediction.models import write_model
-from tests.ranks import PREDICT, TORCHRUN, TRAIN, Ranks, call_main, python, warm_python
+from tests.ranks import (
+    PREDICT,
+    ROOT,
+    TORCHRUN,
+    TRAIN,
+    Ranks,
+    call_main,
+    hear_interrupts,
+    python,
+    warm_python,
+)
 from unet_ddp.data.labels import Labels
 from unet_ddp.runs import checkpoint
 
@@ -147,6 +160,55 @@ def test_lost_output_of_ranks_and_predictions(tmp_path: Path, program: str) -> N
     else:
         content = checkpoint.load(tmp_path / "checkpoints" / "last.pt")
         assert content["position"]["epoch"] == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [TRAIN, "--nproc", "2"],
+        *(
+            pytest.param(argv, marks=pytest.mark.thorough)
+            for argv in (
+                [TRAIN],
+                [PREDICT, "x.png"],
+                ["-m", "unet_ddp", "train"],
+                ["-m", "unet_ddp", "doctor"],
+            )
+        ),
+    ],
+)
+def test_ctrl_c_in_the_first_seconds_has_no_traceback(tmp_path: Path, argv: list[str]) -> None:
+    """While torch is being imported, in the processes of --nproc too."""
+    process = subprocess.Popen(
+        [sys.executable, *argv],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=hear_interrupts,
+    )
+    assert process.stderr is not None
+    until, ranks = time.monotonic() + 60, "--nproc" in argv
+    while process.poll() is None and time.monotonic() < until:
+        starting = children(process.pid)[-1:] if ranks else [process.pid]
+        if any("libtorch" in read_maps(each) for each in starting):
+            break
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, b"")
+
+
+def children(process: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [*map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
+    return []
+
+
+def read_maps(process: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/maps").read_text()
+    return ""
 
 
 @pytest.mark.thorough

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
-from signal import SIGINT
+from types import FrameType, ModuleType
+from typing import NoReturn
 
 from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
-from unet_ddp.files import exit_on_signals
 
 COMMANDS = {  # each is the main() of a module of its name, import of import_
     "train": ("--images DIR --masks DIR", "train a U-Net, as train.py does"),
@@ -35,20 +37,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         for command, (arguments, about) in COMMANDS.items():
             print(f"python -m unet_ddp {f'{command} {arguments}':<33}  {about}")
         return 0
+    return run(name, rest)
+
+
+def run(name: str, argv: Sequence[str] | None = None) -> int:
+    """Run the command `name` with its own arguments and return its exit status."""
     try:
         if name not in COMMANDS:
             raise UserError(f"{name}: unknown command; use one of {', '.join(COMMANDS)}")
         file = name.replace("-", "_") + "_" * iskeyword(name)
-        module = import_module(f"unet_ddp.commands.{file}")
-        if argv is None and name == "predict":  # train saves first
-            exit_on_signals()
-        status: int = module.main(rest)
+        module = _import(f"unet_ddp.commands.{file}")
+        status: int = module.main(argv)
         return status
     except (UserError, RunError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
-        return 128 + SIGINT
+        return 128 + signal.SIGINT
+
+
+def _import(name: str) -> ModuleType:
+    """Import a module; Ctrl-C ends the process, as libraries would turn its exception into others."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # not under nohup
+        signal.signal(signal.SIGINT, _exit)
+    try:
+        return import_module(name)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -279,11 +279,19 @@ def remove_stale(files: Iterable[Path]) -> None:
                 temporary.unlink(missing_ok=True)
 
 
-def exit_on_signals() -> None:
-    """Make Ctrl-C, SIGTERM and SIGHUP end the process, threads too, and leave no temporary file."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup sets it
-            signal.signal(number, _remove_and_exit)
+@contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """Have Ctrl-C, SIGTERM and SIGHUP end the process in the block, and leave no temporary file."""
+    before = {
+        number: signal.signal(number, _remove_and_exit)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN  # nohup sets it
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

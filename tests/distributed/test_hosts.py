@@ -6,8 +6,10 @@ import csv
 import os
 import random
 import re
+import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -117,8 +119,8 @@ def test_a_launcher_has_one_name_for_its_life(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     (name,) = launcher_names()
     assert [name] == launcher_names()
-    host, process, started = name.split()
-    assert (host, process) == (socket.gethostname(), str(os.getppid()))
+    *_, process, started = name.split()
+    assert name.startswith(hosts.host_id()) and process == str(os.getppid())
     assert int(started) > 0  # the process id alone comes again
     monkeypatch.setattr(os, "getppid", os.getpid)
     assert launcher_names() != [name]
@@ -296,6 +298,43 @@ def test_different_hosts_are_refused_on_both(pair: Hosts, images: Path, tmp_path
         "the same settings on every host"
     )
     assert time.monotonic() - began < LIMIT
+
+
+CONTAINER = [
+    "unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c",
+    'for i in $(seq 300); do /bin/true; done; "$@"; exit $?', "sh",
+]  # fmt: skip
+
+
+@two_hosts
+def test_ranks_in_containers_of_one_name_save_on_a_signal(images: Path, tmp_path: Path) -> None:
+    """With --network=host they have the machine's name, and each its own process ids."""
+    argv = [sys.executable, FAULTS, "slow steps", *data_flags(images), *FLAGS, "--epochs", "900"]
+    place = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+    }
+    with (tmp_path / "log.txt").open("ab") as log:
+        started = [
+            subprocess.Popen(
+                [*CONTAINER * rank, *argv],
+                cwd=tmp_path,
+                env={**os.environ, **place, "RANK": str(rank), "MASTER_PORT": "29533", "GLOO_SOCKET_IFNAME": "lo"},
+                stdout=log,
+                stderr=log,
+            )
+            for rank in range(2)
+        ]  # fmt: skip
+    try:
+        wait_for(lambda: "\nepoch" in (tmp_path / "log.txt").read_text(), tmp_path / "log.txt")
+        started[0].send_signal(signal.SIGTERM)
+        assert finish(*started) == [143, 143]
+        assert "stopped by SIGTERM after step" in (tmp_path / "log.txt").read_text()
+    finally:
+        for process in started:
+            process.kill()
 
 
 ELASTIC = [

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from unet_ddp.distributed import join as join_module
-from unet_ddp.distributed.join import _check_devices, join, leave
-from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
+from unet_ddp.distributed.join import _check_start, exit_with_error, join, leave
+from unet_ddp.distributed.launch import run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 
@@ -53,9 +53,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         dist, "init_process_group", lambda backend, **how: calls.append(("group", backend, how))
     )
     monkeypatch.setattr(join_module, "_find_peers", lambda: (77,))
-    monkeypatch.setattr(
-        join_module, "_check_devices", lambda *args: calls.append(("devices", *args))
-    )
+    monkeypatch.setattr(join_module, "_check_start", lambda *args: calls.append(("devices", *args)))
     return calls
 
 
@@ -191,6 +189,10 @@ def test_a_store_that_is_not_there_is_one_line(
         "error: MASTER_ADDR=node0 MASTER_PORT=29500: rank 1 finds no store there (refused); use the "
         "address of rank 0's host, which this host must reach, and a port that is free there\n"
     )
+    with pytest.raises(SystemExit) as stop:
+        exit_with_error(UserError("a mistake that no rank 0 can say"))
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == "error: a mistake that no rank 0 can say\n"
 
 
 def test_without_a_local_size_all_processes_are_on_this_machine(
@@ -259,8 +261,12 @@ def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> Non
         ("abc", "111", None),  # containers of one GPU, which NCCL takes for machines
     ],
 )
-def test_ranks_that_see_one_and_the_same_gpu_all_say_so(
-    monkeypatch: pytest.MonkeyPatch, hosts: str, gpus: str, pair: str | None
+def test_ranks_that_see_one_and_the_same_gpu_end_with_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    hosts: str,
+    gpus: str,
+    pair: str | None,
 ) -> None:
     """Tasks of `srun --gres=gpu:1`: each picks the only GPU that it sees."""
     store = dist.HashStore()
@@ -270,25 +276,24 @@ def test_ranks_that_see_one_and_the_same_gpu_all_say_so(
     place = threading.local()
     monkeypatch.setattr(socket, "gethostname", lambda: hosts[place.rank])
 
-    def check(rank: int) -> str:
+    def check(rank: int) -> Any:
         place.rank = rank
         try:
             device = torch.device("cpu") if gpus[rank] == "-" else torch.device("cuda", rank)
-            _check_devices(store, rank, 3, device)
-        except UserError as error:
-            return str(error)
-        return ""
+            _check_start(store, rank, 3, device)
+        except SystemExit as end:
+            return end.code
+        return 0
 
     with ThreadPoolExecutor(3) as ranks:
-        (line,) = set(ranks.map(check, range(3)))  # the same on all
-    assert bool(line) is (pair is not None)
+        assert [*ranks.map(check, range(3))] == [2 if pair else 0] * 3
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (pair is not None)
     if pair and "-" in gpus:
-        assert line.startswith(pair) and "--device cpu" in line
+        assert lines[0].startswith(f"error: {pair}") and "--device cpu" in lines[0]
     elif pair:
-        assert (
-            line.startswith(f"ranks {pair} have one GPU (a {gpus[int(pair[0])]})")
-            and "srun" in line
-        )
+        assert lines[0].startswith(f"error: ranks {pair} have one GPU (a {gpus[int(pair[0])]})")
+        assert "srun" in lines[0]
 
 
 def test_the_store_s_host_leaves_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +301,7 @@ def test_the_store_s_host_leaves_last(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[list[str]] = []
 
     class Store(Keys):
-        def wait(self, names: list[str]) -> None:
+        def wait(self, names: list[str], timeout: timedelta) -> None:
             waited.append(names)
             raise dist.DistStoreError("timed out")
 
@@ -304,11 +309,11 @@ def test_the_store_s_host_leaves_last(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="u")
     )
     for rank in range(2):
-        store: Any = Store({f"device {n}": f"{socket.gethostname()} u".encode() for n in range(2)})
-        with pytest.raises(UserError, match="ranks 0 and 1 have one GPU"):
-            _check_devices(store, rank, 2, torch.device("cuda", 0))
-        assert f"read {rank}" in store
-    assert waited == [["read 0", "read 1"]]
+        store: Any = Store({f"start {n}": f"{socket.gethostname()} u".encode() for n in range(2)})
+        with pytest.raises(SystemExit):
+            _check_start(store, rank, 2, torch.device("cuda", 0))
+        assert f"ended {rank}" in store
+    assert waited == [["ended 0", "ended 1"], ["ended 0"]]
 
 
 @pytest.mark.parametrize(("local_size", "asked"), [(2, []), (None, [1]), (1, [1])])
@@ -368,7 +373,7 @@ def test_processes_of_this_machine_are_peers(monkeypatch: pytest.MonkeyPatch) ->
         assert own == me and len(found) == 4
         found[:] = everyone
 
-    monkeypatch.setattr(join_module.socket, "gethostname", lambda: "here")
+    monkeypatch.setattr(join_module, "host_id", lambda: "here")
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
     monkeypatch.setattr(dist, "all_gather_object", gather)
     assert join_module._find_peers() == (11, 13)

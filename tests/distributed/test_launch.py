@@ -18,7 +18,7 @@ from torch import multiprocessing as mp
 
 from tests.ranks import warm_python
 from unet_ddp.distributed import launch
-from unet_ddp.distributed.launch import exit_with_error, explain_error, run_on_all_ranks
+from unet_ddp.distributed.launch import explain_error, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 
@@ -153,28 +153,6 @@ def test_a_mistake_before_there_is_a_world_is_said_too(
     monkeypatch.setattr(launch, "join", refuse)
     assert status_of(lambda config, world: 0) == 2
     assert capsys.readouterr().err == "error: no cpu for 5\n"
-
-
-@pytest.mark.parametrize(("rank", "line", "slept"), [(None, "error: a\n", []), ("0", "error: a\n", []), ("1", "", [5])])  # fmt: skip
-def test_rank_0_says_what_every_rank_finds(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    rank: str | None,
-    line: str,
-    slept: list[int],
-) -> None:
-    """The others wait, as torchrun ends all ranks as soon as one ends."""
-    sleeps: list[float] = []
-    monkeypatch.setattr(launch, "time", SimpleNamespace(sleep=sleeps.append))
-    if rank is not None:
-        place = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-        for name, text in place.items():
-            monkeypatch.setenv(name, text)
-    with pytest.raises(SystemExit) as stop:
-        exit_with_error(UserError("a"))
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == line
-    assert sleeps == slept
 
 
 def test_the_group_is_left_without_the_frames_of_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

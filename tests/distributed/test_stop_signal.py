@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -82,9 +83,27 @@ def test_hosts_of_gpus_agree_without_them_or_at_the_end_of_a_step(
     assert calls == expected[hosts]
 
 
+@pytest.mark.parametrize("error", [None, KeyError()])
+def test_the_last_question_is_awaited_unless_an_error_ends_it(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """Else a rank would leave with a collective under way; after an error the others may be gone."""
+    waits: list[int] = []
+    work = SimpleNamespace(wait=lambda: waits.append(1))
+    monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: work)
+    with contextlib.suppress(KeyError), StopSignal(World(size=2, store=dist.HashStore())) as stop:
+        stop.poll()
+        if error is not None:
+            raise error
+    assert waits == [1] * (error is None)
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_the_reason_to_stop(number: signal.Signals) -> None:
     before = [signal.getsignal(each) for each in SIGNALS]
+    inlet, outlet = os.pipe()
+    os.set_blocking(outlet, False)
+    signal.set_wakeup_fd(outlet)  # another library's
     with StopSignal(World()) as stop:
         assert stop.poll() is None and stop.poll_now() is None
         os.kill(os.getpid(), number)
@@ -95,7 +114,9 @@ def test_a_signal_is_the_reason_to_stop(number: signal.Signals) -> None:
         stop.raise_error()  # it is no error
         assert list(stop.until_stopped("abc")) == []
     assert [signal.getsignal(each) for each in SIGNALS] == before
-    assert signal.set_wakeup_fd(-1) == -1
+    assert signal.set_wakeup_fd(-1) == outlet
+    os.close(inlet)
+    os.close(outlet)
     assert not stop._listener.is_alive()
 
 

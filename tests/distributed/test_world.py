@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -119,6 +122,16 @@ def test_what_the_main_process_does_all_ranks_learn(ranks: Ranks) -> None:
     assert two["errors"] == ["UserError('bad')", "RuntimeError(\"ZeroDivisionError('broken')\")"]
 
 
+def test_a_rank_that_has_failed_elsewhere_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(world_module, "_LOOK", timedelta(seconds=0.01))
+    store = dist.HashStore()
+    store.set("printed", "2")
+    with pytest.raises(dist.DistStoreError):
+        World(1, 2, store=store).on_main(lambda: None)
+
+
 def add_up(world: World) -> dict[str, Any]:
     values = torch.tensor([1.0, 2.0]) * (1 + 9 * world.rank)
     values.requires_grad_()
@@ -128,6 +141,8 @@ def add_up(world: World) -> dict[str, Any]:
     found = {"sum": (total.tolist(), values.grad.tolist())}
     with local_only():
         found["local"] = sum_over_ranks(values).tolist()
+    with contextlib.suppress(KeyError), local_only():
+        raise KeyError
     found["after"] = sum_over_ranks(torch.ones(1)).tolist()
     return found
 

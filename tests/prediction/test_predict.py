@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import runpy
 import signal
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from PIL import Image
 
 from tests.prediction.models import noise, write_model, write_photo
 from tests.prediction.outputs.test_rle import decode
-from tests.ranks import PREDICT, Ranks, call_main, warm_context
+from tests.ranks import Ranks, call_main, warm_context
 from unet_ddp.commands import predict
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
@@ -447,12 +446,7 @@ def stopped_job(folder: Path, number: int) -> None:
 
     pipeline.write_mask = write_mask
     signal.signal(number, signal.SIG_DFL)  # a shell's background job ignores SIGINT
-    sys.argv = ["", "p", "-o", "out", "--rle", "out/list.csv", "--overlay"]
-    if number == signal.SIGINT:
-        sys.argv.insert(1, "predict")
-        runpy.run_module("unet_ddp", run_name="__main__")
-    else:
-        runpy.run_path(PREDICT, run_name="__main__")
+    predict.main(["p", "-o", "out", "--rle", "out/list.csv", "--overlay"])
 
 
 @pytest.mark.processes

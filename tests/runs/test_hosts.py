@@ -28,6 +28,7 @@ class Hosts:
         self.names, self.items, self.local = names, [None] * len(names), threading.local()
         self.barrier = threading.Barrier(len(names), timeout=10)
         monkeypatch.setattr(hosts_module.socket, "gethostname", lambda: self.names[self.rank])
+        monkeypatch.setattr(hosts_module, "host_id", lambda: self.names[self.rank])
 
     @property
     def rank(self) -> int:

@@ -22,7 +22,8 @@ from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.packs import open_pack
 from unet_ddp.data.pairs import Pair, find_pairs
-from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
+from unet_ddp.distributed.join import exit_with_error
+from unet_ddp.distributed.launch import run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import Limit, UserError, print_lines
 from unet_ddp.evaluation.dataset import EvaluationDataset

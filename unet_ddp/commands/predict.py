@@ -18,9 +18,11 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
+from unet_ddp.distributed.join import exit_with_error
+from unet_ddp.distributed.launch import run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line, print_lines, survive_lost_output
+from unet_ddp.files import exit_on_signals
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.inputs import find_images, find_maps
 from unet_ddp.prediction.outputs.lists import ShardFile
@@ -42,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         config = parse_predict(sys.argv[1:] if argv is None else argv, prog=prog)
     except UserError as error:
         exit_with_error(error)
-    run_on_all_ranks(predict, config, nproc=1, device=config.device, timeout=PATIENCE)
+    with exit_on_signals():
+        run_on_all_ranks(predict, config, nproc=1, device=config.device, timeout=PATIENCE)
 
 
 def predict(config: PredictConfig, world: World) -> int:

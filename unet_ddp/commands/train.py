@@ -18,7 +18,8 @@ from unet_ddp.cli import parse_train
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders
-from unet_ddp.distributed.launch import exit_with_error, run_on_all_ranks
+from unet_ddp.distributed.join import exit_with_error
+from unet_ddp.distributed.launch import run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, survive_lost_output

@@ -25,7 +25,7 @@ from typing import Annotated, Any
 from unet_ddp.cli import parse_run, parse_train
 from unet_ddp.commands.compare import compare
 from unet_ddp.config import RUN_PLACES, TrainConfig
-from unet_ddp.distributed.launch import exit_with_error
+from unet_ddp.distributed.join import exit_with_error
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_lines, shorten
 from unet_ddp.files import lock_folder, write_errors, write_text

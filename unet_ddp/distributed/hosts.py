@@ -77,6 +77,17 @@ def _limit_silence(connection: socket.socket, seconds: float) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
 
 
+def host_id() -> str:
+    """Return what the processes of one host have in common: they see each other by their process ids.
+
+    Containers on one machine are hosts of their own, and often have the machine's name.
+    """
+    with suppress(OSError):  # a system without /proc
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    return socket.gethostname()
+
+
 def launcher_names() -> list[str]:
     """Return the names by which a restart knows that it continues a run; none without torchrun.
 
@@ -85,7 +96,7 @@ def launcher_names() -> list[str]:
     run_id = os.environ.get("TORCHELASTIC_RUN_ID")
     if run_id is None:
         return []
-    name = f"{socket.gethostname()} {os.getppid()}"
+    name = f"{host_id()} {os.getppid()}"
     with suppress(OSError, IndexError):  # process ids come again, in containers soon
         status = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8", errors="replace")
         name += f" {status.rpartition(')')[2].split()[19]}"  # when it was started

@@ -8,20 +8,31 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 
 from unet_ddp.distributed.device import pick_device, usable_cores
-from unet_ddp.distributed.hosts import SILENCE, agree_on_attempt, end_silent_connections, is_elastic
+from unet_ddp.distributed.hosts import (
+    SILENCE,
+    agree_on_attempt,
+    end_silent_connections,
+    host_id,
+    is_elastic,
+)
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError
+from unet_ddp.errors import RunError, UserError, one_line
 
+MISTAKE = 2  # exit status
+_SOON = timedelta(seconds=5)
 _PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _CONNECT = timedelta(seconds=30)  # ranks may be that late, if they are not torchrun's
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_REFUSED = "refused"  # said of a rank in place of its GPU
 
 
 def join(device: str, timeout: float) -> World:
@@ -47,7 +58,7 @@ def join(device: str, timeout: float) -> World:
     patience = timedelta(seconds=timeout)
     store = _connect_store(rank, size, patience)
     is_gpu = chosen.type == "cuda"
-    _check_devices(store, rank, size, chosen)
+    _check_start(store, rank, size, chosen)
     dist.init_process_group(
         "nccl" if is_gpu else "gloo",
         store=store,
@@ -66,18 +77,53 @@ def join(device: str, timeout: float) -> World:
     return World(rank, size, local_rank, local_size, chosen, store, _find_peers(), hosts)
 
 
-def _check_devices(store: dist.Store, rank: int, size: int, device: torch.device) -> None:
-    """Raise UserError, the same on every rank, if some have no GPU, or two one, which NCCL refuses."""
+def exit_with_error(error: UserError) -> NoReturn:
+    """Print a mistake that this rank found before there is a group, and exit on all ranks.
+
+    The lowest rank that has one prints it: it may be on this host alone.
+    """
+    with contextlib.suppress(UserError, RunError, dist.DistError):  # the others do not come
+        rank, size, _, _ = read_place()
+        if "RANK" in os.environ:
+            store = _connect_store(rank, size, _CONNECT)
+            _end_together(store, rank, _tell(store, rank, size, _REFUSED), error)
+    print_error(error)
+    sys.exit(MISTAKE)
+
+
+def _check_start(store: dist.Store, rank: int, size: int, device: torch.device) -> None:
+    """Exit on every rank if one has made a mistake, or some have no GPU, or two one, which NCCL refuses."""
     uuid = torch.cuda.get_device_properties(device).uuid if device.type == "cuda" else ""
-    store.set(f"device {rank}", uuid and f"{socket.gethostname()} {uuid}")
-    found = [store.get(f"device {other}").decode() for other in range(size)]
-    problem = _find_problem(found)
-    if problem:
-        store.set(f"read {rank}", "")
-        if rank == 0:  # it may host the store: the others have read all before it leaves
-            with contextlib.suppress(dist.DistError):
-                store.wait([f"read {other}" for other in range(size)])
-        raise UserError(problem)
+    found = _tell(store, rank, size, uuid and f"{socket.gethostname()} {uuid}")
+    problem = None if _REFUSED in found else _find_problem(found)
+    if problem or _REFUSED in found:
+        _end_together(store, rank, found, UserError(problem))
+
+
+def _tell(store: dist.Store, rank: int, size: int, item: str) -> list[str]:
+    """Return the items of all ranks; there is no group yet."""
+    store.set(f"start {rank}", item)
+    return [store.get(f"start {other}").decode() for other in range(size)]
+
+
+def _end_together(store: dist.Store, rank: int, found: Sequence[str], error: UserError) -> NoReturn:
+    """Print `error` on the first rank that has refused to start, else on rank 0, then exit on all.
+
+    torchrun ends all ranks of a host as soon as one ends, and rank 0 may host the store.
+    """
+    first = found.index(_REFUSED) if _REFUSED in found else 0
+    if rank == first:
+        print_error(error)
+    store.set(f"ended {rank}", "")
+    waited = range(len(found)) if rank == 0 else [first]
+    with contextlib.suppress(dist.DistError):
+        store.wait([f"ended {other}" for other in waited], _SOON)
+    sys.exit(MISTAKE)
+
+
+def print_error(error: object) -> None:
+    """Print an error's line at once."""
+    print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
 
 
 def _find_problem(gpus: list[str]) -> str | None:
@@ -146,7 +192,7 @@ def read_place() -> tuple[int, int, int, int]:
 
 def _find_peers() -> tuple[int, ...]:
     """Return the process ids of the other ranks on this machine."""
-    me = (socket.gethostname(), os.getpid())
+    me = (host_id(), os.getpid())
     found: list[tuple[str, int]] = [me] * dist.get_world_size()
     dist.all_gather_object(found, me)
     return tuple(process for host, process in found if host == me[0] and process != me[1])

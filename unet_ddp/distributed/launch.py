@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,10 +16,10 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from unet_ddp.distributed.hosts import end_silent_connections
-from unet_ddp.distributed.join import host_store, join, leave, read_place
+from unet_ddp.distributed.join import MISTAKE, exit_with_error, host_store, join, leave, print_error
 from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
+from unet_ddp.errors import RunError, UserError, survive_lost_output
 from unet_ddp.files import is_alive
 
 Config = TypeVar("Config")
@@ -30,7 +29,7 @@ Entrypoint = Callable[[Config, World], int]
 NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)  # for a file
 _LOST = "Connection timed out|No route to host|Network is unreachable|Connection reset by peer|Broken pipe"
 _SAY_WITHIN = 5  # seconds
-FAULT, MISTAKE = 1, 2  # exit statuses: a fault of ours, a mistake of the user's
+FAULT = 1  # exit status
 
 
 def run_on_all_ranks(
@@ -56,19 +55,6 @@ def run_on_all_ranks(
     sys.exit(_spawn(run, nproc) if nproc > 1 else run())
 
 
-def exit_with_error(error: UserError) -> NoReturn:
-    """Print a mistake that every rank finds before there is a group, once, and exit."""
-    try:
-        is_silent = read_place()[0] > 0
-    except UserError:  # in no group that has a rank 0
-        is_silent = False
-    if not is_silent:
-        print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
-    else:  # torchrun ends all ranks as soon as one ends: let rank 0 print first
-        time.sleep(5)
-    sys.exit(MISTAKE)
-
-
 def _run_entrypoint(
     entrypoint: Entrypoint[Config], config: Config, device: str, timeout: float
 ) -> int:
@@ -77,7 +63,7 @@ def _run_entrypoint(
     except UserError as error:
         exit_with_error(error)
     except RunError as error:  # of this rank alone, about the address that it was given
-        print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
+        print_error(error)
         return MISTAKE
     try:
         status = entrypoint(config, world)
@@ -105,15 +91,14 @@ def _report_error(error: BaseException, world: World) -> int:
     if world.store is not None:
         end_silent_connections(_SAY_WITHIN)  # the store's host may be what is lost
         try:
-            first = world.store.compare_set("failed", "", str(world.rank)).decode()
-            if first != str(world.rank):
+            if world.first_failed() != world.rank:
                 world.store.wait(["printed"], timedelta(seconds=5))
                 return int(world.store.get("printed"))
         except RuntimeError:  # the store's host is gone: print rather than be silent
             pass
     message = explain_error(error, world)
     if message is not None:
-        print(f"error: {one_line(message)}", file=sys.stderr, flush=True)
+        print_error(message)
     elif not isinstance(error, (KeyboardInterrupt, SystemExit)):
         rank = f"rank {world.rank} of {world.size}: " if world.size > 1 else ""
         print(f"{rank}{''.join(traceback.format_exception(error))}", file=sys.stderr, flush=True)
@@ -223,6 +208,7 @@ def _spawn(run: Callable[[], int], nproc: int) -> int:
     from torch import multiprocessing as mp
 
     store = host_store()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the children's, too
     children = mp.start_processes(  # type: ignore[no-untyped-call]
         _run_child, args=(run, nproc, store.port), nprocs=nproc, start_method="spawn", join=False
     )
@@ -235,6 +221,7 @@ def _spawn(run: Callable[[], int], nproc: int) -> int:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
         while not children.join():
             pass
@@ -262,4 +249,8 @@ def _run_child(rank: int, run: Callable[[], int], nproc: int, port: int) -> None
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",  # the parent hosts the store
     )
-    sys.exit(run())
+    try:  # Ctrl-C during the imports comes now; torch would end the process with status 0
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        sys.exit(run())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

@@ -165,9 +165,11 @@ class StopSignal:
         """
         if self.reason is None or not self.reason.is_error:
             return
+        if self._error is not None and self._world.store is not None:
+            self._world.first_failed()  # before the others know: it is said on this host
         for message in self._world.gather(self._error):
             if message is not None:
-                raise UserError(message)
+                raise UserError(self._error or message)
 
 
 def ignore_signals_in_worker() -> None:

@@ -23,7 +23,7 @@ from unet_ddp.errors import RunError, UserError
 
 Result = TypeVar("Result")
 
-_PATIENCE = timedelta(days=7)
+_LOOK = timedelta(seconds=10)  # between looks for a rank that has failed
 _SPIN = 0.05  # seconds; a rank that is later than that does other work
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no sched_yield
 
@@ -82,17 +82,33 @@ class World:
             try:
                 outcome[0] = work()
             except Exception as error:
+                self.first_failed()  # on this host, as the others hear of it now
                 self.store.set(done, "")
                 dist.broadcast_object_list([None, _sendable(error)], src=rank, group=self.hosts)
                 raise
             self.store.set(done, "")
         else:  # by the store: the scan of many files may take longer than a collective's timeout
-            self.store.wait([done], _PATIENCE)
+            self._wait_for(self.store, done)
         dist.broadcast_object_list(outcome, src=rank, group=self.hosts)
         if outcome[1] is not None:
             raise outcome[1]
         result: Result = outcome[0]
         return result
+
+    @staticmethod
+    def _wait_for(store: dist.Store, key: str) -> None:
+        """Wait for a key of another rank, unless one has failed elsewhere and never comes to it."""
+        while True:
+            try:
+                return store.wait([key], _LOOK)
+            except dist.DistStoreError:
+                if store.check(["printed"]):
+                    raise
+
+    def first_failed(self) -> int:
+        """Return the rank that failed first and says why, on its host; this one if no other has failed."""
+        assert self.store is not None
+        return int(self.store.compare_set("failed", "", str(self.rank)))
 
     def gather(self, item: Result) -> list[Result]:
         """Return the `item` of every rank, in rank order, on every rank."""

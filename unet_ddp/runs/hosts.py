@@ -17,7 +17,7 @@ import torch
 import unet_ddp
 from unet_ddp.config import DATA_PLACES, RUN_PLACES, TrainConfig
 from unet_ddp.data.splits import Split
-from unet_ddp.distributed.hosts import is_elastic
+from unet_ddp.distributed.hosts import host_id, is_elastic
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.files import write_errors
@@ -79,8 +79,9 @@ def compare_data(split: Split, world: World) -> None:
     Raises:
         UserError: a host has others, the same on every rank.
     """
-    hosts = world.gather(socket.gethostname())
-    if len(set(hosts)) == 1 or isinstance(split.training[0].image, Url):  # one place for all hosts
+    if len(set(world.gather(host_id()))) == 1 or isinstance(
+        split.training[0].image, Url
+    ):  # one place for all hosts
         return
     is_first = world.local_rank == 0  # of its host; so is rank 0
     _compare(

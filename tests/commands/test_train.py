@@ -1,0 +1,152 @@
+"""Moments of a whole run that only train.py's own lines decide: in-process, on one rank."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import data_flags, make_set
+from tests.ranks import call_main
+from unet_ddp.commands import train
+from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.data.loaders import SampleLoader
+from unet_ddp.distributed.stop_signal import StopSignal
+from unet_ddp.runs import checkpoint
+
+COUNT, BUILD, SAVE, READ = train.count_pixels, train.build_state, checkpoint.save, SegmentationDataset.__getitem__  # fmt: skip
+FLAGS = ["--width", "1", "--batch-size", "2", "--validation", "40", "--workers", "0", "--device", "cpu"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return data_flags(make_set(tmp_path_factory.mktemp("set"), 10, size=(16, 16)))
+
+
+def run(images: list[str], folder: Path, *more: str) -> tuple[int, str]:
+    """Train in `folder`; return the exit status and the output."""
+    folder.mkdir(exist_ok=True)
+    status, out, err = call_main("train", [*images, *FLAGS, *more], str(folder))
+    assert err == ""
+    return status, out
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """Return what metrics.csv has of each epoch, but its seconds."""
+    with (folder / "checkpoints" / "metrics.csv").open(newline="") as file:
+        names = ("epoch", "step", "loss", "validation_dice")
+        return [{name: row[name] for name in names} for row in csv.DictReader(file)]
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "checkpoints").iterdir()}
+
+
+def test_a_validation_that_a_signal_cuts_short_does_not_count(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one is stopped after its first image; it is repeated by --resume."""
+    stops: list[StopSignal] = []
+
+    class Noted(StopSignal):
+        def __enter__(self) -> StopSignal:
+            stops.append(self)
+            return super().__enter__()
+
+    def count(state: Any, samples: Iterable[Any], **how: Any) -> Any:
+        def cut(samples: Iterator[Any]) -> Iterator[Any]:
+            yield next(samples)
+            os.kill(os.getpid(), signal.SIGTERM)
+            while [*stops[-1].until_stopped([0])]:  # until it is heard
+                pass
+            yield from samples
+
+        return COUNT(state, cut(iter(samples)) if state.epoch == 1 else samples, **how)
+
+    assert run(images, tmp_path / "a", "--epochs", "3")[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "StopSignal", Noted)
+        patch.setattr(train, "count_pixels", count)
+        status, out = run(images, tmp_path / "b", "--epochs", "3")
+    assert status == 143 and "stopped by SIGTERM after step 6; continue with --resume" in out
+    assert rows(tmp_path / "b") == rows(tmp_path / "a")[:1]
+    assert checkpoint.load(tmp_path / "b" / "checkpoints" / "best.pt")["best"]["epoch"] == 0
+    assert "report.html" not in files(tmp_path / "b")
+    assert run(images, tmp_path / "b", "--resume")[0] == 0
+    assert rows(tmp_path / "b") == rows(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("limits", "step", "is_over"),
+    [
+        (["--max-epochs", "2"], 6, True),  # the last epoch of all
+        (["--max-steps", "4", "--max-epochs", "1"], 3, False),
+        (["--max-steps", "2", "--max-epochs", "1"], 2, False),
+    ],
+)
+def test_a_limit_stops_a_run_that_has_more_to_do(
+    images: list[str], tmp_path: Path, limits: list[str], step: int, is_over: bool
+) -> None:
+    status, out = run(images, tmp_path, "--epochs", "2", *limits)
+    assert status == 0
+    assert (f"stopped as asked after step {step}; continue" in out) is not is_over
+    assert {"report.html", "samples.png"} <= files(tmp_path) or not is_over
+    assert "report.html" not in files(tmp_path) or is_over
+    position = checkpoint.load(tmp_path / "checkpoints" / "last.pt")["position"]
+    assert 3 * position["epoch"] + position["step"] == step
+    if not is_over:
+        assert (
+            len(rows(tmp_path)) == step // 3 if step >= 3 else "metrics.csv" not in files(tmp_path)
+        )
+
+
+def test_two_steps_are_read_ahead_of_the_one_that_is_taken(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that one rank can't read is then known to all before its step, of --accumulate too."""
+    read: list[Any] = []
+    seen: list[int] = []
+
+    def build(*args: Any, **how: Any) -> Any:
+        state = BUILD(*args, **how)
+        read.clear()
+        state.optimizer.register_step_pre_hook(lambda *_: seen.append(len(read)))
+        return state
+
+    monkeypatch.setattr(train, "build_state", build)
+    monkeypatch.setattr(
+        SegmentationDataset, "__getitem__", lambda self, key: read.append(key) or READ(self, key)
+    )
+    flags = ["--accumulate", "2", "--validation", "0", "--max-steps", "1"]
+    assert run(images, tmp_path, "--epochs", "1", *flags)[0] == 0
+    assert seen == [8]  # two steps of two batches of two
+
+
+def test_no_save_is_running_when_validation_forks(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork in the middle of a write can hang the child: a lock that nobody gives back."""
+    saving, validating, found = threading.Event(), threading.Event(), []
+
+    def save(*args: Any, **how: Any) -> None:
+        saving.set()
+        validating.wait(0.3)
+        SAVE(*args, **how)
+        saving.clear()
+
+    def count(*args: Any, **how: Any) -> Any:
+        found.append(saving.is_set())
+        validating.set()
+        return COUNT(*args, **how)
+
+    monkeypatch.setattr(checkpoint, "save", save)
+    monkeypatch.setattr(train, "count_pixels", count)
+    monkeypatch.setattr(SampleLoader, "forks", property(lambda self: True))
+    assert run(images, tmp_path, "--epochs", "1", "--save-every-steps", "3")[0] == 0
+    assert found == [False]
