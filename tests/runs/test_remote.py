@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.pointer import find_newest
 from unet_ddp.runs.remote import RemoteRunFolder, choose_folder
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.storage import Url, delete, list_objects, put, read
+from unet_ddp.storage import StorageError, Url, delete, list_objects, put, read, read_chunks
 from unet_ddp.training.state import TrainState
 
 FILES = {"config.yaml", "split.csv", "last.json"}
@@ -177,6 +177,66 @@ def test_training_does_not_wait_for_storage(one: Machine, monkeypatch: pytest.Mo
         assert one.lines[-1] == f"waiting for {one.address}; the last save is in {folder.path}"
         assert weight(checkpoint.load(one.address / "last.pt")) == 4
         assert generations(one.address) == [3, 2]
+
+
+class Gate:
+    """Holds the next put of a best network until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+        self.after: Callable[[], object] = lambda: None  # is called when a pointer was put
+        for module in (pointer, remote):
+            monkeypatch.setattr(module, "put", self.put)
+
+    def put(self, path: Url, *args: Any, **how: Any) -> Any:
+        if path.name.endswith("best.pt") and not self.reached.is_set():
+            self.reached.set()
+            assert self.opened.wait(60)
+        version = PUT(path, *args, **how)
+        if path.name == "last.json":
+            self.after()
+        return version
+
+
+def weights(address: Url) -> list[float]:
+    return [weight(checkpoint.load(address / name)) for name in ("last.pt", "best.pt")]
+
+
+def test_the_best_network_is_put_with_the_checkpoint_that_names_it(
+    one: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if saves that are best, too, are written while it is put."""
+    pairs: list[list[float]] = []
+    with one.run() as folder:
+        save(folder, 1, is_best=True)
+        gate = Gate(monkeypatch)
+        gate.after = lambda: pairs.append(weights(one.address))
+        folder.save(state_after(2), is_best=True)
+        assert gate.reached.wait(60)
+        for epoch in (3, 4):
+            folder.save(state_after(epoch), is_best=True)
+        gate.opened.set()
+        folder.wait()
+    assert pairs[0] == [2, 2] and pairs[-1] == [4, 4]
+    assert all(last == best for last, best in pairs)
+
+
+def test_a_start_that_lost_replaces_nothing(
+    one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one takes the run over and ends while the best network is being put."""
+    with one.run() as folder:
+        save(folder, 1, is_best=True)
+        gate = Gate(monkeypatch)
+        folder.save(state_after(7), is_best=True)
+        assert gate.reached.wait(60)
+        with two.run(resume="auto") as other:
+            save(other, 3, is_best=True)
+        gate.opened.set()
+        with pytest.raises(RunError, match="another start has taken the run over"):
+            folder.wait()
+    assert weights(one.address) == [3, 3]
+    assert read(one.address / "best.pt") == read(find_newest(one.address / "best.pt"))
 
 
 @pytest.mark.parametrize("kind", ["throttled", "cut", "unheard"])
@@ -373,6 +433,39 @@ def test_a_corrupt_checkpoint_falls_back_with_a_warning(
         save(folder, 2)
     assert weight(checkpoint.load(one.address / "last.pt")) == 2
     assert len(generations(one.address)) == 2
+
+
+def test_a_corrupt_file_of_this_machine_is_not_newer_than_storage(one: Machine) -> None:
+    with one.run() as folder:
+        for epoch in (1, 2):
+            save(folder, epoch)
+    content = bytearray(folder.last.read_bytes())
+    content[len(content) // 2] ^= 255
+    folder.last.write_bytes(content)
+    resumed = one.resumed(resume="auto")
+    assert resumed.content is not None and weight(resumed.content) == 2
+    assert f"{folder.last}: corrupt" in one.lines[1] and "last/000002-" in one.lines[1]
+    assert (folder.path / "kept-1" / "last.pt").read_bytes() == content
+
+
+def test_storage_that_does_not_answer_for_a_moment_is_no_loss(
+    one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start does not go back to the checkpoint before, which would be the newest from then on."""
+    with one.run() as folder:
+        for epoch in (1, 2):
+            save(folder, epoch)
+
+    def refuse_newest(path: Url) -> Any:
+        if path == find_newest(one.address / "last.pt"):
+            raise StorageError(f"{path}: access is denied")
+        return read_chunks(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pointer, "read_chunks", refuse_newest)
+        assert two.refused(resume="auto").endswith(".pt: access is denied")
+    resumed = two.resumed(resume="auto")
+    assert resumed.content is not None and weight(resumed.content) == 2
 
 
 def test_what_can_not_be_resumed_is_refused_and_changes_nothing(one: Machine, two: Machine) -> None:

@@ -141,6 +141,8 @@ class Pending(Future[Any]):
         self.tasks = tasks
 
     def result(self, timeout: float | None = None) -> Any:
+        if self.tasks.is_over:  # of a killed start, which only closes its files
+            return ""
         if timeout is not None and not self.done():
             self.tasks.pause("wait for a moment")
             if not self.done():
@@ -174,7 +176,7 @@ class Executor:
         return future
 
     def shutdown(self) -> None:
-        if not all(each.done() for each in self.futures):
+        if not self.tasks.is_over and not all(each.done() for each in self.futures):
             self.tasks.pause("wait", lambda: all(each.done() for each in self.futures))
 
 
@@ -254,9 +256,9 @@ class Scenario:
         error = ""
         try:
             with remote.choose_folder(config, World(), say) as run:
-                before, stored = self.read_local(machine), self.stored
+                stored = self.stored
                 resumed = run.open(config)
-                self.check_resumed(machine, resumed, stored, before)
+                self.check_resumed(machine, resumed, stored)
                 self.stored *= not resumed.is_new  # what it overwrites may go
                 run.claim(config, make_data(), resumed, {n: SAVED[n] for n in ABOUT})
                 self.train(machine, run, resumed)
@@ -385,19 +387,13 @@ class Scenario:
             self.fail("metrics.csv lacks rows", f"{numbers}, last.pt is of {line[::-1]}")
         return None
 
-    def read_local(self, machine: Machine) -> int:
-        """The epochs of the state that a machine has, 0 without one that can be read."""
-        for path in machine.cache.glob("unet_ddp/runs/runs-*/last.pt"):
-            try:
-                return int(checkpoint.load(path)["position"]["epoch"])
-            except UserError:
-                return 0
-        return 0
-
-    def check_resumed(self, machine: Machine, resumed: Resumed, stored: int, local: int) -> None:
+    def check_resumed(self, machine: Machine, resumed: Resumed, stored: int) -> None:
+        """A start goes on from what storage has, or from what is newer."""
         self.trace.append(f"{machine.name}: starts from {resumed.source if resumed.content else 0}")
         if resumed.content is None:
             return
+        if sha256(resumed.source.read_bytes()).hexdigest() in machine.named:
+            machine.named.clear()  # the run goes on from these files
         epoch = resumed.content["position"]["epoch"]
         if epoch < stored and resumed.source.name.startswith("last"):
             self.fail("an older state is resumed", f"epoch {epoch}, storage has {stored}")
@@ -409,7 +405,7 @@ class Scenario:
                 machine.named[sha256(path.read_bytes()).hexdigest()] = path.name
 
     def check_named(self, machine: Machine) -> None:
-        """The files that an error named exist, unless the run goes on from them."""
+        """The files that an error named exist."""
         there = {
             sha256(path.read_bytes()).hexdigest()
             for path in machine.cache.rglob("*.pt")
@@ -482,9 +478,9 @@ class Scenario:
         local = [*machine.cache.glob("unet_ddp/runs/runs-*/last.pt")]
         if chance < 0.1 and local:
             content = bytearray(local[0].read_bytes())
+            machine.named.pop(sha256(content).hexdigest(), None)
             content[len(content) // 2] ^= 255
             local[0].write_bytes(content)
-            machine.named.pop("", None)
             self.trace.append(f"{machine.name}: last.pt becomes corrupt")
         elif chance < 0.15:
             rmtree(machine.cache, ignore_errors=True)

@@ -17,7 +17,7 @@ from unet_ddp.runs.checkpoint import load
 from unet_ddp.runs.folder import RUN_FILES, RunFolder, contains_a_run
 from unet_ddp.runs.hosts import COPIED
 from unet_ddp.runs.pointer import Saved, StoredRun
-from unet_ddp.storage import Url, list_objects, read_chunks
+from unet_ddp.storage import StorageError, Url, list_objects, read_chunks
 
 MAKE_ROOM = "make room, or name another folder with XDG_CACHE_HOME"
 
@@ -114,6 +114,8 @@ class WorkingFolder(RunFolder):
                     self.clear()
                 self._saves = self._saves[place:]
                 break
+            except StorageError:  # a later start may find the newest
+                raise
             except UserError as error:
                 errors.append(str(error))
         else:
@@ -123,6 +125,8 @@ class WorkingFolder(RunFolder):
         self._copy({*COPIED} & names - {"best.pt"})
         try:
             self._copy({"best.pt"} if self._best else {"best.pt"} & names)
+        except StorageError:
+            raise
         except UserError as error:
             self._log(f"warning: {error}; the run goes on without it")
         write_text(self._stored_file, self._saves[0].sha256)
