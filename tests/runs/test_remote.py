@@ -221,6 +221,37 @@ def test_the_best_network_is_put_with_the_checkpoint_that_names_it(
     assert all(last == best for last, best in pairs)
 
 
+def test_a_command_that_puts_a_file_of_the_run_does_not_end_it(
+    one: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It adds the name to the pointer just before the run puts the next one, twice."""
+    names = ["report.html", "samples.png"]
+
+    def put_after_a_command(path: Url, *args: Any, **how: Any) -> Any:
+        if path.name == "last.json" and names:
+            name = names.pop()
+            with monkeypatch.context() as patch:
+                patch.setattr(pointer, "put", PUT)
+                other = pointer.StoredRun(path.parent)
+                assert other.open() is not None
+                other.record_files([name])
+        return PUT(path, *args, **how)
+
+    with one.run() as folder:
+        save(folder, 1)
+        monkeypatch.setattr(pointer, "put", put_after_a_command)
+        (folder.path / "metrics.csv").write_text("step\n")
+        save(folder, 2)
+        folder.finish(state_after(2), None)
+    files = set(json.loads(read(one.address / "last.json"))["files"])
+    assert {"metrics.csv", "report.html", "samples.png"} < files and generations(one.address) == [
+        2,
+        1,
+    ]
+    put(one.address / "report.html", b"a page")
+    assert one.resumed(resume="auto").content is not None
+
+
 def test_a_start_that_lost_replaces_nothing(
     one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

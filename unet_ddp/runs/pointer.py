@@ -100,13 +100,14 @@ class StoredRun:
         self._version = put(self._place, content, replaces=self._version or False)
         self.pointer = pointer
 
-    def check_pointer(self) -> None:
-        """Raise a FileExistsError if another start has replaced the pointer."""
+    def check_pointer(self) -> Pointer:
+        """Return the pointer as it is there; a FileExistsError if another start has replaced it."""
         assert self.pointer is not None  # `replace_pointer` was called
         found = self._read()
         if found is None or found[0].token != self.pointer.token:
             raise FileExistsError(str(self._place))
         self.pointer, self._version = found  # one may be new, if the answer to its put was lost
+        return self.pointer
 
     def path(self, saved: Saved) -> Url:
         """Return the address of a checkpoint."""
@@ -138,11 +139,15 @@ class StoredRun:
             FileExistsError: another start has replaced the pointer.
             UserError: it can't be put.
         """
-        assert self.pointer is not None  # `replace_pointer` was called
-        known = set(self.pointer.files or ())
-        if not known.issuperset(names):
-            files = tuple(sorted(known.union(names)))
-            self.replace_pointer(replace(self.pointer, files=files))
+        assert self.pointer is not None  # `open` or `replace_pointer` was called
+        names, known = set(names), self.pointer.files
+        if known is None or names.issubset(known):
+            return
+        try:
+            self.replace_pointer(replace(self.pointer, files=tuple(sorted(names.union(known)))))
+        except FileExistsError:
+            self.check_pointer()  # a command has recorded a file, too
+            self.record_files(names)
 
     def put_save(self, last: IO[bytes] | None, best: IO[bytes] | None) -> None:
         """Put a checkpoint and the best network, then the pointer to both; None: as they are there.
@@ -163,7 +168,11 @@ class StoredRun:
             saved = self._put_checkpoint(last, generation + 1, ".pt", saves[0] if saves else None)
             saves = saves if saved in saves else (saved, *saves)[:_KEPT]
         if (saves, new_best) != (pointer.saves, pointer.best):
-            self.replace_pointer(replace(pointer, saves=saves, best=new_best))
+            try:
+                self.replace_pointer(replace(pointer, saves=saves, best=new_best))
+            except FileExistsError:
+                pointer = self.check_pointer()  # a command has recorded a file
+                self.replace_pointer(replace(pointer, saves=saves, best=new_best))
             with suppress(UserError):  # what can't be deleted does no harm
                 self._delete_unnamed()
         if best is not None and new_best is not None:

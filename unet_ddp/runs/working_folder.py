@@ -78,7 +78,7 @@ class WorkingFolder(RunFolder):
         """Find which objects runs have put here, and check that no other one is in their way."""
         pointer, ours = self._run.pointer, {name for name in names if _is_of_run(name)}
         if pointer is not None:
-            self._names = ours if pointer.files is None else set(pointer.files)
+            self._names = ours if pointer.files is None else set(filter(_is_of_run, pointer.files))
         for name in sorted(ours - self._names):
             if not name.startswith("events."):  # each has a name of its own
                 raise UserError(
