@@ -68,13 +68,19 @@ def build_pointer(samples: Samples, folder: Path, dice: Dice) -> Case:
         (bucket / "run" / "last" / place).write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()
         saves.append(asdict(Saved(place, generation, digest, len(content))))
-    text = json.dumps({"token": "1a2b3c4d", "launch": "", "saves": saves})
+    best = (bucket / "run" / "best.pt").read_bytes()
+    place = "000002-5e6f7a8b.best.pt"
+    (bucket / "run" / "last" / place).write_bytes(best)
+    named = asdict(Saved(place, 2, hashlib.sha256(best).hexdigest(), len(best)))
+    files = [path.name for path in (bucket / "run").iterdir() if path.is_file()]
+    about = {"token": "1a2b3c4d", "launch": "", "saves": saves, "best": named, "files": files}
+    text = json.dumps(about)
     if dice.random() < 0.3:
         changed = mutate_text(text, dice)
     else:
         changed = json.dumps(mutate_values(json.loads(text), dice, odd_plain)).encode()
     (bucket / "run" / "last.json").write_bytes(changed)
-    model = "s3://bucket/run/last.pt"
+    model = f"s3://bucket/run/{dice.choice(('last', 'best'))}.pt"
     if dice.random() < 0.5:
         image = str(samples.image("png", 0))
         argv = [image, "--model", model, "-o", "a.png", "--device", "cpu"]

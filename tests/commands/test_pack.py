@@ -238,6 +238,79 @@ def test_a_pack_that_was_not_finished_is_none(
     assert describe(prepare_data(pack(config, tmp_path / "pack"), seed=0)) == expected
 
 
+def test_only_the_shards_of_an_own_attempt_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A user's shard has WebDataset's usual name, too; one of a killed attempt goes at the next."""
+    argv = ["pack", *data_flags(make_set(tmp_path, 6)), "--output", str(tmp_path / "pack")]
+    monkeypatch.setattr(module, "SHARD_BYTES", 1)
+
+    class Killed(BaseException):
+        pass
+
+    def stop(*args: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(module, "write_columns", stop)
+        main(argv)
+    mine = tmp_path / "pack" / "shard-000007.tar"
+    mine.write_bytes(b"of the user")
+    before = {path: path.read_bytes() for path in mine.parent.iterdir()}
+    status, text = run(capsys, *argv)
+    assert status == 2 and f"{mine}: is not of a pack that was begun here" in text
+    assert (
+        before == {path: path.read_bytes() for path in mine.parent.iterdir()} and len(before) == 8
+    )
+    mine.unlink()
+    monkeypatch.setattr(module, "SHARD_BYTES", 256 * 1024**2)
+    assert run(capsys, *argv)[0] == 0
+    assert {path.name for path in mine.parent.iterdir()} == {INDEX, "shard-000000.tar"}
+
+
+@pytest.mark.parametrize("output", ["pack", "s3://bucket/new/pack"])
+def test_an_attempt_that_fails_leaves_no_shard_or_names_it(
+    memory_store: MemoryBucket,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    output: str,
+) -> None:
+    place = as_path(output if "//" in output else str(tmp_path / output))
+    argv = ["pack", *data_flags(make_set(tmp_path, 6)), "--output", str(place)]
+    monkeypatch.setattr(module, "SHARD_BYTES", 1)
+    add, remove, added = module._add, module.delete, list[Path]()
+
+    def fail(tar: Any, source: Path, name: str) -> Any:
+        added.append(source)
+        if len(added) % 9 == 0:
+            raise UserError(f"{source}: Input/output error")
+        return add(tar, source, name)
+
+    def refuse(path: Url) -> None:
+        raise UserError(f"{path}: access is denied")
+
+    monkeypatch.setattr(module, "_add", fail)
+    status, text = run(capsys, *argv)
+    assert status == 2 and text.endswith(": Input/output error\n") and not list_files(place)
+    if isinstance(place, Url):
+        monkeypatch.setattr(module, "delete", refuse)
+        status, text = run(capsys, *argv)
+        first, *_, last = sorted(list_files(place))
+        assert (
+            status == 2
+            and f"shards are left in {place}, {first}, " in text
+            and text.count("\n") == 1
+        )
+        monkeypatch.setattr(module, "delete", remove)
+        monkeypatch.setattr(module, "_add", add)
+        status, text = run(capsys, *argv)
+        assert (
+            status == 0
+            and f"has 4 shard(s) of attempts that did not finish, {last[:14]}-*.tar" in text
+        )
+
+
 def test_a_stopped_process_leaves_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

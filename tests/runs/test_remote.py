@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +21,12 @@ from tests.tiny import make_data, make_state
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.runs import checkpoint, pointer, remote
+from unet_ddp.runs import checkpoint, pointer, remote, working_folder
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.pointer import find_newest
 from unet_ddp.runs.remote import RemoteRunFolder, choose_folder
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.storage import Url, delete, list_objects, put, read
+from unet_ddp.storage import StorageError, Url, delete, list_objects, put, read, read_chunks
 from unet_ddp.training.state import TrainState
 
 FILES = {"config.yaml", "split.csv", "last.json"}
@@ -41,10 +41,13 @@ class Machine:
         self.lines: list[str] = []
 
     @contextmanager
-    def opened(self, **launch: Any) -> Iterator[tuple[RemoteRunFolder, Resumed]]:
+    def opened(
+        self, save_every: int = 0, **launch: Any
+    ) -> Iterator[tuple[RemoteRunFolder, Resumed]]:
         """The folder, not claimed, and what the run starts from."""
         self.monkeypatch.setenv("XDG_CACHE_HOME", str(self.cache))
         config = config_of(self.address, **launch)
+        config = replace(config, run=replace(config.run, save_every=save_every))
         with choose_folder(config, World(), self.lines.append) as folder:
             assert isinstance(folder, RemoteRunFolder)
             yield folder, folder.open(config)
@@ -104,11 +107,13 @@ def objects(address: Url) -> set[str]:
 
 
 def generations(address: Url) -> list[int]:
-    saves = json.loads(read(address / "last.json"))["saves"]
-    assert {f"last/{each['name']}" for each in saves} == {
+    """Of the saves; what is below last/ are these and the best one, and nothing else."""
+    pointer = json.loads(read(address / "last.json"))
+    named = [each for each in (*pointer["saves"], pointer["best"]) if each]
+    assert {f"last/{each['name']}" for each in named} == {
         key for key in objects(address) if key.startswith("last/")
     }
-    return [each["generation"] for each in saves]
+    return [each["generation"] for each in pointer["saves"]]
 
 
 # -- what is put --------------------------------------------------------------------------------
@@ -122,9 +127,9 @@ def test_a_save_is_put_as_it_is_on_the_disk_and_two_are_kept(one: Machine) -> No
         save(folder, 1, is_best=True)
         save(folder, 2)
         assert generations(one.address) == [3, 2]
-        for name, path in (("last.pt", find_newest(one.address / "last.pt")), ("best.pt",) * 2):
-            stored = read(path if isinstance(path, Url) else one.address / path)
-            assert stored == (folder.path / name).read_bytes()
+        for name in ("last.pt", "best.pt"):
+            assert read(find_newest(one.address / name)) == (folder.path / name).read_bytes()
+        assert read(one.address / "best.pt") == (folder.path / "best.pt").read_bytes()
         (folder.path / "report.html").write_text("a page")
     assert read(one.address / "report.html") == b"a page"  # written after the last save
     assert objects(one.address) == {
@@ -144,9 +149,10 @@ def test_only_what_has_changed_is_put(one: Machine, monkeypatch: pytest.MonkeyPa
             )
         (folder.path / "metrics.csv").write_text("step\n")
         save(folder, 2)
-        assert [names[0], names[2]] == ["metrics.csv", "last.json"] and len(names) == 3
+        # Once for the name of the new file, and once for the checkpoint.
+        assert [*names[:2], names[3]] == ["last.json", "metrics.csv", "last.json"]
         folder.finish(state_after(2), None)
-    assert len(names) == 3
+    assert len(names) == 4
 
 
 def test_training_does_not_wait_for_storage(one: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +177,97 @@ def test_training_does_not_wait_for_storage(one: Machine, monkeypatch: pytest.Mo
         assert one.lines[-1] == f"waiting for {one.address}; the last save is in {folder.path}"
         assert weight(checkpoint.load(one.address / "last.pt")) == 4
         assert generations(one.address) == [3, 2]
+
+
+class Gate:
+    """Holds the next put of a best network until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+        self.after: Callable[[], object] = lambda: None  # is called when a pointer was put
+        for module in (pointer, remote):
+            monkeypatch.setattr(module, "put", self.put)
+
+    def put(self, path: Url, *args: Any, **how: Any) -> Any:
+        if path.name.endswith("best.pt") and not self.reached.is_set():
+            self.reached.set()
+            assert self.opened.wait(60)
+        version = PUT(path, *args, **how)
+        if path.name == "last.json":
+            self.after()
+        return version
+
+
+def weights(address: Url) -> list[float]:
+    return [weight(checkpoint.load(address / name)) for name in ("last.pt", "best.pt")]
+
+
+def test_the_best_network_is_put_with_the_checkpoint_that_names_it(
+    one: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if saves that are best, too, are written while it is put."""
+    pairs: list[list[float]] = []
+    with one.run() as folder:
+        save(folder, 1, is_best=True)
+        gate = Gate(monkeypatch)
+        gate.after = lambda: pairs.append(weights(one.address))
+        folder.save(state_after(2), is_best=True)
+        assert gate.reached.wait(60)
+        for epoch in (3, 4):
+            folder.save(state_after(epoch), is_best=True)
+        gate.opened.set()
+        folder.wait()
+    assert pairs[0] == [2, 2] and pairs[-1] == [4, 4]
+    assert all(last == best for last, best in pairs)
+
+
+def test_a_command_that_puts_a_file_of_the_run_does_not_end_it(
+    one: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It adds the name to the pointer just before the run puts the next one, twice."""
+    names = ["report.html", "samples.png"]
+
+    def put_after_a_command(path: Url, *args: Any, **how: Any) -> Any:
+        if path.name == "last.json" and names:
+            name = names.pop()
+            with monkeypatch.context() as patch:
+                patch.setattr(pointer, "put", PUT)
+                other = pointer.StoredRun(path.parent)
+                assert other.open() is not None
+                other.record_files([name])
+        return PUT(path, *args, **how)
+
+    with one.run() as folder:
+        save(folder, 1)
+        monkeypatch.setattr(pointer, "put", put_after_a_command)
+        (folder.path / "metrics.csv").write_text("step\n")
+        save(folder, 2)
+        folder.finish(state_after(2), None)
+    files = set(json.loads(read(one.address / "last.json"))["files"])
+    assert {"metrics.csv", "report.html", "samples.png"} < files and generations(one.address) == [
+        2,
+        1,
+    ]
+    put(one.address / "report.html", b"a page")
+    assert one.resumed(resume="auto").content is not None
+
+
+def test_a_start_that_lost_replaces_nothing(
+    one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one takes the run over and ends while the best network is being put."""
+    with one.run() as folder:
+        save(folder, 1, is_best=True)
+        gate = Gate(monkeypatch)
+        folder.save(state_after(7), is_best=True)
+        assert gate.reached.wait(60)
+        with two.run(resume="auto") as other:
+            save(other, 3, is_best=True)
+        gate.opened.set()
+        with pytest.raises(RunError, match="another start has taken the run over"):
+            folder.wait()
+    assert weights(one.address) == [3, 3]
+    assert read(one.address / "best.pt") == read(find_newest(one.address / "best.pt"))
 
 
 @pytest.mark.parametrize("kind", ["throttled", "cut", "unheard"])
@@ -203,14 +300,51 @@ def test_a_run_is_not_overwritten_by_accident(one: Machine, two: Machine) -> Non
     assert generations(one.address) == [1]
 
 
-def test_a_new_run_deletes_the_files_of_a_run_and_no_others(one: Machine) -> None:
-    others = {"notes.txt", "sub/best.pt"}
-    for name in others | {"epoch_0005.pt", "samples.png"}:
-        put(one.address / name, b"")
-    assert one.refused().startswith(f"{one.address} contains a run (epoch_0005.pt): ")
-    with one.run(overwrite=True) as folder:
+def test_a_new_run_deletes_what_runs_have_put_and_nothing_else(one: Machine, two: Machine) -> None:
+    """What the pointer does not name is the user's, and is never replaced."""
+    others = {"notes.txt", "sub/best.pt", "last/notes.txt", "last/last/000001-0a0b0c0d.pt"}
+    others |= {"events.out.tfevents.1.lab", "last/last.json"}
+    for name in others:
+        put(one.address / name, name.encode())
+    with one.run() as folder:
+        for epoch in range(4):
+            save(folder, epoch, is_best=True)
+    for name, starts in (
+        ("report.html", {"overwrite": True}),
+        ("epoch_0005.pt", {"resume": "auto"}),
+    ):
+        put(one.address / name, b"of the user")
+        for machine in (one, two):
+            assert machine.refused(**starts).startswith(f"{one.address / name}: is not of a run, ")
+        delete(one.address / name)
+    with two.run(overwrite=True) as folder:
         save(folder, 0)
-    assert {k for k in objects(one.address) if "last/" not in k} == FILES | others
+    assert {k for k in objects(one.address) if not k.startswith("last/0")} == FILES | others
+    assert all(read(one.address / name) == name.encode() for name in others)
+
+
+def test_the_run_of_an_earlier_version_is_continued_and_overwritten(
+    one: Machine, two: Machine
+) -> None:
+    """Its pointer has no list of files, and best.pt stands for itself."""
+    with one.run() as folder:
+        save(folder, 1, is_best=True)
+    pointer = json.loads(read(one.address / "last.json"))
+    earlier = {name: pointer[name] for name in ("token", "launch", "saves")}
+    put(one.address / "last.json", json.dumps(earlier).encode())
+    delete(one.address / "last" / pointer["best"]["name"])
+    assert weight(checkpoint.load(one.address / "best.pt")) == 1
+    with two.run(resume="auto") as folder:
+        assert weight(checkpoint.load(folder.path / "best.pt")) == 1
+        save(folder, 2)
+    assert weight(checkpoint.load(one.address / "best.pt")) == 1 and generations(one.address) == [
+        2,
+        1,
+    ]
+    put(one.address / "last.json", json.dumps(earlier).encode())
+    with one.run(overwrite=True):
+        pass
+    assert "best.pt" not in objects(one.address)
 
 
 def test_of_two_that_start_at_once_one_is_refused(one: Machine, two: Machine) -> None:
@@ -237,10 +371,17 @@ def test_a_run_that_was_continued_elsewhere_ends_and_puts_nothing(
         assert str(folder.path) in str(e.value)
     assert weight(checkpoint.load(one.address / "last.pt")) == 2
     assert weight(checkpoint.load(one.address / "best.pt")) == 2
-    # There the later state is older: this machine takes the one in storage.
-    with one.run(resume="auto") as folder:
-        assert weight(checkpoint.load(folder.last)) == 2
-    assert weight(checkpoint.load(folder.path / "best.pt")) == 2
+    # There the later state is older: this machine takes the one in storage, and keeps its own.
+    for launch in ({"resume": "auto"}, {"overwrite": True}):
+        with one.run(**launch) as folder:
+            kept = [
+                checkpoint.load(folder.path / "kept-1" / name) for name in ("last.pt", "best.pt")
+            ]
+            assert [*map(weight, kept)] == [7, 7]
+            assert any(
+                line.startswith(f"{folder.path / 'kept-1'} has the files") for line in one.lines
+            )
+            assert folder.last.is_file() == ("resume" in launch)
 
 
 # -- resuming -----------------------------------------------------------------------------------
@@ -265,9 +406,11 @@ def test_another_machine_resumes_from_storage(one: Machine, two: Machine) -> Non
 
 
 def test_an_older_checkpoint_is_resumed_by_its_address(one: Machine, two: Machine) -> None:
-    with one.run() as folder:
-        save(folder, 2)
-    put(one.address / "epoch_0001.pt", read(find_newest(one.address / "last.pt")))
+    with one.run(save_every=1) as folder:
+        for epoch in (1, 2):
+            save(folder, epoch)
+    delete(one.address / "epoch_0002.pt")
+    (folder.path / "epoch_0001.pt").unlink()
     file = str(one.address / "epoch_0001.pt")
     assert "its run has continued to" in two.refused(resume=file)
     for machine in (two, one):  # which does not have this file, but is the last one's otherwise
@@ -297,7 +440,7 @@ def test_a_full_disk_is_said_with_the_folder_to_change(
     def fail(path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(remote, "replacing", fail)
+    monkeypatch.setattr(working_folder, "replacing", fail)
     line = two.refused(resume="auto")
     assert line.startswith(str(two.cache)) and "No space left on device" in line
     assert line.endswith("make room, or name another folder with XDG_CACHE_HOME")
@@ -321,6 +464,39 @@ def test_a_corrupt_checkpoint_falls_back_with_a_warning(
         save(folder, 2)
     assert weight(checkpoint.load(one.address / "last.pt")) == 2
     assert len(generations(one.address)) == 2
+
+
+def test_a_corrupt_file_of_this_machine_is_not_newer_than_storage(one: Machine) -> None:
+    with one.run() as folder:
+        for epoch in (1, 2):
+            save(folder, epoch)
+    content = bytearray(folder.last.read_bytes())
+    content[len(content) // 2] ^= 255
+    folder.last.write_bytes(content)
+    resumed = one.resumed(resume="auto")
+    assert resumed.content is not None and weight(resumed.content) == 2
+    assert f"{folder.last}: corrupt" in one.lines[1] and "last/000002-" in one.lines[1]
+    assert (folder.path / "kept-1" / "last.pt").read_bytes() == content
+
+
+def test_storage_that_does_not_answer_for_a_moment_is_no_loss(
+    one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start does not go back to the checkpoint before, which would be the newest from then on."""
+    with one.run() as folder:
+        for epoch in (1, 2):
+            save(folder, epoch)
+
+    def refuse_newest(path: Url) -> Any:
+        if path == find_newest(one.address / "last.pt"):
+            raise StorageError(f"{path}: access is denied")
+        return read_chunks(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pointer, "read_chunks", refuse_newest)
+        assert two.refused(resume="auto").endswith(".pt: access is denied")
+    resumed = two.resumed(resume="auto")
+    assert resumed.content is not None and weight(resumed.content) == 2
 
 
 def test_what_can_not_be_resumed_is_refused_and_changes_nothing(one: Machine, two: Machine) -> None:
@@ -432,7 +608,7 @@ def test_a_kill_between_checkpoint_and_pointer_leaves_the_one_before(
             save(folder, 2)
         monkeypatch.setattr(pointer, "put", PUT)
         folder._stamps = {
-            p.name: remote._stamp(p.stat()) for p in folder._list_files()
+            p.name: working_folder.stamp_of(p.stat()) for p in folder._list_files()
         }  # it is dead
     assert len([key for key in objects(one.address) if key.startswith("last/")]) == 2
     with two.run(resume="auto") as folder:

@@ -27,10 +27,11 @@ from unet_ddp.cli import parse_run
 from unet_ddp.config import DataConfig, TrainConfig
 from unet_ddp.data.checks.check import CheckedData, check_dataset
 from unet_ddp.data.checks.summary import Report
+from unet_ddp.data.checks.table import Table
 from unet_ddp.data.columns import hash_file, write_columns
 from unet_ddp.data.formats.header import as_user_error
 from unet_ddp.data.pack_index import PackIndex, Shard
-from unet_ddp.data.packs import BLOCK, INDEX, list_files, member_name, shard_name
+from unet_ddp.data.packs import BLOCK, INDEX, SHARD, list_files, member_name, shard_name
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.data.splits import OWN_FOLDER
 from unet_ddp.errors import UserError, print_lines
@@ -41,11 +42,14 @@ from unet_ddp.files import (
     remove_stale,
     replacing,
     write_errors,
+    write_text,
 )
 from unet_ddp.flags import flag
 from unet_ddp.storage import Url, as_path, delete, local_file, put
 
 SHARD_BYTES = 256 * 1024**2
+UNFINISHED = "pack.unfinished"
+"""A file in a folder with the names of the shards that were begun, until the index is there."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,10 @@ def _reserve(output: Path) -> Iterator[None]:
         make_writable(output, "--output")
         lock = lock_folder(output, "--output")
     try:
-        if INDEX in list_files(output):
+        found = list_files(output)
+        if INDEX in found:
             raise UserError(f"{output}: contains a pack already; use another --output")
+        _handle_shards(output, {name for name in found if SHARD.fullmatch(name)})
         with ended_by_sigterm():
             yield
     finally:
@@ -102,8 +108,60 @@ def _reserve(output: Path) -> Iterator[None]:
             lock.close()
 
 
+def _handle_shards(output: Path, found: set[str]) -> None:
+    """Remove the shards of an attempt that was killed; name those at an address, whose attempt may live.
+
+    Raises:
+        UserError: shards that no attempt wrote here.
+    """
+    if isinstance(output, Url):
+        attempts = sorted({name.rpartition("-")[0] for name in found})
+        if attempts:
+            print_lines(
+                f"warning: {output}: has {len(found)} shard(s) of attempts that did not finish, "
+                f"{', '.join(f'{name}-*.tar' for name in attempts)}: delete them, unless one still runs"
+            )
+        return
+    listing = output / UNFINISHED
+    begun = set(listing.read_text().split()) & found if listing.is_file() else set[str]()
+    for name in sorted(found - begun):
+        raise UserError(
+            f"{output / name}: is not of a pack that was begun here, which would replace it; move it "
+            "away, or use another --output"
+        )
+    _delete_shards(output, begun)
+
+
+def _delete_shards(output: Path, names: Iterable[str]) -> None:
+    """Delete the shards of an attempt, and the list of them."""
+    with write_errors(output):
+        for name in names:
+            path = output / name
+            delete(path) if isinstance(path, Url) else path.unlink(missing_ok=True)
+        if not isinstance(output, Url):
+            (output / UNFINISHED).unlink(missing_ok=True)
+
+
+@contextmanager
+def _deleting_shards(output: Path, names: list[str]) -> Iterator[None]:
+    """Delete the shards with these names if the block fails; an error says which are left."""
+    try:
+        yield
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        try:
+            _delete_shards(output, names)
+        except UserError as failure:
+            left = ", ".join(names[:1] + names[1:][-1:])  # the first and the last
+            raise UserError(f"{error}; shards are left in {output}, {left}: {failure}") from None
+        raise
+
+
 def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shard]:
-    """Write the shards, and then the index that makes them a pack; return the shards."""
+    """Write the shards, and then the index that makes them a pack; return the shards.
+
+    Raises:
+        UserError: a file can't be read or written; no shard is left.
+    """
     table = data.table
     suffixes = [[suffix.lower() for suffix in kind.suffixes] for kind in table.kinds]
     images, masks = (set(side) for side in zip(*suffixes, strict=True))
@@ -112,44 +170,57 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
     attempt = f"{secrets.token_hex(4)}-" if isinstance(output, Url) else ""
     places = np.zeros((len(table.pairs), 4), np.uint32)
     bar = tqdm(table.pairs, "packing", unit="pair", leave=False, disable=None)
-    shards = list(_write_shards(output, bar, places, mark, attempt))
-    own = data.split is not None and data.split.how == OWN_FOLDER
-    index = PackIndex(
-        table.kinds,
-        shards,
-        attempt,
-        mark,
-        validation=len(data.split.validation) if own and data.split else 0,
-        nodata=config.nodata,
-        channels=config.channels,
-    )
+    begun: list[str] = []
+    with _deleting_shards(output, begun):
+        shards = list(_write_shards(output, bar, places, mark, attempt, begun))
+        own = data.split is not None and data.split.how == OWN_FOLDER
+        index = PackIndex(
+            table.kinds,
+            shards,
+            attempt,
+            mark,
+            validation=len(data.split.validation) if own and data.split else 0,
+            nodata=config.nodata,
+            channels=config.channels,
+        )
+        try:
+            with _new_file(output / INDEX) as path:
+                write_columns(path, asdict(index), _index_columns(table, places))
+        except FileExistsError:
+            raise UserError(f"{output}: another pack was put there; use another --output") from None
+    _delete_shards(output, [])
+    return shards
+
+
+def _index_columns(table: Table, places: NDArray[np.uint32]) -> dict[str, NDArray[Any]]:
+    """Return the columns of the index."""
     columns = {name: column[:] for name, column in table.columns.items()} | {"place": places}
     columns |= _text_column("name", [pair.name for pair in table.pairs])
     if any(pair.group for pair in table.pairs):
         columns |= _text_column("group", [pair.group or "" for pair in table.pairs])
     sides = np.array([SIDES.index(pair.side) for pair in table.pairs], np.uint8)
-    columns |= {"side": sides} if sides.any() else {}
-    try:
-        with _new_file(output / INDEX) as path:
-            write_columns(path, asdict(index), columns)
-    except FileExistsError:
-        assert isinstance(output, Url)  # a folder was locked
-        for number in range(len(shards)):
-            delete(output / shard_name(number, attempt))
-        raise UserError(f"{output}: another pack was put there; use another --output") from None
-    return shards
+    return columns | ({"side": sides} if sides.any() else {})
 
 
 def _write_shards(
-    output: Path, pairs: Iterable[Pair], places: NDArray[np.uint32], mark: str, attempt: str
+    output: Path,
+    pairs: Iterable[Pair],
+    places: NDArray[np.uint32],
+    mark: str,
+    attempt: str,
+    begun: list[str],
 ) -> Iterator[Shard]:
-    """Write pairs to shards, and to `places` where they are; yield the shards."""
+    """Write pairs to shards, to `places` where they are, to `begun` their names; yield the shards."""
     rows = iter(enumerate(pairs))
     row, pair = next(rows, (0, None))
     number = 0
     while pair is not None:
         first = row
-        with _new_file(output / shard_name(number, attempt)) as path:
+        begun.append(shard_name(number, attempt))
+        if not isinstance(output, Url):
+            with write_errors(output / UNFINISHED, "make room, or use another --output"):
+                write_text(output / UNFINISHED, "\n".join(begun) + "\n")
+        with _new_file(output / begun[-1]) as path:
             with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
                 while pair is not None and (row == first or tar.offset < SHARD_BYTES):
                     name = member_name(pair.name)

@@ -21,6 +21,7 @@ from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import check_described
 from unet_ddp.runs.hosts import COPIED
+from unet_ddp.runs.pointer import StoredRun, find_newest
 from unet_ddp.runs.weights import find_model, read_model
 from unet_ddp.storage import Url, as_path, list_objects, put, read
 
@@ -64,8 +65,11 @@ def _local_run(place: Path) -> Iterator[Path]:
         folder = Path(temporary, place.name)
         folder.mkdir()
         for name in names & {*COPIED, "config.yaml"}:
-            (folder / name).write_bytes(read(place / name))
+            (folder / name).write_bytes(read(find_newest(place / name)))
         yield folder
+        run = StoredRun(place)
+        if run.open() is not None:
+            run.record_files(["report.html"])
         put(place / "report.html", folder / "report.html")
 
 

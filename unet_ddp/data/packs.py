@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from unet_ddp.files import cache_folder, lock_file, refuse_special, replacing
 from unet_ddp.storage import NotFoundError, Url, as_path, find_stamp, list_objects, local_file
 
 INDEX = "pack.index"
+SHARD = re.compile(r"shard-([0-9a-f]{8}-)?\d{6}\.tar")  # see `shard_name`
 BLOCK = 512  # bytes, in which tar counts
 
 _ROWS = 1 << 16  # whose names are in memory at a time

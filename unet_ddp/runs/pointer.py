@@ -1,24 +1,38 @@
 """The checkpoints of a run in object storage, and the pointer to the last one.
 
-A checkpoint is put under a name that is never used again, last/000012-1a2b3c4d.pt; then last.json,
-the pointer, which names it and the one before. Each start of a run writes its token into the pointer
-and from then on replaces only the version that it knows: of two starts that write, one wins.
+A checkpoint is put under a name that is never used again, last/000012-1a2b3c4d.pt, and so is the best
+network of its time, last/000012-5e6f7a8b.best.pt; then last.json, the pointer, which names both and the
+checkpoint before. Each start of a run writes its token into the pointer and from then on replaces only
+the version that it knows: of two starts that write, one wins, and the other one's objects stay unnamed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+import secrets
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from unet_ddp.data.columns import hash_file
 from unet_ddp.errors import UserError, from_plain
-from unet_ddp.storage import Url, Version, delete, list_objects, put, read_chunks, read_version
+from unet_ddp.storage import (
+    Url,
+    Version,
+    copy,
+    delete,
+    list_objects,
+    put,
+    read_chunks,
+    read_version,
+)
 
 _KEPT = 2  # checkpoints
+_OWN = re.compile(r"\d{6}-[0-9a-f]{8}(\.best)?\.pt")  # other objects below last/ are the user's
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,8 @@ class Pointer:
     token: str  # of the start that may replace it
     launch: str | None  # the name of its torchrun, if it has one
     saves: tuple[Saved, ...] = ()  # the newest first
+    best: Saved | None = None  # the best network; None: best.pt itself, as in earlier versions
+    files: tuple[str, ...] | None = None  # names that runs here have put; None: in earlier versions
 
 
 class StoredRun:
@@ -69,7 +85,8 @@ class StoredRun:
             return from_plain(Pointer, json.loads(found[0])), found[1]
         except (ValueError, RecursionError) as error:  # UserError and what json raises
             raise UserError(
-                f"{self._place}: corrupt ({error}); delete it, and use --overwrite"
+                f"{self._place}: corrupt ({error}); delete the run there, or choose another folder "
+                "with --exp-name NAME"
             ) from None
 
     def replace_pointer(self, pointer: Pointer) -> None:
@@ -83,13 +100,14 @@ class StoredRun:
         self._version = put(self._place, content, replaces=self._version or False)
         self.pointer = pointer
 
-    def check_pointer(self) -> None:
-        """Raise a FileExistsError if another start has replaced the pointer."""
+    def check_pointer(self) -> Pointer:
+        """Return the pointer as it is there; a FileExistsError if another start has replaced it."""
         assert self.pointer is not None  # `replace_pointer` was called
         found = self._read()
         if found is None or found[0].token != self.pointer.token:
             raise FileExistsError(str(self._place))
         self.pointer, self._version = found  # one may be new, if the answer to its put was lost
+        return self.pointer
 
     def path(self, saved: Saved) -> Url:
         """Return the address of a checkpoint."""
@@ -114,36 +132,86 @@ class StoredRun:
                 f"{saved.sha256[:12]}…"
             )
 
-    def put_last(self, file: IO[bytes]) -> None:
-        """Put a checkpoint and then its pointer, and delete the checkpoints that it does not name.
+    def record_files(self, names: Iterable[str]) -> None:
+        """Write into the pointer that a run puts objects of these names, before it does.
 
         Raises:
             FileExistsError: another start has replaced the pointer.
-            UserError: the checkpoint can't be put.
+            UserError: it can't be put.
         """
-        assert self.pointer is not None  # `replace_pointer` was called
-        token, saves = self.pointer.token, self.pointer.saves
-        sha256 = hash_file(file)
-        if saves and saves[0].sha256 == sha256:
+        assert self.pointer is not None  # `open` or `replace_pointer` was called
+        names, known = set(names), self.pointer.files
+        if known is None or names.issubset(known):
             return
-        generation = saves[0].generation + 1 if saves else 1
-        saved = Saved(f"{generation:06d}-{token}.pt", generation, sha256, file.tell())
+        try:
+            self.replace_pointer(replace(self.pointer, files=tuple(sorted(names.union(known)))))
+        except FileExistsError:
+            self.check_pointer()  # a command has recorded a file, too
+            self.record_files(names)
+
+    def put_save(self, last: IO[bytes] | None, best: IO[bytes] | None) -> None:
+        """Put a checkpoint and the best network, then the pointer to both; None: as they are there.
+
+        Checkpoints that the pointer does not name any more are deleted.
+
+        Raises:
+            FileExistsError: another start has replaced the pointer.
+            UserError: they can't be put.
+        """
+        pointer = self.pointer
+        assert pointer is not None  # `replace_pointer` was called
+        saves, generation = pointer.saves, pointer.saves[0].generation if pointer.saves else 0
+        new_best = pointer.best
+        if best is not None:
+            new_best = self._put_checkpoint(best, generation + 1, ".best.pt", pointer.best)
+        if last is not None:
+            saved = self._put_checkpoint(last, generation + 1, ".pt", saves[0] if saves else None)
+            saves = saves if saved in saves else (saved, *saves)[:_KEPT]
+        if (saves, new_best) != (pointer.saves, pointer.best):
+            try:
+                self.replace_pointer(replace(pointer, saves=saves, best=new_best))
+            except FileExistsError:
+                pointer = self.check_pointer()  # a command has recorded a file
+                self.replace_pointer(replace(pointer, saves=saves, best=new_best))
+            with suppress(UserError):  # what can't be deleted does no harm
+                self._delete_unnamed()
+        if best is not None and new_best is not None:
+            copy(self.path(new_best), self.address / "best.pt")  # for other programs
+
+    def _put_checkpoint(
+        self, file: IO[bytes], generation: int, suffix: str, known: Saved | None
+    ) -> Saved:
+        """Put a checkpoint under a new name, unless it is the one that is known."""
+        sha256 = hash_file(file)
+        if known is not None and known.sha256 == sha256:
+            return known
+        # Not the start's token: a put that was given up may still arrive, after the one that is named.
+        name = f"{generation:06d}-{secrets.token_hex(4)}{suffix}"
+        saved = Saved(name, generation, sha256, file.tell())
         put(self.path(saved), file)
-        saves = (saved, *saves)[:_KEPT]
-        self.replace_pointer(Pointer(token, self.pointer.launch, saves))
-        names = {each.name for each in saves}
-        with suppress(UserError):  # what can't be deleted does no harm
-            for name, _, _ in list(list_objects(self.address / "last")):
-                if name not in names:
-                    delete(self.address / "last" / name)
+        return saved
+
+    def _delete_unnamed(self) -> None:
+        assert self.pointer is not None
+        listed = [name for name, _, _ in list_objects(self.address / "last", is_deep=False)]
+        self.check_pointer()  # after the listing: it has nothing that a later owner put
+        named = {each.name for each in (*self.pointer.saves, self.pointer.best) if each}
+        for name in listed:
+            if _OWN.fullmatch(name) and name not in named:
+                delete(self.address / "last" / name)
 
 
 def find_newest(path: Url) -> Url:
-    """Return the object that `path` means: of a run's last.pt the newest checkpoint.
+    """Return the object that `path` means: of a run's last.pt and best.pt those that it put last.
 
     Raises:
         UserError: the pointer can't be read.
     """
+    if path.name not in ("last.pt", "best.pt"):
+        return path
     run = StoredRun(path.parent)
-    pointer = run.open() if path.name == "last.pt" else None
-    return run.path(pointer.saves[0]) if pointer and pointer.saves else path
+    pointer = run.open()
+    if pointer is None:
+        return path
+    saved = next(iter(pointer.saves), None) if path.name == "last.pt" else pointer.best
+    return run.path(saved) if saved else path

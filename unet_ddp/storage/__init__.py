@@ -1,11 +1,12 @@
 """Objects in storage by their addresses: s3://, gs://, az://, http:// to read."""
 
-from unet_ddp.storage.address import Url, as_path, is_address, is_remote, local_path
+from unet_ddp.storage.address import Url, as_path, is_address, is_remote, local_path, refuse_web
 from unet_ddp.storage.clients import NotFoundError, StorageError
 from unet_ddp.storage.objects import (
     Version,
     check_answers,
     copies,
+    copy,
     delete,
     exists,
     find_stamp,
@@ -16,6 +17,5 @@ from unet_ddp.storage.objects import (
     read,
     read_chunks,
     read_version,
-    refuse_web,
     start_reader,
 )

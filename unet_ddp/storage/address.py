@@ -74,6 +74,12 @@ def is_remote(path: Path) -> bool:
     return isinstance(path, Url) and bool(_ADDRESS.fullmatch(str(path)))
 
 
+def refuse_web(place: Url, flag: str) -> None:
+    """Raise a UserError, which names `flag`, if `place` is an address of a web server."""
+    if str(place).startswith("http"):
+        raise UserError(f"{place}: can't be written to; name a folder or s3://, … with {flag}")
+
+
 def split_address(path: Url) -> tuple[str, str]:
     """Return an address's container, as s3://bucket, and its key in it, free of "..".
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from unet_ddp.errors import UserError
-from unet_ddp.storage.address import PART, Url, as_path, is_remote
+from unet_ddp.storage.address import PART, Url, as_path, is_remote, refuse_web, split_address
 from unet_ddp.storage.clients import (
     PATIENCE,
     NotFoundError,
@@ -30,12 +30,9 @@ _GAP = 4096  # bytes between two parts of an archive that one request reads
 _SLOW, _SLOW_AGAIN = 10.0, 60.0  # seconds of a read that is warned of; between two warnings
 _PAUSES = (1.0, 4.0, 15.0)  # seconds between attempts to put
 _warns_from = 0.0  # on the monotonic clock
-_held: dict[str, Future[dict[str, bytes]]] = {}
-"""Objects that `hold` reads."""
-Version = dict[str, str]
-"""The version of an object, which changes when it is put again."""
-copies: set[Path] = set()
-"""Temporary copies of objects, to be removed if a signal ends the process."""
+_held: dict[str, Future[dict[str, bytes]]] = {}  # objects that `hold` reads
+Version = dict[str, str]  # of an object; it changes when the object is put again
+copies: set[Path] = set()  # of objects, temporary, to be removed if a signal ends the process
 
 
 def start_reader(*, warns: bool) -> None:
@@ -166,12 +163,6 @@ def check_answers(folder: Url, flag: str) -> None:
     next(list_objects(folder), None)
 
 
-def refuse_web(place: Url, flag: str) -> None:
-    """Raise a UserError, which names `flag`, if `place` is an address of a web server."""
-    if str(place).startswith("http"):
-        raise UserError(f"{place}: can't be written to; name a folder or s3://, … with {flag}")
-
-
 def read_version(path: Url) -> tuple[bytes, Version] | None:
     """Return the content of a small object and its version; None if there is no such object.
 
@@ -234,6 +225,14 @@ def delete(path: Url) -> None:
         import obstore
 
         obstore.delete(store, key)
+
+
+def copy(source: Url, target: Url) -> None:
+    """Copy an object in its container, without reading it; a UserError says why it can't be."""
+    with client(source) as (store, key):
+        import obstore
+
+        obstore.copy(store, key, split_address(target)[1])
 
 
 # -- reading -------------------------------------------------------------------------------

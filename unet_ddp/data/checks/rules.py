@@ -123,7 +123,7 @@ def _merge_palettes(table: Table) -> tuple[Colour, ...] | None:
     palettes = [kind.mask.palette or () for kind in table.kinds]
     if not all(palettes) or _check_palettes(table):
         return None
-    merged = dict(enumerate(max(palettes, key=lambda palette: len(palette))))
+    merged = dict(enumerate(max(palettes, key=lambda palette: len(tuple(palette)))))
     merged |= {value: colour for value, colour, _ in _used_colours(table) if value in merged}
     return tuple(merged.values())
 

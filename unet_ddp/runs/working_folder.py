@@ -1,0 +1,172 @@
+"""The working folder of a run at an address, brought to the state in storage."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from unet_ddp.config import TrainConfig
+from unet_ddp.data.columns import hash_file
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
+from unet_ddp.files import replacing, write_errors, write_text
+from unet_ddp.runs.checkpoint import load
+from unet_ddp.runs.folder import RunFolder, contains_a_run
+from unet_ddp.runs.hosts import COPIED
+from unet_ddp.runs.owned import delete_owned, find_owned, is_name_of_run
+from unet_ddp.runs.pointer import Saved, StoredRun
+from unet_ddp.storage import StorageError, Url, list_objects, read_chunks
+
+MAKE_ROOM = "make room, or name another folder with XDG_CACHE_HOME"
+
+Stamp = tuple[int, int, int]
+
+
+class WorkingFolder(RunFolder):
+    """The folder of this machine for a run at an address, until the run is claimed."""
+
+    def __init__(self, config: TrainConfig, world: World, log: Callable[[str], None]) -> None:
+        super().__init__(config, world, log)
+        assert isinstance(config.place, Url)
+        self._run = StoredRun(config.place)
+        self._tokens = [secrets.token_hex(4)]  # of this start, and of the one that it continues
+        self._token_file = self.path / ".token"  # of the starts that used this folder last
+        self._stored_file = self.path / ".stored"  # the SHA-256 of last.pt as it was put last
+        self._saves: tuple[Saved, ...] = ()  # in storage, from the one on that the run resumes
+        self._best: Saved | None = None
+        self._names: set[str] = set()  # of objects at the address that runs have put
+        self._stamps: dict[str, Stamp] = {}  # of the files as they were put
+
+    def _lock_folder(self) -> None:
+        """Lock the working folder, and bring it to the state in storage unless it has a newer one."""
+        super()._lock_folder()
+        launch, address = self._config.launch, self._run.address
+        pointer = self._run.open()
+        names = {name for name, _, _ in list_objects(address, is_deep=False)}
+        self._check_free(names)
+        if pointer is None:
+            if launch.resume is not None and not self.last.is_file():
+                raise UserError(
+                    f"{address}: no run to resume; start a new one without --resume, or name it with "
+                    "--exp-name"
+                )
+            return
+        self._saves, self._best = pointer.saves, pointer.best
+        tokens = self._token_file.read_text().split() if self._token_file.is_file() else []
+        is_own = pointer.token in tokens
+        if is_own:  # and stays so if this start can't replace the pointer
+            self._tokens.append(pointer.token)
+        begun_by = set((pointer.launch or "").splitlines())
+        is_restart = not begun_by.isdisjoint(self.launchers)
+        if launch.resume is None and not is_restart:
+            if not launch.overwrite and (pointer.saves or not is_own):
+                raise contains_a_run(address, [address / "last.json"])
+        elif is_own and self._is_current():
+            pass
+        elif pointer.saves:
+            with write_errors(self.path, MAKE_ROOM):
+                self._download(names)
+        elif launch.resume is not None:
+            raise UserError(f"{address}: no checkpoint was saved; start again with --overwrite")
+        file = self._config.resume_file.name
+        if launch.resume is not None and not (self.path / file).is_file():
+            self._copy({file} & names)
+
+    def _check_free(self, names: set[str]) -> None:
+        """Find which objects runs have put here, and check that no other one is in their way."""
+        pointer, ours = self._run.pointer, {name for name in names if is_name_of_run(name)}
+        if pointer is not None:
+            self._names = (
+                ours if pointer.files is None else set(filter(is_name_of_run, pointer.files))
+            )
+        for name in sorted(ours - self._names):
+            if not name.startswith("events."):  # each has a name of its own
+                raise UserError(
+                    f"{self._run.address / name}: is not of the run, which would replace it: rename it"
+                )
+
+    def _is_current(self) -> bool:
+        """Return whether the working folder has the state in storage, or a newer one."""
+        if not self.last.is_file():
+            return False
+        address, newest = self._run.address, self._saves[0] if self._saves else None
+        with self.last.open("rb") as last:
+            is_same = newest is not None and hash_file(last) == newest.sha256
+        if not is_same:
+            try:
+                load(self.last)
+            except UserError as error:
+                if newest is not None:
+                    self._log(f"warning: {error}; using {self._run.path(newest)} instead")
+                return newest is None
+            self._log(f"{self.last} is newer than what {address} has: it is used")
+        return True
+
+    def _download(self, names: set[str]) -> None:
+        """Replace the run in the working folder by the one in storage."""
+        errors = []
+        for place, saved in enumerate(self._saves):
+            try:
+                with replacing(self.last) as temporary:
+                    self._run.download(saved, temporary)
+                    self._keep_unsaved()
+                    delete_owned(self.path)
+                self._saves = self._saves[place:]
+                break
+            except StorageError:  # a later start may find the newest
+                raise
+            except UserError as error:
+                errors.append(str(error))
+        else:
+            raise UserError(errors[0])
+        for text in errors:
+            self._log(f"warning: {text}; using {self._run.path(self._saves[0])} instead")
+        self._copy({*COPIED} & names - {"best.pt"})
+        try:
+            self._copy({"best.pt"} if self._best else {"best.pt"} & names)
+        except StorageError:
+            raise
+        except UserError as error:
+            self._log(f"warning: {error}; the run goes on without it")
+        write_text(self._stored_file, self._saves[0].sha256)
+        self._log(f"{self._run.address}: save {self._saves[0].generation} copied to {self.path}")
+
+    def _copy(self, names: set[str]) -> None:
+        """Copy files from storage, which need not be put again."""
+        for name in names:
+            saved = self._best if name == "best.pt" else None
+            with replacing(self.path / name) as temporary:
+                if saved is not None:
+                    self._run.download(saved, temporary)
+                    continue
+                with temporary.open("wb") as file:
+                    file.writelines(read_chunks(self._run.address / name))
+            self._stamps[name] = stamp_of((self.path / name).stat())
+
+    def _find_files(self) -> list[Path]:
+        """Return the run's files on this machine that storage has, too."""
+        return [path for path in find_owned(self.path) if path.parent == self.path]
+
+    def _keep_unsaved(self) -> None:
+        """Move the run in the working folder aside if its last state was never put."""
+        if not self.last.is_file():
+            return
+        with self.last.open("rb") as file:
+            digest = hash_file(file)
+        if self._stored_file.is_file() and self._stored_file.read_text() == digest:
+            return
+        aside = next(p for n in count(1) if not (p := self.path / f"kept-{n}").exists())
+        aside.mkdir()
+        for path in sorted(self._find_files(), key=lambda path: path == self.last):  # a kill: again
+            path.rename(aside / path.name)
+        self._log(
+            f"{aside} has the files that were here, whose last.pt {self._run.address} never had"
+        )
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Return what changes when a file does."""
+    return status.st_ino, status.st_size, status.st_mtime_ns
