@@ -23,6 +23,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.runs import checkpoint, pointer, remote, working_folder
 from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.owned import record_owned
 from unet_ddp.runs.pointer import find_newest
 from unet_ddp.runs.remote import RemoteRunFolder, choose_folder
 from unet_ddp.runs.resume import Resumed
@@ -130,6 +131,7 @@ def test_a_save_is_put_as_it_is_on_the_disk_and_two_are_kept(one: Machine) -> No
         for name in ("last.pt", "best.pt"):
             assert read(find_newest(one.address / name)) == (folder.path / name).read_bytes()
         assert read(one.address / "best.pt") == (folder.path / "best.pt").read_bytes()
+        record_owned(folder.path, ["report.html"])
         (folder.path / "report.html").write_text("a page")
     assert read(one.address / "report.html") == b"a page"  # written after the last save
     assert objects(one.address) == {
@@ -315,7 +317,9 @@ def test_a_new_run_deletes_what_runs_have_put_and_nothing_else(one: Machine, two
     ):
         put(one.address / name, b"of the user")
         for machine in (one, two):
-            assert machine.refused(**starts).startswith(f"{one.address / name}: is not of a run, ")
+            assert machine.refused(**starts).startswith(
+                f"{one.address / name}: is not of the run, "
+            )
         delete(one.address / name)
     with two.run(overwrite=True) as folder:
         save(folder, 0)
@@ -608,7 +612,7 @@ def test_a_kill_between_checkpoint_and_pointer_leaves_the_one_before(
             save(folder, 2)
         monkeypatch.setattr(pointer, "put", PUT)
         folder._stamps = {
-            p.name: working_folder.stamp_of(p.stat()) for p in folder._list_files()
+            p.name: working_folder.stamp_of(p.stat()) for p in folder.path.glob("*.*")
         }  # it is dead
     assert len([key for key in objects(one.address) if key.startswith("last/")]) == 2
     with two.run(resume="auto") as folder:

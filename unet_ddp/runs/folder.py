@@ -94,9 +94,10 @@ class RunFolder:
                 self._log(f"warning: {failure}")
         except RunError as failure:  # of a save that another error has overtaken
             self._log(str(failure))
-        self._thread.shutdown()
-        if self._lock is not None:
-            self._lock.close()
+        finally:
+            self._thread.shutdown()
+            if self._lock is not None:
+                self._lock.close()
 
     @property
     def last(self) -> Path:
