@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable
 from fnmatch import fnmatch
 from itertools import count
+from pathlib import Path
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.columns import hash_file
@@ -104,33 +105,37 @@ class WorkingFolder(RunFolder):
         return True
 
     def _download(self, names: set[str]) -> None:
-        """Replace the run in the working folder by the one in storage."""
+        """Replace the run in the working folder by the one in storage; last.pt is there at the end."""
+        with replacing(self.last) as temporary:
+            self._download_newest(temporary)
+            self._keep_unsaved()
+            self.clear()
+            self._copy({*COPIED} & names - {"best.pt"})
+            try:
+                self._copy({"best.pt"} if self._best else {"best.pt"} & names)
+            except StorageError:
+                raise
+            except UserError as error:
+                self._log(f"warning: {error}; the run goes on without it")
+        write_text(self._stored_file, self._saves[0].sha256)
+        self._log(f"{self._run.address}: save {self._saves[0].generation} copied to {self.path}")
+
+    def _download_newest(self, to: Path) -> None:
+        """Write the newest checkpoint in storage that is not corrupt to a file."""
         errors = []
         for place, saved in enumerate(self._saves):
             try:
-                with replacing(self.last) as temporary:
-                    self._run.download(saved, temporary)
-                    self._keep_unsaved()
-                    self.clear()
-                self._saves = self._saves[place:]
-                break
-            except StorageError:  # a later start may find the newest
+                self._run.download(saved, to)
+            except StorageError:  # a later start may find this one: it does not go back
                 raise
             except UserError as error:
                 errors.append(str(error))
-        else:
-            raise UserError(errors[0])
-        for text in errors:
-            self._log(f"warning: {text}; using {self._run.path(self._saves[0])} instead")
-        self._copy({*COPIED} & names - {"best.pt"})
-        try:
-            self._copy({"best.pt"} if self._best else {"best.pt"} & names)
-        except StorageError:
-            raise
-        except UserError as error:
-            self._log(f"warning: {error}; the run goes on without it")
-        write_text(self._stored_file, self._saves[0].sha256)
-        self._log(f"{self._run.address}: save {self._saves[0].generation} copied to {self.path}")
+                continue
+            self._saves = self._saves[place:]
+            for text in errors:
+                self._log(f"warning: {text}; using {self._run.path(saved)} instead")
+            return
+        raise UserError(errors[0])
 
     def _copy(self, names: set[str]) -> None:
         """Copy files from storage, which need not be put again."""
