@@ -307,7 +307,7 @@ def test_an_attempt_that_fails_leaves_no_shard_or_names_it(
         status, text = run(capsys, *argv)
         assert (
             status == 0
-            and f"has 4 shard(s) of attempts that did not finish, {last[:14]}-*.tar" in text
+            and f"has 4 shard(s) of attempts that did not finish, {last[:15]}*.tar" in text
         )
 
 

@@ -181,6 +181,10 @@ def test_training_does_not_wait_for_storage(one: Machine, monkeypatch: pytest.Mo
         assert generations(one.address) == [3, 2]
 
 
+class KillError(BaseException):
+    """Stands for a kill."""
+
+
 class Gate:
     """Holds the next put of a best network until it is opened."""
 
@@ -409,6 +413,28 @@ def test_another_machine_resumes_from_storage(one: Machine, two: Machine) -> Non
         assert generations(one.address) == [3, 2]
 
 
+def test_a_start_that_is_killed_while_it_copies_is_begun_again(
+    one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would go on, and be put, without the rows and the best network of before."""
+    with one.run() as folder:
+        (folder.path / "metrics.csv").write_text("step\n4\n")
+        save(folder, 1, is_best=True)
+    with two.run(resume="auto"):
+        pass
+
+    def die(path: Url) -> Any:
+        raise KillError
+
+    two.resumed(resume="auto").source.unlink()  # an empty cache, but for the tokens
+    with monkeypatch.context() as patch, pytest.raises(KillError):
+        patch.setattr(working_folder, "read_chunks", die)  # at metrics.csv
+        two.resumed(resume="auto")
+    with two.run(resume="auto") as run:
+        assert (run.path / "metrics.csv").read_text() == "step\n4\n"
+        assert weight(checkpoint.load(run.path / "best.pt")) == 1
+
+
 def test_an_older_checkpoint_is_resumed_by_its_address(one: Machine, two: Machine) -> None:
     with one.run(save_every=1) as folder:
         for epoch in (1, 2):
@@ -597,9 +623,6 @@ def test_an_end_that_can_not_be_put_says_where_the_files_are_and_resumes_from_th
 def test_a_kill_between_checkpoint_and_pointer_leaves_the_one_before(
     one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class KillError(BaseException):
-        pass
-
     def die(path: Url, *args: Any, **how: Any) -> Any:
         if path.name == "last.json":
             raise KillError

@@ -323,6 +323,7 @@ class Scenario:
     def fail(self, kind: str, text: str) -> None:
         if not any(line.startswith(kind) for line in self.found):
             self.found.append(f"{kind}: {text}")
+            self.trace.append(f"FOUND: {self.found[-1]}")
 
     def object(self, name: str) -> bytes | None:
         try:

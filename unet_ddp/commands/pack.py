@@ -99,7 +99,7 @@ def _reserve(output: Path) -> Iterator[None]:
         found = list_files(output)
         if INDEX in found:
             raise UserError(f"{output}: contains a pack already; use another --output")
-        _handle_shards(output, {name for name in found if SHARD.fullmatch(name)})
+        _handle_shards(output, set(found))
         with ended_by_sigterm():
             yield
     finally:
@@ -114,22 +114,22 @@ def _handle_shards(output: Path, found: set[str]) -> None:
     Raises:
         UserError: shards that no attempt wrote here.
     """
-    if isinstance(output, Url):
-        attempts = sorted({name.rpartition("-")[0] for name in found})
-        if attempts:
+    shards = {name: match[1] for name in sorted(found) if (match := SHARD.fullmatch(name))}
+    if isinstance(output, Url):  # where a shard without the name of an attempt is the user's
+        if left := [f"shard-{attempt}*.tar" for attempt in shards.values() if attempt]:
             print_lines(
-                f"warning: {output}: has {len(found)} shard(s) of attempts that did not finish, "
-                f"{', '.join(f'{name}-*.tar' for name in attempts)}: delete them, unless one still runs"
+                f"warning: {output}: has {len(left)} shard(s) of attempts that did not finish, "
+                f"{', '.join(dict.fromkeys(left))}: delete them, unless one still runs"
             )
         return
     listing = output / UNFINISHED
-    begun = set(listing.read_text().split()) & found if listing.is_file() else set[str]()
-    for name in sorted(found - begun):
+    begun = listing.read_text().split() if UNFINISHED in found else []
+    for name in shards.keys() - begun:
         raise UserError(
             f"{output / name}: is not of a pack that was begun here, which would replace it; move it "
             "away, or use another --output"
         )
-    _delete_shards(output, begun)
+    _delete_shards(output, shards)
 
 
 def _delete_shards(output: Path, names: Iterable[str]) -> None:

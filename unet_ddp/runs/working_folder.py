@@ -16,7 +16,7 @@ from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.checkpoint import load
 from unet_ddp.runs.folder import RunFolder, contains_a_run
 from unet_ddp.runs.hosts import COPIED
-from unet_ddp.runs.owned import delete_owned, find_owned, is_name_of_run
+from unet_ddp.runs.owned import delete_owned, find_owned, is_name_of_run, record_owned
 from unet_ddp.runs.pointer import Saved, StoredRun
 from unet_ddp.storage import StorageError, Url, list_objects, read_chunks
 
@@ -106,33 +106,38 @@ class WorkingFolder(RunFolder):
         return True
 
     def _download(self, names: set[str]) -> None:
-        """Replace the run in the working folder by the one in storage."""
+        """Replace the run in the working folder by the one in storage; last.pt is there at the end."""
+        with replacing(self.last) as temporary:
+            self._download_newest(temporary)
+            self._keep_unsaved()
+            delete_owned(self.path)
+            record_owned(self.path, {*COPIED, self.last.name})
+            self._copy({*COPIED} & names - {"best.pt"})
+            try:
+                self._copy({"best.pt"} if self._best else {"best.pt"} & names)
+            except StorageError:
+                raise
+            except UserError as error:
+                self._log(f"warning: {error}; the run goes on without it")
+        write_text(self._stored_file, self._saves[0].sha256)
+        self._log(f"{self._run.address}: save {self._saves[0].generation} copied to {self.path}")
+
+    def _download_newest(self, to: Path) -> None:
+        """Write the newest checkpoint in storage that is not corrupt to a file."""
         errors = []
         for place, saved in enumerate(self._saves):
             try:
-                with replacing(self.last) as temporary:
-                    self._run.download(saved, temporary)
-                    self._keep_unsaved()
-                    delete_owned(self.path)
-                self._saves = self._saves[place:]
-                break
-            except StorageError:  # a later start may find the newest
+                self._run.download(saved, to)
+            except StorageError:  # a later start may find this one: it does not go back
                 raise
             except UserError as error:
                 errors.append(str(error))
-        else:
-            raise UserError(errors[0])
-        for text in errors:
-            self._log(f"warning: {text}; using {self._run.path(self._saves[0])} instead")
-        self._copy({*COPIED} & names - {"best.pt"})
-        try:
-            self._copy({"best.pt"} if self._best else {"best.pt"} & names)
-        except StorageError:
-            raise
-        except UserError as error:
-            self._log(f"warning: {error}; the run goes on without it")
-        write_text(self._stored_file, self._saves[0].sha256)
-        self._log(f"{self._run.address}: save {self._saves[0].generation} copied to {self.path}")
+                continue
+            self._saves = self._saves[place:]
+            for text in errors:
+                self._log(f"warning: {text}; using {self._run.path(saved)} instead")
+            return
+        raise UserError(errors[0])
 
     def _copy(self, names: set[str]) -> None:
         """Copy files from storage, which need not be put again."""
