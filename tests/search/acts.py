@@ -7,6 +7,7 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.search.disk import Fault
 from tests.search.program import BrokenError, signature
 from tests.search.promise import World
 
@@ -23,6 +24,8 @@ KEPT: list[Acts] = [
         ("start", "a", ["--resume", "checkpoints/a/epoch_0001.pt", "--overwrite", "--lr=0.3",
                         "--max-epochs=2"], None, False, None),
     ],
+    [("start", "a", ["--max-epochs=2"], Fault("ENOSPC", 45), False, None)],  # a row of metrics.csv
+    [("start", "a", ["--max-epochs=2"], Fault("ENOSPC", 48), False, None)],  # best.pt
 ]  # fmt: skip
 """Acts that once broke a promise, as `benchmarks.search` prints them."""
 
