@@ -7,18 +7,26 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.search.disk import Fault
 from tests.search.program import BrokenError, signature
 from tests.search.promise import World
 
 Acts = Sequence[tuple[Any, ...]]
 KEPT: list[Acts] = [
+    [("start", "a", ["--nodata=nan"], None, False, None), ("start", "a", ["--resume"], None, False, None)],
+    [("place", "", "notes.tmp", "my own"), ("start", "", ["--max-steps=1"], None, False, None)],
+    [("place", "", "config.yaml", "lr: 0.1"), ("start", "", ["--max-steps=1"], None, False, None)],
+    [("place", "", "epoch_best.pt", "my own"), ("start", "", ["--overwrite"], None, False, None)],
+    [("start", "x.tmp", ["--max-steps=1"], None, False, None), ("start", "", [], None, False, None)],
+    [("start", "evaluation", [], None, False, None), ("start", "", [], None, False, None)],
     [
-        ("start", "", ["--nodata=nan"], None, False, None),
-        ("start", "", ["--resume"], None, False, None),
+        ("start", "a", ["--save-every=1", "--epochs=3"], None, False, None),
+        ("start", "a", ["--resume", "checkpoints/a/epoch_0001.pt", "--overwrite", "--lr=0.3",
+                        "--max-epochs=2"], None, False, None),
     ],
-    [("place", "", "notes.tmp", "my own\n"), ("start", "", [], None, False, None)],
-    [("start", "x.tmp", [], None, False, None), ("start", "", [], None, False, None)],
-]
+    [("start", "a", ["--max-epochs=2"], Fault("ENOSPC", 45), False, None)],  # a row of metrics.csv
+    [("start", "a", ["--max-epochs=2"], Fault("ENOSPC", 48), False, None)],  # best.pt
+]  # fmt: skip
 """Acts that once broke a promise, as `benchmarks.search` prints them."""
 
 

@@ -10,9 +10,10 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.search.checks import Run
 from tests.search.disk import Fault, Operation
 from tests.search.program import BrokenError, Saved, Start, expect, read, run_program
-from tests.search.promise import Run, World
+from tests.search.promise import World
 
 COMMON = ("--save-every=1", "--max-epochs=2", "--epochs=3")
 PHASES: dict[str, list[tuple[str, ...]]] = {

@@ -112,8 +112,9 @@ class Disk:
         if not (self.watches(path) or self.watches(more.get("other", ""))):
             return action()
         last = self.log[-1] if self.log else None
-        is_more = name == "write" or "tfevents" in path  # which one event opens again and again
-        if not is_more or last is None or last.path != path or last.name != name != "open":
+        is_same = last is not None and last.path == path
+        is_more = name == "write" == (last.name if last else "") or "tfevents" in path
+        if not (is_same and is_more):  # an event file is opened again and again
             self.count += 1
         if not self.is_dead:
             self._fail(name, path)

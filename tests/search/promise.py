@@ -8,11 +8,11 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.conftest import data_flags
+from tests.search.checks import Run, check_run
 from tests.search.disk import REFUSED, Fault
 from tests.search.program import (
     FLAGS,
@@ -23,35 +23,11 @@ from tests.search.program import (
     find_advice,
     names_file,
     read,
-    read_metrics,
     run_program,
     signature,
 )  # fmt: skip
 
 NOT_OF_RUNS = ("tmp", "cache", "rescue")
-
-
-@dataclass
-class Run:
-    """What is known of the run in a folder."""
-
-    position: tuple[int, int] | None = None
-    """The newest that a save has acknowledged."""
-    models: dict[int, str] = field(default_factory=dict)
-    """Digests of the network by the epochs done, in the present history."""
-    spoiled: dict[str, bytes] = field(default_factory=dict)
-    """Files that the user has spoiled, as they are since."""
-    has_lost_rows: bool = False
-    is_forgiven: bool = False
-
-    def follow(self, saved: Saved) -> None:
-        """Go to the state that a last.pt has: what was later is of another history."""
-        self.position, (epoch, step) = saved.position, saved.position
-        self.models = {k: model for k, model in self.models.items() if k <= epoch}
-        if step == 0:
-            self.models[epoch] = saved.model
-
-    """The user has spoiled metrics.csv."""
 
 
 class World:
@@ -89,7 +65,8 @@ class World:
         self.acts.append(("start", name, list(flags), fault, late, launcher))
         run = self.runs.setdefault(name, Run())
         before, noted = self._others(name), list[Saved]()
-        promised = run.position
+        found = [read(self.folder(name) / file) for file in ("last.pt", "last.1.pt")]
+        promised = max((s.position for s in found if s and run.position), default=None)
 
         def note(path: Path) -> None:
             if path == self.folder(name) / "last.pt" and (saved := read(path)):
@@ -103,6 +80,7 @@ class World:
             file = self.folder(name) / path
             if not file.is_file() or file.read_bytes() != run.spoiled[path]:
                 del run.spoiled[path]
+        run.has_patience |= "--patience=1" in flags
         self._settle(run, start, noted)
         with self.explained():
             self._check_status(start)
@@ -111,7 +89,7 @@ class World:
         with self.explained():
             self._check_user_files(before)
         with self.explained(run):
-            self.check_run(name, start)
+            check_run(run, self.folder(name), set(self.own), start)
         with self.explained():
             self._follow(start)
         return start
@@ -243,89 +221,12 @@ class World:
         own = self.own
         self.own = {p: p.read_bytes() if p.is_file() else None for p in own if p.exists()}
         for path, content in {**before, **own}.items():
-            what = path.relative_to(self.root)
             owner = "the user" if path in own else "another run"
+            what = f"{path.name!r} (in {path.parent.relative_to(self.root)}/)"
             is_there = path.is_dir() if content is None else path.is_file()
             expect(is_there, f"{what} of {owner} is gone")
             is_same = content is None or path.read_bytes() == content
             expect(is_same, f"{what} of {owner} has changed")
-
-    def check_run(self, name: str, start: Start) -> None:
-        """Check the files of a run."""
-        run, folder = self.runs[name], self.folder(name)
-        if run.is_forgiven:
-            return
-        settled = not start.killed and start.status not in (1, 2)
-        saves = {path.name: read(path) for path in folder.glob("*.pt") if path not in self.own}
-        found = {
-            n: s for n, s in saves.items() if s and s.position[0] >= 0 and n not in run.spoiled
-        }
-        newest = max((s.position for s in found.values()), default=None)
-        if run.position is not None:
-            expect(newest is not None, f"no checkpoint, after a save at {run.position}")
-            expect(newest >= run.position, f"newest {newest}, after a save at {run.position}")
-        last = found.get("last.pt")
-        if last is None:
-            expect(not settled or not start.flags or run.position is None, "ended without last.pt")
-            return
-        if settled:
-            self._check_end(start, last)
-        self._check_rows(run, folder, last, settled)
-        if "best.pt" not in run.spoiled and "best.pt" not in self._own_names(folder):
-            self._check_best(run, folder, last, saves.get("best.pt"), settled)
-        for file, saved in found.items():
-            if number := re.fullmatch(r"epoch_(\d{4})\.pt", file):
-                epoch = int(number[1])
-                expect(saved.position == (epoch, 0), f"{file} is of {saved.position}")
-                known = run.models.get(epoch, saved.model)
-                expect(saved.model == known, f"{file} is of another history")
-                ahead = 0 if settled else 1
-                expect(epoch <= last.position[0] + ahead or epoch in run.models,
-                       f"{file} is later than last.pt, which is at {last.position}")  # fmt: skip
-
-    def _own_names(self, folder: Path) -> set[str]:
-        return {path.name for path in self.own if path.parent == folder}
-
-    def _check_end(self, start: Start, last: Saved) -> None:
-        limit = next((int(f.split("=")[1]) for f in start.flags if "--max-epochs" in f), 99)
-        epochs = next((int(f.split("=")[1]) for f in start.flags if "--epochs" in f), 0)
-        if start.status == 0 and epochs:
-            expect(last.position >= (min(limit, epochs), 0) or "--patience" in str([s.flags for s in self.starts])
-                   or "--max-steps" in str(start.flags), f"ended at {last.position}")  # fmt: skip
-        if stopped := re.search(r"after step (\d+); continue with --resume", start.out):
-            per_epoch = int(re.search(r"epochs of (\d+) steps", start.out)[1])  # type: ignore[index]
-            done = last.position[0] * per_epoch + last.position[1]
-            expect(done == int(stopped[1]), f"stopped at {stopped[1]}, last.pt at {done}")
-
-    def _check_rows(self, run: Run, folder: Path, last: Saved, settled: bool) -> None:
-        if run.has_lost_rows or "metrics.csv" in self._own_names(folder):
-            return
-        rows, torn = read_metrics(folder / "metrics.csv")
-        expect(not (settled and torn), "metrics.csv does not parse")
-        epochs = [row.get("epoch") for row in rows]
-        most = last.position[0] + (0 if settled else 1)
-        expect(epochs == [str(k + 1) for k in range(len(epochs))], f"metrics.csv has {epochs}")
-        expect(last.position[0] <= len(epochs) <= most,
-               f"metrics.csv has {len(epochs)} epochs, last.pt {last.position[0]}")  # fmt: skip
-
-    def _check_best(
-        self, run: Run, folder: Path, last: Saved, best: Saved | None, settled: bool
-    ) -> None:
-        rows, _ = read_metrics(folder / "metrics.csv")
-        scores = [float(row.get("validation_dice") or "nan") for row in rows]
-        if best is None:
-            expect(last.best[0] < 0, f"no best.pt, last.pt names epoch {last.best[1] + 1}")
-            return
-        top = (max(scores), scores.index(max(scores))) if scores else (float("nan"), -1)
-        agrees = best.best == last.best
-        is_top = run.has_lost_rows or (abs(best.best[0] - top[0]) < 1e-9 and best.best[1] == top[1])
-        expect(agrees or not settled, f"best.pt says {best.best}, last.pt {last.best}")
-        expect(is_top or not settled, f"best.pt says {best.best}, metrics.csv {top}")
-        is_next = best.best[1] == last.position[0]  # of the epoch whose last.pt was not written
-        is_known = agrees or is_top or is_next
-        expect(is_known, f"best.pt says {best.best}, last.pt {last.best}, rows {top}")
-        known = run.models.get(best.best[1] + 1, best.model)
-        expect(best.model == known, f"best.pt is not the network of epoch {best.best[1] + 1}")
 
     # -- the advice of a message ------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ COMMON = settings(
 names = st.sampled_from(["a", ""] * 3 + NAMES)
 changes = st.lists(st.sampled_from(SETTINGS), max_size=2, unique_by=lambda s: s.split("=")[0])
 limits = st.sampled_from([[], *([limit] for limit in LIMITS)])
-faults = st.none() | st.builds(Fault, st.sampled_from(KINDS), st.integers(0, 90), st.booleans())
+faults = st.none() | st.builds(Fault, st.sampled_from(KINDS), st.integers(0, 70), st.booleans())
 launchers = st.sampled_from([None, None, "job"])
 
 

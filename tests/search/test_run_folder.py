@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def test_a_run_folder_keeps_everything() -> None:
-    few = settings(COMMON, derandomize=True, max_examples=8, stateful_step_count=5)
+    few = settings(COMMON, derandomize=True, max_examples=5, stateful_step_count=5)
     run_state_machine_as_test(RunFolders, settings=few)
 
 
