@@ -351,6 +351,7 @@ MASKS: dict[str, Callable[[Array, str, int], object]] = {
     "share.tif": lambda ids, path, k: tifffile.imwrite(path, ids / np.float32(7)),
     "ids.npy": lambda ids, path, k: np.save(path, ids.astype(np.int64)),
     "bits.png": lambda ids, path, k: _save(path, ids > 0) if k == 2 else _save(path, ids),
+    "some bits.png": lambda ids, path, k: _save(path, ids > 0) if k == 2 and path[-5] == "a" else _save(path, GREYS[ids]),
     "ids.bmp": lambda ids, path, k: _save(path, ids),
     "colours.bmp": lambda ids, path, k: _save(path, _COLOURS[ids]),
     "colours.png": lambda ids, path, k: _save(path, _COLOURS[ids]),

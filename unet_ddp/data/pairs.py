@@ -91,8 +91,8 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
     found_images, found_masks = files_by_name(images, stamps), files_by_name(masks, stamps)
     for folder, found, kind in ((images, found_images, "images"), (masks, found_masks, "masks")):
         if not found:
-            endings = ", ".join(sorted(SUFFIXES))
-            raise UserError(f"{folder}: contains no {kind} ({endings}){_advise(folder, kind)}")
+            read = ", ".join(sorted(SUFFIXES))
+            raise UserError(f"{folder}: contains no {kind} ({read}){_advise(folder, kind)}")
     one_folder = images.resolve() == masks.resolve()
     if suffix is None:
         suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)

@@ -153,6 +153,13 @@ def soft(array: Array) -> Array:
     )
 
 
+def edged(array: Array) -> Array:
+    """Return a mask in colour with some pixels between black and white."""
+    edges = array.copy()
+    edges[0, :3] = 64, 128, 191
+    return np.repeat(edges[..., None], 3, axis=2)
+
+
 def numbered(folder: Path) -> None:
     """Give the masks instance ids of 16 bit."""
     for number, path in enumerate(sorted((folder / "masks").iterdir())):
@@ -378,6 +385,11 @@ CASES = [
     Case("a name too many", lambda f: None, 2, ("--class-names", "3 names for 2 classes"), ["--class-names", "a", "b", "c"]),
     Case("JPEG masks", as_format("masks", ".jpg", quality=60), 2, ("x.jpg", "lossy", "--mask-threshold 127")),
     Case("JPEG masks, thresholded at 127", as_format("masks", ".jpg", quality=60), 0, ("classes: 2, mask values 0, 255, thresholded at 127",), ["--mask-threshold", "127"]),
+    Case("JPEG masks in colour", lambda f: each(f, "masks", lambda p, a: Image.fromarray(a).convert("RGB").save(p.with_suffix(".jpg"), quality=60)), 2, ("x.jpg", "different colours", "lossy", "--mask-threshold 127")),
+    Case("one mask of 1 bit", lambda f: Image.fromarray(pixels(mask(f)) > 0).save(mask(f)), 2, ("masks/cx.png has 1 bit", "255 in")),
+    Case("a band for each class", lambda f: each(f, "masks", lambda p, a: np.save(p.with_suffix(".npy"), np.eye(5, dtype=np.uint8)[a // 255])), 2, ("5 bands; a mask has one", "argmax")),
+    Case("Cellpose's own files", lambda f: each(f, "masks", lambda p, a: np.save(p.with_suffix(".npy"), {"masks": a}, allow_pickle=True)), 2, ("holds Python objects", "--save_tif")),
+    Case("soft edges in colour", masks_as(edged), 0, ("soft edges, use --mask-threshold 127",)),
     Case("soft edges", masks_as(soft), 2, ("different values", "soft edges", "--mask-threshold")),
     Case("instance ids", numbered, 2, ("different values", "--instances", "--binary")),
     Case("instance ids, each an object", numbered, 0, ("classes: background, object, border",), ["--instances"]),

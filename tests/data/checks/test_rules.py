@@ -87,6 +87,12 @@ GREY, BANDS = {"channels": 1}, {"channels": 5}
         ([scanned("a", None, {"palette": ((0, 0, 0), (1, 2, 3))}), scanned("b", None, {"palette": ((0, 0, 0), (255, 2, 3))})], {"palette": "p.csv"}, []),
         ([scanned("a"), scanned("b", None, {"palette": ((0, 0, 0), (255, 2, 3))}), scanned("c", None, {"palette": ((0, 0, 0), (1, 2, 3))})], {"palette": "p.csv"},
          ["index 1 is #ff0203 in m/b.png and #010203"]),
+        # bits
+        ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 255))], {}, ["m/a.png has 1 bit, so its white is 1, and 255 in m/b.png: save all masks with 8 bit"]),
+        ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 255))], {"binary": True}, []),
+        ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 1, 255), counts=(1, 2, 3))], {}, []),
+        ([scanned("a", None, {"is_bilevel": True}, values=(0,), counts=(9,)), scanned("b", values=(0, 255))], {}, []),
+        ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 2))], {}, []),
         # no-data values
         ([scanned("a", {"nodata": -9.0}), scanned("b", {"nodata": -9.0})], {}, []),
         ([scanned("a", {"nodata": -9.0}), scanned("b", {"nodata": -9.5}), scanned("c", {"nodata": -9.5})], {}, ["i/a.png has no-data value -9, i/b.png has -9.5; choose one with --nodata"]),

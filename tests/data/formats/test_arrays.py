@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
-from PIL import Image
 
 from unet_ddp.data.formats import arrays, header
 from unet_ddp.data.formats.header import Header, ImageFormat
@@ -131,34 +130,6 @@ def test_an_npy_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00")
     with pytest.raises(UserError, match="corrupt or truncated"):
         read_header(tmp_path / "x.npy")
-
-
-def test_bands_that_are_stored_one_after_the_other(
-    tmp_path: Path, rng: np.random.Generator
-) -> None:
-    bands = rng.integers(0, 200, (5, 10, 12), dtype=np.int16)
-    path = write(tmp_path / "x.tif", bands, planarconfig="separate")
-    assert read_header(path) == Header(12, 10, 5, "int16")
-    assert (read_image(path, ImageFormat(5, "int16")) == np.moveaxis(bands, 0, -1)).all()
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_tiff_is_turned_as_its_tag_says(tmp_path: Path, orientation: int) -> None:
-    pixels = np.arange(30, dtype=np.int16).reshape(5, 6)
-    path = write(tmp_path / "x.tif", pixels, extratags=[(274, 3, 1, orientation, True)])
-    image = Image.fromarray(pixels.astype(np.uint8))
-    expected = np.asarray(
-        image if orientation == 1 else image.transpose(
-            {2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180,
-             4: Image.Transpose.FLIP_TOP_BOTTOM, 5: Image.Transpose.TRANSPOSE,
-             6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
-             8: Image.Transpose.ROTATE_90}[orientation]
-        )
-    )  # fmt: skip
-    header = read_header(path)
-    assert (header.height, header.width) == expected.shape
-    assert (read_image(path, ImageFormat(1, "int16"))[..., 0] == expected).all()
-    assert (read_mask(path) == expected).all()
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ def check_rules(config: DataConfig, report: Report, table: Table) -> ImageFormat
     report.add_problems(_check_kinds(table))
     if (config.palette is None or not table.kinds[0].mask.palette) and not config.instances:
         report.add_problems(_check_palettes(table))
+    if not (config.binary or config.instances):
+        report.add_problems(_check_bits(table))
     if config.nodata is None:
         report.add_problems(_check_nodata(table))
     report.add_problems(_check_channels(table, config.channels))
@@ -120,12 +122,24 @@ def _merge_palettes(table: Table) -> tuple[Colour, ...] | None:
 
     Programs pad palettes by different colours.
     """
-    palettes = [kind.mask.palette or () for kind in table.kinds]
+    palettes: list[tuple[Colour, ...]] = [kind.mask.palette or () for kind in table.kinds]
     if not all(palettes) or _check_palettes(table):
         return None
-    merged = dict(enumerate(max(palettes, key=lambda palette: len(tuple(palette)))))
+    longest = max(palettes, key=len)
+    merged = dict(enumerate(longest))
     merged |= {value: colour for value, colour, _ in _used_colours(table) if value in merged}
     return tuple(merged.values())
+
+
+def _check_bits(table: Table) -> list[str]:
+    """Return a line if white is 1 in masks of 1 bit, as some programs save them, and 255 in others."""
+    whites: dict[tuple[bool, int], Path] = {}
+    for row, kind, value, _ in table.values:
+        whites.setdefault((table.kinds[kind].mask.is_bilevel, value), table.pairs[row].mask)
+    one, other = whites.get((True, 1)), whites.get((False, 255))
+    if not one or not other or (False, 1) in whites:
+        return []
+    return [f"{one} has 1 bit, so its white is 1, and 255 in {other}: save all masks with 8 bit"]
 
 
 def _check_nodata(table: Table) -> list[str]:

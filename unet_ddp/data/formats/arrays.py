@@ -113,8 +113,8 @@ def read_mask(path: Path) -> NDArray[np.int32]:
         bands = bands[..., :-1]
     if bands.shape[2] not in (1, 3):
         raise UserError(
-            f"{path}: {bands.shape[2]} bands; a mask has one, or three of colour (of one band for "
-            "each class, save the argmax)"
+            f"{path}: {bands.shape[2]} bands; a mask has one, or three of colour; if each class has a "
+            "band, save their argmax"
         )
     with np.errstate(invalid="ignore"):  # nan, which the comparison finds
         values = bands.astype(np.int32)

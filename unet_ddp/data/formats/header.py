@@ -80,6 +80,7 @@ class Header:
     palette: tuple[tuple[int, int, int], ...] | None = None  # colours of the indices
     nodata: float | None = None  # GDAL's tag in a TIFF
     ground_resolution: float | None = None  # metres of a pixel; 0 for a map without CRS
+    is_bilevel: bool = False  # of 1 bit: white is 1
 
     @property
     def size(self) -> tuple[int, int]:

@@ -69,6 +69,7 @@ def read_header(path: Path) -> Header:
             is_colour=image.mode in _COLOUR and not is_indexed,
             is_lossy=_is_lossy(path, image),
             palette=_palette(image) if is_indexed else None,
+            is_bilevel=image.mode == "1",
         )
 
 
