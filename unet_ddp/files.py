@@ -10,13 +10,12 @@ import signal
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import RLock
-from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.storage import Url, check_answers, copies, put, refuse_web
@@ -279,32 +278,28 @@ def remove_stale(files: Iterable[Path]) -> None:
                 temporary.unlink(missing_ok=True)
 
 
-@contextmanager
-def exit_on_signals() -> Iterator[None]:
-    """Have Ctrl-C, SIGTERM and SIGHUP end the process in the block, and leave no temporary file."""
-    before = {
-        number: signal.signal(number, _remove_and_exit)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) != signal.SIG_IGN  # nohup sets it
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def exit_on_signals() -> AbstractContextManager[None]:
+    """Have Ctrl-C, SIGTERM and SIGHUP end the process in a block, and leave no temporary file."""
+    return _handling(_remove_and_exit, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def ended_by_sigterm() -> AbstractContextManager[None]:
+    """Have SIGTERM raise SystemExit in a block, which then removes what is temporary."""
+    return _handling(lambda number, frame: sys.exit(128 + number), signal.SIGTERM)
 
 
 @contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Have SIGTERM raise SystemExit in the block, which then removes what is temporary."""
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+def _handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> Iterator[None]:
+    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]  # by nohup
+    before = [signal.signal(number, handler) for number in heard]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, restored in zip(heard, before, strict=True):
+            signal.signal(number, restored)
 
 
-def _remove_and_exit(number: int, frame: FrameType | None) -> None:
+def _remove_and_exit(number: int, frame: Any) -> None:
     with _lock:  # no other thread begins a file after this
         for path in _unfinished | copies:
             with suppress(OSError):
