@@ -237,7 +237,7 @@ def build_recipe(samples: Samples, folder: Path, dice: Dice) -> Case:
     path = _write(folder / "recipe.yaml", lambda: mutate_text(lines, dice, (*WORDS, *YAML)), dice)
     flags = [*samples.data_flags, "--config", str(path), "--no-compile", "--no-wandb"]
     if dice.random() < 0.6:
-        return Case(command, ["doctor", *flags, "--batch-size", "2", "--nproc", "1"])
+        return Case(command, ["doctor", *flags, "--batch-size", "2"])
     return Case(train.main, [*flags, *_ONE_STEP])
 
 
