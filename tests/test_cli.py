@@ -16,7 +16,9 @@ import pytest
 import torch
 import yaml
 
-from unet_ddp.cli import parse_train, read_recipe, save_config, with_saved
+from unet_ddp.cli import parse_run, parse_train, read_recipe, save_config, with_saved
+from unet_ddp.commands.doctor import DoctorConfig
+from unet_ddp.commands.pack import PackConfig
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.prediction.config import parse_predict
@@ -125,6 +127,17 @@ def test_every_flag_has_its_line_of_help(
         assert re.search(rf"--{name.replace('_', '-')}\b", text), name
     assert "default: None" not in text and "default: )" not in text
     assert "default: 0.001" in text and "--given" not in text
+
+
+def test_a_command_has_the_flags_that_it_uses(recipe: Any) -> None:
+    """The others of a recipe are not its business."""
+    path = str(recipe("lr: 0.1\nscale: 0.5"))
+    for kind, flags in ((DoctorConfig, "--batch-size 2 --binary"), (PackConfig, "-o a --list b")):
+        config = parse_run(kind, [*flags.split(), "--config", path, "--seed", "3"], prog="x")
+        assert config.data.scale == 0.5 and config.optimization.seed == 3
+        for flag in ("--lr=1", "--width=3", "--exp-name=a", "--cache"):
+            with pytest.raises(UserError, match=rf"{flag[:6]}.*; see x --help$"):
+                parse_run(kind, [flag], prog="x")
 
 
 # -- limits and rules ----------------------------------------------------------------------

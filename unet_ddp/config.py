@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
@@ -263,6 +263,7 @@ class TrainConfig:
     torchrun --nproc_per_node=4 train.py --images DIR --masks DIR
     """
 
+    unused: ClassVar[frozenset[str]] = frozenset()  # settings that are no flags of the command
     data: DataConfig = field(default_factory=DataConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     optimization: OptimizationConfig = field(default_factory=OptimizationConfig)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -20,6 +21,7 @@ _NO_DEFAULT = ("None", "()", "")  # said in the field's own line
 _RECIPES = Path(__file__).parent / "recipes"
 _LARGEST_FILE = 100_000  # bytes of settings
 
+Config = TypeVar("Config")
 Plain = bool | int | float | str | list[Any] | None
 
 
@@ -31,6 +33,20 @@ def flag(metavar: str, *aliases: str, name: str | None = None) -> Any:
         name=name,
         help_behavior_hint=lambda text: "" if text in _NO_DEFAULT else f"(default: {text})",
     )
+
+
+def hide(kind: type[Config], names: Set[str]) -> type[Config]:
+    """Return a configuration class whose fields of these `names`, in its groups too, are no flags."""
+    types, parts = get_type_hints(kind, include_extras=True), list[Any]()
+    suppress_flag: Any = tyro.conf.Suppress
+    for each in fields(kind):  # type: ignore[arg-type]  # it is a dataclass
+        if is_dataclass(types[each.name]):
+            group = hide(types[each.name], names)
+            parts.append((each.name, group, field(default_factory=group)))
+        elif each.name in names:
+            parts.append((each.name, suppress_flag[types[each.name]], field(default=each.default)))
+    own = {"__doc__": kind.__doc__}
+    return make_dataclass(kind.__name__, parts, bases=(kind,), namespace=own, frozen=True)
 
 
 def _mask_value(text: str) -> int:

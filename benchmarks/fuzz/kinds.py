@@ -235,10 +235,10 @@ def build_recipe(samples: Samples, folder: Path, dice: Dice) -> Case:
     names = [name for name in settings if name not in own]
     lines = "\n".join(f"{name}: {json.dumps(settings[name])}" for name in dice.sample(names, 6))
     path = _write(folder / "recipe.yaml", lambda: mutate_text(lines, dice, (*WORDS, *YAML)), dice)
-    flags = [*samples.data_flags, "--config", str(path), "--no-compile", "--no-wandb"]
+    flags = [*samples.data_flags, "--config", str(path)]
     if dice.random() < 0.6:
-        return Case(command, ["doctor", *flags, "--batch-size", "2", "--nproc", "1"])
-    return Case(train.main, [*flags, *_ONE_STEP])
+        return Case(command, ["doctor", *flags, "--batch-size", "2"])
+    return Case(train.main, [*flags, "--no-compile", "--no-wandb", *_ONE_STEP])
 
 
 def build_annotations(samples: Samples, folder: Path, dice: Dice) -> Case:

@@ -23,7 +23,7 @@ from tests.data.checks.catalogue import (
 )
 from unet_ddp.__main__ import main
 
-SMALL = ["--width", "2", "--batch-size", "1"]
+SMALL = ["--batch-size", "1"]
 
 
 def examine(folder: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, list[str]]:

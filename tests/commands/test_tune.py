@@ -289,14 +289,15 @@ def test_a_search_of_which_all_trials_fail_ends(trainer: Trainer) -> None:
         (["--vary", "loss=dice,hinge"], "hinge"),
         (["--vary", "ema=0.5..x"], "'ema=0.5..x': use a range like 1e-4..1e-2"),
         (["--vary", "ema=0.9..0.5"], "'ema=0.9..0.5': use a range like"),
-        ([*VARY, "--budget", "1h"], "--budget: a search has its own; leave it out"),
-        ([*VARY, "--resume"], "--resume: a search has its own"),
+        ([*VARY, "--config", "budget.yaml"], "--budget: a search has its own; leave it out"),
+        ([*VARY, "--resume"], "--resume; see python -m unet_ddp tune --help"),
         ([*VARY, "--checkpoints", "s3://b/runs"], "--checkpoints s3://b/runs: is no place on this"),
         ([*VARY, "--width", "0"], "--width 0: must be 1 or more"),
         ([*VARY, "--trials", "0"], "--trials 0: must be 1 or more"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(trainer: Trainer, argv: list[str], said: str) -> None:
+    Path("budget.yaml").write_text("budget: 1h", encoding="utf-8")
     with pytest.raises(UserError) as refused:
         main(argv)
     assert said in str(refused.value) and "\n" not in str(refused.value)

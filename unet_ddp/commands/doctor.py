@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from unet_ddp.cli import parse_run
-from unet_ddp.config import TrainConfig
+from unet_ddp.config import (
+    LaunchConfig,
+    NetworkConfig,
+    OptimizationConfig,
+    RunConfig,
+    TrainConfig,
+)
 from unet_ddp.data.checks.check import CheckedData, check_classes, check_dataset
 from unet_ddp.data.checks.summary import Report, class_pixels
 from unet_ddp.data.labels import Labels
@@ -23,13 +29,22 @@ from unet_ddp.errors import align, join_some, print_lines
 _MOST_CLASSES = 21  # rows of the table, as many as Pascal VOC has
 
 
+OF_TRAINING = frozenset(
+    name
+    for group in (NetworkConfig, OptimizationConfig, RunConfig, LaunchConfig)
+    for name in vars(group())
+) - {"seed", "config", "skip_bad_files"}
+"""Settings that no command about data alone uses."""
+
+
 @dataclass(frozen=True)
 class DoctorConfig(TrainConfig):
     """Check a data set before training on it.
 
-    Takes the flags of train.py. Exit status 0: ok; 2: not fit to train on.
+    Takes the flags of train.py that are about data, and those that its size limits. Exit status 0: ok; 2: not fit to train on.
     """
 
+    unused = OF_TRAINING - {"class_weights", "batch_size", "accumulate"}
     strict: bool = False
     """Exit with status 1 if there are warnings."""
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from unet_ddp.cli import parse_run
+from unet_ddp.commands.doctor import OF_TRAINING
 from unet_ddp.config import DataConfig, TrainConfig
 from unet_ddp.data.checks.check import CheckedData, check_dataset
 from unet_ddp.data.checks.summary import Report
@@ -59,6 +60,7 @@ class PackConfig(TrainConfig):
     Takes the flags of train.py that say what the images and masks are.
     """
 
+    unused = OF_TRAINING
     output: Annotated[str | None, flag("DIR", "-o")] = None
     """New folder for the pack, or an address like s3://bucket/folder."""
 

@@ -45,10 +45,11 @@ class TuneConfig(TrainConfig):
 
     python -m unet_ddp tune --vary learning_rate=1e-4..1e-2 loss=dice_ce,tversky_ce --epochs 9
 
-    Takes the flags of train.py, for all trials. Killed, it is continued by the same command. Its
+    Takes train.py's flags of a whole run, for all trials. Killed, it is continued by the same command. Its
     folder is that of --checkpoints and --exp-name (default: checkpoints/tune).
     """
 
+    unused = frozenset({"resume", "overwrite", "budget", "max_steps", "max_epochs"})
     vary: Annotated[tuple[str, ...], flag("NAME=VALUES ...")] = ()
     """Settings of train.py and what to draw for each: choices, as loss=dice_ce,ce, or a range, as learning_rate=1e-4..1e-2 (by its logarithm if its ends differ by a factor of ten)."""
     trials: Annotated[int, flag("N"), Limit(1, 1000)] = 9
@@ -70,7 +71,7 @@ def tune(argv: Sequence[str]) -> None:
     config = parse_run(TuneConfig, argv, prog="python -m unet_ddp tune")
     if "LOCAL_RANK" in os.environ:
         exit_with_error(UserError("tune under torchrun: it starts the processes; use --nproc N"))
-    for name in ("resume", "overwrite", "budget", "max_steps", "max_epochs"):
+    for name in sorted(config.unused):  # by a recipe
         if getattr(config.launch, name):
             raise UserError(f"--{name.replace('_', '-')}: a search has its own; leave it out")
     check_installed("optuna", "tune", "tune")
