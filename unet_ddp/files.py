@@ -228,16 +228,6 @@ def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
     return lock
 
 
-@contextmanager
-def lock_file(path: Path) -> Iterator[None]:
-    """Wait until no other process is in this block for the same `path`, an empty file."""
-    import fcntl  # Windows has none
-
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def is_alive(process: int) -> bool:
     """Return whether the process with this id runs; a zombie does not."""
     with suppress(OSError):

@@ -141,16 +141,25 @@ def read_settings(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or what no number is
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: not a YAML file: {reason}") from None
+    _check_names(path, names)
+    settings = dict(zip(names, values, strict=True))
+    _check_comments(path, text, settings)
+    return settings
+
+
+def _check_names(path: Path, names: list[str]) -> None:
     if not names:
         raise UserError(f"{path}: settings are lines of 'name: value', named as the flags are")
-    settings = dict(zip(names, values, strict=True))
-    if len(settings) < len(names):
+    if len(set(names)) < len(names):
         twice = max(names, key=names.count)
         raise UserError(f"{path}: {shorten(twice)} stands there twice; delete one of the lines")
+
+
+def _check_comments(path: Path, text: str, settings: dict[str, Any]) -> None:
+    """Raise a UserError if a colour was written without quotes: YAML sees a comment."""
     for name, colour in re.findall(r"^([\w-]+):\s+(#[0-9a-fA-F]{6})\b", text, flags=re.M):
         if settings.get(name, "") is None:
             raise UserError(f"{path}: {name}: {colour} is a comment to YAML; write '{colour}'")
-    return settings
 
 
 def _value_of(loader: Any, node: Any) -> Any:

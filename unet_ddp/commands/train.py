@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 
 from unet_ddp.cli import parse_train
 from unet_ddp.config import TrainConfig
@@ -79,13 +80,10 @@ def train(config: TrainConfig, world: World) -> int:
         config = settle_schedule(config, spec, data, resumed, state, world, began=began)
         tracker = Tracker(config, data, state, loaders, world)  # logs in where --wandb needs it
         # Only now, as nothing can be wrong any more: --overwrite deletes, config.yaml is written.
-        world.on_main(
-            lambda: folder.claim(
-                config, data, resumed, build_metadata(config, spec, data, loaders, world)
-            )
-        )
-        lines = describe_run(config, spec, state, loaders, world)
-        tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes, lines)
+        metadata = partial(build_metadata, config, spec, data, loaders, world)  # read by one rank
+        world.on_main(lambda: folder.claim(config, data, resumed, metadata()))
+        tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes)
+        tracker.log(describe_run(config, spec, state, loaders, world))
         folder.begin(state, resumed, world)  # no thread may write when processes are forked
         with loaders, tracker, StopSignal(world) as stop:
             while not state.is_over and not stop.reason:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,7 @@ from unet_ddp.data.columns import StoredColumn, hash_file, read_columns
 from unet_ddp.data.pack_index import PackIndex, check_index
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.errors import UserError
-from unet_ddp.files import cache_folder, lock_file, refuse_special, replacing
+from unet_ddp.files import cache_folder, refuse_special, replacing
 from unet_ddp.storage import NotFoundError, Url, as_path, find_stamp, list_objects, local_file
 
 INDEX = "pack.index"
@@ -251,3 +252,13 @@ def _copy_index(folder: Url) -> Path:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(str(value).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+@contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Wait until no other process is in this block for the same `path`, an empty file."""
+    import fcntl  # Windows has none
+
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

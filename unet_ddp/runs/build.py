@@ -146,8 +146,6 @@ def build_state(
         WeightAverage(network, options.ema) if options.ema else None,
         compile_network(replica, world.device, processes=world.size) if options.compile else None,
         frozen,
-        sums=torch.zeros(3, dtype=torch.float64, device=world.device),
-        skipped=torch.zeros(2, dtype=torch.float64, device=world.device),
     )
     resumed.restore(state)
     return state

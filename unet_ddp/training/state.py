@@ -140,6 +140,16 @@ class TrainState:
         """True in the first steps, when batch norm's averages may be biased; see `correct_bias`."""
         return self.unbiased and self.done < FIRST_STEPS
 
+    def __post_init__(self) -> None:
+        self.sums = self.sums.to(self.precision.device)
+        self.skipped = self.skipped.to(self.precision.device)
+
+    def count_step(self, losses: Tensor, is_finite: Tensor) -> None:
+        """Add a step's losses (3,) if it was finite, () bool; the device is not waited for."""
+        self.sums += torch.where(is_finite, losses, torch.zeros_like(losses))
+        self.skipped += ~is_finite
+        self.step += 1
+
     def finish_epoch(self, validation: Validation | None) -> bool:
         """Go to the next epoch; return whether this one's validation Dice is the best so far."""
         dice = validation.scores.dice if validation else math.nan

@@ -79,9 +79,7 @@ def train_step(
         restore_unless(is_finite, buffers)
         if state.average is not None:
             state.average.update_ema(network, is_finite)
-        state.sums += torch.where(is_finite, losses, torch.zeros_like(losses))
-        state.skipped += optimizer.found_inf  # type: ignore[attr-defined]
-    state.step += 1
+        state.count_step(losses, is_finite)
     return StepReport(losses, optimizer.param_groups[-1]["lr"], is_finite, pairs)
 
 

@@ -66,12 +66,17 @@ def write_report(
             settings=read_settings(settings) if settings.exists() else {},
             notes=notes,
         )
-        with write_errors(path):
-            record_owned(folder, [path.name])
-            write_text(path, render(page))
-        return path
+        return write_owned(path, render(page))
 
     return world.on_main(write)
+
+
+def write_owned(path: Path, text: str) -> Path:
+    """Write a file of a run's folder, unless the user has one of that name, and return its path."""
+    with write_errors(path):
+        record_owned(path.parent, [path.name])
+        write_text(path, text)
+    return path
 
 
 def _facts(
