@@ -20,7 +20,7 @@ import tyro
 from unet_ddp.config import DATA_PLACES, RUN_PLACES, SAVED_NAMES, TrainConfig
 from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.files import write_text
-from unet_ddp.flags import Scalar, convert, find_recipe, hide, read_settings
+from unet_ddp.flags import Scalar, as_kind, convert, find_recipe, hide, read_settings
 from unet_ddp.storage import is_address
 
 Config = TypeVar("Config")
@@ -54,7 +54,8 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     """Return a `kind` of TrainConfig; see `parse_train`."""
     # torch.distributed.launch passes the rank, which the environment has, too.
     argv = [word for word in argv if not re.fullmatch(r"--local[-_]rank=\d+", word)]
-    config = parse(hide(kind, kind.unused), argv, prog=prog)
+    # Other processes get the settings: pickle finds no class that was made here.
+    config = as_kind(kind, parse(hide(kind, kind.unused), argv, prog=prog))
     given, path = _given_by(argv, config), config.launch.config
     recipe = read_recipe(find_recipe(path)) if path is not None else {}
     for where, names in (("", given), (f"{path}: ", recipe.keys())):

@@ -49,6 +49,15 @@ def hide(kind: type[Config], names: Set[str]) -> type[Config]:
     return make_dataclass(kind.__name__, parts, bases=(kind,), namespace=own, frozen=True)
 
 
+def as_kind(kind: type[Config], config: Any) -> Config:
+    """Return the settings of a class that `hide` has made as the class that it was made of."""
+    types, values = get_type_hints(kind), {}
+    for each in fields(kind):  # type: ignore[arg-type]
+        value = getattr(config, each.name)
+        values[each.name] = as_kind(types[each.name], value) if is_dataclass(value) else value
+    return kind(**values)
+
+
 def _mask_value(text: str) -> int:
     return int(text[1:], 16) if re.fullmatch(r"#[0-9a-fA-F]{6}", text) else int(text)
 
@@ -145,6 +154,12 @@ def read_settings(path: Path) -> dict[str, Any]:
     settings = dict(zip(names, values, strict=True))
     _check_comments(path, text, settings)
     return settings
+
+
+def read_shown(path: Path) -> dict[str, Any]:
+    """Return the settings in a YAML file as they are written there, for a page; see `read_settings`."""
+    settings = read_settings(path)
+    return {name: v.text if isinstance(v, Scalar) else v for name, v in settings.items()}
 
 
 def _check_names(path: Path, names: list[str]) -> None:

@@ -32,7 +32,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.runs import checkpoint
-from unet_ddp.runs.folder import EVALUATION_FILES
+from unet_ddp.runs.owned import EVALUATION_FILES
 
 GIVEN = ["--images", "imgs", "--masks", "masks"]
 

@@ -14,7 +14,7 @@ from unet_ddp.evaluation.results import ImageRecord
 from unet_ddp.evaluation.tables import headline, result_files, show, terminal_table
 from unet_ddp.metrics.boundary import BoundaryCounts
 from unet_ddp.metrics.objects import ObjectCounts
-from unet_ddp.runs.folder import EVALUATION_FILES
+from unet_ddp.runs.owned import EVALUATION_FILES
 
 
 def test_scores_json_has_all_scores_of_the_set() -> None:

@@ -165,6 +165,8 @@ def find_advice(start: Start) -> Iterator[tuple[str, str, list[str], str]]:
     plain = [flag for flag in flags if flag not in ("--resume", source)]
     if re.search(r"delete it(?! with)|move it away", said):
         yield "delete it", name, flags, file
+    if re.search(r"rename it", said):
+        yield "rename it", name, flags, file
     if re.search(r"free some|make room", said):
         yield "free some space", name, flags, ""
     if re.search(r"without --resume", said):
@@ -179,8 +181,9 @@ def find_advice(start: Start) -> Iterator[tuple[str, str, list[str], str]]:
         yield found[0], name, [*plain, "--resume", *filter(None, found.groups())], ""
     if re.search(r"(?:with|use|and) --overwrite", said):
         yield "use --overwrite", name, [*flags, "--overwrite"], ""
-    if re.search(r"folder with .*--(exp-name|checkpoints)|--exp-name NAME", said):
-        yield "--exp-name NAME", "another", flags, ""
-    if re.search(r"--load", said):
+    if "--load" in said:
         weights = source or (file if file.endswith(".pt") else f"checkpoints/{name}/last.pt")
-        yield "--load", name, [*plain, "--load", weights], ""
+        to = "another" if "--load and --exp-name" in said else name
+        yield "--load", to, [*plain, "--load", weights], ""
+    elif re.search(r"folder with .*--(exp-name|checkpoints)|--exp-name NAME", said):
+        yield "--exp-name NAME", "another", flags, ""

@@ -242,7 +242,9 @@ class World:
             with tempfile.TemporaryDirectory() as place:
                 root = Path(place, "copy")
                 shutil.copytree(self.root, root)
-                if removed:
+                if removed and (root / removed).is_dir():
+                    shutil.rmtree(root / removed)
+                elif removed:
                     (root / removed).unlink(missing_ok=True)
                 plan = Start(name, tuple(flags), launcher=start.launcher)
                 done, _ = run_program(root, self.command(name, flags), plan, lambda path: None, 500)

@@ -164,6 +164,7 @@ def test_all_of_it_is_restored() -> None:
     state.precision.scaler = GradScaler("cpu", init_scale=64.0)
     list(train_steps(state, map(make_batch, range(9)), until=3))
     state.epoch, state.best, state.best_epoch, state.threshold = 5, 0.7, 3, 0.4
+    state.skipped += torch.tensor([1, 4])
     saved = copy.deepcopy(state.state_dict())
     other = make_state(make_network(seed=2), ema=0.9)
     other.precision.scaler = GradScaler("cpu")

@@ -67,7 +67,7 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
         raise UserError(f"{error}: {_advise_without(path)}") from None
     if "optimizer" not in content:
         raise UserError(
-            f"{source}: contains weights only; resume from a last.pt, or start from it with --load"
+            f"{source}: contains weights only; resume from a last.pt, or start from it with --load and --exp-name NAME"
         )
     check_content(Description, source, content)
     saved = {**content, "scaler": content.get("scaler") or None}

@@ -42,7 +42,9 @@ def check_same_data(saved: Content, data: PreparedData, source: Path) -> list[st
         UserError: other names, another format or split, or other images under the same names.
     """
     then, now = Preprocessing.from_dict(saved["preprocessing"]), data.format
-    own = "use its --images, --masks and --validation, or start a new run with --load"
+    own = (
+        "use its --images, --masks and --validation, or start a new run with --load and --exp-name"
+    )
     # Of other images the order, and so the position in the epoch, would mean nothing.
     if saved["names"] != data.split.fingerprint:
         where = _name_difference(data.split, source.parent / "split.csv")

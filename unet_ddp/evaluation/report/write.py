@@ -20,7 +20,7 @@ from unet_ddp.evaluation.separation import settle_separation
 from unet_ddp.evaluation.tables import headline, show
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.files import replacing, write_errors, write_text
-from unet_ddp.flags import read_settings
+from unet_ddp.flags import read_shown
 from unet_ddp.prediction.backends import build_model
 from unet_ddp.prediction.objects import find_outlines
 from unet_ddp.prediction.predictor import Predictor
@@ -63,7 +63,7 @@ def write_report(
             pictures=make_gallery(evaluation, predictor, dataset) if evaluation else [],
             history=history,
             range_test=read_rows(folder / "learning_rate.csv"),
-            settings=read_settings(settings) if settings.exists() else {},
+            settings=read_shown(settings) if settings.exists() else {},
             notes=notes,
         )
         return write_owned(path, render(page))
