@@ -251,6 +251,8 @@ def _run_child(rank: int, run: Callable[[], int], nproc: int, port: int) -> None
     )
     try:  # Ctrl-C during the imports comes now; torch would end the process with status 0
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        sys.exit(run())
+        status = run()
     except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+        status = 128 + signal.SIGINT
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's and the parent's are two
+    sys.exit(status)
