@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import shlex
 import shutil
 import subprocess
@@ -98,6 +99,14 @@ def test_a_skipped_step_changes_nothing_but_the_position(
     out = outcomes[0][1]
     assert out.count("skipped: non-finite gradients") == 2
     assert out.count("x.png") >= 8
+    with (tmp_path / "checkpoints" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["skipped_steps"] for row in rows] == ["1", "2"]
+    parts = [float(row["dice_loss"]) + float(row["cross_entropy"]) for row in rows]
+    assert [float(row["loss"]) for row in rows] == pytest.approx(parts)
+    assert all(
+        loss > 0.5 for loss in parts
+    )  # of an untrained network, not halved by the skipped one
     content = checkpoint.load(tmp_path / "checkpoints" / "last.pt")
     for part in ("model", "ema"):
         assert all(bool(v.isfinite().all()) for v in content[part].values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import stat
@@ -443,3 +444,20 @@ def test_a_stale_file_that_another_process_removes_meanwhile_is_no_error(
     monkeypatch.setattr(files, "is_alive", lambda process: bool(stale.unlink()))
     remove_stale([tmp_path / "a.png"])
     assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_file_system_without_locks_is_a_warning(
+    tmp_path: Path,
+    number: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Issue: it was said that another run uses the folder, for ever."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    with files.lock_folder(tmp_path, "--exp-name"):
+        assert "its file system has no locks; start no other run in it" in capsys.readouterr().err

@@ -150,3 +150,30 @@ def test_no_save_is_running_when_validation_forks(
     monkeypatch.setattr(SampleLoader, "forks", property(lambda self: True))
     assert run(images, tmp_path, "--epochs", "1", "--save-every-steps", "3")[0] == 0
     assert found == [False]
+
+
+def test_a_refused_login_deletes_no_run(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue: --overwrite deleted the run, and then W&B had no account."""
+    wandb = pytest.importorskip("wandb")
+
+    def refuse(**_: object) -> None:
+        raise wandb.errors.UsageError("No API key configured")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    assert run(images, tmp_path, "--epochs", "1")[0] == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "checkpoints").iterdir()}
+    status, _, err = call_main("train", [*images, *FLAGS, "--overwrite", "--wandb"], str(tmp_path))
+    assert status == 2 and "--wandb: No API key configured" in err
+    assert {p.name: p.read_bytes() for p in (tmp_path / "checkpoints").iterdir()} == before
+
+
+def test_only_results_of_evaluate_go_with_the_run(images: list[str], tmp_path: Path) -> None:
+    assert run(images, tmp_path, "--epochs", "1")[0] == 0
+    assert call_main("unet_ddp.commands.evaluate", [], str(tmp_path))[0] == 0
+    results = tmp_path / "checkpoints" / "evaluation"
+    (results / "notes.txt").write_text("mine")
+    assert (results / "scores.json").is_file()
+    assert run(images, tmp_path, "--epochs", "1", "--overwrite")[0] == 0
+    assert [path.name for path in results.iterdir()] == ["notes.txt"]

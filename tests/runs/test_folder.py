@@ -6,6 +6,7 @@ import copy
 import errno
 import math
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -161,7 +162,7 @@ def test_a_file_of_the_users_is_not_replaced(tmp_path: Path, name: str, overwrit
     if name == "last.pt":  # a folder that has one, and no list, has a run of an earlier version
         record_owned(tmp_path, ["metrics.csv"])
     (tmp_path / name).write_text("mine")
-    line = refused(tmp_path, overwrite=overwrite)
+    line = refused(tmp_path, overwrite=overwrite, profile=name == "profile.json")
     assert line.startswith(
         f"{tmp_path / name}: is not of the run, which would replace it: rename it"
     )
@@ -867,3 +868,45 @@ def test_what_could_not_be_saved_is_rescued_when_an_error_ends_the_run(
         raise UserError("a.png: unreadable")
     (elsewhere,) = rescue.iterdir()
     assert (elsewhere / "last.pt").is_file() and str(elsewhere) in lines[-1]
+
+
+@pytest.mark.parametrize("name", ["nope.pt", "epoch_0007.pt"])
+def test_a_checkpoint_that_is_not_there_is_no_reason_to_delete_the_run(
+    tmp_path: Path, name: str
+) -> None:
+    saved_run(tmp_path, 0.1, 0.2, every=1)
+    line = refused(tmp_path, resume=str(tmp_path / name))
+    assert "continue its run from last.pt with --resume" in line and "--overwrite" not in line
+
+
+@pytest.mark.parametrize("name", ["best.pt", "config.yaml"])
+def test_what_is_no_checkpoint_of_a_run_is_said_before_what_came_after(
+    tmp_path: Path, name: str
+) -> None:
+    saved_run(tmp_path, 0.1, 0.2)
+    assert "--overwrite" not in refused(tmp_path, resume=str(tmp_path / name))
+
+
+def test_a_kept_checkpoint_that_was_copied_alone_is_continued(tmp_path: Path) -> None:
+    """Issue: it was taken for a file of the user's, and no save worked."""
+    saved_run(tmp_path / "run", 0.1, 0.2, every=1)
+    (tmp_path / "new").mkdir()
+    path = shutil.copy(tmp_path / "run" / "epoch_0001.pt", tmp_path / "new")
+    with resumed_run(tmp_path / "new", resume=str(path)) as (state, folder, _):
+        train_on(state, folder, 0.3)
+        folder.wait()
+    assert first_weight(tmp_path / "new" / "last.pt") == 2.0
+
+
+def test_a_file_of_the_users_in_the_way_of_one_checkpoint_stops_no_other(tmp_path: Path) -> None:
+    state, lines = make_state(make_network().float()), list[str]()
+    with open_folder(tmp_path, run={"save_every": 1}, lines=lines) as folder:
+        (tmp_path / "epoch_0001.pt").write_text("mine")
+        train_on(state, folder, 0.1)
+        folder.wait()
+        assert first_weight(tmp_path / "last.pt") == first_weight(tmp_path / "best.pt") == 1.0
+        assert "is not of the run" in lines[0]
+        (tmp_path / "epoch_0001.pt").rename(tmp_path / "mine.pt")
+        train_on(state, folder, 0.05)
+    assert first_weight(tmp_path / "epoch_0001.pt") == 1.0
+    assert (tmp_path / "mine.pt").read_text() == "mine"

@@ -37,7 +37,7 @@ from unet_ddp.files import check_no_input, check_writable, replacing, write_erro
 from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.owned import EVALUATION_FILES
+from unet_ddp.runs.owned import EVALUATION_FILES, LIST, record_owned
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
 from unet_ddp.storage import Url, as_path, local_file, local_path
 
@@ -202,7 +202,14 @@ def check_threshold(pairs: Sequence[Pair], labels: Labels) -> None:
 
 
 def write_results(folder: Path, files: Mapping[str, str]) -> None:
-    """Write all `files` (text by name) or none, in place of earlier results."""
+    """Write all `files` (text by name) or none, in place of earlier results.
+
+    Those that are new in the folder of a run are then the run's: a run that replaces it deletes them.
+    """
+    with write_errors(folder):
+        new = {f"{folder.name}/{name}" for name in files if not (folder / name).exists()}
+        if folder.name == "evaluation" and (folder.parent / LIST).is_file():
+            record_owned(folder.parent, new)
     with write_errors(folder, "make room, or use another --output"), ExitStack() as stack:
         for name, text in files.items():  # the stack replaces them after the last is written
             temporary = stack.enter_context(replacing(folder / name))

@@ -32,6 +32,7 @@ from unet_ddp.runs.owned import (
     CHECKPOINTS,
     FILES,
     LIST,
+    adopt_run,
     check_free,
     delete_owned,
     find_checkpoints,
@@ -118,12 +119,13 @@ class RunFolder:
         if is_file and not self.path.is_dir():  # nor is it made for a lock
             raise no_checkpoint(config.resume_file)
         self._lock_folder()
+        names = set(FILES) if launch.profile else set(FILES) - {"profile.json"}
         path = choose_checkpoint(config, self.launchers, self._torchruns)
         if path is not None:
             resumed = read_checkpoint(path, overwrite=launch.overwrite)
-            check_free(self.path, set(FILES) - set(CHECKPOINTS))
+            check_free(self.path, names - set(CHECKPOINTS))
             return resumed
-        check_free(self.path, FILES)
+        check_free(self.path, names)
         existing = find_checkpoints(self.path)
         if existing and not launch.overwrite:
             raise contains_a_run(self.path, existing)
@@ -158,7 +160,9 @@ class RunFolder:
         with write_errors(self.path, advice):
             if resumed.is_new:
                 delete_owned(self.path)
-            elif resumed.source.name == resume != self.last.name:
+            else:
+                adopt_run(self.path)
+            if not resumed.is_new and resumed.source.name == resume != self.last.name:
                 delete_later(self.path, resumed)
             record_owned(self.path, self._files)
             save_config(config, self.path / "config.yaml")
@@ -260,16 +264,19 @@ class RunFolder:
 
     def _write(self, folder: Path, files: dict[str, Content]) -> str:
         """Write checkpoints, take those that are written out of `files`; see `save_all`."""
-        new = files.keys() - self._files
-        if new and folder == self.path:
+        if folder != self.path:
+            return save_all(folder, files)
+        refusal, refused = "", dict[str, Content]()
+        for name in files.keys() - self._files:
             try:
-                record_owned(folder, new)
-            except (OSError, UserError) as error:
-                return str(error)
-            self._files |= new
+                record_owned(folder, [name])
+                self._files.add(name)
+            except (OSError, UserError) as error:  # the user has an epoch_0005.pt: the others go on
+                refusal, refused[name] = str(error), files.pop(name)
         failure = save_all(folder, files, keep_previous=self._keeps_previous)
         self._keeps_previous |= "last.pt" not in files
-        return failure
+        files |= refused
+        return failure or refusal
 
 
 def contains_a_run(place: Path, existing: Sequence[Path]) -> UserError:

@@ -43,7 +43,17 @@ def read_owned(folder: Path) -> set[str]:
         return {name for name in names if is_name_of_run(name)}
     if not any((folder / name).is_file() for name in ("last.pt", "last.1.pt")):
         return set()
+    return _find_named(folder)
+
+
+def _find_named(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for pattern in _NAMES for path in folder.glob(pattern)}
+
+
+def adopt_run(folder: Path) -> None:
+    """Count what a folder without a list has as the run's, which is resumed there."""
+    if not (folder / LIST).is_file():
+        write_text(folder / LIST, "\n".join(sorted(_find_named(folder))) + "\n", durable=True)
 
 
 def is_name_of_run(name: str) -> bool:

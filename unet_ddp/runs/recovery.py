@@ -54,13 +54,6 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
     folder, last = path.parent, path.with_name("last.pt")
     if not path.is_file() and not previous(path).is_file():
         raise no_checkpoint(path)
-    files = [file for file in (*find_epochs(folder), last) if file.is_file()]
-    later = [file for file in files if file.name > path.name]
-    if later and not overwrite:
-        raise UserError(
-            f"--resume {path}: its run has continued to {later[-1]}; use --overwrite to go back and "
-            "lose that, or start another run from these weights with --load and --exp-name NAME"
-        )
     try:
         content, source, warning = load_or_previous(path)
     except UserError as error:
@@ -68,6 +61,13 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
     if "optimizer" not in content:
         raise UserError(
             f"{source}: contains weights only; resume from a last.pt, or start from it with --load and --exp-name NAME"
+        )
+    files = [file for file in (*find_epochs(folder), last) if file.is_file()]
+    later = [file for file in files if file.name > path.name]
+    if later and not overwrite:
+        raise UserError(
+            f"--resume {path}: its run has continued to {later[-1]}; use --overwrite to go back and "
+            "lose that, or start another run from these weights with --load and --exp-name NAME"
         )
     check_content(Description, source, content)
     saved = {**content, "scaler": content.get("scaler") or None}
@@ -84,6 +84,8 @@ def no_checkpoint(path: Path) -> UserError:
 
 def _advise_without(path: Path) -> str:
     """Return what to type where the checkpoint `path` can't be resumed from."""
+    if path.name != "last.pt" and read_best(path.with_name("last.pt")) is not None:
+        return "continue its run from last.pt with --resume"
     for other in reversed(find_epochs(path.parent)):
         if other != path and read_best(other) is not None:
             return f"go back to an earlier one with --resume {other} --overwrite"

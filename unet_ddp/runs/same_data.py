@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import zlib
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.packs import PackedPairs
-from unet_ddp.data.pairs import Pair, read_list
+from unet_ddp.data.pairs import Pair
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
@@ -124,8 +125,9 @@ def _checksum(path: Path) -> int:
 def _name_difference(split: Split, listing: Path) -> str:
     """Return the first image that only the set or only the run's split.csv has, in brackets."""
     try:
-        then = {str(pair.image) for pair in read_list(listing).pairs}
-    except UserError:  # a pack's run has none
+        with listing.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            then = {row["image"] for row in csv.DictReader(file)}
+    except (OSError, KeyError, csv.Error):  # a pack's run has none
         return ""
     pairs: list[Pair] = [*split.training, *split.validation]
     now = {str(pair.image.absolute()) for pair in pairs}

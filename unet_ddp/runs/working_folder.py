@@ -141,6 +141,7 @@ class WorkingFolder(RunFolder):
 
     def _copy(self, names: set[str]) -> None:
         """Copy files from storage, which need not be put again."""
+        record_owned(self.path, names)
         for name in names:
             saved = self._best if name == "best.pt" else None
             with replacing(self.path / name) as temporary:

@@ -102,7 +102,9 @@ def test_pixels_without_data_are_filled_before_scaling(tmp_path: Path) -> None:
 def test_nan_and_infinity_must_be_explained(tmp_path: Path) -> None:
     values = np.array([[1, NAN, NAN, 2]], np.float32)
     np.save(tmp_path / "x.npy", values)
-    expected = r"x\.npy: nan or infinity in 2 pixel\(s\); fix it, or use --nodata nan to ignore"
+    expected = (
+        r"x\.npy: nan or infinity in 2 pixel\(s\); fix it, or train with --nodata nan to ignore"
+    )
     with pytest.raises(UserError, match=expected):
         read_image(tmp_path / "x.npy", FLOAT)
     read = read_image(tmp_path / "x.npy", ImageFormat(1, "float32", NAN, (8.0,)))

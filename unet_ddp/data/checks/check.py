@@ -28,6 +28,7 @@ from unet_ddp.data.checks.summary import (
     describe_images,
     warn_of_classes,
     warn_of_images,
+    warn_of_numbers,
 )
 from unet_ddp.data.checks.table import Table
 from unet_ddp.data.demo import write_demo
@@ -252,7 +253,8 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
             f"split: {split.how}; {len(split.training)} images to train on, "
             f"{len(split.validation)} to validate"
         )
-    report.warnings += warn_soft_edges(data.values, labels) if labels else []
+    if labels and not warn_of_numbers(table, labels):  # of which the small are no edges
+        report.warnings += warn_soft_edges(data.values, labels)
     copies = find_copies(table, split) if split else []
     if copies is None:
         report.notes.append("too many images to look for copies across the split")

@@ -27,6 +27,7 @@ _FEW = 8  # classes, or objects, that masks often have
 _LOOKED_AT = 1000  # masks in search of numbered objects
 _SUSPECT = "--instances: the masks contain only the values {}: if they are classes, leave it out"
 _DENSE = 0.8  # of the numbers up to the largest: masks of objects have most
+_GAPS = 2  # that masks of few objects may have
 _MOST = 0.9  # of the masks
 _WITHIN = 0.8  # of the variance of sizes, within the numbers: those of objects have about all of it
 _BRIGHT = 0.85  # share of the pixels above which the foreground may be the background
@@ -157,7 +158,8 @@ def warn_of_numbers(table: Table, labels: Labels) -> list[str]:
     values = table.columns["value"][: int(ends[-1])]
     largest, starts = values[ends - 1], np.concatenate([[0], ends[:-1]])
     found = ends - starts - (values[starts] == 0)  # numbers in each mask
-    is_likely = np.mean(found >= _DENSE * largest) > _MOST and (
+    dense = np.minimum(_DENSE * largest, largest - _GAPS)
+    is_likely = np.mean(found >= dense) > _MOST and (
         (np.mean(found == largest) > _MOST and len(np.unique(largest)) > 2)
         or _are_alike(values, table.columns["pixels"][: len(values)])
     )
@@ -175,7 +177,10 @@ def _are_alike(values: NDArray[np.int32], pixels: NDArray[np.uint32]) -> bool:
     logs = np.log(pixels[values > 0])
     inner = logs - (np.bincount(kinds, logs) / counts)[kinds]
     degrees = len(logs) - len(counts)
-    return degrees > 0 and bool(np.square(inner).sum() / degrees >= _WITHIN * logs.var(ddof=1))
+    if degrees < len(counts):  # too few to say
+        return False
+    within = np.square(inner).sum() / degrees + 1e-9  # objects of one size have none
+    return bool(within >= _WITHIN * logs.var(ddof=1))
 
 
 def class_pixels(table: Table, labels: Labels, pairs: Sequence[Pair]) -> list[int]:

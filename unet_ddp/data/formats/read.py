@@ -123,7 +123,7 @@ def refuse_not_finite(pixels: Pixels, source: Path | str) -> None:
     if pixels.dtype == np.float32 and not np.isfinite(pixels).all():
         count = int((~np.isfinite(pixels)).any(axis=2).sum())
         raise UserError(
-            f"{source}: nan or infinity in {count} pixel(s); fix it, or use --nodata nan to ignore "
+            f"{source}: nan or infinity in {count} pixel(s); fix it, or train with --nodata nan to ignore "
             "such pixels"
         )
 
