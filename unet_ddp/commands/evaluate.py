@@ -206,11 +206,12 @@ def write_results(folder: Path, files: Mapping[str, str]) -> None:
 
     Those that are new in the folder of a run are then the run's: a run that replaces it deletes them.
     """
-    with write_errors(folder):
+    advice = "make room, or use another --output"
+    with write_errors(folder, advice):
         new = {f"{folder.name}/{name}" for name in files if not (folder / name).exists()}
         if folder.name == "evaluation" and (folder.parent / LIST).is_file():
             record_owned(folder.parent, new)
-    with write_errors(folder, "make room, or use another --output"), ExitStack() as stack:
+    with write_errors(folder, advice), ExitStack() as stack:
         for name, text in files.items():  # the stack replaces them after the last is written
             temporary = stack.enter_context(replacing(folder / name))
             temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
