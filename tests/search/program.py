@@ -156,8 +156,12 @@ def names_file(flags: Sequence[str]) -> str | None:
     return after if after and not after.startswith("-") else None
 
 
-def find_advice(start: Start) -> Iterator[tuple[str, str, list[str], str]]:
-    """Yield each thing that a message says to do: in words, the run, the flags, a file to remove."""
+Advice = tuple[str, str, list[str], str]
+"""What a message says to do: in words, the run, the flags, and a file to remove."""
+
+
+def find_advice(start: Start) -> Iterator[Advice]:
+    """Yield each thing that a message says to do."""
     text = start.err.strip().removeprefix("error: ")
     said = re.split(r"; |: (?=continue|delete|leave|free)", text, maxsplit=1)[-1]
     file, flags, name = text.split(":")[0], list(start.flags), start.name

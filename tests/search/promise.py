@@ -16,6 +16,7 @@ from tests.search.checks import Run, check_run
 from tests.search.disk import REFUSED, Fault
 from tests.search.program import (
     FLAGS,
+    Advice,
     BrokenError,
     Saved,
     Start,
@@ -238,14 +239,24 @@ class World:
         self.followed.add(key)
         choices = list(find_advice(start))
         expect(bool(choices), f"the message names no command: {start.err.strip()}")
-        for what, name, flags, removed in choices:
-            with tempfile.TemporaryDirectory() as place:
-                root = Path(place, "copy")
-                shutil.copytree(self.root, root)
-                if removed and (root / removed).is_dir():
-                    shutil.rmtree(root / removed)
-                elif removed:
-                    (root / removed).unlink(missing_ok=True)
-                plan = Start(name, tuple(flags), launcher=start.launcher)
-                done, _ = run_program(root, self.command(name, flags), plan, lambda path: None, 500)
-            expect(done.status == 0, f"the advice {what!r} does not work: {done}")
+        for choice in choices:
+            done = self._try(self.root, start, choice)
+            expect(done.status == 0, f"the advice {choice[0]!r} does not work: {done}")
+
+    def _try(self, source: Path, start: Start, choice: Advice, *, more: int = 1) -> Start:
+        """Return how a start ends that follows an advice, and `more` that this start gives."""
+        what, name, flags, removed = choice
+        with tempfile.TemporaryDirectory() as place:
+            root = Path(place, "copy")
+            shutil.copytree(source, root)
+            if removed and (root / removed).is_dir():
+                shutil.rmtree(root / removed)
+            elif removed:
+                (root / removed).unlink(missing_ok=True)
+            plan = Start(name, tuple(flags), launcher=start.launcher)
+            done, _ = run_program(root, self.command(name, flags), plan, lambda path: None, 500)
+            others = (
+                [c for c in find_advice(done) if c[0] != what] if done.status == 2 and more else []
+            )
+            tried = [self._try(root, done, other, more=more - 1) for other in others]
+        return next((last for last in tried if last.status == 0), done)
