@@ -163,9 +163,7 @@ def test_a_file_of_the_users_is_not_replaced(tmp_path: Path, name: str, overwrit
         record_owned(tmp_path, ["metrics.csv"])
     (tmp_path / name).write_text("mine")
     line = refused(tmp_path, overwrite=overwrite, profile=name == "profile.json")
-    assert line.startswith(
-        f"{tmp_path / name}: is not of the run, which would replace it: rename it"
-    )
+    assert line.startswith(f"{tmp_path / name}: not of the run, which would replace it: rename it")
     (tmp_path / name).rename(tmp_path / "mine")
     with open_folder(tmp_path, overwrite=overwrite):
         assert (tmp_path / "mine").read_text() == "mine"
@@ -905,7 +903,7 @@ def test_a_file_of_the_users_in_the_way_of_one_checkpoint_stops_no_other(tmp_pat
         train_on(state, folder, 0.1)
         folder.wait()
         assert first_weight(tmp_path / "last.pt") == first_weight(tmp_path / "best.pt") == 1.0
-        assert "is not of the run" in lines[0]
+        assert "not of the run" in lines[0]
         (tmp_path / "epoch_0001.pt").rename(tmp_path / "mine.pt")
         train_on(state, folder, 0.05)
     assert first_weight(tmp_path / "epoch_0001.pt") == 1.0

@@ -321,9 +321,7 @@ def test_a_new_run_deletes_what_runs_have_put_and_nothing_else(one: Machine, two
     ):
         put(one.address / name, b"of the user")
         for machine in (one, two):
-            assert machine.refused(**starts).startswith(
-                f"{one.address / name}: is not of the run, "
-            )
+            assert machine.refused(**starts).startswith(f"{one.address / name}: not of the run, ")
         delete(one.address / name)
     with two.run(overwrite=True) as folder:
         save(folder, 0)

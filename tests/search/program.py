@@ -169,8 +169,8 @@ def find_advice(start: Start) -> Iterator[Advice]:
     plain = [flag for flag in flags if flag not in ("--resume", source)]
     if re.search(r"delete it(?! with)|move it away", said):
         yield "delete it", name, flags, file
-    if re.search(r"rename it", said):
-        yield "rename it", name, flags, file
+    if re.search(r"rename (it|them)", text):
+        yield "rename it", name, flags, text.split(": ")[0]
     if re.search(r"free some|make room", said):
         yield "free some space", name, flags, ""
     if re.search(r"without --resume", said):

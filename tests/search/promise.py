@@ -249,10 +249,11 @@ class World:
         with tempfile.TemporaryDirectory() as place:
             root = Path(place, "copy")
             shutil.copytree(source, root)
-            if removed and (root / removed).is_dir():
-                shutil.rmtree(root / removed)
-            elif removed:
-                (root / removed).unlink(missing_ok=True)
+            for path in (root / each for each in removed.split(", ") if removed):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
             plan = Start(name, tuple(flags), launcher=start.launcher)
             done, _ = run_program(root, self.command(name, flags), plan, lambda path: None, 500)
             others = (

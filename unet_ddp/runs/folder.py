@@ -29,8 +29,8 @@ from unet_ddp.runs.checkpoint import (
     save_all,
 )
 from unet_ddp.runs.owned import (
-    CHECKPOINTS,
     FILES,
+    LATE,
     LIST,
     adopt_run,
     check_free,
@@ -119,13 +119,13 @@ class RunFolder:
         if is_file and not self.path.is_dir():  # nor is it made for a lock
             raise no_checkpoint(config.resume_file)
         self._lock_folder()
-        names = set(FILES) if launch.profile else set(FILES) - {"profile.json"}
+        unused = set() if launch.profile else {"profile.json"}
         path = choose_checkpoint(config, self.launchers, self._torchruns)
         if path is not None:
             resumed = read_checkpoint(path, overwrite=launch.overwrite)
-            check_free(self.path, names - set(CHECKPOINTS))
+            check_free(self.path, set(LATE) - unused)
             return resumed
-        check_free(self.path, names)
+        check_free(self.path, set(FILES) - unused)
         existing = find_checkpoints(self.path)
         if existing and not launch.overwrite:
             raise contains_a_run(self.path, existing)
@@ -160,11 +160,11 @@ class RunFolder:
         with write_errors(self.path, advice):
             if resumed.is_new:
                 delete_owned(self.path)
+                record_owned(self.path, self._files)
             else:
-                adopt_run(self.path)
+                adopt_run(self.path, self._files)
             if not resumed.is_new and resumed.source.name == resume != self.last.name:
                 delete_later(self.path, resumed)
-            record_owned(self.path, self._files)
             save_config(config, self.path / "config.yaml")
             write_split(data.split, data.groups, self.path / "split.csv")
             if resumed.range_test:

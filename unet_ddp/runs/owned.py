@@ -11,10 +11,11 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, join_some
 from unet_ddp.files import write_text
 
 LIST = ".files"
+_SHOWN = 20  # files in one message
 CHECKPOINTS = ("last.pt", "last.1.pt", "best.pt", "epoch_[0-9]*.pt")
 FILES = (
     *CHECKPOINTS, "config.yaml", "metrics.csv", "split.csv", "learning_rate.csv", "samples.png",
@@ -24,6 +25,8 @@ EVALUATION_FILES = (
     "scores.json", "per_image.csv", "confusion.csv", "threshold.csv", "calibration.csv", "report.html"
 )  # fmt: skip
 """All that `evaluate` writes; threshold.csv for two classes only."""
+LATE = ("learning_rate.csv", "samples.png", "profile.json", "report.html")
+"""Files that a run that was stopped may not have yet."""
 EVENTS = ".unet_ddp"
 """The ending of our TensorBoard files, whose names TensorBoard makes up."""
 _EVENTS = f"events.out.tfevents.*{EVENTS}"
@@ -50,10 +53,17 @@ def _find_named(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for pattern in _NAMES for path in folder.glob(pattern)}
 
 
-def adopt_run(folder: Path) -> None:
-    """Count what a folder without a list has as the run's, which is resumed there."""
+def adopt_run(folder: Path, names: set[str]) -> None:
+    """Count `names` as the run's, which is resumed in `folder`; without a list, all that it has."""
     if not (folder / LIST).is_file():
-        write_text(folder / LIST, "\n".join(sorted(_find_named(folder))) + "\n", durable=True)
+        names = names | _find_named(folder)
+    _write_list(folder, names)
+
+
+def _write_list(folder: Path, names: set[str]) -> None:
+    owned = read_owned(folder)
+    if names - owned or not (folder / LIST).is_file():
+        write_text(folder / LIST, "\n".join(sorted(names | owned)) + "\n", durable=True)
 
 
 def is_name_of_run(name: str) -> bool:
@@ -89,24 +99,24 @@ def record_owned(folder: Path, names: Iterable[str]) -> None:
         UserError: one of them is there already and the user's.
         OSError: the list can't be written.
     """
-    owned, names = read_owned(folder), set(names)
+    names = set(names)
     check_free(folder, names)
-    if names - owned or not (folder / LIST).is_file():
-        write_text(folder / LIST, "\n".join(sorted(names | owned)) + "\n", durable=True)
+    _write_list(folder, names)
 
 
 def check_free(folder: Path, names: Iterable[str]) -> None:
-    """Raise a UserError if a file in `folder` has one of `names`, or matches it, and is the user's."""
+    """Raise a UserError if files in `folder` have one of `names`, or match it, and are the user's."""
     owned = read_owned(folder)
-    for pattern in names:
-        for path in folder.glob(pattern):
-            if str(path.relative_to(folder)) not in owned:
-                raise UserError(f"{path}: is not of the run, which would replace it: rename it")
+    found = {path for pattern in names for path in folder.glob(pattern)}
+    foreign = sorted(path for path in found if str(path.relative_to(folder)) not in owned)
+    if foreign:
+        what, it = join_some([*map(str, foreign)], _SHOWN), "it" if len(foreign) == 1 else "them"
+        raise UserError(f"{what}: not of the run, which would replace {it}: rename {it}")
 
 
 def delete_owned(folder: Path) -> None:
     """Delete the files that runs have written into `folder`, and no others."""
-    record_owned(folder, read_owned(folder))  # of an earlier version: a kill here leaves a list
+    _write_list(folder, read_owned(folder))  # of an earlier version: a kill here leaves a list
     for path in find_owned(folder):
         path.unlink(missing_ok=True)
     with suppress(OSError):  # not empty: files of the user's

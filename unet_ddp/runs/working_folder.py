@@ -85,7 +85,7 @@ class WorkingFolder(RunFolder):
         for name in sorted(ours - self._names):
             if not name.startswith("events."):  # each has a name of its own
                 raise UserError(
-                    f"{self._run.address / name}: is not of the run, which would replace it: rename it"
+                    f"{self._run.address / name}: not of the run, which would replace it: rename it"
                 )
 
     def _is_current(self) -> bool:
