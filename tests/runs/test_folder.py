@@ -803,6 +803,14 @@ def test_a_kill_between_last_and_best_leaves_the_best_due(tmp_path: Path) -> Non
         assert first_weight(tmp_path / "best.pt") == 2.0
 
 
+@pytest.mark.parametrize("best", [torch.ones(2), {"score": torch.ones(2), "epoch": 1}, None, 3])
+def test_a_best_that_says_nothing_sound_is_another_one(tmp_path: Path, best: Any) -> None:
+    saved_run(tmp_path, 0.1, 0.2)
+    content = checkpoint.load(tmp_path / "best.pt")
+    checkpoint.save(tmp_path / "best.pt", {**content, "best": best})
+    assert opened(tmp_path, resume="auto").due.keys() == {"best.pt"}
+
+
 def test_a_best_that_is_nowhere_is_replaced_by_the_best_from_there_on(tmp_path: Path) -> None:
     """Issue: after best.pt was moved away, a run that never got better had none."""
     saved_run(tmp_path, 0.3, 0.2)

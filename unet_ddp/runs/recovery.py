@@ -10,7 +10,7 @@ from pathlib import Path
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError
 from unet_ddp.runs.checkpoint import Content, load, load_or_previous, previous
-from unet_ddp.runs.description import Description, SavedRun, check_content
+from unet_ddp.runs.description import Best, Description, SavedRun, check_content
 from unet_ddp.runs.hosts import read_state
 from unet_ddp.runs.owned import find_checkpoints, find_epochs
 from unet_ddp.runs.resume import Resumed
@@ -70,8 +70,7 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
             "lose that, or start another run from these weights with --load and --exp-name NAME"
         )
     check_content(Description, source, content)
-    saved = {**content, "scaler": content.get("scaler") or None}
-    position = check_content(SavedRun, source, saved).position
+    position = _check_run(source, content).position
     done = f"resuming {source}: {position.epoch} epochs and {position.step} steps are done"
     content, due, note = _find_best(folder, content)
     return Resumed(content, source, notes=[n for n in (warning, done, note) if n], due=due)
@@ -107,9 +106,9 @@ def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Conte
     for donor in (content, folder / f"epoch_{best['epoch'] + 1:04d}.pt"):
         with suppress(UserError):
             found = load(donor) if isinstance(donor, Path) else donor
-            position = found["position"]
-            is_end = (position["epoch"], position["step"]) == (best["epoch"] + 1, 0)
-            if is_end and found["best"] == best:
+            run = _check_run(folder, found)
+            is_end = (run.position.epoch, run.position.step) == (best["epoch"] + 1, 0)
+            if is_end and run.best == Best(**best):
                 return content, {"best.pt": compose_best(found)}, ""
     note = (
         f"{folder / 'best.pt'} is not the network of epoch {best['epoch'] + 1}, the best so far: the "
@@ -140,7 +139,13 @@ def compose_best(content: Content) -> Content:
 
 def read_best(path: Path) -> object:
     """Return the epoch and score of the best that a checkpoint names; None if it can't be read."""
-    try:
-        return load(path).get("best")
-    except UserError:
-        return None
+    with suppress(UserError):
+        best = load(path).get("best")
+        if isinstance(best, dict) and all(isinstance(v, (int, float)) for v in best.values()):
+            return best
+    return None
+
+
+def _check_run(source: Path, content: Content) -> SavedRun:
+    """Return what a checkpoint says of its run, each value checked."""
+    return check_content(SavedRun, source, {**content, "scaler": content.get("scaler") or None})
