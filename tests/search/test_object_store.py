@@ -23,7 +23,7 @@ def test_what_was_found_once_stays_mended(seed: int) -> None:
 
 
 @pytest.mark.thorough
-def test_a_minute_of_other_scenarios_finds_nothing() -> None:
-    count, found = search_object_store(time.monotonic() + 60, seed=SEED % 10**6)
+def test_other_scenarios_finds_nothing() -> None:
+    count, found = search_object_store(time.monotonic() + 20, seed=SEED % 10**6)
     assert not found
-    assert count > 300
+    assert count > 100
