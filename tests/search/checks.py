@@ -20,6 +20,7 @@ class Run:
     spoiled: dict[str, bytes] = field(default_factory=dict)
     """Files that the user has spoiled, as they are since."""
     has_lost_rows: bool = False
+    has_lost_best: bool = False
     """The user has spoiled metrics.csv."""
     is_forgiven: bool = False
     has_patience: bool = False
@@ -99,7 +100,11 @@ def _check_best(run: Run, folder: Path, last: Saved, best: Saved | None, settled
         return
     top = (max(scores), scores.index(max(scores))) if scores else (float("nan"), -1)
     agrees = best.best == last.best
-    is_top = run.has_lost_rows or (abs(best.best[0] - top[0]) < 1e-9 and best.best[1] == top[1])
+    is_top = (
+        run.has_lost_rows
+        or run.has_lost_best
+        or (abs(best.best[0] - top[0]) < 1e-9 and best.best[1] == top[1])
+    )
     expect(agrees or not settled, f"best.pt says {best.best}, last.pt {last.best}")
     expect(is_top or not settled, f"best.pt says {best.best}, metrics.csv {top}")
     is_next = best.best[1] == last.position[0]  # of the epoch whose last.pt was not written

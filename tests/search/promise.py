@@ -80,6 +80,7 @@ class World:
         for path in run.spoiled.copy():
             file = self.folder(name) / path
             if not file.is_file() or file.read_bytes() != run.spoiled[path]:
+                run.has_lost_best |= path == "best.pt"  # the best of what is left is in its place
                 del run.spoiled[path]
         run.has_patience |= "--patience=1" in flags
         self._settle(run, start, noted)

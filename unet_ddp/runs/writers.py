@@ -124,7 +124,7 @@ class CsvWriter:
         """Replace the file by rows, with their columns and these."""
         columns = list(dict.fromkeys([*(rows[0] if rows else ()), *columns]))
         with (
-            replacing(self.path) as temporary,
+            replacing(self.path, durable=True) as temporary,
             temporary.open("w", newline="", encoding="utf-8") as file,
         ):
             writer = csv.DictWriter(file, columns)
