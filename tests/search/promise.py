@@ -139,7 +139,9 @@ class World:
             if path.is_relative_to(old):
                 self.own[new / path.relative_to(old)] = content
         run = self.runs.get(source, Run())
-        self.runs[name] = Run(run.position, {**run.models}, {**run.spoiled}, run.has_lost_rows)
+        self.runs[name] = Run(
+            run.position, {**run.models}, {**run.spoiled}, run.has_lost_rows, run.has_lost_best
+        )
 
     def _settle(self, run: Run, start: Start, noted: list[Saved]) -> None:
         """Learn what is promised after a start."""
