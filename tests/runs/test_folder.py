@@ -402,10 +402,13 @@ def test_a_full_disk_at_the_start_is_a_mistake(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(folder_module, "save_config", full)
     message = r": No space left on device; free some space, or"
-    with pytest.raises(UserError, match=message), open_folder(tmp_path):
-        pass
+    with monkeypatch.context() as patch:
+        patch.setattr(folder_module, "save_config", full)
+        with pytest.raises(UserError, match=message), open_folder(tmp_path):
+            pass
+    (tmp_path / "config.yaml").write_text("mine")  # the run that failed has written none
+    assert "config.yaml: not of the run" in refused(tmp_path, overwrite=True)
 
 
 # -- saving -------------------------------------------------------------------------------------

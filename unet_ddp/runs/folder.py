@@ -36,6 +36,7 @@ from unet_ddp.runs.owned import (
     check_free,
     delete_owned,
     find_checkpoints,
+    forget_missing,
     read_owned,
     record_owned,
 )
@@ -98,6 +99,8 @@ class RunFolder:
         finally:
             self._thread.shutdown()
             if self._lock is not None:
+                with suppress(OSError):
+                    forget_missing(self.path)
                 self._lock.close()
 
     @property

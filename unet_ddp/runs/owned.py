@@ -104,6 +104,18 @@ def record_owned(folder: Path, names: Iterable[str]) -> None:
     _write_list(folder, names)
 
 
+def forget_missing(folder: Path) -> None:
+    """Take names without a file off the list: a start that failed has written none, the user may.
+
+    Raises:
+        OSError: the list can't be written.
+    """
+    owned = read_owned(folder)
+    found = {name for name in owned if (folder / name).exists()}
+    if found != owned and (folder / LIST).is_file():
+        write_text(folder / LIST, "\n".join(sorted(found)) + "\n", durable=True)
+
+
 def check_free(folder: Path, names: Iterable[str]) -> None:
     """Raise a UserError if files in `folder` have one of `names`, or match it, and are the user's."""
     owned = read_owned(folder)
