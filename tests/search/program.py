@@ -179,8 +179,8 @@ def find_advice(start: Start) -> Iterator[Advice]:
         names = re.findall(r"(\w+) \S+ -> ", text)
         out = [flag for flag in flags if flag.split("=")[0][2:].replace("-", "_") not in names]
         yield "leave the flag out", name, out, ""
-    if re.search(r"leave --overwrite out", said):
-        yield "leave --overwrite out", name, [f for f in flags if f != "--overwrite"], ""
+    if found := re.search(r"leave (--[\w-]+) out", said):
+        yield found[0], name, [flag for flag in flags if flag.split("=")[0] != found[1]], ""
     if found := re.search(r"(?:with|use) --resume(?: (\S*\.pt))?", said):
         yield found[0], name, [*plain, "--resume", *filter(None, found.groups())], ""
     if re.search(r"(?:with|use|and) --overwrite", said):
