@@ -205,9 +205,12 @@ def _last_line(text: str) -> str:
 
 def _spawn(run: Callable[[], int], nproc: int) -> int:
     """Start `nproc` processes on this machine, wait for them, and return their status."""
+    from multiprocessing import resource_tracker
+
     from torch import multiprocessing as mp
 
     store = host_store()
+    resource_tracker.ensure_running()  # its start would let SIGINT through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the children's, too
     children = mp.start_processes(  # type: ignore[no-untyped-call]
         _run_child, args=(run, nproc, store.port), nprocs=nproc, start_method="spawn", join=False
@@ -249,10 +252,7 @@ def _run_child(rank: int, run: Callable[[], int], nproc: int, port: int) -> None
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",  # the parent hosts the store
     )
-    try:  # Ctrl-C during the imports comes now; torch would end the process with status 0
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        status = run()
-    except KeyboardInterrupt:
-        status = 128 + signal.SIGINT
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's and the parent's are two
-    sys.exit(status)
+    # Ctrl-C during the imports comes now; the terminal's and the parent's are two, so no exception.
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    sys.exit(run())
