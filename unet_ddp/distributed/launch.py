@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import signal
@@ -209,6 +210,8 @@ def _spawn(run: Callable[[], int], nproc: int) -> int:
 
     from torch import multiprocessing as mp
 
+    # It would warn of each rank that ends after the first; what was wrong is said in our own line.
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
     store = host_store()
     resource_tracker.ensure_running()  # its start would let SIGINT through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the children's, too
