@@ -79,7 +79,7 @@ class RemoteRunFolder(WorkingFolder):
             self._keep_unsaved()
         super().claim(config, data, resumed, metadata)
         self._log(f"{address}: put from {self.path} after each save")
-        if resumed.source == self.last:
+        if resumed.source == self.last and not resumed.due:  # which `begin` writes first
             self._begin_upload()
 
     # -- uploads ------------------------------------------------------------------------------
