@@ -106,6 +106,7 @@ def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Conte
     for donor in (content, folder / f"epoch_{best['epoch'] + 1:04d}.pt"):
         with suppress(UserError):
             found = load(donor) if isinstance(donor, Path) else donor
+            check_content(Description, folder, found)
             run = _check_run(folder, found)
             is_end = (run.position.epoch, run.position.step) == (best["epoch"] + 1, 0)
             if is_end and run.best == Best(**best):
@@ -148,4 +149,6 @@ def read_best(path: Path) -> object:
 
 def _check_run(source: Path, content: Content) -> SavedRun:
     """Return what a checkpoint says of its run, each value checked."""
-    return check_content(SavedRun, source, {**content, "scaler": content.get("scaler") or None})
+    scaler = content.get("scaler")
+    is_off = isinstance(scaler, dict) and not scaler
+    return check_content(SavedRun, source, {**content, "scaler": None if is_off else scaler})
