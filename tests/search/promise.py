@@ -214,7 +214,10 @@ class World:
             began = (int(found[1]), int(found[2])) if found else promised
             expect(began >= promised, f"resumed at {began}, after a save at {promised}")
         if rescued := re.search(r"its files are in (\S+)", start.err):
-            saved = read(self.root / rescued[1] / "last.pt")
+            # It has what could not be written: last.pt may be in its place.
+            saved = read(self.root / rescued[1] / "last.pt") or read(
+                self.folder(start.name) / "last.pt"
+            )
             expect(saved is not None, f"{rescued[1]} has no last.pt")
             best = read(self.root / rescued[1] / "best.pt") or read(
                 self.folder(start.name) / "best.pt"

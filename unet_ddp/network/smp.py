@@ -29,10 +29,10 @@ class _AnySize(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (N, num_classes, H, W) of `images` (N, channels, H, W)."""
         height, width = images.shape[-2:]
-        rows, columns = (
-            cast(int, torch.sym_max(-side % self.stride, self.smallest - side))
-            for side in (height, width)
-        )
+        rows, columns = -height % self.stride, -width % self.stride
+        if self.smallest > 1:
+            rows = cast(int, torch.sym_max(rows, self.smallest - height))
+            columns = cast(int, torch.sym_max(columns, self.smallest - width))
         # Exported, the network is for any size, whatever the example's needs: always pad.
         if torch.compiler.is_exporting() or rows or columns:
             images = F.pad(images, (0, columns, 0, rows))
