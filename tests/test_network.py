@@ -29,7 +29,8 @@ def run(function, *argv):
 
 data = sys.argv[1:]
 run(train.main, *data, "--epochs", "1", "--workers", "0", "--encoder", "tu-mobilenetv3_small_050")
-run(main, "export", "checkpoints/best.pt", "a.onnx")
+run(train.main, *data, "--epochs", "1", "--workers", "0", "--width", "2", "--exp-name", "classic")
+run(main, "export", "checkpoints/classic/best.pt", "a.onnx")
 run(predict.main, "imgs", "-o", "by_torch")
 run(predict.main, "imgs", "-o", "by_onnx", "-m", "a.onnx")
 run(main, "doctor", *data)
