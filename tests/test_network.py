@@ -34,8 +34,8 @@ run(main, "export", "checkpoints/classic/best.pt", "a.onnx")
 run(predict.main, "imgs", "-o", "by_torch")
 run(predict.main, "imgs", "-o", "by_onnx", "-m", "a.onnx")
 run(main, "doctor", *data)
-run(main, "evaluate")
-run(main, "report")
+run(main, "evaluate", "--model", "checkpoints/best.pt")
+run(main, "report", "checkpoints")
 time.sleep(12)  # onnxruntime reports after some seconds
 """
 
