@@ -17,7 +17,8 @@ from tests.ranks import TRAIN, hear_interrupts
 
 PORT = 29400
 IS_POSSIBLE = sys.platform == "linux" and os.geteuid() == 0 and shutil.which("ip") is not None
-# A name of its own, as hosts have: ranks with one name would look for each other's processes.
+# As hosts have them: a name, and process ids that mean nothing to the other.
+_ALONE = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
 _NAMED = 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"'
 
 
@@ -56,8 +57,8 @@ class Hosts:
         folder.mkdir(parents=True, exist_ok=True)
         log = (folder / "log.txt").open("ab")
         process = subprocess.Popen(
-            ["ip", "netns", "exec", self.name(host), "unshare", "--uts", "sh", "-c", _NAMED,
-             self.name(host), sys.executable, *argv],
+            ["ip", "netns", "exec", self.name(host), *_ALONE, "sh", "-c", _NAMED, self.name(host),
+             sys.executable, *argv],
             cwd=folder,
             env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": f"eth{host}", **environment},
             stdout=log, stderr=log, start_new_session=True, preexec_fn=hear_interrupts,

@@ -29,13 +29,12 @@ def run(function, *argv):
 
 data = sys.argv[1:]
 run(train.main, *data, "--epochs", "1", "--workers", "0", "--encoder", "tu-mobilenetv3_small_050")
-run(train.main, *data, "--epochs", "1", "--workers", "0", "--width", "2", "--exp-name", "classic")
-run(main, "export", "checkpoints/classic/best.pt", "a.onnx")
+run(main, "export", "checkpoints/best.pt", "a.onnx")
 run(predict.main, "imgs", "-o", "by_torch")
 run(predict.main, "imgs", "-o", "by_onnx", "-m", "a.onnx")
 run(main, "doctor", *data)
-run(main, "evaluate", "--model", "checkpoints/best.pt")
-run(main, "report", "checkpoints")
+run(main, "evaluate")
+run(main, "report")
 time.sleep(12)  # onnxruntime reports after some seconds
 """
 

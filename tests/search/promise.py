@@ -213,12 +213,14 @@ class World:
             expect(bool(found or not noted), f"a new run over one at {promised}")
             began = (int(found[1]), int(found[2])) if found else promised
             expect(began >= promised, f"resumed at {began}, after a save at {promised}")
-        if rescued := re.search(r"its files are in (\S+)", start.err):
-            # It has what could not be written: last.pt may be in its place.
-            saved = read(self.root / rescued[1] / "last.pt") or read(
-                self.folder(start.name) / "last.pt"
-            )
-            expect(saved is not None, f"{rescued[1]} has no last.pt")
+        if rescued := re.search(r"its files are in (\S+) \((.+)\)", start.err):
+            for name in rescued[2].split(", "):
+                expect(
+                    read(self.root / rescued[1] / name) is not None, f"no {name} in {rescued[1]}"
+                )
+            newest = rescued[1] if "last.pt" in rescued[2].split(", ") else self.folder(start.name)
+            saved = read(self.root / newest / "last.pt")
+            expect(saved is not None, f"{newest} has no last.pt")
             best = read(self.root / rescued[1] / "best.pt") or read(
                 self.folder(start.name) / "best.pt"
             )

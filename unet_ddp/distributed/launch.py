@@ -88,12 +88,24 @@ def _report_error(error: BaseException, world: World) -> int:
 
     The other ranks fail because of it, or for the same reason, and print nothing.
     """
+    status = _say_once(error, world)
+    if world.store is not None and status == MISTAKE:
+        with contextlib.suppress(RuntimeError):  # a rank that hears of nothing
+            world.store.set(f"heard {world.rank}", "")
+            if world.is_main:  # the store is its own, or its launcher's, and may end with it
+                heard = [f"heard {rank}" for rank in range(world.size)]
+                world.store.wait(heard, timedelta(seconds=_SAY_WITHIN))
+    return status
+
+
+def _say_once(error: BaseException, world: World) -> int:
+    """Print `error` if this rank failed first; return the status of the rank that did."""
     status = _exit_status(error)
     if world.store is not None:
         end_silent_connections(_SAY_WITHIN)  # the store's host may be what is lost
         try:
             if world.first_failed() != world.rank:
-                world.store.wait(["printed"], timedelta(seconds=5))
+                world.store.wait(["printed"], timedelta(seconds=_SAY_WITHIN))
                 return int(world.store.get("printed"))
         except RuntimeError:  # the store's host is gone: print rather than be silent
             pass

@@ -25,7 +25,7 @@ from unet_ddp.network.encoder import freeze_encoder, parameter_groups
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.checkpoint import Content
-from unet_ddp.runs.pretrained import find_weights_file, fit_weights
+from unet_ddp.runs.pretrained import fit_weights
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import describe_data
 from unet_ddp.training.batch_size import BatchSizeProbe
@@ -155,7 +155,7 @@ def _build_weights(
     config: TrainConfig, spec: ModelSpec, labels: Labels, resumed: Resumed, world: World
 ) -> nn.Module:
     """Return the network on the device: new, pretrained or with the weights of a file."""
-    loaded, source, state = resumed.weights, find_weights_file(config), {}
+    loaded, source, state = resumed.weights, resumed.weights_file, {}
     if loaded is not None and source is not None:
         parts = "all" if config.run.load else "encoder"
         fitted = fit_weights(loaded, spec.architecture, labels, source, parts=parts)

@@ -133,7 +133,7 @@ class RunFolder:
         if existing and not launch.overwrite:
             raise contains_a_run(self.path, existing)
         source = find_weights_file(config)
-        return Resumed(weights=read_model(source) if source else None)
+        return Resumed(weights=read_model(source) if source else None, weights_file=source)
 
     def _lock_folder(self) -> None:
         self._lock = lock_folder(self.path, "--checkpoints or --exp-name")

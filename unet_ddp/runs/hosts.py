@@ -60,6 +60,7 @@ def _describe(config: TrainConfig) -> dict[str, str]:
     settings = {k: v for k, v in config.to_dict().items() if k not in places}
     settings |= {k: v for k, v in vars(config.launch).items() if k not in _MAY_DIFFER}
     settings["resume"] = config.launch.resume is not None
+    settings["load"] = config.run.load is not None
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in settings.items()}
     program = f"{unet_ddp.__version__} ({_digest_program()})"
     return {"unet_ddp": program, **{name: version(name) for name in _LIBRARIES}, **flags}

@@ -45,6 +45,8 @@ class Resumed:
     """Its file."""
     weights: SavedModel | None = None
     """Weights for a new run to start from."""
+    weights_file: Path | None = None
+    """Their file, on rank 0's host."""
     notes: list[str] = field(default_factory=list)
     """Lines for the user."""
     due: dict[str, Content] = field(default_factory=dict)
