@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import mmap
 import multiprocessing.synchronize
 import os
 import signal
@@ -39,6 +40,7 @@ from unet_ddp.data.loaders import (
     count_workers,
     start_worker,
 )
+from unet_ddp.data.memory import SampleMemory
 from unet_ddp.data.pairs import find_pairs
 from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import Split
@@ -350,12 +352,13 @@ def test_one_rank_of_a_machine_removes_what_the_cache_has_not_used_for_a_month(
         assert old.exists() == (local_rank == 1)
 
 
-@pytest.mark.parametrize(("free", "is_kept"), [(8 * 4 * 520 * 10, True), (8 * 4 * 519 * 10, False)])
+@pytest.mark.parametrize(("less", "is_kept"), [(0, True), (1, False)])
 def test_samples_stay_in_memory_if_they_take_a_tenth_of_what_is_free(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, free: int, is_kept: bool
+    folder: Path, monkeypatch: pytest.MonkeyPatch, less: int, is_kept: bool
 ) -> None:
-    monkeypatch.setattr(module, "free_memory", lambda device: 2 * free)
-    world = World(local_size=2)  # each rank has its own
+    needed = SampleMemory.needed(8, COLOUR, pixels=520)
+    monkeypatch.setattr(module, "free_memory", lambda device: 10 * needed - less)
+    world = World(local_size=2)  # which share it
     loaders = build_loaders(configured(), prepared(folder), image_format=COLOUR, world=world)
     for part in (loaders.training, loaders.validation):
         assert part is not None and (part.dataset.memory is not None) == is_kept  # type: ignore[attr-defined]
@@ -365,7 +368,7 @@ def test_a_process_that_may_not_have_the_memory_does_without(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with `ulimit -v`, which batch systems set."""
-    monkeypatch.setattr(module, "SampleMemory", mock.Mock(side_effect=OSError(12, "no memory")))
+    monkeypatch.setattr(mmap, "mmap", mock.Mock(side_effect=OSError(12, "no memory")))
     loaders = build_loaders(configured(), prepared(folder), image_format=COLOUR, world=World())
     assert loaders.training.dataset.memory is None  # type: ignore[attr-defined]
 

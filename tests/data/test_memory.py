@@ -10,14 +10,17 @@ import pytest
 import torch
 
 from tests.conftest import make_set
+from tests.ranks import Ranks
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import SampleLoader
-from unet_ddp.data.memory import SampleMemory
+from unet_ddp.data.memory import SampleMemory, share_memory
 from unet_ddp.data.pairs import find_pairs
 from unet_ddp.data.samplers import TrainingSampler
+from unet_ddp.distributed.join import join, leave
+from unet_ddp.distributed.world import World
 
 COLOUR, COUNT, SIZE = ImageFormat(3), 6, (20, 26)
 
@@ -25,6 +28,14 @@ COLOUR, COUNT, SIZE = ImageFormat(3), 6, (20, 26)
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return make_set(tmp_path, COUNT, size=SIZE)
+
+
+def make_memory(
+    count: int, image_format: ImageFormat, *, pixels: int, world: World | None = None
+) -> SampleMemory:
+    needed = SampleMemory.needed(count, image_format, pixels=pixels)
+    (memory,) = share_memory([needed], world or World())
+    return SampleMemory(memory, image_format, pixels=pixels)
 
 
 def make_dataset(folder: Path, memory: SampleMemory | None) -> SegmentationDataset:
@@ -54,7 +65,7 @@ def test_later_epochs_have_the_samples_of_the_files_without_reading_them(
     folder: Path, workers: int
 ) -> None:
     wanted = read_epochs(folder, None, 0, 3)
-    memory = SampleMemory(COUNT, COLOUR, pixels=SIZE[0] * SIZE[1])
+    memory = make_memory(COUNT, COLOUR, pixels=SIZE[0] * SIZE[1])
     found = read_epochs(folder, memory, workers, 3)
     assert len(found) == len(wanted) == 9
     for one, other in zip(found, wanted, strict=True):
@@ -64,7 +75,7 @@ def test_later_epochs_have_the_samples_of_the_files_without_reading_them(
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
 def test_samples_of_any_size_and_type_come_back(dtype: str) -> None:
     random = np.random.default_rng(0)
-    memory = SampleMemory(3, ImageFormat(2, dtype), pixels=35)
+    memory = make_memory(3, ImageFormat(2, dtype), pixels=35)
     samples = [
         ((100 * random.random((*size, 2))).astype(dtype), random.integers(0, 9, size, np.uint8))
         for size in ((5, 7), (7, 5), (3, 1))
@@ -79,9 +90,30 @@ def test_samples_of_any_size_and_type_come_back(dtype: str) -> None:
 
 
 def test_a_file_that_grew_since_the_scan_is_read_each_time() -> None:
-    memory = SampleMemory(2, ImageFormat(1), pixels=4)
+    memory = make_memory(2, ImageFormat(1), pixels=4)
     for value in (1, 2):
         large = np.full((3, 3, 1), value, np.uint8), np.zeros((3, 3), np.uint8)
         assert memory.load(0, lambda large=large: large)[0][0, 0, 0] == value
     small = np.ones((2, 2, 1), np.uint8), np.ones((2, 2), np.uint8)
     assert memory.load(1, lambda: small)[1].sum() == 4
+
+
+def read_after_another_rank() -> list[int]:
+    """Decode as many samples as there are ranks, then take those of the others."""
+    world = join("cpu", timeout=30)
+    memory, decoded = make_memory(world.size, ImageFormat(1), pixels=4, world=world), []
+
+    def decode(index: int) -> Any:
+        decoded.append(index)
+        return np.full((2, 2, 1), index, np.uint8), np.full((2, 2), 7, np.uint8)
+
+    memory.load(world.rank, lambda: decode(world.rank))
+    world.gather(None)  # an epoch has ended
+    found = [memory.load(k, lambda k=k: decode(k))[0].max() for k in range(world.size)]
+    assert found == [*range(world.size)]
+    leave(world)
+    return decoded
+
+
+def test_a_sample_is_decoded_by_one_rank_of_a_machine(ranks: Ranks) -> None:
+    assert ranks.run(3, read_after_another_rank) == [[0], [1], [2]]

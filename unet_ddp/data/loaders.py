@@ -6,7 +6,6 @@ import gc
 import multiprocessing
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.memory import SampleMemory
+from unet_ddp.data.memory import SampleMemory, share_memory
 from unet_ddp.data.samplers import AheadSampler, ScoringSampler, TrainingSampler
 from unet_ddp.distributed.device import free_memory
 from unet_ddp.distributed.fork_server import end_with_rank, start_fork_server
@@ -206,14 +205,13 @@ def _keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: Wor
     Only forked reading processes share it; and two of them may read a drawn image at the same time.
     """
     image_format = datasets[0].image_format
-    needed = image_format.bytes_with_mask(1, pixels) * sum(map(len, datasets))
-    if FORK is None or not 0 < needed <= _KEPT_SHARE * free_memory(_CPU) / world.local_size:
-        return
-    for dataset in datasets:
-        has_own = dataset.cache is not None or dataset.draw is not None or dataset.is_remote
-        if len(dataset) and not has_own:
-            with suppress(OSError):  # this process may have less: ulimit -v
-                dataset.memory = SampleMemory(len(dataset), image_format, pixels=pixels)
+    kept = [one for one in datasets if len(one) and one.cache is None and one.draw is None]
+    kept = [one for one in kept if not one.is_remote]
+    needed = [SampleMemory.needed(len(one), image_format, pixels=pixels) for one in kept]
+    if FORK is None or sum(needed) > _KEPT_SHARE * free_memory(_CPU):
+        needed = []
+    for dataset, memory in zip(kept, share_memory(needed, world), strict=False):
+        dataset.memory = SampleMemory(memory, image_format, pixels=pixels)
 
 
 def _validation_batch(image_format: ImageFormat, size: tuple[int, int] | None) -> int:

@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
 from unet_ddp.data.cache import Arrays
 from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.distributed.hosts import host_id
+from unet_ddp.distributed.world import World
 
 _SIZE = struct.Struct("<2Q")  # height and width; 0 for a sample that is not there yet
 
 
 class SampleMemory:
-    """Samples that are decoded and scaled once, shared by the reading processes of a loader.
+    """Samples that are decoded and scaled once, shared by the ranks of a machine and what they fork.
 
-    They are forked after this. The memory is anonymous, taken page by page as samples are written.
     A process reads what another has written only in a later epoch, all of whose keys are given out
-    after the batches of the one before have arrived: nothing has to be locked.
+    after the batches of the one before have arrived on all ranks: nothing has to be locked.
 
     Args:
-        count: samples.
+        memory: of `needed` bytes, all 0; see `share_memory`.
         image_format: of all images.
         pixels: of the largest image, after scaling.
     """
 
-    def __init__(self, count: int, image_format: ImageFormat, *, pixels: int) -> None:
+    def __init__(self, memory: mmap.mmap, image_format: ImageFormat, *, pixels: int) -> None:
         self._format = image_format
-        self._slot = _SIZE.size + image_format.bytes_with_mask(1, pixels)
-        self._memory = mmap.mmap(-1, count * self._slot)
+        self._slot = _slot_bytes(image_format, pixels)
+        self._memory = memory
+
+    @staticmethod
+    def needed(count: int, image_format: ImageFormat, *, pixels: int) -> int:
+        """Return the bytes that `count` samples of up to `pixels` need."""
+        return count * _slot_bytes(image_format, pixels)
 
     def load(self, index: int, decode: Callable[[], Arrays]) -> Arrays:
         """Return a copy of the sample, which is decoded the first time."""
@@ -47,3 +56,33 @@ class SampleMemory:
             self._memory[first : first + len(stored)] = stored
             _SIZE.pack_into(self._memory, place, *ids.shape)
         return image, ids
+
+
+def _slot_bytes(image_format: ImageFormat, pixels: int) -> int:
+    return _SIZE.size + image_format.bytes_with_mask(1, pixels)
+
+
+def share_memory(sizes: Sequence[int], world: World) -> list[mmap.mmap]:
+    """Return memory of these sizes in bytes, each the same for all ranks of this machine.
+
+    Every rank calls it; the `sizes` of the machine's first rank count. Without /proc, or in a
+    container of its own, a rank has none. A page is taken when it is written, and freed when the last
+    process that has it ends.
+    """
+    files: list[int] = []
+    with suppress(OSError):  # no files, or no memory for them
+        for size in sizes if world.local_rank == 0 else ():
+            files.append(os.memfd_create("samples"))
+            os.ftruncate(files[-1], size)
+    own = [f"/proc/{os.getpid()}/fd/{file}" for file in files]
+    places = world.gather((host_id(), own))
+    paths = next((paths for host, paths in places if host == host_id() and paths), [])
+    found = []
+    with suppress(OSError):  # this process may have less: ulimit -v
+        for path in paths:
+            with Path(path).open("r+b") as opened:
+                found.append(mmap.mmap(opened.fileno(), 0))
+    world.gather(None)  # all have opened them
+    for file in files:
+        os.close(file)
+    return found if len(found) == len(paths) else []

@@ -108,8 +108,8 @@ def to_float(cell: str | None) -> float:
 class CsvWriter:
     """Writes metrics.csv: one row per epoch, on the disk at once.
 
-    A row that can't be written is written with the next one. Rows of steps later than `after` are dropped, as a resumed run writes them again; for a corrupt
-    file see `read_rows`.
+    A row that can't be written is written with the next one. Rows of steps later than `after` are
+    dropped, as a resumed run writes them again; for a corrupt file see `read_rows`.
     """
 
     def __init__(self, path: Path, *, after: int = 0) -> None:
