@@ -19,7 +19,7 @@ from benchmarks.timing import new_parser, print_table
 
 # The aim for the package was 11,000 lines; what checks untrusted files came after it. The limit
 # keeps it from growing.
-PACKAGE_LINES, FILE_LINES, FUNCTION_LINES, ENTRIES = 21_500, 300, 40, 15
+PACKAGE_LINES, FILE_LINES, FUNCTION_LINES, ENTRIES = 22_300, 300, 40, 15
 UNLIMITED_READERS = ("distributed", "world")  # rooms that may ask which rank this is
 
 

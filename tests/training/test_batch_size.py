@@ -97,8 +97,16 @@ def test_a_gpu_s_random_generator_is_kept_too(
 
     monkeypatch.setattr(torch.random, "fork_rng", fork)
     probe = replace(new_probe(), precision=SimpleNamespace(device=device))
-    assert probe.find_largest(4, start=4, processes=1) == (4, "")
+    assert probe.find_largest(1, start=1, processes=1) == (1, "")
     assert found == kept
+
+
+def test_no_tensor_has_more_elements_than_kernels_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest is the way up's last: the skipped and the enlarged channels, 2 of each."""
+    tried, of_one = limit(monkeypatch, 99), 4 * 32 * 48
+    for most, largest in ((4 * of_one, 4), (4 * of_one - 1, 2), (1, 1)):
+        assert new_probe(most_elements=most).find_largest(16, start=16, processes=1)[0] == largest
+    assert tried == [4, 2, 1]
 
 
 def test_other_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

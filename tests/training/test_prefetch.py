@@ -54,6 +54,27 @@ def test_it_reads_as_far_ahead_as_asked() -> None:
     assert errors == []
 
 
+def test_what_is_read_far_ahead_waits_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else 2 x --accumulate batches lie on the GPU, of which --batch-size auto knows nothing."""
+    sent: list[int] = []
+
+    def note(batch: Sample, device: torch.device) -> Sample:
+        sent.append(int(batch.pair[0]) // 2)
+        return copy_to_device(batch, device)
+
+    monkeypatch.setattr(prefetch, "copy_to_device", note)
+    source = Source()
+    batches, _ = start(source, ahead=4)
+    batches.fill()
+    assert (source.read, sent) == (4, [0, 1])
+    next(batches)
+    assert sent == [0, 1, 2]  # the next goes while one is computed on
+    next(batches)
+    batches.fill()
+    assert (source.read, sent) == (5, [0, 1, 2, 3])
+    assert len(list(batches)) == 3 and sent == [0, 1, 2, 3, 4]
+
+
 def test_an_unreadable_file_ends_the_batches_after_the_good_ones() -> None:
     source = Source(bad=3)
     batches, errors = start(source)

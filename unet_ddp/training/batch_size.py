@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from unet_ddp.data.preprocessing import Preprocessing
@@ -46,6 +47,7 @@ class BatchSizeProbe:
     checkpointing: bool = False
     has_average: bool = False  # the run keeps a moving average of the weights
     frozen: str = "none"  # the part of the network that is not trained: none or encoder
+    most_elements: int = 2**31 - 1  # of a tensor: beyond, kernels are slower, or missing
 
     def find_largest(self, share: int, *, start: int, processes: int) -> tuple[int, str]:
         """Return the largest batch that fits of `start`, its half and so on, or 0 and the reason.
@@ -96,12 +98,35 @@ class BatchSizeProbe:
                 self.precision.scaler.scale(self.loss(logits, masks.to(device)).total).backward()
 
     def _has_room(self, batch: int, processes: int) -> bool:
-        """Return whether a CPU has the memory: its system would not refuse, but kill."""
+        """Return whether tensors are small enough, and a CPU has the memory: its system would kill."""
         device = self.precision.device
-        if device.type != "cpu" or batch == 1:
+        if batch == 1:
+            return True
+        if batch * self._elements_per_image > self.most_elements:
+            return False
+        if device.type != "cpu":
             return True
         peak = _PEAK_CHECKPOINTING if self.checkpointing else _PEAK
         return batch * self._saved_per_image * peak <= free_memory(device) / processes
+
+    @cached_property
+    def _elements_per_image(self) -> int:
+        """Elements of the largest tensor that the network makes of one image."""
+        device, largest = self.precision.device, 0
+
+        def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            nonlocal largest
+            tensors = [one for one in (*inputs, output) if isinstance(one, Tensor)]
+            largest = max([largest, *(tensor.numel() for tensor in tensors)])
+
+        network = build_network(self.architecture).to(device).eval()
+        for module in network.modules():
+            module.register_forward_hook(note)
+        shape = (1, *self.size, self.preprocessing.channels)
+        images = torch.zeros(shape, dtype=torch.uint8, device=device)  # (1, H, W, C)
+        with torch.no_grad(), self.precision.autocast():
+            forward(network, self.preprocessing, images)
+        return largest
 
     @cached_property
     def _saved_per_image(self) -> int:

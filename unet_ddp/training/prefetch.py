@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.profiler import record_function
 from unet_ddp.data.dataset import Sample
 from unet_ddp.errors import UserError
 
+_ON_DEVICE = 2  # batches that are on the device before they are needed; the others wait on the host
 _Copy = tuple[Sample, torch.cuda.Event | None]  # on its way to the device; arrived (a CPU: None)
 
 
@@ -39,10 +41,10 @@ class Prefetcher(Iterator[Sample]):
         self._ahead = ahead
         self._device = device
         self._on_error = on_error
-        self._ready: deque[_Copy] = deque()
+        self._read: deque[Sample] = deque()
+        self._sent: deque[_Copy] = deque()
         self._ended = False
-        # One stream for all batches: memory that a stream has used is not given to another.
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._stream = _copy_stream(device) if device.type == "cuda" else None
 
     @property
     def waited(self) -> float:
@@ -53,13 +55,13 @@ class Prefetcher(Iterator[Sample]):
         return self._waited
 
     def fill(self) -> None:
-        """Read batches until `ahead` of them are ready."""
-        while len(self._ready) < self._ahead and not self._ended:
+        """Read batches until `ahead` of them are ready, and send the first ones to the device."""
+        while len(self._read) + len(self._sent) < self._ahead and not self._ended:
             before = self._mark()
             try:
                 with record_function("data wait"):
-                    batch = next(self._source)
-                self._ready.append(self._copy(batch))
+                    self._read.append(next(self._source))
+                self._send()
             except StopIteration:
                 self._ended = True
             except UserError as error:
@@ -81,20 +83,31 @@ class Prefetcher(Iterator[Sample]):
         return event
 
     def __next__(self) -> Sample:
-        if not self._ready:
+        if not self._sent:
             self.fill()
-        if not self._ready:
+        if not self._sent:
             raise StopIteration
-        batch, arrived = self._ready.popleft()
+        batch, arrived = self._sent.popleft()
+        self._send()  # while this one is computed on
         if arrived is not None:
             wait_for_copy(batch, arrived)
         return batch
+
+    def _send(self) -> None:
+        while self._read and len(self._sent) < _ON_DEVICE:
+            self._sent.append(self._copy(self._read.popleft()))
 
     def _copy(self, batch: Sample) -> _Copy:
         if self._stream is None:
             return copy_to_device(batch, self._device), None
         with torch.cuda.stream(self._stream):
             return copy_to_device(batch, self._device), self._stream.record_event()
+
+
+@cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the one stream of a GPU for all batches: memory that a stream has used stays its own."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def copy_to_device(batch: Sample, device: torch.device) -> Sample:
