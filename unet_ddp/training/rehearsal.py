@@ -112,6 +112,7 @@ def time_steps(
         return (time.perf_counter() - began) / count
 
     with restoring(state), cudnn_autotuning():
+        state.unbiased = False  # a run's first steps alone correct it
         take(_WARM_UP)
         one = take(1)
         most = _SHARE * budget / max(one, 1e-6)
