@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.tiny import make_batch, make_network, make_state
 from unet_ddp.metrics.scores import Scores, Validation
@@ -70,6 +72,29 @@ def test_the_average_follows_by_hand_and_not_a_skipped_step() -> None:
         torch.nn.init.constant_(network.weight, weight)
         average.update_ema(network, is_finite)
         assert average.network.weight.item() == expected
+
+
+def test_the_average_costs_no_kernel_for_each_parameter() -> None:
+    counts = []
+    for depth in (1, 9):
+        network = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(depth)))
+        average = WeightAverage(network, 0.9)
+        with Counting() as calls:
+            average.update_ema(network, YES)
+        counts.append(calls.count)
+    assert counts[0] == counts[1]
+
+
+class Counting(TorchDispatchMode):
+    """Counts what torch is asked to compute."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
 
 
 def validation(dice: float, threshold: float | None = 0.25) -> Validation:

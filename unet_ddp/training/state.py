@@ -77,12 +77,12 @@ class WeightAverage:
         The buffers of a skipped one are restored already; `is_finite` is a bool of shape ().
         """
         averages: list[Tensor] = list(self.network.parameters())
-        new: list[Tensor] = list(network.parameters())
-        if self.steps > 0:
-            new = list(torch._foreach_lerp(averages, new, 1 - self.decay))
-        torch._foreach_copy_(
-            averages, [torch.where(is_finite, n, a) for n, a in zip(new, averages, strict=True)]
-        )
+        weight = 1 - self.decay if self.steps > 0 else 1.0
+        new = torch._foreach_lerp(averages, list(network.parameters()), weight)
+        chosen = is_finite.to(averages[0].dtype)  # () 1 or 0: few kernels, a choice is one for each
+        torch._foreach_mul_(new, chosen)
+        torch._foreach_mul_(averages, 1 - chosen)
+        torch._foreach_add_(averages, new)
         buffers = list(self.network.buffers())
         if buffers:
             torch._foreach_copy_(buffers, list(network.buffers()))
