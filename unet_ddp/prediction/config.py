@@ -53,7 +53,7 @@ class PredictConfig:
     rle_order: Literal["rows", "columns"] = "rows"
     """Pixel order of --rle. rows: as in the Carvana challenge; columns: as in the Data Science Bowl and most others."""
     polygons: Annotated[str | None, flag("FILE")] = None
-    """Also write the outlines of all objects to a GeoJSON file, or a GeoPackage (.gpkg) for images with map coordinates."""
+    """Also write the outlines of all objects to a GeoJSON file."""
     objects: Annotated[str | None, flag("FILE")] = None
     """Network trained with --instances: also write area, centre, box, class and mean probability of all objects to a CSV file."""
     annotations: Annotated[str | None, flag("FILE|labelme")] = None

@@ -12,9 +12,8 @@ from pathlib import Path
 from unet_ddp.data.formats.header import SUFFIXES, TIFFS
 from unet_ddp.data.formats.maps import INSTALL, check_resolutions, is_readable, read_place
 from unet_ddp.data.formats.pillow import identify
-from unet_ddp.errors import UserError, check_installed, print_lines
+from unet_ddp.errors import UserError, print_lines
 from unet_ddp.files import refuse_special
-from unet_ddp.prediction.outputs.polygons import is_package
 from unet_ddp.storage import Url, as_path, exists, list_objects, local_file
 
 _PIXEL_SCALE = 33550  # tag of a GeoTIFF
@@ -79,19 +78,14 @@ def find_maps(
 
 def _check_polygons(path: Path, owners: dict[str | None, Path]) -> None:
     """Raise UserError if one file can't have images of these CRS; None is of those without a place."""
-    if is_package(path):
-        check_installed("pyogrio", "geo", f"--polygons {path}")
-    items = sorted(owners.items(), key=lambda item: item[0] or "")
-    crs, image = items[0]
-    is_one = len(items) == 1 or (bool(crs) and not is_package(path))
-    if is_one and (crs or (crs is None and not is_package(path))):
-        return
     faults = {
-        None: "no map coordinates; predict it apart, into a .geojson",
+        None: "no map coordinates; predict it apart",
         "": "map coordinates without a CRS; set it by gdal_edit.py -a_srs",
     }
-    other = f"another CRS than {items[-1][1]}; predict images of one CRS at a time"
-    raise UserError(f"--polygons {path}: {image} has {faults.get(crs, other)}")
+    is_mixed = len(owners) > 1
+    for crs, fault in faults.items():
+        if crs in owners and (crs == "" or is_mixed):
+            raise UserError(f"--polygons {path}: {owners[crs]} has {fault}")
 
 
 def _in_storage(path: Url) -> list[Path]:

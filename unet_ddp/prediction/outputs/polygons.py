@@ -1,19 +1,16 @@
-"""The objects in masks as polygons, in GeoJSON or a GeoPackage.
+"""The objects in masks as polygons, in GeoJSON.
 
 Coordinates are the image's: x to the right, y down, in pixels; (0, 0) is the upper left corner of
 the upper left pixel and (W, H) the lower right corner of the last one. Rings run along the edges of
 pixels, so that the area of a polygon without its holes is the object's number of pixels. Of an image
-on a map, they become longitude and latitude as RFC 7946 asks, in a GeoPackage the map's.
+on a map, they become longitude and latitude as RFC 7946 asks.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,54 +20,17 @@ from numpy.typing import NDArray
 from unet_ddp.data.formats.maps import Place
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.files import replacing, write_errors
 from unet_ddp.prediction.objects import Mask
-from unet_ddp.prediction.outputs.lists import ADVICE, Listed, ListFile, read_shards
+from unet_ddp.prediction.outputs.lists import Listed, ListFile
 
 Ring = list[list[int]]
 
 _DIGITS = 9  # of degrees: a tenth of a millimetre
 
 
-class GeoPackage(ListFile):
-    """A GeoPackage of one layer, written by pyogrio."""
-
-    def merge(self, size: int) -> None:
-        """Write the layer image by image; without any object, in longitude and latitude."""
-        from pyogrio.raw import read, write
-
-        first = None
-        with (
-            write_errors(self.path, ADVICE),
-            replacing(self.path) as temporary,
-            tempfile.TemporaryDirectory() as folder,
-        ):
-            package = Path(folder, "objects.gpkg")  # the ending that GDAL asks for
-            for line in chain(read_shards(self.path, size), [b'["OGC:CRS84", []]']):
-                crs, features = json.loads(line)
-                if not features and (first or crs != "OGC:CRS84"):
-                    continue
-                if crs != (first := first or crs):  # of images in storage
-                    raise UserError(f"{self.path}: the images' CRS differ; use FILE.geojson")
-                collection = {"type": "FeatureCollection", "features": features}
-                about, _, shapes, columns = read(json.dumps(collection).encode())
-                write(
-                    package, shapes, columns, about["fields"], crs=crs, layer="objects",
-                    driver="GPKG", geometry_type="Polygon", append=package.exists(),
-                )  # fmt: skip
-            shutil.copyfile(package, temporary)
-
-
-def is_package(path: Path) -> bool:
-    """Return whether a file of this name is to be a GeoPackage."""
-    return path.suffix.lower() == ".gpkg"
-
-
 def polygon_file(path: Path, labels: Labels) -> ListFile:
-    """Return the file of the objects in all images: a GeoPackage by its name, else GeoJSON."""
+    """Return the GeoJSON file of the objects in all images."""
     header = b'{"type":"FeatureCollection","features":['
-    if is_package(path):
-        return GeoPackage(path, partial(_format_package, labels=labels), header)
     return ListFile(path, partial(format_geojson, labels=labels), header, b",", footer=b"]}\n")
 
 
@@ -82,31 +42,20 @@ def format_geojson(listed: Listed, labels: Labels) -> str:
             f"{listed.image.name}: has map coordinates without a CRS; set it by gdal_edit.py -a_srs"
         )
     if place is not None:
-        _to_map(features, place, crs="OGC:CRS84")
+        _to_map(features, place)
     return ",".join(json.dumps(feature, separators=(",", ":")) for feature in features)
 
 
-def _format_package(listed: Listed, labels: Labels) -> str:
-    """Return the CRS of an image's map, and features in its coordinates, as JSON."""
-    name, place = listed.image.name, listed.place
-    if place is None or not place.crs:  # in storage, too
-        raise UserError(f"{name}: has no map coordinates with a CRS; use FILE.geojson")
-    features = list(polygons(name, listed.mask, labels))
-    _to_map(features, place, crs=place.crs)
-    return json.dumps([place.crs, features])
-
-
-def _to_map(features: list[dict[str, Any]], place: Place, *, crs: str) -> None:
-    """Replace the pixels' coordinates of an image's features by those in `crs`."""
+def _to_map(features: list[dict[str, Any]], place: Place) -> None:
+    """Replace the pixels' coordinates of an image's features by longitude and latitude."""
     shapes = [feature["geometry"]["coordinates"] for feature in features]
     rings = [np.array(ring, float) for shape in shapes for ring in shape]
     if not rings:
         return
-    points = place.to_map(np.concatenate(rings))  # (N, 2)
-    if crs != place.crs:
-        from rasterio.warp import transform
+    from rasterio.warp import transform
 
-        points = np.stack(transform(place.crs, crs, *points.T), axis=1).round(_DIGITS)
+    points = place.to_map(np.concatenate(rings))  # (N, 2)
+    points = np.stack(transform(place.crs, "OGC:CRS84", *points.T), axis=1).round(_DIGITS)
     a, b, _, d, e, _ = place.transform
     step = -1 if a * e < b * d else 1  # y upward mirrors rings, which then run the other way round
     ends = np.cumsum([len(ring) for ring in rings])[:-1]
