@@ -461,5 +461,5 @@ def test_other_shapes_of_labelme_and_cvat(here: Path, capsys: pytest.CaptureFixt
     content = {"shapes": shapes, "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}
     status, text = run(capsys, content)
     assert status == 0 and "1 boxes" in text and "classes background, =x, y\n" in text
-    assert Path("out/palette.csv").read_text() == 'background,#000000\n"\'=x, y",#ffffff\n'
+    assert Path("out/palette.csv").read_text() == 'background,#000000\n"=x, y",#ffffff\n'
     assert read_mask(Path("out/a.png"))[1].tolist() == [0, 1, 1, 1, 0, 0, 0, 0]

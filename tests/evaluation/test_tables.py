@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import replace
 
@@ -88,20 +87,6 @@ def test_the_other_tables() -> None:
     assert curve[256] == f"0.25,{6 / 9},{3 / 6},{3 / 5},{3 / 4}"
     assert curve[257] == f"{257 / 1024},{6 / 7},{3 / 4},1.0,0.75"
     assert {*files, "report.html"} == set(EVALUATION_FILES)
-
-
-def test_cells_that_a_spreadsheet_would_compute_are_text() -> None:
-    evaluation = example_evaluation(Labels((0, 255), names=("=1+1", "-5")))
-    records = [
-        replace(record, name=name)
-        for record, name in zip(evaluation.records, ("@a", "'=b"), strict=True)
-    ]
-    files = result_files(replace(evaluation, records=records), {})
-    rows = list(csv.reader(files["per_image.csv"].splitlines()))
-    assert [row[0] for row in rows] == ["image", "'@a", "''=b"]
-    assert rows[0][3] == "dice_=1+1"
-    assert [float(cell) for cell in rows[1][1:3]] == [6 / 9, 3 / 6]
-    assert files["confusion.csv"] == "truth \\ prediction,'=1+1,-5\n'=1+1,10,2\n-5,1,3\n"
 
 
 def test_more_classes_have_no_threshold() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from unet_ddp.data.csv_cells import unescape_cell
 from unet_ddp.data.formats.header import SUFFIXES
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
@@ -244,7 +243,7 @@ def _listed_pair(folder: Path, row: dict[str, str | None]) -> Pair:
         if not (isinstance(path, Url) or os.path.isfile(path)):  # pathlib's may raise
             reason = "is not a file" if os.path.exists(path) else "not found"
             raise UserError(f"{path}: {reason}")
-    group = unescape_cell(row.get("group") or "") or None  # unstripped: its blanks count
+    group = row.get("group") or None  # unstripped: its blanks count
     name = str(as_path(image).with_suffix(""))
     return Pair(name, paths[0], paths[1], group, _SIDES[side])
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from unet_ddp.data.csv_cells import escape_cell
 from unet_ddp.data.packs import PackedPairs, groups_of, names_of, select, sides_of
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.errors import UserError
@@ -249,6 +248,5 @@ def write_split(split: Split, groups: Mapping[str, str], path: Path) -> None:
         writer.writerow(("image", "mask", "group", "split"))
         for side, pairs in (("training", split.training), ("validation", split.validation)):
             writer.writerows(
-                (p.image.absolute(), p.mask.absolute(), escape_cell(groups.get(p.name, "")), side)
-                for p in pairs
+                (p.image.absolute(), p.mask.absolute(), groups.get(p.name, ""), side) for p in pairs
             )

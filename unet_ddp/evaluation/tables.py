@@ -85,7 +85,7 @@ def _per_image_rows(evaluation: Evaluation) -> Iterable[Row]:
 
 
 def _csv(heading: Sequence[str], rows: Iterable[Row]) -> str:
-    """Return a table as CSV, numbers to the last digit, nan as an empty cell, no formulas."""
+    """Return a table as CSV, numbers to the last digit, nan as an empty cell."""
     lines = (
         format_row("" if isinstance(c, float) and math.isnan(c) else c for c in row)
         for row in (heading, *rows)

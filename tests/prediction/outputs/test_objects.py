@@ -42,7 +42,7 @@ def test_rows_of_all_images(tmp_path: Path) -> None:
     file.merge(1)
     shard.close()
     rows = list(csv.DictReader(file.path.read_text().splitlines()))
-    assert [row["image"] for row in rows] == ["'=a.png", "'=a.png", "b.png", "b.png"]
+    assert [row["image"] for row in rows] == ["=a.png", "=a.png", "b.png", "b.png"]
     assert list(rows[0].values())[1:] == [
         "1", "object", "4", "2.00", "1.00", "1", "0", "3", "2", "0.6000",
     ]  # fmt: skip

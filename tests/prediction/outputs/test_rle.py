@@ -52,6 +52,6 @@ def test_the_file_is_the_challenges() -> None:
     assert format_image(Listed(Path('a "b", c.png'), mask), "rows") == '"a ""b"", c.png",2 2'
     name = '=a\n"b.png'
     row = format_image(Listed(Path(name), mask), "rows")
-    assert list(csv.reader(io.StringIO(row, newline=""))) == [["'" + name, "2 2"]]
+    assert list(csv.reader(io.StringIO(row, newline=""))) == [[name, "2 2"]]
     with pytest.raises(UserError, match=r"--rle: .* two classes, this network has 3"):
         rle_file(Path("a.csv"), "rows", 3)

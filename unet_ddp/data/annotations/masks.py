@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from unet_ddp.data.annotations.readers import AnnotatedImage, Region, Source
 from unet_ddp.data.annotations.regions import Patch, Size, paste
 from unet_ddp.data.borders import CLASS_STEP, number_densely
-from unet_ddp.data.csv_cells import unescape_cell
 from unet_ddp.data.formats.read import read_header, read_mask
 from unet_ddp.data.label_rules import read_palette
 from unet_ddp.data.labels import IGNORE_ID, Labels, object_labels, unpack_colour
@@ -129,7 +128,7 @@ def choose_labels(source: Source, file: Path | None) -> Labels:
         codes, is_colour = read_palette(file)
         if not is_colour:
             raise UserError(f"--palette {file}: has values; use lines of name,#rrggbb")
-        colours = {unescape_cell(name): f"#{code:06x}" for name, code in codes.items()}
+        colours = {name: f"#{code:06x}" for name, code in codes.items()}
     elif not colours:
         labels, skipped = set(), 0
         for image in source.read():
