@@ -15,7 +15,7 @@ FUNCTION = "def {}():\n" + "    x = 1\n" * 39  # 40 lines
 def checkout(tmp_path: Path) -> Path:
     """A small checkout on the limits: functions of 40 lines, and a file of 300."""
     files = {
-        "train.py": "world.is_main\n",
+        "train.py": '"""Train."""  # no code\nworld.is_main\n',
         "predict.py": FUNCTION.format("predict"),
         "tests/test_long.py": "x = 1\n" * 999,
         "unet_ddp/__init__.py": "",
@@ -39,7 +39,9 @@ def test_what_is_on_the_limits_keeps_them(
     for row in (
         "| unet_ddp: lines, files | 302, 4 |",
         "| tests: lines, files | 999, 1 |",
-        "| train.py: lines, files | 1, 1 |",
+        "| train.py: lines, files | 2, 1 |",
+        # 3, 1 + 39 * 3, 300 * 3 and 7, on 1, 40, 300 and 2 lines
+        "| statements and expressions, a line | 1,028, 3.00 |",
         "| longest file | unet_ddp/errors.py, 300 lines |",
         "| longest function | predict.py:1 predict, 40 lines |",
         "| files over 300 lines | 0 |",
@@ -70,9 +72,10 @@ def test_one_line_more_is_an_error(
 def test_the_package_and_its_entries_have_limits(
     checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(size, "PACKAGE_LINES", 301)
+    monkeypatch.setattr(size, "PACKAGE_NODES", 1027)
     monkeypatch.setattr(size, "ENTRIES", 1)
     assert size.main([str(checkout), "--check"]) == 1
     assert capsys.readouterr().err == (
-        "error: unet_ddp has 302 lines; at most 301\nerror: unet_ddp has 2 entries; at most 1\n"
+        "error: the package has 1,028 statements and expressions; at most 1,027\n"
+        "error: unet_ddp has 2 entries; at most 1\n"
     )
