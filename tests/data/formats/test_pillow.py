@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 import tifffile
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, TiffImagePlugin
 
 from unet_ddp.data.formats import header, pillow
 from unet_ddp.data.formats.header import Header, ImageFormat
@@ -264,6 +265,21 @@ def test_half_a_file_is_an_error_that_names_it(
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UserError, match=rf"half\.{ending}: "):
         read(path)  # type: ignore[operator]
+
+
+def test_a_tiff_with_fewer_strips_than_rows_is_truncated(
+    tmp_path: Path, picture: np.ndarray
+) -> None:
+    """Pillow would return seven million black rows after those that are there."""
+    path, height = tmp_path / "x.tif", len(picture)
+    Image.fromarray(picture).save(path, tiffinfo={TiffImagePlugin.ROWSPERSTRIP: height})
+    tag = struct.pack("<HHI", TiffImagePlugin.IMAGELENGTH, 4, 1)
+    stored = path.read_bytes()
+    place = stored.index(tag) + len(tag)
+    path.write_bytes(stored[:place] + struct.pack("<I", 10 * height) + stored[place + 4 :])
+    message = rf"x\.tif: corrupt or truncated \({height} of its {10 * height} rows\)"
+    with pytest.raises(UserError, match=message):
+        read_header(path)
 
 
 def test_a_png_that_ends_in_zeros_is_truncated(tmp_path: Path, picture: np.ndarray) -> None:

@@ -21,6 +21,7 @@ _DEEP = frozenset({"I;16", "I;16B", "I;16L", "I"})
 _GREY = frozenset({"1", "L", "LA"}) | _DEEP
 _COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV"})
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_IMAGE_LENGTH = 257  # TIFF's tag
 _TAIL = 4096  # bytes at the end of a PNG; some programs append to it
 
 
@@ -37,6 +38,14 @@ def open_image(path: Path) -> Iterator[Image.Image]:
     with path.open("rb") as opened, identify(opened) as image:
         if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
             raise UserError(f"{path}: holds several frames or pages; save one image per file")
+        if image.format == "TIFF":  # which Pillow would fill up, too
+            tiff = cast(Any, image)
+            rows = tiff.tag_v2[_IMAGE_LENGTH]  # before the image is turned
+            covered = max((bottom for _, (_, _, _, bottom), *_ in tiff.tile), default=0)
+            if covered < rows:
+                raise UserError(
+                    f"{path}: corrupt or truncated ({covered} of its {rows} rows); replace it"
+                )
         sample_bytes = 2 if image.mode in _DEEP or _is_deep_png(image) else 1
         pixel_bytes = len(image.getbands()) * sample_bytes
         copies = 3 if image.format == "WEBP" else 1  # in Pillow's decoder

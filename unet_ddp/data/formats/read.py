@@ -21,7 +21,7 @@ from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_
 from unet_ddp.data.formats.resize import resize_area, resize_nearest, scaled_size
 from unet_ddp.errors import UserError
 
-READERS = 6
+READERS = 7
 """Version of the readers, and of what the scan keeps: caches of another one are not used."""
 
 
