@@ -233,7 +233,8 @@ def test_given_weights_are_loaded_and_pretrained_ones_are_not_fetched(
     given = build_network(PLAIN).state_dict()
     asked.clear()
     weights = SavedModel(given, PLAIN, None, None, [])
-    _, _, state = build_run(config, resumed=Resumed(weights=weights))
+    resumed = Resumed(weights=weights, weights_file=Path("x.pt"))
+    _, _, state = build_run(config, resumed=resumed)
     assert asked == [{"encoder_weights": None, "checkpointing": False}]
     assert all(torch.equal(state.network.state_dict()[name], given[name]) for name in given)
 
@@ -295,7 +296,8 @@ def test_a_file_s_encoder_is_frozen_under_a_network_of_the_flags(tmp_path: Path)
         run=RunConfig(),
         network=replace(config.network, bilinear=True, encoder_weights="y.pt"),
     )
-    model, _, state = build_run(config, make_data(format=ImageFormat(1)), Resumed(weights=weights))
+    resumed = Resumed(weights=weights, weights_file=Path("y.pt"))
+    model, _, state = build_run(config, make_data(format=ImageFormat(1)), resumed)
     assert model.architecture == replace(PLAIN, channels=1, bilinear=True)
     assert model.preprocessing == replace(theirs, scale=1.0)
     assert model.notes[0] == "y.pt: found" and model.notes[1].startswith("taken: ")

@@ -186,16 +186,17 @@ class KillError(BaseException):
 
 
 class Gate:
-    """Holds the next put of a best network until it is opened."""
+    """Holds the next put of a file, of the best network if none is named, until it is opened."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str = "best.pt") -> None:
+        self.name = name
         self.reached, self.opened = threading.Event(), threading.Event()
         self.after: Callable[[], object] = lambda: None  # is called when a pointer was put
         for module in (pointer, remote):
             monkeypatch.setattr(module, "put", self.put)
 
     def put(self, path: Url, *args: Any, **how: Any) -> Any:
-        if path.name.endswith("best.pt") and not self.reached.is_set():
+        if path.name.endswith(self.name) and not self.reached.is_set():
             self.reached.set()
             assert self.opened.wait(60)
         version = PUT(path, *args, **how)
@@ -274,6 +275,33 @@ def test_a_start_that_lost_replaces_nothing(
             folder.wait()
     assert weights(one.address) == [3, 3]
     assert read(one.address / "best.pt") == read(find_newest(one.address / "best.pt"))
+
+
+@pytest.mark.parametrize("others", ["its own rows", "a new run"])
+def test_a_put_of_a_start_that_has_lost_comes_too_late(
+    one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch, others: str
+) -> None:
+    """Found by tests/search/object_store.py: rows of one start beside the last.pt of another."""
+    with one.run() as folder:
+        (folder.path / "metrics.csv").write_text("epoch\n1\n")
+        save(folder, 1)
+        (folder.path / "metrics.csv").write_text("epoch\n1\n2 of one\n")
+        gate = Gate(monkeypatch, "metrics.csv")
+        folder.save(state_after(2))
+        assert gate.reached.wait(60)
+        is_new = others == "a new run"
+        with two.run(**{"overwrite": True} if is_new else {"resume": "auto"}) as other:
+            if not is_new:
+                (other.path / "metrics.csv").write_text("epoch\n1\n2 of two\n")
+            save(other, 3)
+        gate.opened.set()
+        with pytest.raises(RunError, match="another start has taken the run over"):
+            folder.wait()
+    names = {name for name, _, _ in list_objects(one.address)}
+    if is_new:
+        assert "metrics.csv" not in names
+    else:
+        assert read(one.address / "metrics.csv") == b"epoch\n1\n2 of two\n"
 
 
 @pytest.mark.parametrize("kind", ["throttled", "cut", "unheard"])

@@ -241,6 +241,7 @@ class Scenario:
         self.asleep: Machine | None = None  # that is slow
         self.loaded: dict[bytes, Saved] = {}  # by digest of the object
         self.stored = 0  # epochs of the last.pt in storage
+        self.deletes = False  # a start that overwrites the run has not claimed it yet
         self.neighbours = set(NEIGHBOURS)
         if self.random.random() < 0.1:
             self.neighbours.add(self.random.choice(IN_THE_WAY))
@@ -259,8 +260,10 @@ class Scenario:
                 stored = self.stored
                 resumed = run.open(config)
                 self.check_resumed(machine, resumed, stored)
-                self.stored *= not resumed.is_new  # what it overwrites may go
+                self.deletes |= resumed.is_new  # what it overwrites may go at any moment now
                 run.claim(config, make_data(), resumed, {n: SAVED[n] for n in ABOUT})
+                self.deletes &= not resumed.is_new
+                self.stored *= not resumed.is_new
                 self.train(machine, run, resumed)
         except (UserError, RunError) as failure:
             error = str(failure)
@@ -347,7 +350,7 @@ class Scenario:
         except UserError as error:
             if "checkpoint" not in str(error) and "not found" not in str(error):
                 self.fail("last.pt can't be read", str(error))
-            elif self.stored:
+            elif self.stored and not self.deletes:
                 self.fail("last.pt is gone", str(error))
             return
         self.check_set(last)
@@ -365,7 +368,7 @@ class Scenario:
     def check_set(self, last: Saved) -> None:
         """The best network and the rows are there of which last.pt speaks."""
         number, epoch, best = last.number, last.epoch, last.best
-        if epoch < self.stored:
+        if epoch < self.stored and not self.deletes:
             self.fail("storage went back", f"from epoch {self.stored} to {epoch}")
         self.stored = epoch
         line = self.line_of(number)
@@ -396,7 +399,8 @@ class Scenario:
         if sha256(resumed.source.read_bytes()).hexdigest() in machine.named:
             machine.named.clear()  # the run goes on from these files
         epoch = resumed.content["position"]["epoch"]
-        if epoch < stored and resumed.source.name.startswith("last"):
+        stored = min(stored, self.stored)  # another start may have overwritten the run meanwhile
+        if epoch < stored and not self.deletes and resumed.source.name.startswith("last"):
             self.fail("an older state is resumed", f"epoch {epoch}, storage has {stored}")
 
     def remember(self, machine: Machine, line: str) -> None:

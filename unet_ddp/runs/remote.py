@@ -21,10 +21,11 @@ from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.pointer import Pointer
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.working_folder import MAKE_ROOM, WorkingFolder, stamp_of
-from unet_ddp.storage import Url, delete, list_objects, put
+from unet_ddp.storage import Url, delete, list_objects, put, read_version
 from unet_ddp.training.state import TrainState
 
 _SOON = 2.0  # seconds; a longer wait for storage is said
+_SMALL = 4 * 2**20  # bytes: larger ones go in parts, whatever is there
 
 
 def choose_folder(config: TrainConfig, world: World, log: Callable[[str], None]) -> RunFolder:
@@ -140,12 +141,24 @@ class RemoteRunFolder(WorkingFolder):
             write_text(self._stored_file, self._run.pointer.saves[0].sha256)
 
     def _put(self, name: str) -> None:
+        """Put a file that has changed; a small one only in place of what is there now.
+
+        A start that has lost the run while its put was on the way then replaces nothing.
+        """
+        address = self._run.address / name
         with (self.path / name).open("rb") as file:
-            stamp = stamp_of(os.fstat(file.fileno()))
-            if self._stamps.get(name) != stamp:
-                self._run.check_pointer()
-                put(self._run.address / name, file)
-                self._stamps[name] = stamp
+            status = os.fstat(file.fileno())
+            if self._stamps.get(name) == stamp_of(status):
+                return
+            is_small = status.st_size < _SMALL
+            _, there = (is_small and read_version(address)) or (b"", False)
+            self._run.check_pointer()
+            try:
+                put(address, file.read() if is_small else file, replaces=there or not is_small)
+            except FileExistsError:
+                self._put(name)  # unless the pointer says that this start has lost
+            else:
+                self._stamps[name] = stamp_of(status)
 
     def _finish_write(self) -> None:
         super()._finish_write()
