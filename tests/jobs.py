@@ -268,3 +268,34 @@ def sums_of_a_step(width: int) -> list[int]:
     gc.collect()
     leave(world)
     return seen
+
+
+def groups_of_sums(is_separate: bool) -> tuple[list[str], list[float]]:
+    """The group of each sum that a step of a copied network waits for, and the losses of two steps."""
+    import copy
+    from unittest import mock
+
+    import torch.distributed as dist
+
+    from unet_ddp.distributed.world import separate_statistics
+
+    world = join("cpu", 60)
+    own = dist.new_group()
+    separate_statistics(own if is_separate else None)
+    state = new_state(world, dtype=torch.float64, steps=2)
+    copy.deepcopy(state.network)  # as the average is made
+    seen: list[str] = []
+    all_reduce = dist.all_reduce
+
+    def watched(tensor: torch.Tensor, *, group: Any = None, **how: Any) -> Any:
+        seen.append("own" if group is own else "all" if group is None else "another")
+        return all_reduce(tensor, group=group, **how)
+
+    batch = stack([fixed_sample(world.rank)])
+    with mock.patch.object(dist, "all_reduce", watched):
+        losses = [float(report.losses[0]) for report in train_steps(state, iter([batch] * 2))]
+    del state
+    gc.collect()
+    leave(world)
+    separate_statistics(None)
+    return seen, losses

@@ -78,6 +78,17 @@ def test_every_loss_and_its_gradient_agree_on_1_2_and_4_ranks(ranks: Ranks) -> N
                     np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6, err_msg=str(case))
 
 
+def test_sums_of_batch_norm_have_a_group_of_their_own(ranks: Ranks) -> None:
+    """On one communicator of NCCL each of them would wait for the gradients under way."""
+    together = ranks.run(2, jobs.groups_of_sums, False)
+    for (seen, losses), (seen_apart, losses_apart) in zip(
+        together, ranks.run(2, jobs.groups_of_sums, True), strict=True
+    ):
+        assert set(seen) == {"all"} and losses == losses_apart
+        # In each step 18 norms there, the loss there and back, 18 norms back.
+        assert seen_apart == 2 * [*18 * ["own"], "all", "all", *18 * ["own"]]
+
+
 def test_accumulated_steps_agree_on_1_and_2_ranks(ranks: Ranks) -> None:
     alone = ranks.run(1, jobs.weights_after, "unet", None, 2, 6)[0]
     at_once = ranks.run(1, jobs.weights_after, "unet", None, 1, 6)[0]

@@ -27,13 +27,13 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[An
     """Runs a function for ranks 0 and 1 at once, and returns both results."""
     barrier, parts = threading.Barrier(2, timeout=20), {}
 
-    def sum_over_ranks(tensor: Tensor) -> Tensor:
+    def sum_statistics(tensor: Tensor) -> Tensor:
         barrier.wait()
         parts[threading.get_ident()] = tensor
         barrier.wait()
         return torch.stack(list(parts.values())).sum(0)
 
-    monkeypatch.setattr("unet_ddp.network.sync_batchnorm.sum_over_ranks", sum_over_ranks)
+    monkeypatch.setattr("unet_ddp.network.sync_batchnorm.sum_statistics", sum_statistics)
     with ThreadPoolExecutor(2) as threads:
         yield lambda work: list(threads.map(work, (0, 1)))
 
@@ -108,7 +108,7 @@ def test_half_precision_has_statistics_in_float32(dtype: torch.dtype) -> None:
 def test_evaluation_takes_the_running_statistics_of_this_rank_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("unet_ddp.network.sync_batchnorm.sum_over_ranks", None)  # can't be called
+    monkeypatch.setattr("unet_ddp.network.sync_batchnorm.sum_statistics", None)  # can't be called
     norm = SyncBatchNorm2d(1, eps=0.0).eval()
     norm.running_mean.fill_(2.0)
     norm.running_var.fill_(4.0)

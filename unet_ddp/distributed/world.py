@@ -194,17 +194,21 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        with record_function("all-reduce"):
-            total = tensor.clone(memory_format=torch.contiguous_format)
-            work = dist.all_reduce(total, async_op=True)
-            if total.device.type == "cpu":
-                _spin_until_done(work)
-            work.wait()
-        return total
+        return _add_up(tensor.clone(memory_format=torch.contiguous_format))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         return _Sum.forward(ctx, gradients[0])
+
+
+def _add_up(values: Tensor, group: Any = None) -> Tensor:
+    """Add up `values` over all ranks in place, and return them; a GPU's host does not wait."""
+    with record_function("all-reduce"):
+        work = dist.all_reduce(values, group=group, async_op=values.device.type == "cpu")
+        if work is not None:
+            _spin_until_done(work)
+            work.wait()
+    return values
 
 
 def _spin_until_done(work: dist.Work) -> None:
@@ -237,6 +241,26 @@ def local_only() -> Iterator[None]:
 
 
 _is_local_only = False
+
+
+def separate_statistics(group: Any) -> None:
+    """Send batch norm's sums through `group`; None: through the group of all else.
+
+    A communicator of NCCL carries one collective at a time. On that of DDP's gradients each layer
+    of the backward pass would wait for the buckets that are under way.
+    """
+    global _statistics
+    _statistics = group  # not kept by the modules: the average is a deep copy of the network
+
+
+_statistics: Any = None
+
+
+def sum_statistics(values: Tensor) -> Tensor:
+    """Add up `values` over all ranks in place, without a gradient, and return them."""
+    if _is_local_only or not dist.is_initialized():
+        return values
+    return _add_up(values, _statistics)
 
 
 def _sendable(error: Exception) -> Exception:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unet_ddp.distributed.world import World, sum_over_ranks
+from unet_ddp.distributed.world import World, sum_statistics
 
 
 class _Normalise(torch.autograd.Function):
@@ -32,7 +32,7 @@ class _Normalise(torch.autograd.Function):
         # joined in float64, where mean² loses nothing.
         mean, variance = torch.batch_norm_update_stats(values, None, None, 0.0)
         mean, variance = mean.double(), variance.double()
-        sums = sum_over_ranks(
+        sums = sum_statistics(
             torch.cat([mean * pixels, (variance + mean**2) * pixels, mean.new_tensor([pixels])])
         )  # (2C + 1,)
         count = sums[-1]
@@ -58,7 +58,7 @@ class _Normalise(torch.autograd.Function):
             gradient, values, torch.ones_like(mean), mean, variance, mean, invstd, False, ctx.eps,
             [False, True, True],
         )  # fmt: skip
-        means = sum_over_ranks(torch.cat([grad_weight, grad_bias])) / count.to(values.dtype)
+        means = sum_statistics(torch.cat([grad_weight, grad_bias])) / count.to(values.dtype)
         mean_of_product, mean_of_gradient = means.view(2, -1)
         # As a linear function of x and dy, so that two fused passes over the pixels are enough.
         scale = invstd if weight is None else invstd * weight
