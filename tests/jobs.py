@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from tests.tiny import make_loss
 from unet_ddp.data.dataset import Sample
@@ -299,3 +300,45 @@ def groups_of_sums(is_separate: bool) -> tuple[list[str], list[float]]:
     leave(world)
     separate_statistics(None)
     return seen, losses
+
+
+def batch_norm_of_shares(
+    device: str, shares: list[int], layout: str, affine: bool
+) -> dict[str, Any]:
+    """A layer's output and gradients for this rank's share of seven images, and its averages.
+
+    A GPU's layer computes here with the formulas of its kernels.
+    """
+    import copy
+
+    from tests.batchnorm_kernels import reference_kernels
+
+    world = replace(join("cpu", 60), device=torch.device(device))
+    norm = nn.BatchNorm2d(5, eps=0.01, momentum=0.3, affine=affine).double()
+    images, factors = draw_images(norm)
+    norm = synchronise_batchnorm(nn.Sequential(norm), world)[0]
+    copied = copy.deepcopy(norm)
+    first = sum(shares[: world.rank])
+    mine = slice(first, first + shares[world.rank])
+    values = images[mine].contiguous(memory_format=getattr(torch, layout)).requires_grad_()
+    with reference_kernels():
+        for _ in range(3):
+            out = norm(values)
+        (out * factors[mine]).sum().backward()
+        assert torch.equal(copied(values), out)
+        before = norm.running_mean.clone()
+        norm.eval()(values)
+    assert torch.equal(norm.running_mean, before)
+    leave(world)
+    found = {"out": out, "grad": values.grad, **norm.state_dict()}
+    found |= {f"grad of {name}": p.grad / world.size for name, p in norm.named_parameters()}
+    return {"kind": type(norm).__name__} | {k: v.detach().numpy() for k, v in found.items()}
+
+
+def draw_images(norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
+    """Seven images and factors of their outputs, the same on every rank; draws the parameters."""
+    torch.manual_seed(11)
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    images, factors = torch.randn(2, 7, 5, 4, 6, dtype=torch.float64)
+    return 3 + 2 * images, factors

@@ -256,6 +256,16 @@ def separate_statistics(group: Any) -> None:
 _statistics: Any = None
 
 
+def gather_statistics(values: Tensor) -> Tensor:
+    """Return the `values` (n,) of all ranks, as (ranks, n), without a gradient."""
+    if _is_local_only or not dist.is_initialized():
+        return values.unsqueeze(0)
+    gathered = values.new_empty(dist.get_world_size() * len(values))
+    with record_function("all-gather"):
+        dist.all_gather_into_tensor(gathered, values, group=_statistics)
+    return gathered.view(-1, len(values))
+
+
 def sum_statistics(values: Tensor) -> Tensor:
     """Add up `values` over all ranks in place, without a gradient, and return them."""
     if _is_local_only or not dist.is_initialized():

@@ -202,7 +202,7 @@ def describe_run(
     notes = [*warn_of_launcher(), *describe_untried(world.device)]
     if options.compile and world.size > 1 and world.device.type == "cuda":
         notes.append(
-            "warning: --compile on several GPUs: torch's batch norm over GPUs interrupts the compiled "
+            "warning: --compile on several GPUs: batch norm over GPUs interrupts the compiled "
             "code at each layer, which was never tried; what does not compile runs as it is"
         )
     return [
