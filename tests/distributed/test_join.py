@@ -411,3 +411,19 @@ def test_a_group_is_left(
     monkeypatch.setattr(dist, "is_initialized", lambda: False)
     leave(World(store=store), failed=failed)
     assert done == expected
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_rank_that_has_failed_ends_without_torch_s_abort(
+    monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
+    """It is private, and NCCL may fail in it: the error that was printed stays the last line."""
+
+    def fail() -> None:
+        raise RuntimeError("NCCL Abort failed")
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", fail)
+    if is_gone:
+        monkeypatch.delattr(dist.distributed_c10d, "_abort_process_group")
+    leave(World(store=dist.HashStore(), device=torch.device("cuda")), failed=True)

@@ -259,8 +259,10 @@ def leave(world: World, *, failed: bool = False) -> None:
         return
     gc.collect()
     if failed and world.device.type == "cuda":
-        # Destroying waits for collectives that a dead peer never joins; aborting does not.
-        dist.distributed_c10d._abort_process_group()
+        # Destroying waits for collectives that a dead peer never joins; aborting does not. It is
+        # private to torch: where it is gone or fails, the process ends with its groups as they are.
+        with contextlib.suppress(Exception):
+            dist.distributed_c10d._abort_process_group()
         return
     if not failed:
         world.on_main(lambda: None)  # which may still put files, for longer than --timeout

@@ -118,6 +118,13 @@ class World:
         dist.all_gather_object(items, item, group=self.hosts)
         return items
 
+    def connect(self) -> None:
+        """Take one sum in each group of this device, so that NCCL has allocated what it needs."""
+        if self.store is None:
+            return
+        for group in dict.fromkeys((None, _statistics)):  # in the same order on all ranks
+            dist.all_reduce(torch.zeros(1, device=self.device), group=group)
+
     def replicate(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Wrap `network` in DDP, which averages gradients over ranks; without a group return it.
 
