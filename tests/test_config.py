@@ -56,7 +56,7 @@ def test_defaults_and_saved_names() -> None:
         "encoder_rate": 1.0, "freeze": "none",
         "loss": "dice_ce", "dice_weight": 1.0, "cross_entropy_weight": 1.0, "class_weights": None,
         "label_smoothing": 0.0, "hard_pixels": 100.0, "boundary_weight": None, "amp": True, "amp_dtype": "auto",
-        "compile": False, "ema": 0.0, "seed": 0,
+        "compile": False, "compress_gradients": False, "ema": 0.0, "seed": 0,
         "checkpoints": "checkpoints", "exp_name": None, "save_every": 0, "save_every_steps": 0,
         "save_every_minutes": 10.0, "load": None, "wandb": False,
     }  # fmt: skip

@@ -210,6 +210,29 @@ def train_replica(world: World) -> dict[str, Any]:
     return {"clean": is_clean, "gradients": gradients, "buffer": buffer}
 
 
+def compress_gradients(world: World) -> dict[str, Any]:
+    gradients = []
+    for compress in (False, True):
+        torch.manual_seed(3)
+        replica = world.replicate(nn.Conv2d(3, 4, 3), torch.rand(2, 3, 8, 8), compress=compress)
+        assert getattr(replica, "batched_grad_copy", True)  # torch 2.15 has it
+        torch.manual_seed(world.rank)
+        replica(torch.rand(2, 3, 8, 8)).square().sum().backward()
+        gradients.append(replica.module.weight.grad)
+        del replica
+    return {"gradients": gradients}
+
+
+def test_compressed_gradients_are_the_mean_to_the_rounding_of_bfloat16(ranks: Ranks) -> None:
+    one, two = (found["gradients"] for found in ranks.run(2, in_world, compress_gradients))
+    for mine, theirs in zip(one, two, strict=True):
+        assert torch.equal(mine, theirs) and mine.dtype == torch.float32
+    exact, compressed = one
+    assert torch.equal(compressed, compressed.bfloat16().float())
+    assert not torch.equal(exact, exact.bfloat16().float())
+    torch.testing.assert_close(compressed, exact, rtol=2**-6, atol=1e-6)
+
+
 def test_gradients_are_the_mean_of_both_ranks_and_buffers_their_own(ranks: Ranks) -> None:
     one, two = ranks.run(2, in_world, train_replica)
     assert one["clean"] and two["clean"]

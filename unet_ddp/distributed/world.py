@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
@@ -125,7 +126,9 @@ class World:
         for group in dict.fromkeys((None, _statistics)):  # in the same order on all ranks
             dist.all_reduce(torch.zeros(1, device=self.device), group=group)
 
-    def replicate(self, network: nn.Module, example: Tensor) -> nn.Module:
+    def replicate(
+        self, network: nn.Module, example: Tensor, *, compress: bool = False
+    ) -> nn.Module:
         """Wrap `network` in DDP, which averages gradients over ranks; without a group return it.
 
         Buffers are not broadcast: batch norm computes them from the global batch, so they are
@@ -134,6 +137,7 @@ class World:
         Args:
             network: on the device.
             example: an input of the network (N, C, H, W), of any values, on the device.
+            compress: send the gradients in bfloat16.
         """
         if self.store is None:
             return network
@@ -142,8 +146,10 @@ class World:
             network,
             device_ids=[self.device] if self.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
-            **_WITHOUT_BROADCAST,
+            **_DDP_OPTIONS,
         )
+        if compress:
+            replica.register_comm_hook(None, bf16_compress_hook)
         _settle_buckets(replica, example)
         return replica
 
@@ -180,9 +186,12 @@ def _backward(module: nn.Module, example: Tensor) -> None:
             buffer.copy_(old)
 
 
-# torch 2.15 renamed DDP's broadcast_buffers and warns of the old name.
+# torch 2.15 renamed DDP's broadcast_buffers and warns of the old name. From then on gradients can be
+# copied into a bucket by one kernel instead of one each.
 _is_new = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-_WITHOUT_BROADCAST: Any = {"forward_sync_buffers" if _is_new else "broadcast_buffers": False}
+_DDP_OPTIONS: Any = {"forward_sync_buffers" if _is_new else "broadcast_buffers": False}
+if "batched_grad_copy" in inspect.signature(DistributedDataParallel).parameters:
+    _DDP_OPTIONS["batched_grad_copy"] = True
 
 
 def without_sync(replica: nn.Module) -> contextlib.AbstractContextManager[None]:

@@ -131,7 +131,7 @@ def build_state(
     # Neither tiny nor large.
     height, width = (max(64, min(n, 256)) for n in data.crop_size or data.smallest)
     example = torch.zeros(2, spec.architecture.channels, height, width, device=world.device)
-    replica = world.replicate(network, example)
+    replica = world.replicate(network, example, compress=options.compress_gradients)
     state = TrainState(
         network,
         replica,
