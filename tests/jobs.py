@@ -61,12 +61,14 @@ def new_state(
     checkpointing: bool = False,
     frozen: bool = False,
     encoder_rate: float = 1.0,
+    local_norms: bool = False,
 ) -> TrainState:
     """A run of one epoch of `steps` steps, at its start."""
     torch.manual_seed(5)
     architecture = choose_architecture(model, encoder, channels=3, num_classes=3, width=4)
-    network = build_network(architecture, checkpointing=checkpointing)
-    network = synchronise_batchnorm(network.to(world.device, dtype), world)
+    network = build_network(architecture, checkpointing=checkpointing).to(world.device, dtype)
+    if not local_norms:
+        network = synchronise_batchnorm(network, world)
     parts = freeze_encoder(network) if frozen else []
     example = torch.zeros(2, 3, side, side, dtype=dtype, device=world.device)
     return TrainState(
@@ -80,6 +82,7 @@ def new_state(
         steps_per_epoch=steps,
         frozen=parts,
         sums=torch.zeros(3, dtype=torch.float64, device=world.device),
+        has_local_norms=local_norms and world.size > 1,
     )
 
 

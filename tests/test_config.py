@@ -50,7 +50,7 @@ def test_defaults_and_saved_names() -> None:
         "mask_threshold": None, "invert": False, "instances": False, "ignore_index": None, "resize_masks": False,
         "balance": 0.0, "scale_jitter": None, "augmentation": "photo",
         "model": "unet", "encoder": None, "encoder_weights": None, "width": 32, "bilinear": False,
-        "checkpointing": False,
+        "batch_norm": "global", "checkpointing": False,
         "epochs": 10, "patience": 0, "batch_size": 4, "accumulate": 1, "images_per_step": None,
         "learning_rate": 1e-3, "warmup": 5.0, "weight_decay": 1e-4, "clip": 1.0,
         "encoder_rate": 1.0, "freeze": "none",

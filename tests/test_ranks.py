@@ -69,6 +69,19 @@ def test_fine_tuning_agrees_too(
         assert is_trained is ("encoder_rate" in how) and len(changed) > 20
 
 
+def test_local_batch_norm_has_one_network_on_all_ranks_after_each_step(ranks: Ranks) -> None:
+    """Two steps: the averages of the first batches weigh alike, those of all ranks too."""
+    job = partial(jobs.weights_after, local_norms=True)
+    one, two = ranks.run(2, job, "unet", None, 1, 2)
+    (together,) = ranks.run(1, job, "unet", None, 1, 2)
+    for name, value in one.items():
+        np.testing.assert_array_equal(two[name], value, err_msg=name)
+    (first,) = (name for name in one if name == "inc.double_conv.1.running_mean")
+    # The first layer's mean is linear in its images; its statistics are not those of all images.
+    np.testing.assert_allclose(one[first], together[first], rtol=0.05)
+    assert np.abs(one["losses"] - together["losses"]).max() > 1e-6
+
+
 def test_every_loss_and_its_gradient_agree_on_1_2_and_4_ranks(ranks: Ranks) -> None:
     """Ignored rows, a rank without a valid pixel, images whose losses differ by orders of size."""
     alone = ranks.run(1, jobs.loss_gradients, CASES)[0]

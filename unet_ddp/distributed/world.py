@@ -131,8 +131,8 @@ class World:
     ) -> nn.Module:
         """Wrap `network` in DDP, which averages gradients over ranks; without a group return it.
 
-        Buffers are not broadcast: batch norm computes them from the global batch, so they are
-        equal already.
+        Buffers are not broadcast: batch norm computes them from the global batch, or takes their
+        mean over ranks, so they are equal already.
 
         Args:
             network: on the device.
