@@ -1,6 +1,7 @@
 """Step time, efficiency and cost on 1, 8, 64 and 256 GPUs, predicted on paper from measured pieces.
 
     python -m benchmarks.scaling              # the table, from one GPU's speed and published links
+    python -m benchmarks.scaling queue        # small sums behind gradients, on 8, 64 and 512 GPUs
     python -m benchmarks.scaling published    # the same model on a vendor's published figures
     python -m benchmarks.scaling here         # and on two gloo ranks, over benchmarks.ranks' step
 
@@ -14,9 +15,11 @@ import gc
 import itertools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from statistics import mean, median
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -26,6 +29,7 @@ from benchmarks.step_model import (
     Arrivals,
     Cluster,
     Link,
+    Sum,
     Work,
     cost,
     efficiency,
@@ -44,26 +48,60 @@ LARGE = 8 << 20  # bytes of a sum that shows the bandwidth
 # -- the pieces that are measured here -------------------------------------------------------------
 
 
-def measure_gradients(network: nn.Module, *, side: int = 128) -> Arrivals:
-    """Return when the gradients of a step are known, on one square image of `side` pixels."""
-    arrivals: list[tuple[float, int]] = []
+class Norm(NamedTuple):
+    """A batch norm: the parts of the step that are over when it needs the other ranks, and its width."""
+
+    there: float
+    back: float
+    channels: int
+
+
+class Timeline(NamedTuple):
+    """When a step comes to what it has to tell the others, as parts of the step."""
+
+    gradients: Arrivals
+    norms: Sequence[Norm]
+    loss: float
+
+
+def measure_step(network: nn.Module, *, side: int = 128) -> Timeline:
+    """Return the timeline of a step on one square image of `side` pixels: that of the fastest of five."""
+    came: list[tuple[nn.Parameter, float]] = []
+    went: list[tuple[nn.BatchNorm2d, float]] = []
     for parameter in network.parameters():
         parameter.register_post_accumulate_grad_hook(
-            lambda p: arrivals.append((time.perf_counter(), p.numel() * p.element_size()))
+            lambda p: came.append((p, time.perf_counter()))
         )
-    for _ in range(2):  # the first one allocates
-        arrivals.clear()
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.register_forward_hook(lambda n, *_: went.append((n, time.perf_counter())))
+    found = []
+    for _ in range(5):
+        came.clear()
+        went.clear()
         began = time.perf_counter()
-        network(torch.rand(1, 3, side, side)).sum().backward()
+        out = network(torch.rand(1, 3, side, side)).sum()
+        middle = time.perf_counter()
+        out.backward()
         took = time.perf_counter() - began
-    return [((when - began) / took, size) for when, size in arrivals]
+        back = {parameter: (when - began) / took for parameter, when in came}
+        there = {norm: (when - began) / took for norm, when in went}
+        step = Timeline(
+            [(part, p.numel() * p.element_size()) for p, part in back.items()],
+            [Norm(there[n], back[n.weight], n.num_features) for n in norms],
+            (middle - began) / took,
+        )
+        found.append((took, step))
+    return min(found, key=itemgetter(0))[1]
 
 
-def list_sums(network: nn.Module, classes: int = 2) -> list[int]:
-    """Return the bytes of each sum of a step: of each batch norm and of the loss, there and back."""
-    widths = [m.num_features for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
-    norms = [size for width in widths for size in (8 * (2 * width + 1), 4 * 2 * width)]
-    return [*norms, *2 * [4 * (3 * classes + 1)]]
+def list_sums(step: Timeline, *, is_gpu: bool, classes: int = 2) -> list[Sum]:
+    """Return the small collectives of a step: of each batch norm and of the loss, there and back."""
+    sums = 2 * [Sum(step.loss, 4 * (3 * classes + 1))]
+    for there, back, width in step.norms:
+        sums.append(Sum(there, (4 if is_gpu else 8) * (2 * width + 1), is_gather=is_gpu))
+        sums.append(Sum(back, 4 * 2 * width))
+    return sums
 
 
 def time_pieces(options: argparse.Namespace) -> list[float]:
@@ -85,7 +123,7 @@ def time_pieces(options: argparse.Namespace) -> list[float]:
     for _ in range(options.steps):
         with local_only(), without_sync(state.replica):
             alone = seconds(steps.__next__)
-        small, large = (mean(time_sum(size) for _ in range(8)) for size in (16, LARGE))
+        small, large = (median(time_sum(size) for _ in range(8)) for size in (16, LARGE))
         took.append((alone, small, large, seconds(steps.__next__)))
     del state, steps
     gc.collect()  # DDP's objects go before their group
@@ -102,7 +140,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 # -- the tables ------------------------------------------------------------------------------------
 
-# Eight A100 a node: the bandwidths of nccl issue 527, and a quarter of the 12.9 us of a sum of eight
+# Eight A100 a node, and two nodes of them: the bandwidths of nccl issue 527, and a quarter of the 12.9 us of a sum of eight
 # bytes, which takes four rounds on 16 GPUs (aws-k8s-tester pull request 503).
 A100 = Cluster(8, Link(3.2e-6, 230.8e9), Link(3.2e-6, 29.6e9))
 
@@ -116,8 +154,17 @@ PUBLISHED = (
     ("classic U-Net", 34_512_258, 1, 75.04, 384.27),
 )
 
+# Links between nodes of eight GPUs: assumed, from their line rates. A sum over ranks has nine tenths
+# of it (RoCE, InfiniBand) or, by way of the hosts' memory, half of it.
+NETWORKS = {
+    "InfiniBand, 8 x 200 Gb/s": Link(3.2e-6, 180e9),
+    "RoCE, 100 Gb/s": Link(5e-6, 11.25e9),
+    "TCP, 100 Gb/s": Link(25e-6, 6.25e9),
+}
+
 ASSUMED = {
     "images-per-second": (141.03, "of one GPU: benchmarks.step"),
+    "batch": (8, "images of a step and GPU"),
     "samples-per-second": (27.3, "of one reading process: benchmarks.reading"),
     "workers": (12, "reading processes of a GPU"),
     "image-kb": (150, "of an image and its mask"),
@@ -133,30 +180,64 @@ def new_network(width: int) -> nn.Module:
     return build_network(choose_architecture("unet", None, channels=3, num_classes=2, width=width))
 
 
+def new_work(options: argparse.Namespace) -> Work:
+    """Return a step of one GPU, the classic U-Net of width 64."""
+    step, batch = measure_step(new_network(64)), int(options.batch)
+    buckets, sums = fill_buckets(step.gradients), list_sums(step, is_gpu=True)
+    read = 1 / (options.samples_per_second * options.workers)
+    print(f"{sum(s for _, s in buckets) / 1e6:.0f} MB of gradients in {len(buckets)} buckets,")
+    print(f"{len(sums)} small collectives, {batch} images per step and GPU; milliseconds\n")
+    compute = batch / options.images_per_second
+    return Work(batch, compute, buckets, sums, read, options.image_kb * 1e3)
+
+
 def print_paper(options: argparse.Namespace) -> None:
     """Print the table of 1 to 256 GPUs."""
-    network, batch = new_network(64), 8
-    buckets, sums = fill_buckets(measure_gradients(network)), list_sums(network)
-    compute = batch / options.images_per_second
-    read = 1 / (options.samples_per_second * options.workers)
-    work = Work(batch, compute, buckets, sums, read, options.image_kb * 1e3)
+    work = new_work(options)
     between = Link(options.latency * 1e-6, options.between * 1e9)
     cluster = replace(A100, between=between, storage=options.storage * 1e9, price=options.price)
-    print(f"{sum(s for _, s in buckets) / 1e6:.0f} MB of gradients in {len(buckets)} buckets,")
-    print(f"{len(sums)} small sums, {batch} images per step and GPU; milliseconds\n")
     rows = []
     for ranks in (1, 8, 64, 256):
         step = predict(work, cluster, ranks)
         share = f"{efficiency(work, cluster, ranks):.1%}"
-        speed, price = f"{ranks * batch / step.seconds:.0f}", f"{cost(work, cluster, ranks):.2f}"
-        rows.append((ranks, *(f"{1e3 * part:.2f}" for part in step), speed, share, price))
+        speed = f"{ranks * work.images / step.seconds:.0f}"
+        price = f"{cost(work, cluster, ranks):.2f}"
+        parts = step.seconds, step.sums, step.gradients, step.data
+        rows.append((ranks, *(f"{1e3 * part:.2f}" for part in parts), speed, share, price))
     head = "GPUs", "step", "sums", "gradients", "data", "images/s", "efficiency", "million images"
+    print_table(head, rows)
+
+
+def print_queue(options: argparse.Namespace) -> None:
+    """Print what small sums lose behind gradients, in one communicator, over several networks."""
+    work = new_work(options)
+    half = replace(work, buckets=[(part, size // 2) for part, size in work.buckets])
+    rows = []
+    for ranks, names in ((8, ["NVLink"]), (64, NETWORKS), (512, NETWORKS)):
+        for name in names:
+            apart = replace(A100, between=NETWORKS.get(name, A100.between))
+            shared = replace(apart, is_shared=True)
+            waits = f"{1e3 * predict(work, shared, ranks).queue:.2f}"
+            sums, left = (f"{1e3 * t:.2f}" for t in predict(work, apart, ranks)[1:4:2])
+            cases = (work, shared), (work, apart), (half, apart)
+            shares = (f"{efficiency(*case, ranks):.1%}" for case in cases)
+            rows.append((ranks, name, sums, left, waits, *shares))
+    head = (
+        "GPUs",
+        "network",
+        "sums",
+        "gradients",
+        "sums wait, shared",
+        "efficiency, shared",
+        "own",
+        "bfloat16",
+    )
     print_table(head, rows)
 
 
 def print_published(options: argparse.Namespace) -> None:
     """Print the vendor's speed of eight GPUs over one, and the model's."""
-    arrivals = measure_gradients(new_network(64))
+    arrivals = measure_step(new_network(64)).gradients
     whole = sum(size for _, size in arrivals)
     rows = []
     for name, parameters, batch, one, eight in PUBLISHED:
@@ -169,7 +250,8 @@ def print_published(options: argparse.Namespace) -> None:
 def print_here(options: argparse.Namespace) -> None:
     """Print the predicted step of two gloo ranks over the measured one, turn by turn."""
     network, pool, rows = new_network(options.width), Ranks(2), []
-    buckets, sums = fill_buckets(measure_gradients(network)), list_sums(network)
+    timeline = measure_step(network)
+    buckets, sums = fill_buckets(timeline.gradients), list_sums(timeline, is_gpu=False)
     for turn in range(options.turns):
         found = pool.run(2, time_pieces, options)
         alone, small, large, together = (mean(times) for times in zip(*found, strict=True))
@@ -185,7 +267,12 @@ def print_here(options: argparse.Namespace) -> None:
     print(f"\nmilliseconds; predicted over measured: {median(r[-1] for r in rows):.3f}, the median")
 
 
-TABLES = {"paper": print_paper, "published": print_published, "here": print_here}
+TABLES = {
+    "paper": print_paper,
+    "queue": print_queue,
+    "published": print_published,
+    "here": print_here,
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -193,7 +280,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = new_parser(__doc__)
     parser.add_argument("table", nargs="?", choices=TABLES, default="paper")
     for name, (value, text) in ASSUMED.items():
-        parser.add_argument(f"--{name}", type=float, default=value, help=f"paper: {text} ({value})")
+        parser.add_argument(
+            f"--{name}", type=float, default=value, help=f"paper, queue: {text} ({value})"
+        )
     parser.add_argument("--turns", type=int, default=5, help="here")
     parser.set_defaults(width=16, size=(240, 160), images=8, steps=8)  # of benchmarks.ranks
     options = parser.parse_args(argv)

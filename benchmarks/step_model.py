@@ -15,6 +15,14 @@ Arrivals = Sequence[tuple[float, int]]
 """Gradients as the backward pass computes them: the part of the step that is over, and bytes."""
 
 
+class Sum(NamedTuple):
+    """A small collective that a step waits for, of batch norm or the loss."""
+
+    part: float  # of the step that is over
+    size: int  # bytes of each rank
+    is_gather: bool = False  # every rank gets the bytes of each other, instead of their sum
+
+
 class Link(NamedTuple):
     """The cost of a message: `latency` seconds, and its bytes over `bandwidth`, bytes a second."""
 
@@ -32,13 +40,23 @@ class Cluster:
     storage: float = math.inf  # bytes a second that all ranks together read
     price: float = 0.0  # of a rank for an hour
     overlaps: bool = True  # gradients travel during the backward pass, by no core that computes it
+    is_shared: bool = False  # small sums wait for the gradients under way, in one communicator
 
     def all_reduce(self, size: float, ranks: int) -> float:
         """Return the seconds of a sum of `size` bytes, by a ring or by doubling if that is faster."""
-        link = self.inside if ranks <= self.per_node else self.between
+        link = self.link(ranks)
         ring = 2 * (ranks - 1) * (link.latency + size / ranks / link.bandwidth)
         doubling = math.ceil(math.log2(ranks)) * (link.latency + size / link.bandwidth)
         return min(ring, doubling)
+
+    def all_gather(self, size: float, ranks: int) -> float:
+        """Return the seconds until each rank has the `size` bytes of all, by doubling."""
+        link = self.link(ranks)
+        return math.ceil(math.log2(ranks)) * link.latency + (ranks - 1) * size / link.bandwidth
+
+    def link(self, ranks: int) -> Link:
+        """Return the slowest link between so many ranks."""
+        return self.inside if ranks <= self.per_node else self.between
 
 
 @dataclass(frozen=True)
@@ -48,32 +66,40 @@ class Work:
     images: int
     compute: float  # seconds of forward pass, loss, backward pass and update
     buckets: Arrivals  # DDP's, each known with its last gradient
-    sums: Sequence[int] = ()  # bytes of each sum that the step waits for
+    sums: Sequence[Sum] = ()
     read: float = 0.0  # seconds an image, by all reading processes of the rank together
     image_bytes: float = 0.0
 
 
 class Step(NamedTuple):
-    """The seconds of a step; in them those of small sums, and of waiting for gradients and data."""
+    """The seconds of a step, and those in it of small sums and of waiting."""
 
     seconds: float
     sums: float
-    gradients: float
+    queue: float  # small sums behind gradients
+    gradients: float  # after the backward pass
     data: float
 
 
 def predict(work: Work, cluster: Cluster, ranks: int) -> Step:
     """Return the step of `ranks` ranks, each with `work`."""
-    sums = sum(cluster.all_reduce(size, ranks) for size in work.sums)
-    busy = work.compute + sums
-    end = 0.0  # of the bucket before: one travels after the other
-    for known, size in work.buckets:
-        end = max(end, busy * known if cluster.overlaps else busy)
-        end += cluster.all_reduce(size, ranks)
+    sums = queue = end = 0.0  # end: of the bucket before, as one travels after the other
+    # A sum comes before the gradient of the same layer, which may fill a bucket.
+    events = [(s.part, 0, s.size, s.is_gather) for s in work.sums]
+    events += [(part if cluster.overlaps else 1.0, 1, size, False) for part, size in work.buckets]
+    for part, is_bucket, size, is_gather in sorted(events):
+        now = part * work.compute + sums + queue
+        takes = (cluster.all_gather if is_gather else cluster.all_reduce)(size, ranks)
+        if is_bucket:
+            end = max(end, now) + takes
+        else:
+            queue += max(0.0, end - now) if cluster.is_shared else 0.0
+            sums += takes
+    busy = work.compute + sums + queue
     computed = max(busy, end)
     loaded = work.images * max(work.read, ranks * work.image_bytes / cluster.storage)
     seconds = max(computed, loaded)
-    return Step(seconds, sums, computed - busy, seconds - computed)
+    return Step(seconds, sums, queue, computed - busy, seconds - computed)
 
 
 def efficiency(work: Work, cluster: Cluster, ranks: int) -> float:

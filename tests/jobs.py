@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from tests.tiny import make_loss
 from unet_ddp.data.dataset import Sample
@@ -60,12 +61,14 @@ def new_state(
     checkpointing: bool = False,
     frozen: bool = False,
     encoder_rate: float = 1.0,
+    local_norms: bool = False,
 ) -> TrainState:
     """A run of one epoch of `steps` steps, at its start."""
     torch.manual_seed(5)
     architecture = choose_architecture(model, encoder, channels=3, num_classes=3, width=4)
-    network = build_network(architecture, checkpointing=checkpointing)
-    network = synchronise_batchnorm(network.to(world.device, dtype), world)
+    network = build_network(architecture, checkpointing=checkpointing).to(world.device, dtype)
+    if not local_norms:
+        network = synchronise_batchnorm(network, world)
     parts = freeze_encoder(network) if frozen else []
     example = torch.zeros(2, 3, side, side, dtype=dtype, device=world.device)
     return TrainState(
@@ -79,6 +82,7 @@ def new_state(
         steps_per_epoch=steps,
         frozen=parts,
         sums=torch.zeros(3, dtype=torch.float64, device=world.device),
+        has_local_norms=local_norms and world.size > 1,
     )
 
 
@@ -268,3 +272,76 @@ def sums_of_a_step(width: int) -> list[int]:
     gc.collect()
     leave(world)
     return seen
+
+
+def groups_of_sums(is_separate: bool) -> tuple[list[str], list[float]]:
+    """The group of each sum that a step of a copied network waits for, and the losses of two steps."""
+    import copy
+    from unittest import mock
+
+    import torch.distributed as dist
+
+    from unet_ddp.distributed.world import separate_statistics
+
+    world = join("cpu", 60)
+    own = dist.new_group()
+    separate_statistics(own if is_separate else None)
+    state = new_state(world, dtype=torch.float64, steps=2)
+    copy.deepcopy(state.network)  # as the average is made
+    seen: list[str] = []
+    all_reduce = dist.all_reduce
+
+    def watched(tensor: torch.Tensor, *, group: Any = None, **how: Any) -> Any:
+        seen.append("own" if group is own else "all" if group is None else "another")
+        return all_reduce(tensor, group=group, **how)
+
+    batch = stack([fixed_sample(world.rank)])
+    with mock.patch.object(dist, "all_reduce", watched):
+        losses = [float(report.losses[0]) for report in train_steps(state, iter([batch] * 2))]
+    del state
+    gc.collect()
+    leave(world)
+    separate_statistics(None)
+    return seen, losses
+
+
+def batch_norm_of_shares(
+    device: str, shares: list[int], layout: str, affine: bool
+) -> dict[str, Any]:
+    """A layer's output and gradients for this rank's share of seven images, and its averages.
+
+    A GPU's layer computes here with the formulas of its kernels.
+    """
+    import copy
+
+    from tests.batchnorm_kernels import reference_kernels
+
+    world = replace(join("cpu", 60), device=torch.device(device))
+    norm = nn.BatchNorm2d(5, eps=0.01, momentum=0.3, affine=affine).double()
+    images, factors = draw_images(norm)
+    norm = synchronise_batchnorm(nn.Sequential(norm), world)[0]
+    copied = copy.deepcopy(norm)
+    first = sum(shares[: world.rank])
+    mine = slice(first, first + shares[world.rank])
+    values = images[mine].contiguous(memory_format=getattr(torch, layout)).requires_grad_()
+    with reference_kernels():
+        for _ in range(3):
+            out = norm(values)
+        (out * factors[mine]).sum().backward()
+        assert torch.equal(copied(values), out)
+        before = norm.running_mean.clone()
+        norm.eval()(values)
+    assert torch.equal(norm.running_mean, before)
+    leave(world)
+    found = {"out": out, "grad": values.grad, **norm.state_dict()}
+    found |= {f"grad of {name}": p.grad / world.size for name, p in norm.named_parameters()}
+    return {"kind": type(norm).__name__} | {k: v.detach().numpy() for k, v in found.items()}
+
+
+def draw_images(norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
+    """Seven images and factors of their outputs, the same on every rank; draws the parameters."""
+    torch.manual_seed(11)
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    images, factors = torch.randn(2, 7, 5, 4, 6, dtype=torch.float64)
+    return 3 + 2 * images, factors

@@ -19,7 +19,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.metrics.counts import Counts
 from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.precision import Precision
-from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
+from unet_ddp.network.sync_batchnorm import GpuSyncBatchNorm2d, synchronise_batchnorm
 from unet_ddp.network.unet import UNet
 from unet_ddp.runs import checkpoint
 from unet_ddp.training.losses import SegmentationLoss
@@ -77,10 +77,10 @@ def test_the_scaler_survives_a_resume() -> None:
     assert again.precision.scaler.get_scale() == 512.0
 
 
-def test_torch_sync_batch_norm_and_fused_activations() -> None:
+def test_batch_norm_over_ranks_and_fused_activations() -> None:
     world = World(size=2, device=torch.device("cuda"))
     classic = synchronise_batchnorm(UNet(3, 2, width=2), world)
-    assert sum(isinstance(m, torch.nn.SyncBatchNorm) for m in classic.modules()) == 18
+    assert sum(isinstance(m, GpuSyncBatchNorm2d) for m in classic.modules()) == 18
     architecture = choose_architecture("unet", "tu-efficientnet_b0", channels=3, num_classes=2)
     network = build_network(architecture).eval()
     images = torch.randn(1, 3, 64, 64)
@@ -88,6 +88,29 @@ def test_torch_sync_batch_norm_and_fused_activations() -> None:
         before = network(images)
         after = synchronise_batchnorm(network, world).eval()(images)
     torch.testing.assert_close(before, after)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_layer_over_ranks_computes_what_torch_s_does(dtype: torch.dtype, layout: Any) -> None:
+    """On one rank, with torch's kernels instead of the formulas that CPUs have for them."""
+    torch.manual_seed(0)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    ours, plain = (kind(5).to(GPU, wide) for kind in (GpuSyncBatchNorm2d, torch.nn.BatchNorm2d))
+    values = torch.randn(3, 5, 16, 16, dtype=dtype, device=GPU).to(memory_format=layout)
+    found = []
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for norm in (ours, plain):
+            images = values.clone().requires_grad_()
+            out = norm(images)
+            (out.square() * values).sum().backward()
+            found.append([out, images.grad, norm.weight.grad, *norm.buffers()])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    close = {} if wide == dtype else {"rtol": 0.02, "atol": 0.02}
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, **close)
 
 
 def test_nccl_world_of_one_trains_and_resumes(tmp_path: Path) -> None:
@@ -102,7 +125,7 @@ def test_nccl_world_of_one_trains_and_resumes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_two_ranks_on_one_gpu_train_what_one_does(ranks: Ranks, checkpointing: bool) -> None:
-    """By gloo, as NCCL shares no GPU: torch's batch norm over ranks, the loss, DDP's gradients."""
+    """By gloo, as NCCL shares no GPU: batch norm over ranks, the loss, DDP's gradients."""
     how = ("unet", None, 1, 5, "cuda", checkpointing)
     (one,) = ranks.run(1, weights_after, *how)
     for found in ranks.run(2, weights_after, *how):

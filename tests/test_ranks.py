@@ -11,6 +11,8 @@ import pytest
 import tifffile
 import torch
 from PIL import Image
+from torch import nn
+from torch.nn import functional as F
 
 from benchmarks.objects import draw_ellipses
 from tests import jobs
@@ -67,6 +69,19 @@ def test_fine_tuning_agrees_too(
         assert is_trained is ("encoder_rate" in how) and len(changed) > 20
 
 
+def test_local_batch_norm_has_one_network_on_all_ranks_after_each_step(ranks: Ranks) -> None:
+    """Two steps: the averages of the first batches weigh alike, those of all ranks too."""
+    job = partial(jobs.weights_after, local_norms=True)
+    one, two = ranks.run(2, job, "unet", None, 1, 2)
+    (together,) = ranks.run(1, job, "unet", None, 1, 2)
+    for name, value in one.items():
+        np.testing.assert_array_equal(two[name], value, err_msg=name)
+    (first,) = (name for name in one if name == "inc.double_conv.1.running_mean")
+    # The first layer's mean is linear in its images; its statistics are not those of all images.
+    np.testing.assert_allclose(one[first], together[first], rtol=0.05)
+    assert np.abs(one["losses"] - together["losses"]).max() > 1e-6
+
+
 def test_every_loss_and_its_gradient_agree_on_1_2_and_4_ranks(ranks: Ranks) -> None:
     """Ignored rows, a rank without a valid pixel, images whose losses differ by orders of size."""
     alone = ranks.run(1, jobs.loss_gradients, CASES)[0]
@@ -76,6 +91,48 @@ def test_every_loss_and_its_gradient_agree_on_1_2_and_4_ranks(ranks: Ranks) -> N
                 for one, other in zip(mine, theirs, strict=True):
                     assert np.abs(other).max() > 1e-3, case
                     np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6, err_msg=str(case))
+
+
+@pytest.mark.parametrize("shares", [[7], [5, 2], [1, 3, 1, 2]], ids=str)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("layout", "affine"), [("contiguous_format", True), ("channels_last", False)]
+)
+def test_a_layer_normalises_as_torch_does_for_all_images(
+    ranks: Ranks, device: str, shares: list[int], layout: str, affine: bool
+) -> None:
+    """Ranks with unequal batches; a GPU's kernels are stood in for by their formulas."""
+    norm = nn.BatchNorm2d(5, eps=0.01, momentum=0.3, affine=affine).double()
+    images, factors = jobs.draw_images(norm)
+    images.requires_grad_()
+    running = torch.zeros(5, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
+    for _ in range(3):
+        out = F.batch_norm(images, *running, norm.weight, norm.bias, True, 0.3, 0.01)
+    (out * factors).sum().backward()
+    found = ranks.run(len(shares), jobs.batch_norm_of_shares, device, shares, layout, affine)
+    kind = {"cpu": "SyncBatchNorm2d", "cuda": "GpuSyncBatchNorm2d"}[device]
+    assert {rank["kind"] for rank in found} == {kind if len(shares) > 1 else "BatchNorm2d"}
+    close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12)
+    close(np.concatenate([rank["out"] for rank in found]), out.detach())
+    close(np.concatenate([rank["grad"] for rank in found]), images.grad)
+    for name, parameter in norm.named_parameters():
+        assert parameter.grad is not None
+        close(sum(rank[f"grad of {name}"] for rank in found), parameter.grad / len(shares))
+    for rank in found:
+        close(rank["running_mean"], running[0])
+        close(rank["running_var"], running[1])
+        assert rank["num_batches_tracked"] == 3
+
+
+def test_sums_of_batch_norm_have_a_group_of_their_own(ranks: Ranks) -> None:
+    """On one communicator of NCCL each of them would wait for the gradients under way."""
+    together = ranks.run(2, jobs.groups_of_sums, False)
+    for (seen, losses), (seen_apart, losses_apart) in zip(
+        together, ranks.run(2, jobs.groups_of_sums, True), strict=True
+    ):
+        assert set(seen) == {"all"} and losses == losses_apart
+        # In each step 18 norms there, the loss there and back, 18 norms back.
+        assert seen_apart == 2 * [*18 * ["own"], "all", "all", *18 * ["own"]]
 
 
 def test_accumulated_steps_agree_on_1_and_2_ranks(ranks: Ranks) -> None:

@@ -93,6 +93,23 @@ def test_stopped_after_any_step(
     assert last(undisturbed)["threshold"] == float(expected[-1]["threshold"])
 
 
+def test_what_makes_runs_depend_on_ranks_still_resumes(
+    ranks: Ranks, images: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """In mid-epoch: the running averages, too, are then those of all ranks."""
+    flags = "--batch-norm", "local", "--compress-gradients"
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    whole = train(ranks, 2, tmp_path / "whole", images, *flags)
+    assert "own batch" in whole[0]
+    train(ranks, 2, tmp_path / "stopped", images, *flags, "--max-steps", "3")
+    train(ranks, 2, tmp_path / "stopped", images, "--resume")
+    one, other = (last(tmp_path / name) for name in ("whole", "stopped"))
+    assert_same_state(one, other)
+    name = "down4.maxpool_conv.1.double_conv.1.running_var"
+    assert not torch.allclose(one["model"][name], last(undisturbed)["model"][name])
+
+
 @pytest.mark.thorough
 def test_in_the_cpus_own_bfloat16_too(images: Path, tmp_path: Path) -> None:
     """In processes with all instructions of this CPU, which the other tests do without."""

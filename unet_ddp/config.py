@@ -18,9 +18,8 @@ from unet_ddp.flags import MASK_VALUE, OPTIONAL_FILE, Plain, flag, parse_time
 from unet_ddp.storage import as_path
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
-# Settings that say where things are, and not what the run is.
 DATA_PLACES = frozenset({"images", "masks", "list", "val_images", "val_masks", "palette"})
-RUN_PLACES = frozenset({"checkpoints", "exp_name", "load", "wandb"})
+RUN_PLACES = frozenset({"checkpoints", "exp_name", "load", "wandb"})  # where things are, as above
 PIXEL_TERMS = frozenset({"ce", "focal"})  # of losses; the others are over regions
 
 
@@ -110,6 +109,8 @@ class NetworkConfig:
     """Classic U-Net: channels of the first level; the paper's has 64."""
     bilinear: bool = False
     """Classic U-Net: bilinear upsampling instead of transposed convolutions."""
+    batch_norm: Literal["global", "local"] = "global"
+    """Batch norm's statistics in training: of the batches of all processes, or of each process's own: faster on slow networks, but the run then depends on their number."""
     checkpointing: bool = False
     """Classic U-Net: recompute activations in the backward pass to save memory."""
 
@@ -167,6 +168,8 @@ class OptimizationConfig:
     """auto: bfloat16 if the GPU, or the CPU (AVX512-BF16), supports it, else float16 on a GPU and float32 on a CPU."""
     compile: bool = False
     """Compile the network with torch.compile: a minute at the start, faster steps after it; not with --checkpointing."""
+    compress_gradients: bool = False
+    """Send gradients between processes in bfloat16: half the bytes, for Ethernet; the weights differ by its rounding."""
     ema: Annotated[float, flag("DECAY"), Limit(at_least=0, below=1)] = 0.0
     """Score, save and predict with an exponential moving average of the weights of this decay, e.g. 0.999; 0: off."""
     seed: Annotated[int, flag("N"), Limit(at_least=0)] = 0

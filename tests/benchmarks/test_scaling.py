@@ -18,26 +18,34 @@ def table(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
 
 
 def test_the_sums_are_those_of_a_step(ranks: Ranks) -> None:
+    step = scaling.measure_step(scaling.new_network(4))
     for seen in ranks.run(2, sums_of_a_step, 4):
-        assert sorted(seen) == sorted(scaling.list_sums(scaling.new_network(4)))
+        assert sorted(seen) == sorted(sum.size for sum in scaling.list_sums(step, is_gpu=False))
         assert len(seen) == 38
+    gathers = [sum for sum in scaling.list_sums(step, is_gpu=True) if sum.is_gather]
+    assert len(gathers) == 18 and gathers[0].size == 4 * (2 * 4 + 1)
 
 
 def test_gradients_come_from_the_last_layer_to_the_first() -> None:
     network = scaling.new_network(4)
-    arrivals = scaling.measure_gradients(network)
-    times = [when for when, _ in arrivals]
+    step = scaling.measure_step(network)
+    times = [when for when, _ in step.gradients]
     assert times == sorted(times) and times[0] > 0 and times[-1] <= 1
     sizes = [4 * p.numel() for p in network.parameters()]
-    assert sum(size for _, size in arrivals) == sum(sizes)
-    assert arrivals[-1][1] == sizes[0] and arrivals[0][1] in sizes[-2:]
+    assert sum(size for _, size in step.gradients) == sum(sizes)
+    assert step.gradients[-1][1] == sizes[0] and step.gradients[0][1] in sizes[-2:]
+    there, back, _ = zip(*step.norms, strict=True)
+    assert list(there) == sorted(there) and list(back) == sorted(back, reverse=True)
+    assert there[-1] < step.loss < back[-1]
 
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """124 MB of gradients in the second half of the step, instead of three seconds to measure them."""
     gradients = [(0.5 + part / 120, 2_070_000) for part in range(1, 61)]
-    monkeypatch.setattr(scaling, "measure_gradients", lambda network: gradients)
+    norms = [scaling.Norm(k / 40, 1 - k / 40, 512) for k in range(1, 19)]
+    step = scaling.Timeline(gradients, norms, 0.5)
+    monkeypatch.setattr(scaling, "measure_step", lambda network: step)
     small = scaling.new_network(4)
     monkeypatch.setattr(scaling, "new_network", lambda width: small)
 
@@ -54,6 +62,21 @@ def test_the_table_of_gpus_loses_a_little_with_each_row(capsys: pytest.CaptureFi
     assert prices == sorted(prices)
     scaling.main(["--between", "1"])
     assert float(table(capsys)[-1][6].rstrip("%")) < shares[-1] / 2
+
+
+@pytest.mark.usefixtures("known")
+def test_a_group_of_their_own_saves_what_sums_would_wait(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scaling.main(["queue"])
+    rows = table(capsys)
+    assert [row[0] for row in rows] == ["8", *3 * ["64"], *3 * ["512"]]
+    assert [row[1].split(",")[0] for row in rows] == ["NVLink", *2 * ["InfiniBand", "RoCE", "TCP"]]
+    for row in rows:
+        shared, own, half = (float(share.rstrip("%")) for share in row[5:])
+        assert float(row[4]) >= 0 and shared <= own <= half <= 100
+    roce = rows[2]
+    assert float(roce[6].rstrip("%")) - float(roce[5].rstrip("%")) > 5
 
 
 @pytest.mark.usefixtures("known")

@@ -15,6 +15,7 @@ from benchmarks.step_model import (
     FIRST_BUCKET,
     Cluster,
     Link,
+    Sum,
     Work,
     cost,
     efficiency,
@@ -28,7 +29,7 @@ WORK = Work(
     images=8,
     compute=0.05,
     buckets=[(0.5, 2 << 20), (0.7, 30 << 20), (0.9, 25 << 20), (0.95, 1 << 20)],
-    sums=[200] * 40,
+    sums=[Sum((k + 1) / 40, 200) for k in range(40)],
 )
 
 
@@ -64,12 +65,13 @@ def test_a_small_sum_doubles_and_a_large_one_goes_round() -> None:
 
 
 def simulate(work: Work, cluster: Cluster, ranks: int, slices: int = 20_000) -> float:
-    """Compute in small slices, with sums at equal distances, and one bucket at a time under way."""
+    """Compute in small slices, with one bucket at a time under way."""
     clock, line, told, waiting = 0.0, 0.0, 0, list(work.buckets)
     for done in range(1, slices + 1):
         clock += work.compute / slices
-        while told < len(work.sums) * done // slices:
-            clock += cluster.all_reduce(work.sums[told], ranks)
+        while told < len(work.sums) and work.sums[told].part <= done / slices:
+            clock = max(clock, line) if cluster.is_shared else clock
+            clock += cluster.all_reduce(work.sums[told].size, ranks)
             told += 1
         while waiting and waiting[0][0] <= done / slices:
             line = max(line, clock) + cluster.all_reduce(waiting.pop(0)[1], ranks)
@@ -77,13 +79,35 @@ def simulate(work: Work, cluster: Cluster, ranks: int, slices: int = 20_000) -> 
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8, 64])
-def test_the_prediction_is_that_of_a_simulated_world(ranks: int) -> None:
-    expected = simulate(WORK, CLUSTER, ranks)
-    assert predict(WORK, CLUSTER, ranks).seconds == pytest.approx(expected, rel=0.01)
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_the_prediction_is_that_of_a_simulated_world(ranks: int, is_shared: bool) -> None:
+    cluster = replace(CLUSTER, is_shared=is_shared)
+    expected = simulate(WORK, cluster, ranks)
+    assert predict(WORK, cluster, ranks).seconds == pytest.approx(expected, rel=0.01)
+
+
+def test_sums_wait_behind_gradients_in_one_communicator_alone() -> None:
+    """By hand: a bucket of 10 ms leaves at 50 ms; the sum of 51 ms goes at 60, that of 90 at once."""
+    link = Link(0.0, 2 * 1e9 * 7 / 8)  # a gigabyte a second for a sum over eight
+    work = Work(1, 0.1, [(0.5, 10_000_000)], [Sum(p, 0) for p in (0.5, 0.51, 0.9)])
+    apart = predict(work, Cluster(8, link, link), 8)
+    assert apart.seconds == pytest.approx(0.1) and apart.queue == 0
+    shared = predict(work, Cluster(8, link, link, is_shared=True), 8)
+    assert shared.queue == pytest.approx(0.009) and shared.seconds == pytest.approx(0.109)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_a_gather_doubles_what_each_rank_has(ranks: int) -> None:
+    link, size, clock = CLUSTER.link(ranks), 4096, 0.0
+    known = [1] * ranks  # parts of each rank
+    while known[0] < ranks:
+        clock += link.latency + known[0] * size / link.bandwidth
+        known = [2 * count for count in known]
+    assert CLUSTER.all_gather(size, ranks) == pytest.approx(clock)
 
 
 def test_one_rank_computes_and_waits_for_nobody() -> None:
-    assert predict(WORK, CLUSTER, 1) == (WORK.compute, 0, 0, 0)
+    assert predict(WORK, CLUSTER, 1) == (WORK.compute, 0, 0, 0, 0)
     assert efficiency(WORK, CLUSTER, 1) == 1
 
 
@@ -114,7 +138,7 @@ def test_gradients_wait_for_the_end_where_the_computing_cores_carry_them() -> No
 
 def test_a_step_waits_for_slow_reading_and_for_storage_that_all_share() -> None:
     slow = replace(WORK, read=0.01)  # 80 ms for 8 images
-    assert predict(slow, CLUSTER, 1) == (0.08, 0, 0, pytest.approx(0.03))
+    assert predict(slow, CLUSTER, 1) == (0.08, 0, 0, 0, pytest.approx(0.03))
     shared = replace(CLUSTER, storage=1e9)
     read = replace(WORK, image_bytes=1e6)
     assert predict(read, shared, 1).data == 0

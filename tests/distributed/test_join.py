@@ -47,8 +47,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     )
     monkeypatch.setattr(dist, "PrefixStore", lambda prefix, store: (prefix, store))
     monkeypatch.setattr(
-        dist, "new_group", lambda **how: calls.append(("new group", how)) or "hosts"
+        dist,
+        "new_group",
+        lambda **how: calls.append(("new group", how)) or ("hosts" if "backend" in how else "own"),
     )
+    monkeypatch.setattr(join_module, "separate_statistics", lambda g: calls.append(("sums", g)))
     monkeypatch.setattr(
         dist, "init_process_group", lambda backend, **how: calls.append(("group", backend, how))
     )
@@ -109,6 +112,7 @@ def test_torchrun_s_variables_give_the_place(
         ("store", "node0", 29500, how),
         ("devices", world.store, 5, 8, torch.device("cpu")),
         ("group", "gloo", group),
+        ("sums", None),
     ]
 
 
@@ -239,12 +243,14 @@ def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> Non
     world = join("auto", 5)
     assert world.device == gpu
     assert calls[0] == ("gpu", gpu)
-    assert calls[-3] == ("devices", world.store, 1, 2, gpu)  # NCCL would end in a traceback
-    _, backend, how = calls[-2]
+    assert calls[-5] == ("devices", world.store, 1, 2, gpu)  # NCCL would end in a traceback
+    _, backend, how = calls[-4]
     assert backend == "nccl" and how["device_id"] == gpu
     # The hosts' group gives up first: what NCCL's watchdog does is no line of ours.
     assert calls[-1] == ("new group", {"backend": "gloo", "timeout": timedelta(seconds=5)})
     assert how["timeout"] == timedelta(seconds=10)
+    # Batch norm's sums do not queue behind gradients in one communicator.
+    assert calls[-3:-1] == [("new group", {"timeout": how["timeout"]}), ("sums", "own")]
     assert world.hosts == "hosts"
     set_environment(monkeypatch, WORLD_SIZE=3, LOCAL_WORLD_SIZE=3)
     with pytest.raises(UserError, match="3 processes, but this machine has 2"):
@@ -405,3 +411,19 @@ def test_a_group_is_left(
     monkeypatch.setattr(dist, "is_initialized", lambda: False)
     leave(World(store=store), failed=failed)
     assert done == expected
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_rank_that_has_failed_ends_without_torch_s_abort(
+    monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
+    """It is private, and NCCL may fail in it: the error that was printed stays the last line."""
+
+    def fail() -> None:
+        raise RuntimeError("NCCL Abort failed")
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", fail)
+    if is_gone:
+        monkeypatch.delattr(dist.distributed_c10d, "_abort_process_group")
+    leave(World(store=dist.HashStore(), device=torch.device("cuda")), failed=True)

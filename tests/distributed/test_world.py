@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -17,8 +18,15 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.ranks import Ranks
 from unet_ddp.distributed import world as world_module
 from unet_ddp.distributed.join import join, leave
-from unet_ddp.distributed.world import World, local_only, sum_over_ranks, without_sync
+from unet_ddp.distributed.world import (
+    World,
+    local_only,
+    separate_statistics,
+    sum_over_ranks,
+    without_sync,
+)
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.training.batch_size import find_batch_size
 
 
 def test_a_world_of_one_needs_no_group() -> None:
@@ -155,6 +163,34 @@ def test_sums_are_over_both_ranks_and_their_gradients_too(ranks: Ranks) -> None:
     assert one["after"] == two["after"] == [2.0]
 
 
+def connect_groups(world: World) -> dict[str, Any]:
+    """The groups whose sums `find_batch_size` takes, before it tries a batch."""
+    own, asked = dist.new_group(), []
+    all_reduce = dist.all_reduce
+
+    class Probe:
+        def find_largest(self, *_: Any, **__: Any) -> tuple[int, str]:
+            asked.append("probe")
+            return 4, ""
+
+    def watched(tensor: Tensor, *, group: Any) -> None:
+        asked.append("own" if group is own else "all" if group is None else "another")
+        all_reduce(tensor, group=group)
+
+    separate_statistics(own)
+    with mock.patch.object(dist, "all_reduce", watched):
+        batch = find_batch_size(Probe(), world, 4, start=4)  # type: ignore[arg-type]
+    separate_statistics(None)
+    return {"batch": batch, "asked": asked}
+
+
+def test_groups_are_connected_before_memory_is_measured(ranks: Ranks) -> None:
+    for found in ranks.run(2, in_world, connect_groups):
+        assert found["batch"] == 4 and found["asked"][-1] == "probe"
+        assert found["asked"][:-1] == ["all", "own"]
+    World().connect()
+
+
 def train_replica(world: World) -> dict[str, Any]:
     torch.manual_seed(3)
     network = Odd()
@@ -172,6 +208,29 @@ def train_replica(world: World) -> dict[str, Any]:
         gradients.append(network.norm.bias.grad[0].item())
     buffer = network.norm.running_mean[0].item()
     return {"clean": is_clean, "gradients": gradients, "buffer": buffer}
+
+
+def compress_gradients(world: World) -> dict[str, Any]:
+    gradients = []
+    for compress in (False, True):
+        torch.manual_seed(3)
+        replica = world.replicate(nn.Conv2d(3, 4, 3), torch.rand(2, 3, 8, 8), compress=compress)
+        assert getattr(replica, "batched_grad_copy", True)  # torch 2.15 has it
+        torch.manual_seed(world.rank)
+        replica(torch.rand(2, 3, 8, 8)).square().sum().backward()
+        gradients.append(replica.module.weight.grad)
+        del replica
+    return {"gradients": gradients}
+
+
+def test_compressed_gradients_are_the_mean_to_the_rounding_of_bfloat16(ranks: Ranks) -> None:
+    one, two = (found["gradients"] for found in ranks.run(2, in_world, compress_gradients))
+    for mine, theirs in zip(one, two, strict=True):
+        assert torch.equal(mine, theirs) and mine.dtype == torch.float32
+    exact, compressed = one
+    assert torch.equal(compressed, compressed.bfloat16().float())
+    assert not torch.equal(exact, exact.bfloat16().float())
+    torch.testing.assert_close(compressed, exact, rtol=2**-6, atol=1e-6)
 
 
 def test_gradients_are_the_mean_of_both_ranks_and_buffers_their_own(ranks: Ranks) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.tiny import PIXELS, make_batch, make_network, make_state
-from unet_ddp.network.batchnorm import correct_bias, count_as_sound
+from unet_ddp.network.batchnorm import average_over_ranks, correct_bias, count_as_sound
 from unet_ddp.network.sync_batchnorm import SyncBatchNorm2d
 from unet_ddp.training.state import Schedule
 from unet_ddp.training.step import copies_of, snapshot_buffers, train_steps
@@ -86,6 +86,29 @@ def test_many_batches_later_nothing_changes() -> None:
     correct_bias(norm, before, batches=1)
     assert torch.equal(norm.running_mean, plain.running_mean)
     assert torch.equal(norm.running_var, plain.running_var)
+
+
+def test_ranks_that_normalise_alone_share_the_mean_of_their_averages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other rank has everything three times as large."""
+    network = nn.Sequential(*(nn.BatchNorm2d(3) for _ in range(3)), nn.GroupNorm(1, 3)).double()
+    network(pixels(1))
+    network[2].eval()
+    before = copies(network)
+
+    def sum_of_both(values: Tensor) -> Tensor:
+        return values + torch.cat([3 * values[:-1], values[-1:]])
+
+    monkeypatch.setattr("unet_ddp.network.batchnorm.sum_statistics", sum_of_both)
+    average_over_ranks(network)
+    for norm in network[:2]:
+        for buffer in (norm.running_mean, norm.running_var):
+            torch.testing.assert_close(buffer, 2 * before[buffer])
+        assert norm.num_batches_tracked == 1
+    for buffer in network[2].buffers():
+        assert torch.equal(buffer, before[buffer])
+    average_over_ranks(nn.GroupNorm(1, 3))
 
 
 def test_frozen_norms_stay_as_they_are() -> None:

@@ -12,11 +12,22 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
+from torch._subclasses import fake_tensor
 
+from tests.batchnorm_kernels import reference_kernels
+from tests.operations import Operations
 from unet_ddp.distributed.world import World
-from unet_ddp.network.sync_batchnorm import SyncBatchNorm2d, _Normalise, synchronise_batchnorm
+from unet_ddp.network.sync_batchnorm import (
+    GpuSyncBatchNorm2d,
+    SyncBatchNorm2d,
+    _count_tensor,
+    _Normalise,
+    synchronise_batchnorm,
+)
+from unet_ddp.network.unet import UNet
 
 TWO = World(size=2)
 SHARES = ((3, 5, 4, 6), (1, 5, 4, 6))  # images of each rank: not equally many
@@ -27,13 +38,13 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[An
     """Runs a function for ranks 0 and 1 at once, and returns both results."""
     barrier, parts = threading.Barrier(2, timeout=20), {}
 
-    def sum_over_ranks(tensor: Tensor) -> Tensor:
+    def sum_statistics(tensor: Tensor) -> Tensor:
         barrier.wait()
         parts[threading.get_ident()] = tensor
         barrier.wait()
         return torch.stack(list(parts.values())).sum(0)
 
-    monkeypatch.setattr("unet_ddp.network.sync_batchnorm.sum_over_ranks", sum_over_ranks)
+    monkeypatch.setattr("unet_ddp.network.sync_batchnorm.sum_statistics", sum_statistics)
     with ThreadPoolExecutor(2) as threads:
         yield lambda work: list(threads.map(work, (0, 1)))
 
@@ -108,7 +119,7 @@ def test_half_precision_has_statistics_in_float32(dtype: torch.dtype) -> None:
 def test_evaluation_takes_the_running_statistics_of_this_rank_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("unet_ddp.network.sync_batchnorm.sum_over_ranks", None)  # can't be called
+    monkeypatch.setattr("unet_ddp.network.sync_batchnorm.sum_statistics", None)  # can't be called
     norm = SyncBatchNorm2d(1, eps=0.0).eval()
     norm.running_mean.fill_(2.0)
     norm.running_var.fill_(4.0)
@@ -165,9 +176,93 @@ def test_timms_batch_norms_keep_their_activation() -> None:
         torch.testing.assert_close(converted(images), expected)
 
 
-def test_gpus_have_torchs_own_and_timms_where_there_are_activations() -> None:
+@pytest.fixture
+def fake_gpus() -> Iterator[World]:
+    """Rank 0 of four, whose tensors are fake: reading one of their values on the host raises."""
+    world = World(size=4, device=torch.device("cuda"))
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=4)
+    with reference_kernels(), fake_tensor.FakeTensorMode():
+        yield world
+    _count_tensor.cache_clear()  # fake tensors are not for other tests
+    dist.destroy_process_group()
+
+
+def mixed_network(world: World) -> nn.Module:
+    """As autocast has it, which torch refuses without a GPU: all but batch norm in bfloat16."""
+    network = synchronise_batchnorm(UNet(3, 2, width=2), world)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+            for name, parameter in [*module.named_parameters()]:
+                setattr(module, name, nn.Parameter(parameter.detach().bfloat16()))
+    return network
+
+
+def test_no_layer_of_a_gpu_makes_the_host_wait_and_each_has_two_small_collectives(
+    fake_gpus: World,
+) -> None:
+    """On fake tensors of a CPU: autograd asks CUDA's driver for the others."""
+    network = mixed_network(fake_gpus)
+    assert sum(type(module) is GpuSyncBatchNorm2d for module in network.modules()) == 18
+    images = torch.randn(2, 3, 32, 48, dtype=torch.bfloat16)
+    for _ in range(2):  # the second time the counts are known
+        with Operations() as done:
+            network(images).sum().backward()
+    assert all(isinstance(p.grad, fake_tensor.FakeTensor) for p in network.parameters())
+    aten, c10d = torch.ops.aten, torch.ops.c10d
+    for ((stats, _), _), ((normalised, *_), _) in zip(
+        *map(done.of, (aten.batch_norm_stats.default, aten.batch_norm_elemt.default)), strict=True
+    ):
+        assert stats.dtype == normalised.dtype == torch.bfloat16
+    names = [func.overloadpacket for func, _, _ in done.calls]
+    there = (
+        aten.batch_norm_stats, c10d._allgather_base_,
+        aten.batch_norm_gather_stats_with_counts, aten.batch_norm_elemt,
+    )  # fmt: skip
+    back = aten.batch_norm_backward_reduce, c10d.allreduce_, aten.batch_norm_backward_elemt
+    assert [name for name in names if name in {*there, *back}] == [*18 * there, *18 * back]
+    assert aten.full not in names  # it would be a launch for each layer
+    sent = {args[1].numel() for args, _ in done.of(c10d._allgather_base_.default)}
+    assert sent == {2 * channels + 1 for channels in (2, 4, 8, 16, 32)}
+
+
+def test_a_forward_pass_stays_on_the_gpu(fake_gpus: World) -> None:
+    with torch.device("cuda"):
+        out = mixed_network(fake_gpus)(torch.randn(2, 3, 32, 48, dtype=torch.bfloat16))
+    assert out.device.type == "cuda" and isinstance(out, fake_tensor.FakeTensor)
+
+
+@pytest.mark.usefixtures("fake_gpus")
+def test_torch_s_own_layer_waits_and_is_noticed() -> None:
+    with torch.device("cuda"), pytest.raises(fake_tensor.DynamicOutputShapeException):
+        nn.SyncBatchNorm(2)(torch.randn(2, 2, 3, 4))
+
+
+def test_layers_of_gpus_keep_activations_averages_and_names() -> None:
     world = World(size=2, device=torch.device("cuda"))
-    plain = synchronise_batchnorm(nn.Sequential(nn.BatchNorm2d(3)), world)
-    assert type(plain[0]) is nn.SyncBatchNorm
-    acting = synchronise_batchnorm(nn.Sequential(BatchNormAct2d(3, act_layer=nn.SiLU)), world)
-    assert isinstance(acting[0], nn.SyncBatchNorm) and isinstance(acting[0].act, nn.SiLU)
+    norm = BatchNormAct2d(4, act_layer=nn.SiLU)
+    images, names = torch.randn(3, 4, 5, 6), list(norm.state_dict())
+    with reference_kernels():
+        acting = synchronise_batchnorm(nn.Sequential(norm), world)[0]
+        assert isinstance(acting, GpuSyncBatchNorm2d) and list(acting.state_dict()) == names
+        norm.running_mean, norm.running_var, norm.num_batches_tracked = (
+            buffer.clone() for buffer in norm.buffers()
+        )
+        torch.testing.assert_close(acting(images), norm(images))
+        torch.testing.assert_close(acting.state_dict(), norm.state_dict())
+        torch.testing.assert_close(acting.eval()(images), norm.eval()(images))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_stays_half_on_gpus(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    features = (100 + torch.randn(8, 3, 16, 16)).to(dtype).requires_grad_()
+    exact = features.detach().float().requires_grad_()
+    norm, plain = GpuSyncBatchNorm2d(3, track_running_stats=False), nn.BatchNorm2d(3)
+    with reference_kernels():
+        out = norm(features)
+        out.square().sum().backward()
+    expected = plain(exact)
+    expected.square().sum().backward()
+    assert out.dtype == features.grad.dtype == dtype and norm.weight.grad.dtype == torch.float32
+    torch.testing.assert_close(out.float(), expected, atol=0.02, rtol=0.02)
+    torch.testing.assert_close(norm.weight.grad, plain.weight.grad, atol=1, rtol=0.01)

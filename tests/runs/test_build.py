@@ -207,7 +207,7 @@ def test_ddp_is_tried_on_images_of_about_the_run_s_size(
 ) -> None:
     examples = []
     monkeypatch.setattr(
-        World, "replicate", lambda self, network, example: examples.append(example) or network
+        World, "replicate", lambda self, network, example, **_: examples.append(example) or network
     )
     build_run(data=make_data(crop_size=crop, smallest=smallest))
     assert [tuple(example.shape) for example in examples] == [(2, 3, *side)]

@@ -249,6 +249,7 @@ def test_an_edited_recipe_of_the_run_is_not_read_and_a_line_says_so(tmp_path: Pa
         ("mask_threshold", 9, None),
         ("invert", True, False),
         ("ignore_index", 255, None),
+        ("batch_norm", "local", "global"),
     ],
 )
 def test_a_setting_on_which_the_weights_depend_is_fixed(name: str, before: Any, now: Any) -> None:

@@ -197,7 +197,9 @@ def test_all_ranks_take_the_smallest_batch() -> None:
     probe = Fits(**vars(new_probe()))
 
     def world_of(*others: tuple[int, str]) -> Any:
-        return SimpleNamespace(gather=lambda own: [own, *others], local_size=2, size=3)
+        return SimpleNamespace(
+            gather=lambda own: [own, *others], local_size=2, size=3, connect=lambda: None
+        )
 
     assert find_batch_size(probe, world_of((2, ""), (8, "")), 16, start=8) == 2
     assert asked == [(16, 8, 2)]

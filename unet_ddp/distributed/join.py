@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,7 @@ from unet_ddp.distributed.hosts import (
     is_elastic,
 )
 from unet_ddp.distributed.stop_signal import die_with_parent
-from unet_ddp.distributed.world import World
+from unet_ddp.distributed.world import World, separate_statistics
 from unet_ddp.errors import RunError, UserError, one_line
 
 MISTAKE = 2  # exit status
@@ -57,24 +57,32 @@ def join(device: str, timeout: float) -> World:
     die_with_parent(signal.SIGTERM)  # an orphan would train on and keep the folder locked
     patience = timedelta(seconds=timeout)
     store = _connect_store(rank, size, patience)
-    is_gpu = chosen.type == "cuda"
     _check_start(store, rank, size, chosen)
+    hosts = _open_groups(store, rank, size, chosen, patience)
+    if is_elastic():  # the others can go on without a host that is lost, so they hear of it soon
+        end_silent_connections(SILENCE)
+    return World(rank, size, local_rank, local_size, chosen, store, _find_peers(), hosts)
+
+
+def _open_groups(
+    store: dist.Store, rank: int, size: int, device: torch.device, patience: timedelta
+) -> Any:
+    """Open the groups of a run, and return that of the hosts beside GPUs; None if there is none."""
+    is_gpu = device.type == "cuda"
+    # NCCL's watchdog ends the process: gloo is to be first, whose error becomes one line.
+    timeout = 2 * patience if is_gpu else patience
     dist.init_process_group(
         "nccl" if is_gpu else "gloo",
         store=store,
         rank=rank,
         world_size=size,
-        # NCCL's watchdog ends the process: gloo is to be first, whose error becomes one line. But
-        # most wait inside torch's SyncBatchNorm, which is NCCL's: there it ends them.
-        timeout=2 * patience if is_gpu else patience,
-        device_id=chosen if is_gpu else None,
+        timeout=timeout,
+        device_id=device if is_gpu else None,
     )
+    separate_statistics(dist.new_group(timeout=timeout) if is_gpu else None)
     is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == str(size)  # not if it is only assumed
     has_hosts = is_gpu and (is_one_machine or _all_reachable(store, rank, size))
-    hosts = dist.new_group(backend="gloo", timeout=patience) if has_hosts else None
-    if is_elastic():  # the others can go on without a host that is lost, so they hear of it soon
-        end_silent_connections(SILENCE)
-    return World(rank, size, local_rank, local_size, chosen, store, _find_peers(), hosts)
+    return dist.new_group(backend="gloo", timeout=patience) if has_hosts else None
 
 
 def exit_with_error(error: UserError) -> NoReturn:
@@ -251,8 +259,10 @@ def leave(world: World, *, failed: bool = False) -> None:
         return
     gc.collect()
     if failed and world.device.type == "cuda":
-        # Destroying waits for collectives that a dead peer never joins; aborting does not.
-        dist.distributed_c10d._abort_process_group()
+        # Destroying waits for collectives that a dead peer never joins; aborting does not. It is
+        # private to torch: where it is gone or fails, the process ends with its groups as they are.
+        with contextlib.suppress(Exception):
+            dist.distributed_c10d._abort_process_group()
         return
     if not failed:
         world.on_main(lambda: None)  # which may still put files, for longer than --timeout

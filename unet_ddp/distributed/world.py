@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
@@ -118,15 +119,25 @@ class World:
         dist.all_gather_object(items, item, group=self.hosts)
         return items
 
-    def replicate(self, network: nn.Module, example: Tensor) -> nn.Module:
+    def connect(self) -> None:
+        """Take one sum in each group of this device, so that NCCL has allocated what it needs."""
+        if self.store is None:
+            return
+        for group in dict.fromkeys((None, _statistics)):  # in the same order on all ranks
+            dist.all_reduce(torch.zeros(1, device=self.device), group=group)
+
+    def replicate(
+        self, network: nn.Module, example: Tensor, *, compress: bool = False
+    ) -> nn.Module:
         """Wrap `network` in DDP, which averages gradients over ranks; without a group return it.
 
-        Buffers are not broadcast: batch norm computes them from the global batch, so they are
-        equal already.
+        Buffers are not broadcast: batch norm computes them from the global batch, or takes their
+        mean over ranks, so they are equal already.
 
         Args:
             network: on the device.
             example: an input of the network (N, C, H, W), of any values, on the device.
+            compress: send the gradients in bfloat16.
         """
         if self.store is None:
             return network
@@ -135,8 +146,10 @@ class World:
             network,
             device_ids=[self.device] if self.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
-            **_WITHOUT_BROADCAST,
+            **_DDP_OPTIONS,
         )
+        if compress:
+            replica.register_comm_hook(None, bf16_compress_hook)
         _settle_buckets(replica, example)
         return replica
 
@@ -173,9 +186,12 @@ def _backward(module: nn.Module, example: Tensor) -> None:
             buffer.copy_(old)
 
 
-# torch 2.15 renamed DDP's broadcast_buffers and warns of the old name.
+# torch 2.15 renamed DDP's broadcast_buffers and warns of the old name. From then on gradients can be
+# copied into a bucket by one kernel instead of one each.
 _is_new = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-_WITHOUT_BROADCAST: Any = {"forward_sync_buffers" if _is_new else "broadcast_buffers": False}
+_DDP_OPTIONS: Any = {"forward_sync_buffers" if _is_new else "broadcast_buffers": False}
+if "batched_grad_copy" in inspect.signature(DistributedDataParallel).parameters:
+    _DDP_OPTIONS["batched_grad_copy"] = True
 
 
 def without_sync(replica: nn.Module) -> contextlib.AbstractContextManager[None]:
@@ -194,17 +210,21 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        with record_function("all-reduce"):
-            total = tensor.clone(memory_format=torch.contiguous_format)
-            work = dist.all_reduce(total, async_op=True)
-            if total.device.type == "cpu":
-                _spin_until_done(work)
-            work.wait()
-        return total
+        return _add_up(tensor.clone(memory_format=torch.contiguous_format))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         return _Sum.forward(ctx, gradients[0])
+
+
+def _add_up(values: Tensor, group: Any = None) -> Tensor:
+    """Add up `values` over all ranks in place, and return them; a GPU's host does not wait."""
+    with record_function("all-reduce"):
+        work = dist.all_reduce(values, group=group, async_op=values.device.type == "cpu")
+        if work is not None:
+            _spin_until_done(work)
+            work.wait()
+    return values
 
 
 def _spin_until_done(work: dist.Work) -> None:
@@ -237,6 +257,36 @@ def local_only() -> Iterator[None]:
 
 
 _is_local_only = False
+
+
+def separate_statistics(group: Any) -> None:
+    """Send batch norm's sums through `group`; None: through the group of all else.
+
+    A communicator of NCCL carries one collective at a time. On that of DDP's gradients each layer
+    of the backward pass would wait for the buckets that are under way.
+    """
+    global _statistics
+    _statistics = group  # not kept by the modules: the average is a deep copy of the network
+
+
+_statistics: Any = None
+
+
+def gather_statistics(values: Tensor) -> Tensor:
+    """Return the `values` (n,) of all ranks, as (ranks, n), without a gradient."""
+    if _is_local_only or not dist.is_initialized():
+        return values.unsqueeze(0)
+    gathered = values.new_empty(dist.get_world_size() * len(values))
+    with record_function("all-gather"):
+        dist.all_gather_into_tensor(gathered, values, group=_statistics)
+    return gathered.view(-1, len(values))
+
+
+def sum_statistics(values: Tensor) -> Tensor:
+    """Add up `values` over all ranks in place, without a gradient, and return them."""
+    if _is_local_only or not dist.is_initialized():
+        return values
+    return _add_up(values, _statistics)
 
 
 def _sendable(error: Exception) -> Exception:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from unet_ddp.distributed.world import sum_statistics
+
 FIRST_STEPS = 100
 """Steps of a run in which averages may be biased: 1 / momentum, of which 0.01 is the lowest in use."""
 
@@ -40,6 +42,21 @@ def correct_bias(network: nn.Module, before: Mapping[Tensor, Tensor], *, batches
         for now in (norm.running_mean, norm.running_var):  # (C,)
             now.copy_(before[now].lerp(now, factor))
         norm.running_var.clamp_(min=0)  # a constant channel's would be below it by rounding
+
+
+@torch.no_grad()
+def average_over_ranks(network: nn.Module) -> None:
+    """Make the running averages those of all ranks' batches, where each rank normalises its own.
+
+    In each step, so that all ranks have one network whenever it is validated or saved. The averages
+    are linear: once an epoch would give the same.
+    """
+    norms = [norm for norm in _batchnorms(network) if norm.training]
+    averages = [getattr(norm, name) for norm in norms for name in ("running_mean", "running_var")]
+    if averages:
+        sums = sum_statistics(torch.cat([*averages, averages[0].new_ones(1)]))  # one collective
+        means = torch.split(sums[:-1] / sums[-1], [*map(len, averages)])
+        torch._foreach_copy_(averages, means)
 
 
 def count_as_sound(network: nn.Module) -> None:

@@ -39,7 +39,7 @@ def compile_network(network: nn.Module, device: torch.device, *, processes: int 
         )
     # Its warnings about a missing GPU appear wherever CUDA's compiler is installed.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    if device.type == "cuda" and processes > 1:  # torch's SyncBatchNorm is not made for it
+    if device.type == "cuda" and processes > 1:  # batch norm's collectives are not made for it
         from torch import _dynamo
 
         _dynamo.config.suppress_errors = True  # what does not compile runs as it is

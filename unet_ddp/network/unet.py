@@ -169,7 +169,7 @@ def _frozen_statistics(level: nn.Module) -> Iterator[None]:
     """Leave batch norm's running statistics as the first forward pass left them."""
     norms = [module for module in level.modules() if isinstance(module, _BatchNorm)]
     momenta, counters = [n.momentum for n in norms], [n.num_batches_tracked for n in norms]
-    for norm in norms:  # torch's SyncBatchNorm insists on a counter: one to throw away
+    for norm in norms:  # which insist on a counter: one to throw away
         norm.momentum, norm.num_batches_tracked = 0.0, torch.zeros(())
     try:
         yield

@@ -131,7 +131,7 @@ def build_state(
     # Neither tiny nor large.
     height, width = (max(64, min(n, 256)) for n in data.crop_size or data.smallest)
     example = torch.zeros(2, spec.architecture.channels, height, width, device=world.device)
-    replica = world.replicate(network, example)
+    replica = world.replicate(network, example, compress=options.compress_gradients)
     state = TrainState(
         network,
         replica,
@@ -146,6 +146,7 @@ def build_state(
         WeightAverage(network, options.ema) if options.ema else None,
         compile_network(replica, world.device, processes=world.size) if options.compile else None,
         frozen,
+        has_local_norms=config.network.batch_norm == "local" and world.size > 1,
     )
     resumed.restore(state)
     return state
@@ -171,7 +172,10 @@ def _build_weights(
     )
     network.load_state_dict(state, strict=False)
     count_as_sound(network)
-    return synchronise_batchnorm(network.to(world.device), world)
+    network = network.to(world.device)
+    return (
+        network if config.network.batch_norm == "local" else synchronise_batchnorm(network, world)
+    )
 
 
 def build_metadata(
@@ -200,9 +204,13 @@ def describe_run(
     images = loaders.sampler.per_step * world.size
     each = f", {options.accumulate} times" if options.accumulate > 1 else ""
     notes = [*warn_of_launcher(), *describe_untried(world.device)]
+    if state.has_local_norms:
+        notes.append(
+            "batch norm: each process's own batch, so the run depends on their number (--batch-norm local)"
+        )
     if options.compile and world.size > 1 and world.device.type == "cuda":
         notes.append(
-            "warning: --compile on several GPUs: torch's batch norm over GPUs interrupts the compiled "
+            "warning: --compile on several GPUs: batch norm over GPUs interrupts the compiled "
             "code at each layer, which was never tried; what does not compile runs as it is"
         )
     return [

@@ -30,7 +30,7 @@ _SHOWN = 80  # characters of a setting in a message
 _FIXED = {
     "scale", "model", "encoder", "width", "bilinear", "channels", "nodata", "classes",
     "class_names", "palette", "binary", "mask_threshold", "invert", "ignore_index",
-    "instances",
+    "instances", "batch_norm",
 }  # fmt: skip
 _SILENT = (DATA_PLACES | RUN_PLACES | {"batch_size", "images_per_step"}) - _FIXED
 

@@ -148,6 +148,7 @@ def find_batch_size(probe: BatchSizeProbe, world: World, share: int, *, start: i
     Raises:
         RunError: not one image fits on a rank.
     """
+    world.connect()  # what a GPU has for that is no longer free
     found = world.gather(probe.find_largest(share, start=start, processes=world.local_size))
     batch, reason = min(found)
     if batch == 0:

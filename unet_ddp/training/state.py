@@ -115,6 +115,8 @@ class TrainState:
     """The replica as torch.compile returns it: the same weights."""
     frozen: Sequence[nn.Module] = ()
     """Parts of the network that stay as they are: always in evaluation mode."""
+    has_local_norms: bool = False
+    """Batch norm sees each rank's own batch; its running averages are those of all ranks."""
     unbiased: bool = True
     """Correct the bias of batch norm's averages; a run of an earlier version goes on without."""
     epoch: int = 0

@@ -22,7 +22,7 @@ from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import without_sync
 from unet_ddp.errors import UserError
-from unet_ddp.network.batchnorm import correct_bias
+from unet_ddp.network.batchnorm import average_over_ranks, correct_bias
 from unet_ddp.training.state import TrainState
 
 Snapshot = list[tuple[list[Tensor], Tensor]]
@@ -74,13 +74,20 @@ def train_step(
         optimizer.step()
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
-        if state.corrects_bias:
-            correct_bias(network, dict(copies_of(buffers)), batches=accumulate)
+        correct_averages(state, buffers, batches=accumulate)
         restore_unless(is_finite, buffers)
         if state.average is not None:
             state.average.update_ema(network, is_finite)
         state.count_step(losses, is_finite)
     return StepReport(losses, optimizer.param_groups[-1]["lr"], is_finite, pairs)
+
+
+def correct_averages(state: TrainState, buffers: Snapshot, *, batches: int) -> None:
+    """Make batch norm's running averages those of all ranks, without the bias of their start."""
+    if state.has_local_norms:
+        average_over_ranks(state.network)
+    if state.corrects_bias:
+        correct_bias(state.network, dict(copies_of(buffers)), batches=batches)
 
 
 def train_steps(
