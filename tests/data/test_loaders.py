@@ -163,7 +163,12 @@ def test_reading_in_the_rank_itself_takes_one_core_too(folder: Path) -> None:
 def test_reading_processes_are_the_rank_s_share_of_the_cores(
     cores: int, device: str, requested: int | None, expected: int
 ) -> None:
-    world: Any = SimpleNamespace(cores=cores, device=torch.device(device))
+    is_gpu = device == "cuda"  # which leaves both threads of a core to the readers
+    counts = {
+        "cores": cores // 2 if is_gpu else cores,
+        "processors": cores if is_gpu else 2 * cores,
+    }
+    world: Any = SimpleNamespace(**counts, device=torch.device(device))
     assert count_workers(world, requested) == expected
 
 

@@ -44,8 +44,9 @@ def test_a_world_of_one_needs_no_group() -> None:
 
 
 def test_cores_are_shared_by_the_processes_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world_module, "usable_cores", lambda: 7)
+    monkeypatch.setattr(world_module, "usable_cores", lambda logical=False: 7 + 7 * logical)
     assert [World(local_size=size).cores for size in (1, 2, 3, 8)] == [7, 3, 2, 1]
+    assert [World(local_size=size).processors for size in (1, 3, 20)] == [14, 4, 1]
 
 
 class Odd(nn.Module):

@@ -69,6 +69,7 @@ def write_model(
     scale: float = 0.5,
     threshold: float | None = None,
     seed: int = 3,
+    config: dict[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint of an untrained network that predicts every class somewhere."""
     torch.manual_seed(seed)
@@ -84,5 +85,6 @@ def write_model(
         "labels": labels.to_dict(),
         "preprocessing": Preprocessing.for_images(channels, max_value, scale=scale).to_dict(),
         "threshold": threshold,
+        "config": config,
     }
     checkpoint.save(path, content)

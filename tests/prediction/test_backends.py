@@ -24,34 +24,15 @@ from unet_ddp.prediction.backends import (
     TorchBackend,
     build_model,
     check_described,
-    fold_batchnorm,
     import_extra,
     open_model,
 )
+from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.tta import mean_logits
 from unet_ddp.runs.weights import read_model
 from unet_ddp.storage import objects
 
 PIXELS = Preprocessing.for_images(3, scale=1.0)
-
-
-def norms(network: torch.nn.Module) -> int:
-    return sum(isinstance(module, torch.nn.BatchNorm2d) for module in network.modules())
-
-
-@pytest.mark.parametrize(("model", "encoder"), [("unet", None), ("unet", "resnet18")])
-def test_folded_batch_norm_is_the_same_function(model: str, encoder: str | None) -> None:
-    network = lively_network(model, encoder)
-    before = norms(network)
-    folded = fold_batchnorm(network)
-    assert norms(network) == before > norms(folded)
-    assert encoder or norms(folded) == 0
-    images = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        expected, found = network(images), folded(images)
-    assert (expected - found).abs().max() < 1e-4 * max(1, float(expected.abs().max()))
-    weight = next(p for p in folded.parameters() if p.ndim == 4 and p.shape[1] > 1)
-    assert weight.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_a_backend_is_the_network_after_its_preprocessing() -> None:
@@ -65,6 +46,51 @@ def test_a_backend_is_the_network_after_its_preprocessing() -> None:
     found = TorchBackend(network, PIXELS, CPU)(pixels)
     assert found.shape == (1, 2, 40, 56) and found.is_inference()
     assert not torch.equal(found, expected) and (found - expected).abs().max() < 1e-4
+
+
+def test_in_bfloat16_a_backend_is_autocast_and_an_image_has_no_neighbours() -> None:
+    network, pixels = lively_network(width=4), [noise(40, 56, seed) for seed in range(3)]
+    together = torch.from_numpy(np.stack(pixels))
+    half = {"dtype": torch.bfloat16}
+    unfolded = TorchBackend(network, PIXELS, CPU, fold=False, **half)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = network(PIXELS(together))
+    assert expected.dtype == torch.bfloat16 and unfolded(together).dtype == torch.float32
+    assert torch.equal(unfolded(together), expected.float())
+    folded = TorchBackend(network, PIXELS, CPU, **half)
+    assert next(network.parameters()).dtype == torch.float32  # the caller's is as it was
+    found = folded(together)
+    exact = TorchBackend(network, PIXELS, CPU)(together)
+    assert 0 < (found - exact).abs().max() < 0.05 * exact.abs().max()
+    assert torch.equal(found, torch.cat([folded(together[k : k + 1]) for k in range(3)]))
+
+
+@pytest.mark.parametrize(
+    ("config", "amp", "expected"),
+    [
+        ({"amp": True, "amp_dtype": "bfloat16"}, True, torch.bfloat16),
+        ({"amp": True, "amp_dtype": "bfloat16"}, False, torch.float32),
+        ({"amp": False, "amp_dtype": "bfloat16"}, True, torch.float32),
+        ({"amp": True, "amp_dtype": "auto"}, True, torch.float32),
+        (None, True, torch.float32),
+    ],
+)
+def test_a_network_predicts_in_the_precision_of_its_run(
+    tmp_path: Path, config: dict[str, Any] | None, amp: bool, expected: torch.dtype
+) -> None:
+    """That of a float32 run, or of another program, is float32; and so are all on another CPU."""
+    path = tmp_path / "a.pt"
+    write_model(path, Labels((0, 1)), config=config)
+    backend = open_model(path, CPU, amp=amp).backend
+    assert isinstance(backend, TorchBackend) and backend.dtype == expected
+    for is_native in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "unet_ddp.prediction.predictor.has_native_bfloat16",
+                lambda is_native=is_native: is_native,
+            )
+            backend = Predictor.from_checkpoint(path, device="cpu", amp=amp).models[0].backend
+            assert backend.dtype == (expected if is_native else torch.float32)
 
 
 def test_stride_and_memory_are_the_networks() -> None:

@@ -284,6 +284,18 @@ def test_a_run_that_stopped_after_an_epoch_s_last_step_is_resumed() -> None:
     assert restored.step == restored.steps_per_epoch
 
 
+def test_slow_depthwise_layers_train_in_float32_in_bfloat16_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(build, "train_depthwise_in_float32", found.append)
+    build_run(CONFIG)
+    assert not found
+    half = replace(CONFIG.optimization, amp_dtype="bfloat16")
+    _, _, state = build_run(replace(CONFIG, optimization=half))
+    assert found == [state.network]
+
+
 def test_a_file_s_encoder_is_frozen_under_a_network_of_the_flags(tmp_path: Path) -> None:
     """--encoder-weights FILE: its normalisation too, as its weights expect it."""
     torch.manual_seed(9)

@@ -35,6 +35,7 @@ from unet_ddp.evaluation.tables import headline, result_files, terminal_table
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
 from unet_ddp.files import check_no_input, check_writable, replacing, write_errors
 from unet_ddp.flags import flag
+from unet_ddp.network.precision import all_have_bfloat16
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.owned import EVALUATION_FILES, LIST, record_owned
@@ -69,6 +70,8 @@ class EvaluateConfig:
     """Start N processes on this machine, which share the images; the results are the same."""
     workers: Annotated[int | None, flag("N"), Limit(at_least=0)] = None
     """Data loading processes for each of them (default: by the number of cores)."""
+    amp: bool = True
+    """Compute in bfloat16 if the network was trained in it and this CPU has it (AVX512-BF16)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     timeout: Annotated[float, flag("SECONDS"), Limit(above=0, at_most=1e6)] = 600.0
@@ -99,9 +102,9 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
     if world.device.type == "cpu":
         torch.set_num_threads(1)  # their number decides the last bits of a convolution
     job = world.on_main(lambda: find_job(config))
-    predictor = Predictor(
-        [build_model(job.model, job.source, world.device, fold=False)], device=world.device
-    )
+    amp = config.amp and all_have_bfloat16(world)
+    loaded = build_model(job.model, job.source, world.device, fold=False, amp=amp)
+    predictor = Predictor([loaded], device=world.device)
     resize_masks = resizes_masks(job.model.run)
     dataset = EvaluationDataset(job.pairs, predictor, full_size=True, resize_masks=resize_masks)
     how = {"threshold": job.threshold, "tolerance": config.tolerance}

@@ -23,6 +23,7 @@ from unet_ddp.distributed.launch import run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line, print_lines, survive_lost_output
 from unet_ddp.files import exit_on_signals
+from unet_ddp.network.precision import all_have_bfloat16
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.inputs import find_images, find_maps
 from unet_ddp.prediction.outputs.lists import ShardFile
@@ -83,6 +84,7 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
         *paths,
         device=world.device,
         scale=config.scale,
+        amp=config.amp and all_have_bfloat16(world),
         tile=config.tile,
         overlap=config.overlap,
         tta=config.tta,

@@ -241,11 +241,11 @@ def _open_cache(
 
 
 def count_workers(world: World, requested: int | None) -> int:
-    """Return the number of reading processes of one rank: its share of the cores, at most 8.
+    """Return the number of reading processes of one rank: its share of the processors, at most 8.
 
-    On a CPU one less, for they compete with the network: a rank with a single core reads itself.
+    On a CPU one less than cores, for they compete with the network: a rank with one core reads itself.
     """
-    share = min(8, world.cores if world.device.type == "cuda" else world.cores - 1)
+    share = min(8, world.processors if world.device.type == "cuda" else world.cores - 1)
     return share if requested is None else requested
 
 

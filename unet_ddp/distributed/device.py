@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from unet_ddp.errors import UserError
 
 _UNKNOWN = 4 << 30  # bytes, where the system does not say
+_CPUS = Path("/sys/devices/system/cpu")
 _CGROUP, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _VERSION_2 = ("memory.max", "memory.current", "inactive_file")
@@ -64,11 +66,37 @@ def describe_untried(device: torch.device) -> list[str]:
     ]
 
 
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def usable_cores(*, logical: bool = False) -> int:
+    """Return the number of cores that this process may use, by its affinity and its container's quota.
+
+    Two threads of one core count once: a network gains nothing from the second. `logical`: twice,
+    for work that waits, as reading files does.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    processors = os.sched_getaffinity(0)
+    cores = processors if logical else {_core_of(processor) for processor in processors}
+    return max(1, min(len(cores), *_read_quotas()))
+
+
+def _core_of(processor: int) -> str:
+    """Return the processors of the same core, or this one where the system does not say."""
+    with suppress(OSError):
+        return (_CPUS / f"cpu{processor}/topology/thread_siblings_list").read_text(encoding="ascii")
+    return str(processor)
+
+
+def _read_quotas() -> list[int]:
+    """Return how many processors this container's cgroups (of version 2) may keep busy."""
+    found = [sys.maxsize]
+    with suppress(OSError):
+        text = _OWN_CGROUPS.read_text(encoding="utf-8", errors="replace")
+        own = _CGROUP / text.partition("0::")[2].split("\n")[0].strip("/")
+        for folder in (own, *own.parents):
+            with suppress(OSError, ValueError):  # ValueError: "max", no limit
+                quota, period = map(int, (folder / "cpu.max").read_text(encoding="ascii").split())
+                found.append(-(-quota // period))
+    return found
 
 
 def free_memory(device: torch.device) -> int:

@@ -65,6 +65,11 @@ class World:
         """Processor cores for this process alone, at least one."""
         return max(1, usable_cores() // self.local_size)
 
+    @property
+    def processors(self) -> int:
+        """Logical processors for this process alone, at least one."""
+        return max(1, usable_cores(logical=True) // self.local_size)
+
     def on_main(self, work: Callable[[], Result]) -> Result:
         """Run `work` on rank 0 and return its result on every rank; see `on_rank`."""
         return self.on_rank(0, work)

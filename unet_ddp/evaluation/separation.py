@@ -16,6 +16,7 @@ from unet_ddp.evaluation.scoring import find_objects, score_each
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.files import write_errors
 from unet_ddp.metrics.objects import ObjectCounts, count_by_class
+from unet_ddp.network.precision import all_have_bfloat16
 from unet_ddp.prediction.backends import build_model
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.checkpoint import load, save
@@ -39,7 +40,8 @@ def settle_separation(
     model = world.on_main(lambda: read_model(best) if best.is_file() else None)
     if model is None or model.labels is None or not model.labels.has_objects or not pairs:
         return []
-    predictor = Predictor([build_model(model, best, world.device)], device=world.device)
+    loaded = build_model(model, best, world.device, amp=all_have_bfloat16(world))
+    predictor = Predictor([loaded], device=world.device)
     resize_masks = resizes_masks(model.run)
     dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
     found, precision = search(predictor, dataset, world, workers)

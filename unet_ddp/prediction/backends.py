@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -22,6 +20,8 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.errors import Limit, UserError, check_installed, from_plain, shorten
 from unet_ddp.network.architecture import Architecture
+from unet_ddp.network.folding import fold_batchnorm
+from unet_ddp.network.precision import cast_weights
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.runs.weights import SavedModel, build_loaded, read_model, with_scale
 from unet_ddp.storage import as_path, local_file
@@ -33,7 +33,7 @@ class TorchBackend:
     """A network in evaluation mode with its normalisation, on a device.
 
     With `fold`, batch norm is folded into the convolutions; without, logits are bit for bit those
-    that training scored.
+    that training scored in `dtype`, float32 or bfloat16.
     """
 
     def __init__(
@@ -43,9 +43,14 @@ class TorchBackend:
         device: torch.device,
         *,
         fold: bool = True,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         network.eval()
-        self.network = (fold_batchnorm(network) if fold else network).to(device)
+        if fold:
+            network = fold_batchnorm(network, preprocessing.channels)
+            cast_weights(network, dtype)
+        self.network = network.to(device)
+        self.dtype = dtype
         self.preprocessing = preprocessing
         self.device = device
         self.stride = int(getattr(network, "stride", SMALLEST_SIDE))
@@ -59,21 +64,10 @@ class TorchBackend:
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return logits (N, num_classes, H, W) of pixels (N, H, W, C) as files contain them."""
         images = self.preprocessing(pixels.to(self.device, non_blocking=True))  # (N, C, H, W)
-        logits: Tensor = self.network(images)
+        is_half = self.dtype == torch.bfloat16  # on CPUs only
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
+            logits: Tensor = self.network(images)
         return logits.float()
-
-
-def fold_batchnorm(network: nn.Module) -> nn.Module:
-    """Return a copy that computes the same with each batch norm folded into its convolution."""
-    network = copy.deepcopy(network)
-    for block in list(network.modules()):
-        if not isinstance(block, nn.Sequential):
-            continue
-        for place, (first, second) in enumerate(pairwise(list(block))):
-            if type(first) is nn.Conv2d and type(second) is nn.BatchNorm2d:
-                block[place] = nn.utils.fuse_conv_bn_eval(first, second)
-                block[place + 1] = nn.Identity()
-    return network.to(memory_format=torch.channels_last)
 
 
 @dataclass(frozen=True)
@@ -174,30 +168,40 @@ class LoadedModel:
 
 
 def open_model(
-    source: str | Path, device: torch.device, *, scale: float | None = None, fold: bool = True
+    source: str | Path,
+    device: torch.device,
+    *,
+    scale: float | None = None,
+    fold: bool = True,
+    amp: bool = False,
 ) -> LoadedModel:
     """Return the network in a checkpoint, of ours or of another U-Net program, or in an ONNX file.
 
-    `source` is a file or the address of an object.
+    `source` is a file or the address of an object; the rest is as in `build_model`.
     """
     path = as_path(str(source))
     if path.suffix.lower() == ".onnx":
         return _open_onnx(path, device, scale)
-    return build_model(with_scale(read_model(path), scale), path, device, fold=fold)
+    return build_model(with_scale(read_model(path), scale), path, device, fold=fold, amp=amp)
 
 
 def build_model(
-    model: SavedModel, source: Path, device: torch.device, *, fold: bool = True
+    model: SavedModel, source: Path, device: torch.device, *, fold: bool = True, amp: bool = False
 ) -> LoadedModel:
     """Return the model that was read from `source`, ready to run; see `TorchBackend` for `fold`.
+
+    With `amp`, a CPU computes in bfloat16 if the network's run did.
 
     Raises:
         UserError: its network or classes are not known, or its weights are another network's.
     """
     architecture, labels, preprocessing = check_described(model, source)
     network = build_loaded(architecture, model.state, source)
-    backend = TorchBackend(network, preprocessing, device, fold=fold)
-    return LoadedModel(backend, labels, preprocessing, model.threshold, model.notes)
+    is_half = amp and model.is_bfloat16 and device.type == "cpu"
+    dtype = torch.bfloat16 if is_half else torch.float32
+    notes = [*model.notes, *["in bfloat16, as it was trained (--no-amp: float32)"] * is_half]
+    backend = TorchBackend(network, preprocessing, device, fold=fold, dtype=dtype)
+    return LoadedModel(backend, labels, preprocessing, model.threshold, notes)
 
 
 def check_described(model: SavedModel, source: Path) -> tuple[Architecture, Labels, Preprocessing]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from unet_ddp.data.formats.header import Pixels
 from unet_ddp.distributed.device import free_memory, is_out_of_memory, pick_device, total_memory
 from unet_ddp.errors import UserError
+from unet_ddp.network.precision import has_native_bfloat16
 from unet_ddp.prediction import backends
 from unet_ddp.prediction.backends import LoadedModel, check_match, open_model
 from unet_ddp.prediction.prediction import Band, Prediction, Scores, reduce_logits
@@ -93,6 +94,7 @@ class Predictor:
         device: str | torch.device = "auto",
         scale: float | None = None,
         fold: bool = True,
+        amp: bool = True,
         tile: int | None = None,
         overlap: float = OVERLAP,
         tta: str = "none",
@@ -101,9 +103,9 @@ class Predictor:
     ) -> Predictor:
         """Return a predictor of the networks in checkpoints (any U-Net program's) or ONNX files.
 
-        `device` is auto, cpu or cuda; `scale` is for checkpoints that do not say theirs. With
-        `fold`, batch norm is folded into the convolutions: faster, and logits differ in the last
-        bits from those that training scored. The other options are the class's.
+        `device` is auto, cpu or cuda; `scale` is for checkpoints that do not say theirs. With `fold`,
+        batch norm is folded: faster, and logits differ in the last bits from those that training
+        scored. With `amp`, CPUs compute in bfloat16 as in `build_model`. The rest is the class's.
 
         Raises:
             UserError: one can't be loaded, they do not match, or an option is out of range.
@@ -111,7 +113,8 @@ class Predictor:
         if not paths:
             raise UserError("no checkpoint was named; give the path of one, or several")
         place = device if isinstance(device, torch.device) else pick_device(device)
-        models = [open_model(path, place, scale=scale, fold=fold) for path in paths]
+        amp = amp and has_native_bfloat16()
+        models = [open_model(path, place, scale=scale, fold=fold, amp=amp) for path in paths]
         for path, model in zip(paths, models, strict=True):
             check_match(str(path), model, str(paths[0]), models[0])
         return cls(

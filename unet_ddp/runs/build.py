@@ -21,6 +21,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
 from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.compiled import compile_network
+from unet_ddp.network.depthwise import train_depthwise_in_float32
 from unet_ddp.network.encoder import freeze_encoder, parameter_groups
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
@@ -170,6 +171,8 @@ def _build_weights(
     network = build_network(
         spec.architecture, encoder_weights=pretrained, checkpointing=config.network.checkpointing
     )
+    if world.device.type == "cpu" and spec.precision.dtype == torch.bfloat16:
+        train_depthwise_in_float32(network)
     network.load_state_dict(state, strict=False)
     count_as_sound(network)
     network = network.to(world.device)

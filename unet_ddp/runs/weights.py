@@ -45,6 +45,12 @@ class SavedModel:
     run: Content = field(default_factory=dict)
     """The config, names and best epoch of the run; empty for another program's file."""
 
+    @property
+    def is_bfloat16(self) -> bool:
+        """Whether the run settled on bfloat16; False for another program's file."""
+        config = self.run.get("config") or {}
+        return config.get("amp") is True and config.get("amp_dtype") == "bfloat16"
+
 
 def read_model(path: Path) -> SavedModel:
     """Return the network in a checkpoint of ours or of another U-Net program.
@@ -174,17 +180,21 @@ def build_blank(architecture: Architecture, source: Path) -> nn.Module:
 
 
 def build_loaded(architecture: Architecture, state: State, source: Path) -> nn.Module:
-    """Return the network with these weights; memory is allocated once they are known to fit.
+    """Return the network with these weights, the classic one without a copy of them.
 
     Raises:
         UserError: see `check_weights` and `build_network`.
     """
     blank = build_blank(architecture, source)
     check_weights(blank.state_dict(), state, source)
-    is_classic = architecture.encoder is None  # all its tensors are in the file
-    network = blank.to_empty(device="cpu") if is_classic else build_network(architecture)
-    network.load_state_dict(state)
-    return network
+    if architecture.encoder is not None:  # it may have tensors that are not in the file
+        network = build_network(architecture)
+        network.load_state_dict(state)
+        return network
+    # Not `to_empty`, with which torch imports sympy: half a second.
+    fitting = {name: state[name].to(like.dtype) for name, like in blank.state_dict().items()}
+    blank.load_state_dict(fitting, assign=True)
+    return blank.to(memory_format=torch.channels_last)
 
 
 def check_weights(wanted: Mapping[str, Tensor], state: State, source: Path) -> None:

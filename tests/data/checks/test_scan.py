@@ -30,7 +30,7 @@ from unet_ddp.storage import StorageError, Url, put
 @pytest.fixture(autouse=True)
 def _no_cache_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "usable_cores", lambda: 1)
+    monkeypatch.setattr(module, "usable_cores", lambda **_: 1)
 
 
 def found_pairs(folder: Path) -> list[Pair]:
@@ -166,7 +166,7 @@ def test_the_scan_of_all_files_is_that_of_each(
             yield item
 
     monkeypatch.setattr(module, "tqdm", shown)
-    monkeypatch.setattr(module, "usable_cores", lambda: workers)
+    monkeypatch.setattr(module, "usable_cores", lambda **_: workers)
     monkeypatch.setattr(
         module, "ThreadPoolExecutor", lambda n: threads.append(n) or ThreadPoolExecutor(n)
     )

@@ -152,7 +152,7 @@ class _Scanner:
 
     def read_all(self, files: list[_File]) -> Iterator[Metadata | UserError]:
         """Yield the metadata of each file in order, read by threads if not known."""
-        workers = usable_cores()
+        workers = usable_cores(logical=True)
         pool = ThreadPoolExecutor(workers)
         size = _HELD if any(stamp for *_, stamp in files) else _CHUNK * workers
         try:

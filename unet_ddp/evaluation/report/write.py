@@ -21,6 +21,7 @@ from unet_ddp.evaluation.tables import headline, show
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.flags import read_shown
+from unet_ddp.network.precision import all_have_bfloat16, has_native_bfloat16
 from unet_ddp.prediction.backends import build_model
 from unet_ddp.prediction.objects import find_outlines
 from unet_ddp.prediction.predictor import Predictor
@@ -48,7 +49,8 @@ def write_report(
     model = world.on_main(lambda: read_model(source) if source.is_file() else None)
     if model is not None and pairs:
         resize_masks = resizes_masks(model.run)
-        loaded = build_model(model, source, world.device, fold=False)
+        amp = all_have_bfloat16(world)
+        loaded = build_model(model, source, world.device, fold=False, amp=amp)
         predictor = Predictor([loaded], device=world.device)
         dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
         evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
@@ -105,7 +107,9 @@ def write_samples(folder: Path, pairs: Sequence[Pair], device: torch.device) -> 
     if not best.is_file() or not pairs:
         return []
     model = read_model(best)
-    predictor = Predictor([build_model(model, best, device)], device=device)
+    predictor = Predictor(
+        [build_model(model, best, device, amp=has_native_bfloat16())], device=device
+    )
     resize_masks = resizes_masks(model.run)
     dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
     for k in range(0, len(pairs), max(1, len(pairs) // _SAMPLES))[:_SAMPLES]:
