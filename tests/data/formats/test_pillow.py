@@ -267,6 +267,26 @@ def test_half_a_file_is_an_error_that_names_it(
         read(path)  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("photometric", ["minisblack", "miniswhite"])
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_one_band_is_the_same_however_bands_are_kept(
+    tmp_path: Path, bits: int, photometric: str
+) -> None:
+    """Pillow takes the bytes of planes as pixels, whatever they are packed into."""
+    rasterio = pytest.importorskip("rasterio", reason="the extra geo is not installed")
+    pixels = np.random.default_rng(0).integers(0, 2**bits, (1, 9, 19), np.uint8)
+    found = []
+    for interleave in ("pixel", "band"):
+        path = tmp_path / f"{interleave}.tif"
+        how = {"driver": "GTiff", "height": 9, "width": 19, "count": 1, "dtype": "uint8"}
+        how |= {"nbits": bits, "photometric": photometric, "interleave": interleave}
+        with rasterio.open(path, "w", **how) as file:
+            file.write(pixels)
+        found.append(read_image(path, GREY))
+    assert np.array_equal(*found)
+    assert len(np.unique(found[0])) == len(np.unique(pixels))
+
+
 def test_a_tiff_with_fewer_strips_than_rows_is_truncated(
     tmp_path: Path, picture: np.ndarray
 ) -> None:

@@ -21,14 +21,19 @@ _DEEP = frozenset({"I;16", "I;16B", "I;16L", "I"})
 _GREY = frozenset({"1", "L", "LA"}) | _DEEP
 _COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV"})
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-_IMAGE_LENGTH = 257  # TIFF's tag
+_IMAGE_LENGTH, _SAMPLES, _PLANAR = 257, 277, 284  # TIFF's tags
 _TAIL = 4096  # bytes at the end of a PNG; some programs append to it
 
 
 def identify(path: Path | IO[bytes]) -> Image.Image:
     """Open an image by our formats' readers: Pillow has others, which may start programs."""
     Image.preinit()  # the first five; a format that is not loaded has Pillow load all: 40 ms
-    return Image.open(path, formats=_FORMATS)
+    image = Image.open(path, formats=_FORMATS)
+    tags = getattr(image, "tag_v2", {})  # of a TIFF
+    if tags.get(_SAMPLES, 1) == 1 and tags.get(_PLANAR) == 2:
+        tags[_PLANAR] = 1  # the same of one band, but Pillow takes packed or inverted bytes as pixels
+        cast(Any, image)._setup()
+    return image
 
 
 @contextmanager
