@@ -15,7 +15,6 @@ import pytest
 import rasterio
 import tifffile
 
-from tests.conftest import SEED
 from tests.search.corpus import MASKS, WRITERS, Array, File, draw_ids
 from unet_ddp.config import DataConfig
 from unet_ddp.data.checks.check import check_dataset
@@ -236,6 +235,6 @@ def search_readers(deadline: float, seed: int) -> tuple[int, list[str]]:
 
 @pytest.mark.thorough
 def test_more_files_are_read_as_they_were_written() -> None:
-    count, findings = search_readers(time.monotonic() + 20, SEED)
+    count, findings = search_readers(time.monotonic() + 20, seed=0)
     assert not findings, "\n".join(findings)
     assert count > 50
