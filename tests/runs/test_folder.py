@@ -743,7 +743,7 @@ def resumed_run(path: Path, **launch: Any) -> Iterator[tuple[TrainState, RunFold
         resumed = folder.open(config)
         assert resumed.content is not None
         state = make_state(make_network().float())
-        state.load_state_dict(resumed.content)
+        resumed.restore(state)
         folder.claim(config, make_data(), resumed, ABOUT)
         folder.begin(state, resumed, World())
         yield state, folder, [*resumed.notes, *lines]

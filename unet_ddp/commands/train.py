@@ -95,7 +95,7 @@ def train(config: TrainConfig, world: World) -> int:
             world.on_main(folder.wait)  # no rank leaves before the file is on the disk
         stop.raise_error()
         world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
-        if stop.reason is None:  # all epochs are done: samples.png, report.html
+        if stop.reason is None and resumed.has_report(state):  # all epochs are done
             write_reports(folder.path, data.split.validation, world, config.launch.workers, log)
     return stop.reason.exit_status if stop.reason else 0
 
