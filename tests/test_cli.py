@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import io
+import itertools
 import math
 import re
 import sys
@@ -78,7 +79,7 @@ def test_flags(argv: str, settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ("--epoch 3 --nonsense", "--nonsense"),
+        ("--nonsense 3", "--nonsense"),
         ("--epochs many", "--epochs"),
         ("--batch-size some", "--batch-size"),
         ("--ignore-index #12345", "--ignore-index"),
@@ -91,13 +92,38 @@ def test_what_can_not_be_read_is_one_line(
     monkeypatch: pytest.MonkeyPatch, argv: str, said: str
 ) -> None:
     """However narrow the terminal for which tyro draws its boxes, and whatever it draws them with."""
-    monkeypatch.setenv("COLUMNS", "40")
-    messages = set()
-    for encoding in ("utf-8", "latin-1", "ascii"):
-        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
-        messages.add(refusal(*argv.split()))
-    (message,) = messages
+    message = refusal_anywhere(monkeypatch, *argv.split())
     assert said in message and message.endswith("; see train.py --help") and "---" not in message
+
+
+def refusal_anywhere(monkeypatch: pytest.MonkeyPatch, *argv: str) -> str:
+    """Return the message, which is the same for all terminals."""
+    messages = set()
+    for columns, encoding in itertools.product(("40", "200"), ("utf-8", "latin-1", "ascii")):
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+        messages.add(refusal(*argv).replace(" ,", ","))  # a line of a box may end before a comma
+    (message,) = messages
+    return message
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--epoch 5", "--epoch, 5; did you mean --epochs?"),
+        ("--save_every_step=3", "--save_every_step=3; did you mean --save-every-steps?"),
+        ("--imagse a --nonsense --learning-rat 5", "5; did you mean --images, --learning-rate?"),
+        ("--checkpointin", "--checkpointin; did you mean --checkpointing?"),
+        ("--rate 5", "--rate, 5; did you mean --lr?"),
+        ("--no-ampp", "--no-ampp; did you mean --no-amp?"),
+    ],
+)
+def test_the_flag_that_was_meant_is_named(
+    monkeypatch: pytest.MonkeyPatch, argv: str, said: str
+) -> None:
+    message = refusal_anywhere(monkeypatch, *argv.split())
+    assert message.startswith("Unrecognized options: --")
+    assert message.endswith(f"{said} see train.py --help")
 
 
 def test_text_that_a_shell_left_empty_or_did_not_expand(recipe: Any) -> None:

@@ -20,7 +20,7 @@ import tyro
 from unet_ddp.config import DATA_PLACES, RUN_PLACES, SAVED_NAMES, TrainConfig
 from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.files import write_text
-from unet_ddp.flags import Scalar, as_kind, convert, find_recipe, hide, read_settings
+from unet_ddp.flags import Scalar, as_kind, convert, find_recipe, hide, read_box, read_settings
 from unet_ddp.storage import is_address
 
 Config = TypeVar("Config")
@@ -90,10 +90,9 @@ def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
     except SystemExit:
         if not box.getvalue():
             raise
-        text = re.sub(r"\x1b\[[0-9;]*m|\[/?bold\]|[│╭╮╰╯]", "", box.getvalue().partition("\n")[2])
-        parts = re.split(r"^ *[─-]{3,} *$", text, flags=re.M)  # what draws no boxes has - for ─
-        first = next(" ".join(part.split()) for part in parts if part.strip())  # below the title
-        raise UserError(f"{first.rstrip('.')}; see {prog} --help") from None
+        said, near = read_box(box.getvalue())
+        hint = f"did you mean {', '.join(near)}? " if near else ""
+        raise UserError(f"{said}; {hint}see {prog} --help") from None
     _check_text(config)
     check_limits(config)
     return config

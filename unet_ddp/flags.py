@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Set
 from contextlib import suppress
@@ -88,6 +89,21 @@ def parse_time(text: str, name: str) -> float:
     if found is None:
         raise UserError(f"{name} {shorten(text)}: not a time; use one like 90s, 30m or 2h")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def read_box(box: str) -> tuple[str, list[str]]:
+    """Return what tyro says in a box, in one line, and the flags most like those that it does not know."""
+    text = re.sub(r"\x1b\[[0-9;]*m|\[/?bold\]|[│╭╮╰╯]", "", box.partition("\n")[2])
+    parts = re.split(r"^ *[─-]{3,} *$", text, flags=re.M)  # what draws no boxes has - for ─
+    said, *others = [part for part in parts if part.strip()]  # below the title
+    near = []
+    for part in others:
+        unknown = re.search(r"--\w[\w-]*", said if "Perhaps you meant" in part else part)
+        if unknown and re.match(r"\s*(Perhaps you meant|Arguments similar to)", part):
+            lines = re.findall(r"^ {5,6}-.*", part, flags=re.M)  # what they do stands further in
+            options = re.findall(r"--[\w-]+", " ".join(lines))
+            near += difflib.get_close_matches(unknown[0], options, n=1, cutoff=0)
+    return " ".join(said.split()).rstrip("."), sorted(near)
 
 
 # -- recipes -------------------------------------------------------------------------------
