@@ -24,7 +24,7 @@ from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.prediction.config import parse_predict
 
-GROUPS = [field.name for field in fields(TrainConfig) if field.name != "given"]
+GROUPS = [field.name for field in fields(TrainConfig) if field.name not in ("given", "recipe")]
 
 
 def value_of(config: TrainConfig, name: str) -> Any:
@@ -408,6 +408,36 @@ def recipe(tmp_path: Path) -> Any:
     return write
 
 
+@pytest.mark.parametrize(
+    ("text", "argv", "flags"),
+    [
+        ("lr: -1", [], "--learning-rate"),
+        ("scale: 0.5\nlr: -1", [], "--learning-rate"),
+        ("lr: 1\nbinary: true", ["--mask-threshold", "9"], "--binary"),
+        ("classes: 3\nbinary: true", [], "--binary, --classes"),
+        ("load: ~/a", [], "--load"),
+        ("group_pattern: '('", [], "--group-pattern"),
+        ("exp_name: a", ["--resume", "b/last.pt"], "--exp-name"),
+    ],
+)
+def test_an_error_of_a_recipes_setting_names_the_recipe(
+    recipe: Any, text: str, argv: list[str], flags: str
+) -> None:
+    """Issue: it named flags that nobody had typed."""
+    path = recipe(text)
+    advice = "give another value on the command line, or delete it there"
+    assert refusal("--config", str(path), *argv).endswith(
+        f"; --config {path} sets {flags}: {advice}"
+    )
+
+
+def test_an_error_of_a_flag_does_not_name_the_recipe(recipe: Any) -> None:
+    path = str(recipe("lr: 0.1\nbinary: true"))
+    message = refusal("--config", path, "--lr", "-1")
+    assert message == "--learning-rate -1.0: must be above 0, or auto"
+    assert path not in refusal("--config", path, "--no-binary", "--folds", "3")
+
+
 def test_recipe_sets_defaults_and_the_command_line_wins(recipe: Any) -> None:
     path = str(recipe("epochs: 7\nbatch-size: 2\namp: false\nclass_weights: [1, 2]\nexp_name:\n"))
     config = parse_train(["--config", path, "-e", "9"])
@@ -540,7 +570,7 @@ def test_numbers_that_nothing_can_count_to_are_refused(recipe: Any) -> None:
 
 def test_recipe_values_have_the_same_limits(recipe: Any) -> None:
     path = str(recipe("epochs: 0"))
-    assert refusal("--config", path) == "--epochs 0: must be 1 or more"
+    assert refusal("--config", path).startswith("--epochs 0: must be 1 or more; ")
     assert parse_train(["--config", path, "-e", "1"]).optimization.epochs == 1
 
 
