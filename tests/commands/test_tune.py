@@ -323,11 +323,16 @@ def test_another_search_in_the_folder_is_refused(trainer: Trainer) -> None:
         with pytest.raises(UserError, match=said):
             main(argv)
     saved = Path("checkpoints/tune/tune.json")
+    Path("checkpoints/tune/trial_777").mkdir()
+    with pytest.raises(UserError, match=r"trial_777: not of the search in tune\.json; move such"):
+        main(ARGV)
     saved.write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match=r"tune\.json: corrupt"):
         main(ARGV)
     saved.unlink()  # a new search must not continue the trials of this one
-    with pytest.raises(UserError, match=r"trial_000: not of the search in tune\.json; move such"):
+    with pytest.raises(
+        UserError, match=r"trial_000: of a search whose tune\.json is gone; move such"
+    ):
         main(ARGV)
 
 
