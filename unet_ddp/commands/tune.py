@@ -168,12 +168,9 @@ class Search:
         known = {self.place(k) for k in range(len(self.trials))}
         unknown = sorted(set(filter(Path.is_dir, folder.glob("trial_*"))) - known)
         if unknown:  # it would be continued, under other settings
-            is_gone = not self._file.exists()
-            what = (
-                "of a search whose tune.json is gone"
-                if is_gone
-                else "not of the search in tune.json"
-            )
+            what = "not of the search in tune.json"
+            if not self._file.exists():
+                what = "of a search whose tune.json is gone"
             raise UserError(
                 f"{unknown[0]}: {what}; move such folders away, or use another --exp-name"
             )
