@@ -150,8 +150,8 @@ class Disk:
     def write(self, handle: int, data: bytes, offset: int, action: Callable[[Any], int]) -> int:
         """Write; the first write that goes wrong writes half."""
         path, half, was_dead = self.name_of(handle), data[: len(data) // 2], self.is_dead
-        if was_dead:
-            return len(data)
+        if was_dead:  # a pipe still wakes the threads that are to end
+            return len(data) if self.watches(path) else action(data)
         try:
             done = self.do("write", path, lambda: action(data), data=data, offset=offset)
             return len(data) if done is None else int(done)

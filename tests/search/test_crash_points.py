@@ -22,4 +22,4 @@ def test_a_start_after_a_crash_loses_nothing(phase: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_start_after_any_crash_loses_nothing(phase: str) -> None:
-    assert not find_broken(phase, 8)
+    assert not find_broken(phase, 40)
