@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import io
+import itertools
 import math
 import re
 import sys
@@ -23,7 +24,7 @@ from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.prediction.config import parse_predict
 
-GROUPS = [field.name for field in fields(TrainConfig) if field.name != "given"]
+GROUPS = [field.name for field in fields(TrainConfig) if field.name not in ("given", "recipe")]
 
 
 def value_of(config: TrainConfig, name: str) -> Any:
@@ -78,7 +79,7 @@ def test_flags(argv: str, settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ("--epoch 3 --nonsense", "--nonsense"),
+        ("--nonsense 3", "--nonsense"),
         ("--epochs many", "--epochs"),
         ("--batch-size some", "--batch-size"),
         ("--ignore-index #12345", "--ignore-index"),
@@ -91,13 +92,38 @@ def test_what_can_not_be_read_is_one_line(
     monkeypatch: pytest.MonkeyPatch, argv: str, said: str
 ) -> None:
     """However narrow the terminal for which tyro draws its boxes, and whatever it draws them with."""
-    monkeypatch.setenv("COLUMNS", "40")
-    messages = set()
-    for encoding in ("utf-8", "latin-1", "ascii"):
-        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
-        messages.add(refusal(*argv.split()))
-    (message,) = messages
+    message = refusal_anywhere(monkeypatch, *argv.split())
     assert said in message and message.endswith("; see train.py --help") and "---" not in message
+
+
+def refusal_anywhere(monkeypatch: pytest.MonkeyPatch, *argv: str) -> str:
+    """Return the message, which is the same for all terminals."""
+    messages = set()
+    for columns, encoding in itertools.product(("40", "200"), ("utf-8", "latin-1", "ascii")):
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+        messages.add(refusal(*argv).replace(" ,", ","))  # a line of a box may end before a comma
+    (message,) = messages
+    return message
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--epoch 5", "--epoch, 5; did you mean --epochs?"),
+        ("--save_every_step=3", "--save_every_step=3; did you mean --save-every-steps?"),
+        ("--imagse a --nonsense --learning-rat 5", "5; did you mean --images, --learning-rate?"),
+        ("--checkpointin", "--checkpointin; did you mean --checkpointing?"),
+        ("--rate 5", "--rate, 5; did you mean --lr?"),
+        ("--no-ampp", "--no-ampp; did you mean --no-amp?"),
+    ],
+)
+def test_the_flag_that_was_meant_is_named(
+    monkeypatch: pytest.MonkeyPatch, argv: str, said: str
+) -> None:
+    message = refusal_anywhere(monkeypatch, *argv.split())
+    assert message.startswith("Unrecognized options: --")
+    assert message.endswith(f"{said} see train.py --help")
 
 
 def test_text_that_a_shell_left_empty_or_did_not_expand(recipe: Any) -> None:
@@ -382,6 +408,36 @@ def recipe(tmp_path: Path) -> Any:
     return write
 
 
+@pytest.mark.parametrize(
+    ("text", "argv", "flags"),
+    [
+        ("lr: -1", [], "--learning-rate"),
+        ("scale: 0.5\nlr: -1", [], "--learning-rate"),
+        ("lr: 1\nbinary: true", ["--mask-threshold", "9"], "--binary"),
+        ("classes: 3\nbinary: true", [], "--binary, --classes"),
+        ("load: ~/a", [], "--load"),
+        ("group_pattern: '('", [], "--group-pattern"),
+        ("exp_name: a", ["--resume", "b/last.pt"], "--exp-name"),
+    ],
+)
+def test_an_error_of_a_recipes_setting_names_the_recipe(
+    recipe: Any, text: str, argv: list[str], flags: str
+) -> None:
+    """Issue: it named flags that nobody had typed."""
+    path = recipe(text)
+    advice = "give another value on the command line, or delete it there"
+    assert refusal("--config", str(path), *argv).endswith(
+        f"; --config {path} sets {flags}: {advice}"
+    )
+
+
+def test_an_error_of_a_flag_does_not_name_the_recipe(recipe: Any) -> None:
+    path = str(recipe("lr: 0.1\nbinary: true"))
+    message = refusal("--config", path, "--lr", "-1")
+    assert message == "--learning-rate -1.0: must be above 0, or auto"
+    assert path not in refusal("--config", path, "--no-binary", "--folds", "3")
+
+
 def test_recipe_sets_defaults_and_the_command_line_wins(recipe: Any) -> None:
     path = str(recipe("epochs: 7\nbatch-size: 2\namp: false\nclass_weights: [1, 2]\nexp_name:\n"))
     config = parse_train(["--config", path, "-e", "9"])
@@ -514,7 +570,7 @@ def test_numbers_that_nothing_can_count_to_are_refused(recipe: Any) -> None:
 
 def test_recipe_values_have_the_same_limits(recipe: Any) -> None:
     path = str(recipe("epochs: 0"))
-    assert refusal("--config", path) == "--epochs 0: must be 1 or more"
+    assert refusal("--config", path).startswith("--epochs 0: must be 1 or more; ")
     assert parse_train(["--config", path, "-e", "1"]).optimization.epochs == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import shlex
 import shutil
 import subprocess
@@ -112,6 +113,18 @@ def test_a_skipped_step_changes_nothing_but_the_position(
         assert all(bool(v.isfinite().all()) for v in content[part].values())
     for state in content["optimizer"]["state"].values():
         assert all(bool(v.isfinite().all()) for v in state.values())
+
+
+def test_skipped_steps_are_counted_over_all_starts_of_a_run(
+    ranks: Ranks, tmp_path: Path, images: list[str]
+) -> None:
+    first = [*images, "--epochs", "3", "--max-epochs", "2"]
+    outs = []
+    for flags in (first, ["--resume", "--workers", "0"]):
+        ((status, out, err),) = ranks.run(1, train_with, "nan in each epoch", flags, str(tmp_path))
+        assert status == 0, err
+        outs.append(re.findall(r"\d+ in all", out))
+    assert outs == [["1 in all", "2 in all"], ["3 in all"]]
 
 
 def test_a_loss_that_is_nan_on_one_rank_skips_the_step_on_all(

@@ -114,6 +114,10 @@ def no_recipe(folder: Path) -> list[str]:
     return ["--config", "mine.yaml"]
 
 
+def recipe_for_other_images(folder: Path) -> list[str]:
+    return ["--config", "carvana"]
+
+
 def budget_of_a_second(folder: Path) -> list[str]:
     return ["--budget", "1s"]
 
@@ -134,6 +138,10 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (unknown_flag, ["--epcohs", "--help"]),
     (unknown_model, ["yolo"]),
     (no_recipe, ["mine.yaml: "]),
+    (
+        recipe_for_other_images,
+        ["--group-pattern '", "; --config carvana sets --group-pattern: give "],
+    ),
     # As many minutes as the process has lived, which serves other tests too: see test_rehearsal.py.
     (budget_of_a_second, ["--budget 1 s: one epoch of", "start and report", "use at least "]),
 ]

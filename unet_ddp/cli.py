@@ -20,7 +20,7 @@ import tyro
 from unet_ddp.config import DATA_PLACES, RUN_PLACES, SAVED_NAMES, TrainConfig
 from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.files import write_text
-from unet_ddp.flags import Scalar, as_kind, convert, find_recipe, hide, read_settings
+from unet_ddp.flags import Scalar, as_kind, convert, hide, naming_recipe, read_box, read_settings
 from unet_ddp.storage import is_address
 
 Config = TypeVar("Config")
@@ -57,7 +57,7 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     # Other processes get the settings: pickle finds no class that was made here.
     config = as_kind(kind, parse(hide(kind, kind.unused), argv, prog=prog))
     given, path = _given_by(argv, config), config.launch.config
-    recipe = read_recipe(find_recipe(path)) if path is not None else {}
+    recipe = read_recipe(path) if path is not None else {}
     for where, names in (("", given), (f"{path}: ", recipe.keys())):
         if {"budget", "epochs"} <= names:
             raise UserError(f"{where}--budget and --epochs: use one of them")
@@ -68,12 +68,13 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     if values.get("wandb"):
         raise UserError(f"{path}: wandb: use --wandb, or delete the line")
     config, given = with_values(config, values), given | recipe.keys()
-    _check_text(config)
     if config.launch.budget is not None:
         given -= {"epochs"}  # the recipe's: a resumed run keeps its plan
-    config = replace(_in_folder_of_resumed(config), given=given)
-    _validate(config)
-    return config
+    with naming_recipe(path, values.keys()):
+        _check_text(config)
+        config = _in_folder_of_resumed(config)
+        _validate(config)
+    return replace(config, given=given, recipe=frozenset(values))
 
 
 def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
@@ -90,10 +91,9 @@ def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
     except SystemExit:
         if not box.getvalue():
             raise
-        text = re.sub(r"\x1b\[[0-9;]*m|\[/?bold\]|[│╭╮╰╯]", "", box.getvalue().partition("\n")[2])
-        parts = re.split(r"^ *[─-]{3,} *$", text, flags=re.M)  # what draws no boxes has - for ─
-        first = next(" ".join(part.split()) for part in parts if part.strip())  # below the title
-        raise UserError(f"{first.rstrip('.')}; see {prog} --help") from None
+        said, near = read_box(box.getvalue())
+        hint = f"did you mean {', '.join(near)}? " if near else ""
+        raise UserError(f"{said}; {hint}see {prog} --help") from None
     _check_text(config)
     check_limits(config)
     return config
@@ -160,8 +160,8 @@ def save_config(config: TrainConfig, path: Path) -> None:
     write_text(path, yaml.safe_dump(config.to_dict(), sort_keys=False))
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
-    """Return the settings in a YAML file by their names.
+def read_recipe(path: Path | str) -> dict[str, Any]:
+    """Return the settings in a YAML file, or in a recipe of this package, by their names.
 
     Raises:
         UserError: no YAML file, an unknown key, or a value that its setting can't have.
@@ -274,7 +274,7 @@ def _settings(config: Any, group: str = "") -> dict[str, _Setting]:
         value = getattr(config, field.name)
         if is_dataclass(value):
             settings |= _settings(value, field.name)
-        elif field.name != "given":
+        elif field.name not in ("given", "recipe"):
             name = SAVED_NAMES.get(field.name, field.name)
             settings[name] = _Setting(group, field.name, types[field.name], value)
     return settings

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-import tyro
-
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.files import working_folder
-from unet_ddp.flags import MASK_VALUE, OPTIONAL_FILE, Plain, flag, parse_time
+from unet_ddp.flags import MASK_VALUE, NAMES, OPTIONAL_FILE, Plain, flag, parse_time
 from unet_ddp.storage import as_path
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
@@ -272,10 +270,10 @@ class TrainConfig:
     optimization: OptimizationConfig = field(default_factory=OptimizationConfig)
     run: RunConfig = field(default_factory=RunConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
-    given: tyro.conf.Suppress[tyro.conf.Fixed[frozenset[str]]] = field(
-        default=frozenset(), compare=False
-    )
+    given: NAMES = field(default=frozenset(), compare=False)
     """Names of the settings that the command line or the recipe gave."""
+    recipe: NAMES = field(default=frozenset(), compare=False)
+    """Those that the recipe gave, and not the command line."""
 
     @property
     def place(self) -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Set
-from contextlib import suppress
+from collections.abc import Iterator, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from types import UnionType
@@ -17,6 +18,8 @@ from unet_ddp.files import refuse_special
 from unet_ddp.storage import as_path, local_file
 
 _NO_DEFAULT = ("None", "()", "")  # said in the field's own line
+
+NAMES = tyro.conf.Suppress[tyro.conf.Fixed[frozenset[str]]]  # of settings; no flag
 
 _RECIPES = Path(__file__).parent / "recipes"
 _LARGEST_FILE = 100_000  # bytes of settings
@@ -90,6 +93,21 @@ def parse_time(text: str, name: str) -> float:
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
+def read_box(box: str) -> tuple[str, list[str]]:
+    """Return what tyro says in a box, in one line, and the flags most like those that it does not know."""
+    text = re.sub(r"\x1b\[[0-9;]*m|\[/?bold\]|[│╭╮╰╯]", "", box.partition("\n")[2])
+    parts = re.split(r"^ *[─-]{3,} *$", text, flags=re.M)  # what draws no boxes has - for ─
+    said, *others = [part for part in parts if part.strip()]  # below the title
+    near = []
+    for part in others:
+        unknown = re.search(r"--\w[\w-]*", said if "Perhaps you meant" in part else part)
+        if unknown and re.match(r"\s*(Perhaps you meant|Arguments similar to)", part):
+            lines = re.findall(r"^ {5,6}-.*", part, flags=re.M)  # what they do stands further in
+            options = re.findall(r"--[\w-]+", " ".join(lines))
+            near += difflib.get_close_matches(unknown[0], options, n=1, cutoff=0)
+    return " ".join(said.split()).rstrip("."), sorted(near)
+
+
 # -- recipes -------------------------------------------------------------------------------
 
 
@@ -100,6 +118,30 @@ def find_recipe(given: str) -> Path:
         own
         if given.isidentifier() and own.is_file() and not Path(given).is_file()
         else as_path(given)
+    )
+
+
+@contextmanager
+def naming_recipe(recipe: str | None, names: Set[str]) -> Iterator[None]:
+    """Have a UserError about one of the settings `names` say that ``--config recipe`` sets it."""
+    try:
+        yield
+    except UserError as error:
+        error.args = (name_recipe(str(error), recipe, names),)
+        raise
+
+
+def name_recipe(message: str, recipe: str | None, names: Set[str]) -> str:
+    """Return an error that begins with flags, or says to leave one out, with the recipe that sets them."""
+    about = " ".join(re.findall(r"^(?:error: )?.*?(?:: |$)|leave --[\w-]+ out", message))
+    flags = [word for word in re.findall(r"--[\w-]+", about) if word[2:].replace("-", "_") in names]
+    if not flags or recipe is None:
+        return message
+    file = find_recipe(recipe)
+    place = f"in a copy of {file}" if file.parent == _RECIPES else "there"
+    return (
+        f"{message}; --config {recipe} sets {', '.join(flags)}: give another value on the command line, "
+        f"or delete it {place}"
     )
 
 
@@ -116,8 +158,8 @@ def is_same(one: Any, other: Any) -> bool:
     return bool(one == other or (one != one and other != other))
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a YAML file: text, `Scalar`s, lists of them, or None, by their names.
+def read_settings(path: Path | str) -> dict[str, Any]:
+    """Return the settings in a YAML file or recipe: text, `Scalar`s, lists of them, or None, by their names.
 
     Raises:
         UserError: it is no such file, or has a name twice.
@@ -126,7 +168,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
     depth = 0
     try:
-        with local_file(path) as local:
+        with local_file(find_recipe(str(path))) as local:
             refuse_special(local)
             if local.stat().st_size > _LARGEST_FILE:
                 raise UserError(f"{path}: more than 100 kB; no settings are that long")
@@ -162,7 +204,7 @@ def read_shown(path: Path) -> dict[str, Any]:
     return {name: v.text if isinstance(v, Scalar) else v for name, v in settings.items()}
 
 
-def _check_names(path: Path, names: list[str]) -> None:
+def _check_names(path: Path | str, names: list[str]) -> None:
     if not names:
         raise UserError(f"{path}: settings are lines of 'name: value', named as the flags are")
     if len(set(names)) < len(names):
@@ -170,7 +212,7 @@ def _check_names(path: Path, names: list[str]) -> None:
         raise UserError(f"{path}: {shorten(twice)} stands there twice; delete one of the lines")
 
 
-def _check_comments(path: Path, text: str, settings: dict[str, Any]) -> None:
+def _check_comments(path: Path | str, text: str, settings: dict[str, Any]) -> None:
     """Raise a UserError if a colour was written without quotes: YAML sees a comment."""
     for name, colour in re.findall(r"^([\w-]+):\s+(#[0-9a-fA-F]{6})\b", text, flags=re.M):
         if settings.get(name, "") is None:

@@ -228,3 +228,14 @@ def test_weights_balance_the_classes(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert products == pytest.approx([products[0]] * 3, rel=0.01)
     assert all(0 < share < 100 for share in validation)
     assert sum(training) == pytest.approx(100, abs=0.02)
+
+
+def test_a_recipe_that_does_not_fit_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_set(tmp_path, 5)
+    status, lines = examine(tmp_path, capsys, "--config", "carvana")
+    (line,) = of_kind(lines, "error")
+    assert status == 2 and line.startswith("--group-pattern '")
+    assert "; --config carvana sets --group-pattern: give another value on" in line
+    assert re.search(r"or delete it in a copy of \S+carvana\.yaml$", line)

@@ -43,7 +43,9 @@ class Trainer:
         if self.stops_at == len(self.done):
             raise KeyboardInterrupt
         if self.fails(k):
-            Path(f"{search.place(k)}.log").write_text("a line\nerror: no good\n", encoding="utf-8")
+            Path(f"{search.place(k)}.log").write_text(
+                "a line\nerror: --ema: no good\n", encoding="utf-8"
+            )
             return self.fails(k)
         drawn = search.trials[k]["drawn"]
         rate, width = float(drawn["learning_rate"]), int(drawn["width"])
@@ -255,8 +257,14 @@ def test_a_trial_that_fails_is_left_out(
     trainer: Trainer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trainer.fails = lambda k: 1 if k == 4 else 0
+    Path("mine.yaml").write_text("ema: 0.5")
+    assert main([*ARGV, "--config", "mine.yaml", "--exp-name", "recipe"]) == 0
+    assert (
+        "failed: error: --ema: no good; --config mine.yaml sets --ema: " in capsys.readouterr().out
+    )
+    trainer.done = []
     assert main(ARGV) == 0
-    assert "failed: error: no good" in capsys.readouterr().out
+    assert "failed: error: --ema: no good\n" in capsys.readouterr().out
     assert 4 not in {k for k, _ in trainer.done} and not state()["trials"][4]["dice"]
     trainer.fails, trainer.done = lambda k: 0, []
     assert main(ARGV) == 0  # tried once more
@@ -289,7 +297,7 @@ def test_a_search_of_which_all_trials_fail_ends(trainer: Trainer) -> None:
         (["--vary", "loss=dice,hinge"], "hinge"),
         (["--vary", "ema=0.5..x"], "'ema=0.5..x': use a range like 1e-4..1e-2"),
         (["--vary", "ema=0.9..0.5"], "'ema=0.9..0.5': use a range like"),
-        ([*VARY, "--config", "budget.yaml"], "--budget: a search has its own; leave it out"),
+        ([*VARY, "--config", "budget.yaml"], "--budget: a search has its own; leave it out; --config budget.yaml sets"),
         ([*VARY, "--resume"], "--resume; see python -m unet_ddp tune --help"),
         ([*VARY, "--checkpoints", "s3://b/runs"], "--checkpoints s3://b/runs: is no place on this"),
         ([*VARY, "--width", "0"], "--width 0: must be 1 or more"),
@@ -315,11 +323,16 @@ def test_another_search_in_the_folder_is_refused(trainer: Trainer) -> None:
         with pytest.raises(UserError, match=said):
             main(argv)
     saved = Path("checkpoints/tune/tune.json")
+    Path("checkpoints/tune/trial_777").mkdir()
+    with pytest.raises(UserError, match=r"trial_777: not of the search in tune\.json; move such"):
+        main(ARGV)
     saved.write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match=r"tune\.json: corrupt"):
         main(ARGV)
     saved.unlink()  # a new search must not continue the trials of this one
-    with pytest.raises(UserError, match=r"trial_000: not of the search in tune\.json; move such"):
+    with pytest.raises(
+        UserError, match=r"trial_000: of a search whose tune\.json is gone; move such"
+    ):
         main(ARGV)
 
 

@@ -162,16 +162,34 @@ def test_a_file_of_the_users_is_not_replaced(tmp_path: Path, name: str, overwrit
     if name == "last.pt":  # a folder that has one, and no list, has a run of an earlier version
         record_owned(tmp_path, ["metrics.csv"])
     (tmp_path / name).write_text("mine")
-    line = refused(tmp_path, overwrite=overwrite, profile=name == "profile.json")
+    run = {"save_every": 5 * name.startswith("epoch_")}
+    with (
+        pytest.raises(UserError) as error,
+        open_folder(tmp_path, run=run, overwrite=overwrite, profile=name == "profile.json"),
+    ):
+        pass
+    line = str(error.value)
     assert line.startswith(f"{tmp_path / name}: not of the run, which would replace it: rename it")
     (tmp_path / name).rename(tmp_path / "mine")
     with open_folder(tmp_path, overwrite=overwrite):
         assert (tmp_path / "mine").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    "name", ["epoch_0003.pt", "epoch_0000.pt", "epoch_2.pt", "epoch_0002 (copy).pt"]
+)
+def test_only_names_that_the_run_may_write_are_refused(tmp_path: Path, name: str) -> None:
+    """Issue: a user's epoch_0005.pt stopped a run without --save-every, or with one of 2."""
+    (tmp_path / name).write_text("mine")
+    with open_folder(tmp_path, run={"save_every": 2}) as folder:
+        train_on(make_state(make_network().float()), folder, 0.1, 0.2, 0.3)
+    assert (tmp_path / "epoch_0002.pt").exists() and (tmp_path / name).read_text() == "mine"
+
+
 OF_OTHERS = (
     "notes.txt", "monday.tmp", ".last.pt.1.x.tmp", "events.out.tfevents.1.lab", "plots.tmp/a.png",
     "best (copy).pt", "wandb/run/x", "evaluation/scores.json", "epoch_last.pt", "last.pt.bak",
+    "epoch_0005.pt", "epoch_0005 (copy).pt", "profile.json",
 )  # fmt: skip
 
 
@@ -743,7 +761,7 @@ def resumed_run(path: Path, **launch: Any) -> Iterator[tuple[TrainState, RunFold
         resumed = folder.open(config)
         assert resumed.content is not None
         state = make_state(make_network().float())
-        state.load_state_dict(resumed.content)
+        resumed.restore(state)
         folder.claim(config, make_data(), resumed, ABOUT)
         folder.begin(state, resumed, World())
         yield state, folder, [*resumed.notes, *lines]

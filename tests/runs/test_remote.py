@@ -357,6 +357,17 @@ def test_a_new_run_deletes_what_runs_have_put_and_nothing_else(one: Machine, two
     assert all(read(one.address / name) == name.encode() for name in others)
 
 
+def test_only_names_that_a_new_run_may_put_are_refused(one: Machine) -> None:
+    for name in ("epoch_0005.pt", "profile.json"):
+        put(one.address / name, b"of the user")
+    for how in ({"save_every": 5}, {"profile": True}):
+        assert one.refused(**how).endswith(": not of the run, which would replace it: rename it")
+    with one.run(save_every=2) as folder:
+        save(folder, 4)
+    assert {"epoch_0004.pt", "epoch_0005.pt"} <= objects(one.address)
+    assert read(one.address / "epoch_0005.pt") == b"of the user"
+
+
 def test_the_run_of_an_earlier_version_is_continued_and_overwritten(
     one: Machine, two: Machine
 ) -> None:

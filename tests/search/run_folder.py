@@ -22,6 +22,7 @@ OWN = [
     "notes.tmp", "last.pt.tmp", "x.tmp/notes.txt", "config.yaml", "report.html", "samples.png",
     "split.csv", "data.csv", "best (copy).pt", "epoch_best.pt", "events.out.tfevents.1.other",
     "evaluation/report.html", "evaluation/notes.txt", "learning_rate.csv",
+    "epoch_0002.pt",
 ]  # fmt: skip
 SETTINGS = [
     "--lr=0.3", "--lr=1e-9", "--ema=0.9", "--save-every=1", "--save-every=2", "--save-every-steps=1",

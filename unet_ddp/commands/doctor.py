@@ -25,6 +25,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.errors import align, join_some, print_lines
+from unet_ddp.flags import name_recipe
 
 _MOST_CLASSES = 21  # rows of the table, as many as Pascal VOC has
 
@@ -64,6 +65,8 @@ def main(argv: Sequence[str]) -> int:
             weights = config.optimization.class_weights
             report.attempt(partial(check_classes, data.labels, weights))
         report.attempt(lambda: _check_batch(data, config))
+    recipe = config.launch.config, config.recipe
+    report.problems = [name_recipe(problem, *recipe) for problem in report.problems]
     print_lines(*format_findings(report, data))
     if report.problems:
         return 2

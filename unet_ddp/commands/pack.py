@@ -45,7 +45,7 @@ from unet_ddp.files import (
     write_errors,
     write_text,
 )
-from unet_ddp.flags import flag
+from unet_ddp.flags import flag, naming_recipe
 from unet_ddp.storage import Url, as_path, delete, local_file, put
 
 SHARD_BYTES = 256 * 1024**2
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     if config.output is None:
         raise UserError("--output: name a new folder, or an address like s3://bucket/folder")
     output = as_path(config.output)
-    with _reserve(output):
+    with naming_recipe(config.launch.config, config.recipe), _reserve(output):
         report = Report()
         data = check_dataset(
             config.data,

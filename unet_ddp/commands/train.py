@@ -25,6 +25,7 @@ from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, survive_lost_output
 from unet_ddp.evaluation.report.write import write_reports
+from unet_ddp.flags import naming_recipe
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import (
     build_metadata,
@@ -64,9 +65,10 @@ def train(config: TrainConfig, world: World) -> int:
     """Train from the first step, or from where the run stopped; return the exit status."""
     began, log = time.monotonic() - time.process_time(), console(world)  # with the imports
     determinism = deterministic(log) if config.launch.deterministic else nullcontext()
+    recipe = naming_recipe(config.launch.config, config.recipe)
     allow_tf32()
     compare_hosts(config, world)
-    with determinism, choose_folder(config, world, log) as folder:
+    with recipe, determinism, choose_folder(config, world, log) as folder:
         check_folders(config, folder.launchers, world)
         resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
         config = resumed.settle(config, world)
@@ -95,7 +97,7 @@ def train(config: TrainConfig, world: World) -> int:
             world.on_main(folder.wait)  # no rank leaves before the file is on the disk
         stop.raise_error()
         world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
-        if stop.reason is None:  # all epochs are done: samples.png, report.html
+        if stop.reason is None and resumed.has_report(state):  # all epochs are done
             write_reports(folder.path, data.split.validation, world, config.launch.workers, log)
     return stop.reason.exit_status if stop.reason else 0
 

@@ -29,7 +29,7 @@ from unet_ddp.distributed.join import exit_with_error
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_lines, shorten
 from unet_ddp.files import lock_folder, write_errors, write_text
-from unet_ddp.flags import flag
+from unet_ddp.flags import flag, name_recipe, naming_recipe
 from unet_ddp.runs.writers import read_rows, to_float
 from unet_ddp.storage import local_path
 from unet_ddp.training.rehearsal import describe_time
@@ -71,9 +71,10 @@ def tune(argv: Sequence[str]) -> None:
     config = parse_run(TuneConfig, argv, prog="python -m unet_ddp tune")
     if "LOCAL_RANK" in os.environ:
         exit_with_error(UserError("tune under torchrun: it starts the processes; use --nproc N"))
-    for name in sorted(config.unused):  # by a recipe
-        if getattr(config.launch, name):
-            raise UserError(f"--{name.replace('_', '-')}: a search has its own; leave it out")
+    with naming_recipe(config.launch.config, config.recipe):
+        for name in sorted(config.unused):
+            if getattr(config.launch, name):
+                raise UserError(f"--{name.replace('_', '-')}: a search has its own; leave it out")
     check_installed("optuna", "tune", "tune")
     space = parse_space(config)
     folder = local_path(config.run.checkpoints, "--checkpoints") / (config.run.exp_name or "tune")
@@ -167,9 +168,11 @@ class Search:
         known = {self.place(k) for k in range(len(self.trials))}
         unknown = sorted(set(filter(Path.is_dir, folder.glob("trial_*"))) - known)
         if unknown:  # it would be continued, under other settings
+            what = "not of the search in tune.json"
+            if not self._file.exists():
+                what = "of a search whose tune.json is gone"
             raise UserError(
-                f"{unknown[0]}: not of the search in {self._file.name}; move such folders away, or use "
-                "another --exp-name"
+                f"{unknown[0]}: {what}; move such folders away, or use another --exp-name"
             )
 
     def _read(self) -> None:
@@ -256,7 +259,9 @@ class Search:
             raise KeyboardInterrupt
         if status:
             said = Path(f"{place}.log").read_text(encoding="utf-8", errors="replace")
-            print_lines(f"{about}: failed: {said.strip().rpartition(chr(10))[2]}")
+            reason, recipe = said.strip().rpartition("\n")[2], self.config.launch.config
+            reason = name_recipe(reason, recipe, self.config.recipe)
+            print_lines(f"{about}: failed: {reason}")
             return None
         dice = [each for each in _read_dice(place, epochs) if not math.isnan(each)]
         if not dice:

@@ -37,6 +37,7 @@ from unet_ddp.runs.owned import (
     delete_owned,
     find_checkpoints,
     forget_missing,
+    may_write,
     read_owned,
     record_owned,
 )
@@ -122,13 +123,13 @@ class RunFolder:
         if is_file and not self.path.is_dir():  # nor is it made for a lock
             raise no_checkpoint(config.resume_file)
         self._lock_folder()
-        unused = set() if launch.profile else {"profile.json"}
         path = choose_checkpoint(config, self.launchers, self._torchruns)
         if path is not None:
             resumed = read_checkpoint(path, overwrite=launch.overwrite)
-            check_free(self.path, set(LATE) - unused)
+            check_free(self.path, [name for name in LATE if may_write(config, name)])
             return resumed
-        check_free(self.path, set(FILES) - unused)
+        names = [path.name for path in self.path.iterdir()]
+        check_free(self.path, [name for name in names if may_write(config, name)])
         existing = find_checkpoints(self.path)
         if existing and not launch.overwrite:
             raise contains_a_run(self.path, existing)

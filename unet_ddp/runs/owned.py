@@ -11,6 +11,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.files import write_text
 
@@ -71,6 +72,17 @@ def is_name_of_run(name: str) -> bool:
     return any(fnmatchcase(name, known) for known in _NAMES)
 
 
+def may_write(config: TrainConfig, name: str) -> bool:
+    """Return whether a new run of these settings may give one of its files this name.
+
+    learning_rate.csv is in any case the run's, as its report reads it.
+    """
+    number = name.removeprefix("epoch_").removesuffix(".pt")
+    if number.isdecimal() and int(number) and name == f"epoch_{int(number):04d}.pt":
+        return config.run.save_every > 0 and int(number) % config.run.save_every == 0
+    return name in FILES and (name != "profile.json" or config.launch.profile)
+
+
 def find_owned(folder: Path) -> list[Path]:
     """Return the existing files in `folder` that runs have written."""
     names = read_owned(folder) | {path.name for path in folder.glob(_EVENTS)}
@@ -117,10 +129,9 @@ def forget_missing(folder: Path) -> None:
 
 
 def check_free(folder: Path, names: Iterable[str]) -> None:
-    """Raise a UserError if files in `folder` have one of `names`, or match it, and are the user's."""
-    owned = read_owned(folder)
-    found = {path for pattern in names for path in folder.glob(pattern)}
-    foreign = sorted(path for path in found if str(path.relative_to(folder)) not in owned)
+    """Raise a UserError if files in `folder` have one of `names` and are the user's."""
+    foreign = sorted(folder / name for name in set(names) - read_owned(folder))
+    foreign = [path for path in foreign if path.exists()]
     if foreign:
         what, it = join_some([*map(str, foreign)], _SHOWN), "it" if len(foreign) == 1 else "them"
         raise UserError(f"{what}: not of the run, which would replace {it}: rename {it}")

@@ -72,8 +72,9 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
     check_content(Description, source, content)
     position = _check_run(source, content).position
     done = f"resuming {source}: {position.epoch} epochs and {position.step} steps are done"
-    content, due, note = _find_best(folder, content)
-    return Resumed(content, source, notes=[n for n in (warning, done, note) if n], due=due)
+    content, due, lost_best = _find_best(folder, content)
+    notes = [note for note in (warning, done) if note]
+    return Resumed(content, source, notes=notes, due=due, lost_best=lost_best)
 
 
 def no_checkpoint(path: Path) -> UserError:
@@ -94,7 +95,7 @@ def _advise_without(path: Path) -> str:
 
 
 def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Content], str]:
-    """Return `content`, the best.pt that is due, and a note.
+    """Return `content`, the best.pt that is due, and which one is lost, in words.
 
     A best.pt may not be the one that `content` names: a kill came between last.pt and it, or an
     earlier checkpoint is resumed. It is due if its weights are known; otherwise the best is the best
@@ -111,11 +112,8 @@ def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Conte
             is_end = (run.position.epoch, run.position.step) == (best["epoch"] + 1, 0)
             if is_end and run.best == Best(**best):
                 return content, {"best.pt": compose_best(found)}, ""
-    note = (
-        f"{folder / 'best.pt'} is not the network of epoch {best['epoch'] + 1}, the best so far: the "
-        "best of the epochs from here on is saved there"
-    )
-    return {**content, "best": {"score": -math.inf, "epoch": 0}}, {}, note
+    lost = f"{folder / 'best.pt'} is not the network of epoch {best['epoch'] + 1}, the best so far"
+    return {**content, "best": {"score": -math.inf, "epoch": 0}}, {}, lost
 
 
 def delete_later(folder: Path, resumed: Resumed) -> None:

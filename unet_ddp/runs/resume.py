@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,8 @@ class Resumed:
     """Lines for the user."""
     due: dict[str, Content] = field(default_factory=dict)
     """Checkpoints by name that are still to be written."""
+    lost_best: str = ""
+    """The best.pt that nothing can replace, in words."""
     range_test: list[str] = field(default_factory=list)
     """Lines of learning_rate.csv, what ``--learning-rate auto`` has measured."""
 
@@ -183,6 +186,15 @@ class Resumed:
                 "the run's patience was over, so it ends after "
                 f"{state.schedule.end // state.steps_per_epoch} epochs; --patience 0 takes that back"
             )
+        if self.lost_best:
+            advice = ": the best of the epochs from here on is saved there"
+            if state.is_over:
+                advice = f", and the run is over: predict with --model {source}, or train on with --resume and more --epochs"
+            self.notes.append(self.lost_best + advice)
+
+    def has_report(self, state: TrainState) -> bool:
+        """Return whether there is something to report: not if the best network is lost for good."""
+        return not self.lost_best or state.best > -math.inf
 
     def settle_batch_size(
         self, config: TrainConfig, probe: BatchSizeProbe, world: World, *, count: int

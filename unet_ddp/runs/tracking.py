@@ -49,6 +49,7 @@ class Tracker:
             most=config.launch.max_bad_steps,
             log=self._log,
             has_scaler=state.precision.scaler.is_enabled(),
+            skipped=int(state.skipped[1]),  # by earlier starts
         )
         self._world, self._device = world, world.device
         self._class_names = data.labels.class_names

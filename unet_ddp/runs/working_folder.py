@@ -16,7 +16,7 @@ from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.checkpoint import load
 from unet_ddp.runs.folder import RunFolder, contains_a_run
 from unet_ddp.runs.hosts import COPIED
-from unet_ddp.runs.owned import delete_owned, find_owned, is_name_of_run, record_owned
+from unet_ddp.runs.owned import delete_owned, find_owned, is_name_of_run, may_write, record_owned
 from unet_ddp.runs.pointer import Saved, StoredRun
 from unet_ddp.storage import StorageError, Url, list_objects, read_chunks
 
@@ -83,7 +83,9 @@ class WorkingFolder(RunFolder):
                 ours if pointer.files is None else set(filter(is_name_of_run, pointer.files))
             )
         for name in sorted(ours - self._names):
-            if not name.startswith("events."):  # each has a name of its own
+            # The settings of a run that is resumed are not known yet.
+            is_kept = name.startswith("epoch_") and self._config.launch.resume is not None
+            if is_kept or may_write(self._config, name):
                 raise UserError(
                     f"{self._run.address / name}: not of the run, which would replace it: rename it"
                 )

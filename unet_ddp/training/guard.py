@@ -33,7 +33,7 @@ class FiniteGuard:
     most: int  # skipped steps in a row that end the run
     log: Callable[[str], None]  # prints a line on the main process
     has_scaler: bool = False  # GradScaler looks for a scale, by steps whose gradients overflow
-    skipped: int = field(default=0, init=False)  # steps so far
+    skipped: int = 0  # steps of the run so far
     loss: float = field(default=0.0, init=False)  # of the last step that was judged
 
     def __post_init__(self) -> None:
