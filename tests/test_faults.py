@@ -105,9 +105,7 @@ def test_a_skipped_step_changes_nothing_but_the_position(
     assert [row["skipped_steps"] for row in rows] == ["1", "2"]
     parts = [float(row["dice_loss"]) + float(row["cross_entropy"]) for row in rows]
     assert [float(row["loss"]) for row in rows] == pytest.approx(parts)
-    assert all(
-        loss > 0.5 for loss in parts
-    )  # of an untrained network, not halved by the skipped one
+    assert min(parts) > 1  # of an untrained network, not halved by the skipped step of two
     content = checkpoint.load(tmp_path / "checkpoints" / "last.pt")
     for part in ("model", "ema"):
         assert all(bool(v.isfinite().all()) for v in content[part].values())

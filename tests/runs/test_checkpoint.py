@@ -130,9 +130,11 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert (content["names"], content["score"]) == (["a"], 0.5)
 
 
-@pytest.mark.parametrize("at", ["fsync", "link", "replace"])
+@pytest.mark.parametrize(
+    "failing", [{os: "fsync"}, {os: "link", Path: "replace"}, {Path: "replace"}]
+)
 def test_a_failed_write_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: dict[object, str]
 ) -> None:
     path = tmp_path / "x.pt"
     save(path, {"value": 1})
@@ -140,8 +142,8 @@ def test_a_failed_write_leaves_the_old_file(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, at, full)
-    monkeypatch.setattr(Path, "replace", full)
+    for place, name in failing.items():
+        monkeypatch.setattr(place, name, full)
     with pytest.raises(OSError, match="No space"):
         save(path, {"value": 2}, keep_previous=True)
     monkeypatch.undo()

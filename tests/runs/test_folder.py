@@ -754,8 +754,11 @@ def train_on(state: TrainState, folder: RunFolder, *scores: float) -> None:
 
 
 @contextmanager
-def resumed_run(path: Path, **launch: Any) -> Iterator[tuple[TrainState, RunFolder, list[str]]]:
+def resumed_run(
+    path: Path, *, every: int = 0, **launch: Any
+) -> Iterator[tuple[TrainState, RunFolder, list[str]]]:
     config = config_of(path, **launch)
+    config = replace(config, run=replace(config.run, save_every=every))
     lines: list[str] = []
     with RunFolder(config, World(), lines.append) as folder:
         resumed = folder.open(config)
@@ -767,28 +770,25 @@ def resumed_run(path: Path, **launch: Any) -> Iterator[tuple[TrainState, RunFold
         yield state, folder, [*resumed.notes, *lines]
 
 
-@pytest.mark.parametrize("at", ["fsync", "replace"])
+@pytest.mark.parametrize(("module", "name"), [(os, "fsync"), (Path, "replace")])
 def test_a_fault_after_a_fall_back_keeps_the_good_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
     """Issue: the corrupt last.pt took the place of the good last.1.pt before the new file was safe."""
     saved_run(tmp_path, 0.1, 0.2)
     (tmp_path / "last.pt").write_bytes(b"corrupt")
-    real = os.replace if at == "replace" else os.fsync
+    real = getattr(module, name)
 
     def full(*args: Any) -> None:
-        if at == "fsync" or Path(args[1]).name == "last.pt":
+        path = args[1] if args[1:] else Path(f"/proc/self/fd/{args[0]}").readlink()
+        if "last.pt" in path.name:
             raise OSError(errno.EDQUOT, "Disk quota exceeded")
         real(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, at, full)
-        if at == "fsync":
-            patch.setattr("unet_ddp.runs.folder.record_owned", lambda *_: None)
-            for name in ("save_config", "write_split"):
-                patch.setattr(folder_module, name, lambda *_: None)
-        with suppress(RunError, UserError), resumed_run(tmp_path, resume="auto"):
-            pass
+        patch.setattr(module, name, full)
+        with resumed_run(tmp_path, resume="auto") as (state, folder, _):
+            folder.save(state)
     assert first_weight(tmp_path / "last.1.pt") == 1.0
     assert opened(tmp_path, resume="auto").source.name == "last.1.pt"
 
@@ -919,9 +919,10 @@ def test_a_kept_checkpoint_that_was_copied_alone_is_continued(tmp_path: Path) ->
     saved_run(tmp_path / "run", 0.1, 0.2, every=1)
     (tmp_path / "new").mkdir()
     path = shutil.copy(tmp_path / "run" / "epoch_0001.pt", tmp_path / "new")
-    with resumed_run(tmp_path / "new", resume=str(path)) as (state, folder, _):
+    with resumed_run(tmp_path / "new", every=1, resume=str(path)) as (state, folder, _):
         train_on(state, folder, 0.3)
         folder.wait()
+        folder.finish(state, None)  # nothing is left to write
     assert first_weight(tmp_path / "new" / "last.pt") == 2.0
 
 

@@ -30,19 +30,20 @@ def saved(data: Any) -> dict[str, Any]:
     return {**describe_data(data), "preprocessing": PIXELS.to_dict()}
 
 
-@pytest.mark.parametrize("content", [b"longer ones", b"others"])
-def test_other_images_under_the_same_names_are_refused(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(("content", "found"), [(b"longer ones", COUNT), (b"others", 16)])
+def test_other_images_under_the_same_names_are_refused(
+    tmp_path: Path, content: bytes, found: int
+) -> None:
     """Issue: started in another folder, --resume went on with what it found there."""
     then = saved(write_set(tmp_path / "a", b"images"))
     assert check_same_data(then, write_set(tmp_path / "moved", b"images"), tmp_path / "x.pt") == []
-    with pytest.raises(
-        UserError, match=f"other images .* names .*{COUNT if content > b'm' else ''}"
-    ):
+    with pytest.raises(UserError, match=rf"other images .* names .*\({found} of {COUNT} pairs"):
         check_same_data(then, write_set(tmp_path / "b", content), tmp_path / "x.pt")
 
 
-@pytest.mark.parametrize("k", [0, 7, COUNT - 1])
+@pytest.mark.parametrize("k", [0, 1, COUNT - 1])
 def test_a_repaired_file_is_a_line(tmp_path: Path, k: int) -> None:
+    """The contents of the second are not read: its size tells."""
     data = write_set(tmp_path, b"images")
     then, pairs = saved(data), [*data.split.training, *data.split.validation]
     pairs[k].mask.write_bytes(b"corrected by hand")
