@@ -222,9 +222,9 @@ def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
             f"{folder}: another run uses it (process {owner}); wait for its end, or choose another "
             f"folder with {flag}"
         ) from None
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
+    with suppress(OSError):  # it is only for the message above
+        os.ftruncate(lock.fileno(), 0)
+        os.write(lock.fileno(), str(os.getpid()).encode())
     return lock
 
 

@@ -25,6 +25,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.network.unet import UNet
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs.checkpoint import copy_to_host, find_not_finite, load, load_or_previous, save
+from unet_ddp.runs.owned import LIST
 from unet_ddp.runs.weights import read_model
 
 
@@ -184,7 +185,7 @@ def test_the_generation_before_is_kept_where_asked(
         save(path, {"value": value}, keep_previous=value != 3)
     assert load(path)["value"] == 3
     assert load(tmp_path / "last.1.pt")["value"] == 1
-    assert {found.name for found in tmp_path.iterdir()} == {"last.pt", "last.1.pt"}
+    assert {found.name for found in tmp_path.iterdir()} == {"last.pt", "last.1.pt", LIST}
 
 
 def save_until_killed(path: Path, operation: int) -> bool:

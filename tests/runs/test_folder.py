@@ -32,7 +32,7 @@ from unet_ddp.network.architecture import Architecture
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs import folder as folder_module
 from unet_ddp.runs.folder import RunFolder
-from unet_ddp.runs.owned import EVALUATION_FILES, LIST, find_owned, record_owned
+from unet_ddp.runs.owned import EVALUATION_FILES, LIST, find_owned, owning, record_owned
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.training.state import TrainState
 
@@ -205,6 +205,66 @@ def test_no_start_touches_files_of_others(tmp_path: Path, overwrite: bool) -> No
                 opened(tmp_path, resume=resume)
         overwrite = True
     assert {name for name in OF_OTHERS if (tmp_path / name).exists()} == set(OF_OTHERS)
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_file_that_was_not_written_is_not_the_runs(tmp_path: Path, is_named: bool) -> None:
+    """Issue: the list named config.yaml, a kill came, and the user's was replaced by the next start."""
+    with open_folder(tmp_path):
+        pass
+    if is_named:
+        record_owned(tmp_path, ["report.html"])
+    (tmp_path / ".new.report.html").write_text("a page")  # as a kill leaves it before or after that
+    (tmp_path / "report.html").write_text("mine")
+    for _ in range(2):
+        assert "report.html: not of the run" in refused(tmp_path)
+    assert (tmp_path / "report.html").read_text() == "mine"
+    assert not (tmp_path / ".new.report.html").exists()
+
+
+def test_what_fails_to_be_written_is_not_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rename = tmp_path / "report.html", Path.replace
+
+    def fail(self: Path, target: Path) -> Path:
+        if target == path:
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(self, target)
+
+    with open_folder(tmp_path), monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fail)
+        with pytest.raises(OSError, match="Input"), owning(path) as place:
+            place.write_text("a page")
+    assert path not in find_owned(tmp_path) and not list(tmp_path.glob(".new.*"))
+    path.write_text("mine")
+    assert "report.html: not of the run" in refused(tmp_path)
+
+
+def test_a_file_that_lacks_its_name_alone_gets_it(tmp_path: Path) -> None:
+    """A kill came after the list, and the user has none of this name."""
+    with open_folder(tmp_path) as folder:
+        folder.save(make_state())
+        folder.wait()
+    for name in ("last.pt", "config.yaml"):
+        (tmp_path / name).rename(tmp_path / f".new.{name}")
+    (tmp_path / ".new.report.html").write_text("not in the list")
+    assert opened(tmp_path, resume="auto").source == tmp_path / "last.pt"
+    assert files_in(tmp_path) >= {"last.pt", "config.yaml"}
+    assert not list(tmp_path.glob(".new.*"))
+
+
+def test_a_best_of_the_users_is_not_adopted_by_a_resume(tmp_path: Path) -> None:
+    """Issue: the list named it from then on, and --overwrite deleted it."""
+    saved_run(tmp_path)
+    with open_folder(tmp_path, overwrite=True) as folder:
+        folder.save(make_state(make_network().float()))
+    (tmp_path / "best.pt").write_text("mine")
+    with resumed_run(tmp_path, resume="auto"):
+        pass
+    with suppress(UserError), open_folder(tmp_path, overwrite=True):
+        pass
+    assert (tmp_path / "best.pt").read_text() == "mine"
 
 
 def test_a_list_names_no_file_but_those_of_runs(tmp_path: Path) -> None:
@@ -449,7 +509,9 @@ def test_what_is_written_is_the_state_when_save_was_called(
 
     def slowly(path: Path, content: dict[str, Any], **how: bool) -> None:
         assert gate.wait(30)
-        written.append((path.name, float(content["model"]["0.weight"].flatten()[0])))
+        written.append(
+            (path.name.removeprefix(".new."), float(content["model"]["0.weight"].flatten()[0]))
+        )
         save(path, content, **how)
 
     monkeypatch.setattr(checkpoint, "save", slowly)
@@ -473,7 +535,7 @@ def test_the_files_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     order, save = [], checkpoint.save
 
     def noted(path: Path, content: dict[str, Any], *, keep_previous: bool) -> None:
-        order.append((path.name, keep_previous))
+        order.append((path.name.removeprefix(".new."), keep_previous))
         save(path, content, keep_previous=keep_previous)
 
     monkeypatch.setattr(checkpoint, "save", noted)

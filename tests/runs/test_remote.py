@@ -21,9 +21,9 @@ from tests.tiny import make_data, make_state
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.evaluation.report.write import write_owned
 from unet_ddp.runs import checkpoint, pointer, remote, working_folder
 from unet_ddp.runs.folder import RunFolder
-from unet_ddp.runs.owned import record_owned
 from unet_ddp.runs.pointer import find_newest
 from unet_ddp.runs.remote import RemoteRunFolder, choose_folder
 from unet_ddp.runs.resume import Resumed
@@ -131,8 +131,7 @@ def test_a_save_is_put_as_it_is_on_the_disk_and_two_are_kept(one: Machine) -> No
         for name in ("last.pt", "best.pt"):
             assert read(find_newest(one.address / name)) == (folder.path / name).read_bytes()
         assert read(one.address / "best.pt") == (folder.path / "best.pt").read_bytes()
-        record_owned(folder.path, ["report.html"])
-        (folder.path / "report.html").write_text("a page")
+        write_owned(folder.path / "report.html", "a page")
     assert read(one.address / "report.html") == b"a page"  # written after the last save
     assert objects(one.address) == {
         *FILES, "best.pt", "report.html", *(k for k in objects(one.address) if "last/" in k)
@@ -149,7 +148,7 @@ def test_only_what_has_changed_is_put(one: Machine, monkeypatch: pytest.MonkeyPa
             monkeypatch.setattr(
                 module, "put", lambda p, *a, **h: names.append(p.name) or PUT(p, *a, **h)
             )
-        (folder.path / "metrics.csv").write_text("step\n")
+        write_owned(folder.path / "metrics.csv", "step\n")
         save(folder, 2)
         # Once for the name of the new file, and once for the checkpoint.
         assert [*names[:2], names[3]] == ["last.json", "metrics.csv", "last.json"]
@@ -247,7 +246,7 @@ def test_a_command_that_puts_a_file_of_the_run_does_not_end_it(
     with one.run() as folder:
         save(folder, 1)
         monkeypatch.setattr(pointer, "put", put_after_a_command)
-        (folder.path / "metrics.csv").write_text("step\n")
+        write_owned(folder.path / "metrics.csv", "step\n")
         save(folder, 2)
         folder.finish(state_after(2), None)
     files = set(json.loads(read(one.address / "last.json"))["files"])
@@ -435,7 +434,7 @@ def test_a_run_that_was_continued_elsewhere_ends_and_puts_nothing(
 def test_another_machine_resumes_from_storage(one: Machine, two: Machine) -> None:
     with one.run() as folder:
         save(folder, 1, is_best=True)
-        (folder.path / "metrics.csv").write_text("step\n4\n")
+        write_owned(folder.path / "metrics.csv", "step\n4\n")
         save(folder, 2)
     with two.run(resume="auto") as folder:
         assert two.lines[0] == f"{one.address}: save 2 copied to {folder.path}"
@@ -455,7 +454,7 @@ def test_a_start_that_is_killed_while_it_copies_is_begun_again(
 ) -> None:
     """Else it would go on, and be put, without the rows and the best network of before."""
     with one.run() as folder:
-        (folder.path / "metrics.csv").write_text("step\n4\n")
+        write_owned(folder.path / "metrics.csv", "step\n4\n")
         save(folder, 1, is_best=True)
     with two.run(resume="auto"):
         pass

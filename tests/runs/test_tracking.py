@@ -25,6 +25,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
+from unet_ddp.runs.owned import LIST, record_owned
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.runs.writers import (
     CsvWriter,
@@ -304,7 +305,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_rows_are_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").symlink_to(tmp_path / "victim")
     writer = CsvWriter(tmp_path / "metrics.csv")
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(UserError, match=r"metrics\.csv: not of the run"):
         writer.write({"epoch": 1, "step": 2}, 2)
     assert not (tmp_path / "victim").exists()
 
@@ -327,7 +328,7 @@ def test_rows_after_the_resumed_step_are_dropped_and_columns_are_added(tmp_path:
     ]
     resumed.write({"step": 20, "new": 8, "dice": 1}, 20)  # as --loss may have other terms
     assert rows(path)[3:] == [{"step": "20", "dice": "1", "old": "", "new": "8"}]
-    assert [found.name for found in tmp_path.iterdir()] == ["metrics.csv"]
+    assert {found.name for found in tmp_path.iterdir()} == {"metrics.csv", LIST}
 
 
 @pytest.mark.parametrize("room", [0, 3, 12])
@@ -359,7 +360,7 @@ def test_a_row_that_the_disk_refused_is_written_at_the_end(
         patch.setattr(os, "fsync", mock.Mock(side_effect=OSError("full")))
         with pytest.raises(OSError, match="full"):
             writer.write({"epoch": 1, "step": 2}, 2)
-    assert rows(writer.path) == []
+    assert not writer.path.exists()
     writer.close()
     assert rows(writer.path) == [{"epoch": "1", "step": "2"}]
 
@@ -418,6 +419,7 @@ def test_every_writer_is_opened_for_the_run(
         folder=tmp_path, run=run, launch=launch, to_dict=lambda: {"lr": 1}
     )
     state: Any = SimpleNamespace(epoch=1, step=7, steps_per_epoch=7, done=14)
+    record_owned(tmp_path, ["metrics.csv"])
     (tmp_path / "metrics.csv").write_text("epoch,step\n1,7\n2,14\n")
     loaders: Any = SimpleNamespace(validation=SimpleNamespace(dataset={(0, 0): "first image"}))
     (tracked,), (rows, events) = open_wandb(config, state, loaders), open_files(config, state)
@@ -454,6 +456,7 @@ def test_tensorboard_has_the_floats(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", ["", "²", "9" * 5000, "4.5", "11", "x"])
 def test_a_resumed_run_drops_rows_of_no_step_of_its_own(tmp_path: Path, step: str) -> None:
     path = tmp_path / "metrics.csv"
+    record_owned(tmp_path, [path.name])
     path.write_text(f"step,loss\n10,1.5\n{step},2.5\n", encoding="utf-8")
     CsvWriter(path, after=10)
     assert path.read_text(encoding="utf-8").split() == ["step,loss", "10,1.5"]

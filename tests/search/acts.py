@@ -26,6 +26,15 @@ KEPT: list[Acts] = [
     ],
     [("start", "a", ["--max-epochs=2"], Fault("ENOSPC", 45), False, None)],  # a row of metrics.csv
     [("start", "a", ["--max-epochs=2"], Fault("ENOSPC", 48), False, None)],  # best.pt
+    *[
+        [
+            ("start", "", ["--max-steps=1"], fault, False, None),  # after the list of its files
+            ("place", "", "config.yaml", "lr: 0.1"),
+            ("start", "", ["--max-steps=1"], None, False, None),
+        ]
+        for fault in (Fault("EIO", 27, lasts=True), Fault("EIO", 33, lasts=True), Fault("kill", 31))
+    ],
+    [("start", "", ["--max-steps=1"], Fault("EIO", 0, lasts=True), False, None)],  # .lock
 ]  # fmt: skip
 """Acts that once broke a promise, as `benchmarks.search` prints them."""
 

@@ -38,7 +38,7 @@ from unet_ddp.flags import flag
 from unet_ddp.network.precision import all_have_bfloat16
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.owned import EVALUATION_FILES, LIST, record_owned
+from unet_ddp.runs.owned import EVALUATION_FILES, LIST, owning
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
 from unet_ddp.storage import Url, as_path, local_file, local_path
 
@@ -209,14 +209,15 @@ def write_results(folder: Path, files: Mapping[str, str]) -> None:
 
     Those that are new in the folder of a run are then the run's: a run that replaces it deletes them.
     """
-    advice = "make room, or use another --output"
-    with write_errors(folder, advice):
-        new = {f"{folder.name}/{name}" for name in files if not (folder / name).exists()}
-        if folder.name == "evaluation" and (folder.parent / LIST).is_file():
-            record_owned(folder.parent, new)
-    with write_errors(folder, advice), ExitStack() as stack:
+    run = folder.parent
+    is_run = folder.name == "evaluation" and (run / LIST).is_file()
+    new = {name for name in files if is_run and not (folder / name).exists()}
+    with write_errors(folder, "make room, or use another --output"), ExitStack() as stack:
         for name, text in files.items():  # the stack replaces them after the last is written
-            temporary = stack.enter_context(replacing(folder / name))
+            path = folder / name
+            if name in new:
+                path = stack.enter_context(owning(path, run))
+            temporary = stack.enter_context(replacing(path))
             temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
         for name in set(EVALUATION_FILES) - set(files):
             (folder / name).unlink(missing_ok=True)

@@ -6,8 +6,11 @@ import contextlib
 import errno
 import os
 import pickle
+import shutil
 import warnings
 import zipfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,14 @@ from torch import Tensor
 
 from unet_ddp.errors import RunError, UserError, shorten
 from unet_ddp.files import replacing
+from unet_ddp.runs.owned import owning
 from unet_ddp.runs.pointer import find_newest
 from unet_ddp.storage import Url, local_file
 
 FORMAT = 1
 _IS_DIRECTORY = 0x10  # of a zip record's external attributes
 
+Writing = Callable[[Path], AbstractContextManager[Path]]
 Content = dict[str, Any]
 """Tensors and plain values."""
 
@@ -47,8 +52,16 @@ def save(path: Path, content: Content, *, keep_previous: bool = False) -> None:
             _keep_previous(path)
 
 
-def save_all(folder: Path, files: dict[str, Content], *, keep_previous: bool = True) -> str:
+def save_all(
+    folder: Path,
+    files: dict[str, Content],
+    *,
+    keep_previous: bool = True,
+    writing: Writing = owning,
+) -> str:
     """Write checkpoints by name, in this order, and take those that are written out of `files`.
+
+    `writing` yields where to write a file.
 
     Returns:
         Why the first of those that are left could not be written; empty if all are.
@@ -63,13 +76,18 @@ def save_all(folder: Path, files: dict[str, Content], *, keep_previous: bool = T
                 f"{folder / name}: not written, as {bad} contains nan or infinity; the files saved "
                 "before are fine: continue with --resume and a lower --lr"
             )
+    refusal = ""
     for name in list(files):
         try:
-            save(folder / name, files[name], keep_previous=keep_previous and name == "last.pt")
+            with writing(folder / name) as path:
+                save(path, files[name], keep_previous=keep_previous and name == "last.pt")
+        except UserError as error:  # the user has an epoch_0005.pt: the others go on
+            refusal = str(error)
+            continue
         except (OSError, RuntimeError) as error:
             return f"{folder / name}: can't be written ({' '.join(str(error).split())[:120]})"
         del files[name]
-    return ""
+    return refusal
 
 
 def previous(path: Path) -> Path:
@@ -78,18 +96,20 @@ def previous(path: Path) -> Path:
 
 
 def _keep_previous(path: Path) -> None:
-    """Give the file a second name, so that it is never without one."""
-    second = path.with_name(f".{previous(path).name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    try:
-        os.link(path, second)
-    except OSError:  # a file system without links: for a moment there is only the older name
-        path.replace(previous(path))
-        return
-    try:
-        second.replace(previous(path))
-    except OSError:
-        second.unlink()
-        raise
+    """Give the file a second name, so that it is never without one; a copy, where it can't have two."""
+    with owning(previous(path)) as to:
+        second = path.with_name(f".{to.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+        try:
+            os.link(path, second)
+        except OSError:
+            with replacing(to, durable=True) as copy:
+                shutil.copyfile(path, copy)
+            return
+        try:
+            second.replace(to)
+        except OSError:
+            second.unlink()
+            raise
 
 
 def load_or_previous(path: Path) -> tuple[Content, Path, str]:

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO
@@ -22,30 +22,28 @@ from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.files import lock_folder, make_writable, remove_stale, write_errors, write_text
+from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
 from unet_ddp.runs.checkpoint import (
     Content,
     copy_to_host,
     save_all,
 )
 from unet_ddp.runs.owned import (
-    FILES,
     LATE,
-    LIST,
     adopt_run,
     check_free,
     delete_owned,
     find_checkpoints,
-    forget_missing,
     may_write,
-    read_owned,
-    record_owned,
+    owning,
+    settle_list,
 )
 from unet_ddp.runs.pretrained import find_weights_file
 from unet_ddp.runs.recovery import (
     choose_checkpoint,
     compose_best,
     delete_later,
+    find_adopted,
     no_checkpoint,
     read_checkpoint,
 )
@@ -75,7 +73,6 @@ class RunFolder:
         self._config = config
         self._writes = world.is_main
         self._log = log
-        self._files: set[str] = set()  # names in the list of the run's files
         self._unsaved: dict[str, Content] = {}  # checkpoints by name: due until they are written
         self._keeps_previous = True
         self._saved = time.monotonic()
@@ -100,8 +97,6 @@ class RunFolder:
         finally:
             self._thread.shutdown()
             if self._lock is not None:
-                with suppress(OSError):
-                    forget_missing(self.path)
                 self._lock.close()
 
     @property
@@ -138,7 +133,10 @@ class RunFolder:
 
     def _lock_folder(self) -> None:
         self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
-        remove_stale(self.path / name for name in {LIST, *FILES, *read_owned(self.path)})
+        with write_errors(
+            self.path, "free some space, or choose another folder with --checkpoints"
+        ):
+            settle_list(self.path)
 
     def claim(
         self, config: TrainConfig, data: PreparedData, resumed: Resumed, metadata: Content
@@ -155,25 +153,23 @@ class RunFolder:
         self._config = config
         self._metadata = {**metadata, "run": run, "launchers": self.launchers, "resume": resume}
         self._keeps_previous = resumed.is_new or resumed.source == self.last  # no corrupt file
-        self._files = {"best.pt", "last.pt", "last.1.pt", "metrics.csv", "config.yaml", "split.csv"}
-        if resumed.range_test:
-            self._files.add("learning_rate.csv")
         advice = "free some space"
         if resumed.is_new:
             advice += ", or choose another folder with --checkpoints"
         with write_errors(self.path, advice):
             if resumed.is_new:
                 delete_owned(self.path)
-                record_owned(self.path, self._files)
             else:
-                adopt_run(self.path, self._files)
+                adopt_run(self.path, find_adopted(self.path, resumed))
             if not resumed.is_new and resumed.source.name == resume != self.last.name:
                 delete_later(self.path, resumed)
-            save_config(config, self.path / "config.yaml")
-            write_split(data.split, data.groups, self.path / "split.csv")
+            with owning(self.path / "config.yaml") as path:
+                save_config(config, path)
+            with owning(self.path / "split.csv") as path:
+                write_split(data.split, data.groups, path)
             if resumed.range_test:
-                lines = "".join(resumed.range_test)
-                write_text(self.path / "learning_rate.csv", lines, durable=True)
+                with owning(self.path / "learning_rate.csv") as path:
+                    write_text(path, "".join(resumed.range_test), durable=True)
 
     def begin(self, state: TrainState, resumed: Resumed, world: World) -> None:
         """Save a new run, so that a kill finds one to resume; on return no thread writes."""
@@ -269,18 +265,10 @@ class RunFolder:
     def _write(self, folder: Path, files: dict[str, Content]) -> str:
         """Write checkpoints, take those that are written out of `files`; see `save_all`."""
         if folder != self.path:
-            return save_all(folder, files)
-        refusal, refused = "", dict[str, Content]()
-        for name in files.keys() - self._files:
-            try:
-                record_owned(folder, [name])
-                self._files.add(name)
-            except (OSError, UserError) as error:  # the user has an epoch_0005.pt: the others go on
-                refusal, refused[name] = str(error), files.pop(name)
+            return save_all(folder, files, keep_previous=False, writing=nullcontext)
         failure = save_all(folder, files, keep_previous=self._keeps_previous)
         self._keeps_previous |= "last.pt" not in files
-        files |= refused
-        return failure or refusal
+        return failure
 
 
 def contains_a_run(place: Path, existing: Sequence[Path]) -> UserError:

@@ -1,19 +1,21 @@
 """The files of a run in a folder that may contain other files, too.
 
-A run writes the name of each of its files into the list `.files` before it writes the file. What the
-list does not name is the user's: no start replaces or deletes it, `--overwrite` or not.
+The list `.files` names the files that a run has written. What it does not name is the user's: no start
+replaces or deletes it, `--overwrite` or not. A new file is written as `.new.NAME`; then the list names
+it; then it gets its name. So where `.new.NAME` is left by a kill, a file NAME is not the run's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, join_some
-from unet_ddp.files import write_text
+from unet_ddp.files import remove_stale, write_text
 
 LIST = ".files"
 _SHOWN = 20  # files in one message
@@ -41,13 +43,22 @@ def read_owned(folder: Path) -> set[str]:
 
     A folder without a list, but with a last.pt, has the run of an earlier version.
     """
-    listing = folder / LIST
-    if listing.is_file():
-        names = listing.read_text(encoding="utf-8", errors="replace").splitlines()
-        return {name for name in names if is_name_of_run(name)}
+    if (folder / LIST).is_file():
+        return {name for name in _read_list(folder) if not _staged(folder / name).exists()}
     if not any((folder / name).is_file() for name in ("last.pt", "last.1.pt")):
         return set()
     return _find_named(folder)
+
+
+def _read_list(folder: Path) -> set[str]:
+    if not (folder / LIST).is_file():
+        return set()
+    names = (folder / LIST).read_text(encoding="utf-8", errors="replace").splitlines()
+    return set(filter(is_name_of_run, names))
+
+
+def _staged(path: Path) -> Path:
+    return path.with_name(f".new.{path.name}")
 
 
 def _find_named(folder: Path) -> set[str]:
@@ -56,15 +67,39 @@ def _find_named(folder: Path) -> set[str]:
 
 def adopt_run(folder: Path, names: set[str]) -> None:
     """Count `names` as the run's, which is resumed in `folder`; without a list, all that it has."""
-    if not (folder / LIST).is_file():
-        names = names | _find_named(folder)
-    _write_list(folder, names)
+    named = _find_named(folder)
+    if (folder / LIST).is_file():
+        named &= names
+    _write_list(folder, named | read_owned(folder))
 
 
 def _write_list(folder: Path, names: set[str]) -> None:
-    owned = read_owned(folder)
-    if names - owned or not (folder / LIST).is_file():
-        write_text(folder / LIST, "\n".join(sorted(names | owned)) + "\n", durable=True)
+    if not (folder / LIST).is_file() or names != _read_list(folder):
+        text = "".join(f"{name}\n" for name in sorted(names))
+        write_text(folder / LIST, text, durable=True)
+
+
+def settle_list(folder: Path) -> None:
+    """Complete or remove what kills have left unfinished, and take off the list what is gone."""
+    for path in (folder / name for name in _read_list(folder)):
+        if _staged(path).exists() and not _exists(path):
+            _staged(path).replace(path)
+    _remove_staged(folder, [p for name in _NAMES for p in folder.glob(str(_staged(Path(name))))])
+    for temporary in chain(folder.glob(".*.tmp"), folder.glob("evaluation/.*.tmp")):
+        path = temporary.with_name(temporary.name[1:].rsplit(".", 3)[0].removeprefix(".new."))
+        if path.name == LIST or is_name_of_run(str(path.relative_to(folder))):
+            remove_stale([path, _staged(path)])
+
+
+def _remove_staged(folder: Path, staged: Sequence[Path]) -> None:
+    if (folder / LIST).is_file():  # first: they show which names are not the run's
+        _write_list(folder, {name for name in read_owned(folder) if _exists(folder / name)})
+    for path in staged:
+        path.unlink(missing_ok=True)
+
+
+def _exists(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
 
 
 def is_name_of_run(name: str) -> bool:
@@ -104,8 +139,36 @@ def find_epochs(folder: Path) -> list[Path]:
     return [path for path in find_checkpoints(folder) if path.name.startswith("epoch_")]
 
 
+@contextmanager
+def owning(path: Path, folder: Path | None = None) -> Iterator[Path]:
+    """Yield where to write a run's file `path`: in its place, or beside it until the list has its name.
+
+    `folder` is that of the run (default: the file's own). What is not written is not the run's.
+
+    Raises:
+        UserError: the file is there already and the user's.
+        OSError: the list can't be written, or the file can't get its name.
+    """
+    folder = folder or path.parent
+    name, staged = str(path.relative_to(folder)), _staged(path)
+    if name in read_owned(folder):
+        yield path
+        return
+    check_free(folder, [name])
+    _remove_staged(folder, [staged])  # of an attempt that failed
+    try:
+        yield staged
+        if staged.exists():  # there may be nothing to write
+            record_owned(folder, [name])
+            staged.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            _remove_staged(folder, [staged])
+        raise
+
+
 def record_owned(folder: Path, names: Iterable[str]) -> None:
-    """Write that `names` are files of the run in `folder`, before they are written.
+    """Write that `names` are files of the run in `folder`.
 
     Raises:
         UserError: one of them is there already and the user's.
@@ -113,25 +176,13 @@ def record_owned(folder: Path, names: Iterable[str]) -> None:
     """
     names = set(names)
     check_free(folder, names)
-    _write_list(folder, names)
-
-
-def forget_missing(folder: Path) -> None:
-    """Take names without a file off the list: a start that failed has written none, the user may.
-
-    Raises:
-        OSError: the list can't be written.
-    """
-    owned = read_owned(folder)
-    found = {name for name in owned if (folder / name).exists()}
-    if found != owned and (folder / LIST).is_file():
-        write_text(folder / LIST, "\n".join(sorted(found)) + "\n", durable=True)
+    _write_list(folder, names | read_owned(folder))
 
 
 def check_free(folder: Path, names: Iterable[str]) -> None:
     """Raise a UserError if files in `folder` have one of `names` and are the user's."""
     foreign = sorted(folder / name for name in set(names) - read_owned(folder))
-    foreign = [path for path in foreign if path.exists()]
+    foreign = [path for path in foreign if _exists(path)]
     if foreign:
         what, it = join_some([*map(str, foreign)], _SHOWN), "it" if len(foreign) == 1 else "them"
         raise UserError(f"{what}: not of the run, which would replace {it}: rename {it}")
@@ -140,8 +191,13 @@ def check_free(folder: Path, names: Iterable[str]) -> None:
 def delete_owned(folder: Path) -> None:
     """Delete the files that runs have written into `folder`, and no others."""
     _write_list(folder, read_owned(folder))  # of an earlier version: a kill here leaves a list
-    for path in find_owned(folder):
-        path.unlink(missing_ok=True)
+    delete_files(folder, find_owned(folder))
     with suppress(OSError):  # not empty: files of the user's
         (folder / "evaluation").rmdir()
     (folder / LIST).unlink(missing_ok=True)
+
+
+def delete_files(folder: Path, paths: Sequence[Path]) -> None:
+    """Delete files of the run in `folder`, and take them off the list."""
+    staged = [path.replace(_staged(path)) for path in paths]
+    _remove_staged(folder, staged)

@@ -15,8 +15,9 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import one_line
+from unet_ddp.errors import UserError, one_line
 from unet_ddp.metrics.scores import Validation
+from unet_ddp.runs.owned import owning
 from unet_ddp.runs.writers import Writer, open_files, open_wandb, score_columns
 from unet_ddp.training.guard import FiniteGuard
 from unet_ddp.training.profiling import Profile
@@ -60,7 +61,7 @@ class Tracker:
         self._open_files = partial(open_files, config, state)
         world.on_main(lambda: self._writers.extend(open_wandb(config, state, loaders)))
         profiles = world.is_main and config.launch.profile
-        self._profile = Profile(config.folder, world.device) if profiles else None
+        self._profile = Profile(config.folder, world.device, owning) if profiles else None
         self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
             total=state.schedule.end,
             initial=state.done,
@@ -81,7 +82,7 @@ class Tracker:
         for writer in self._writers:
             try:
                 writer.close()
-            except OSError as failure:
+            except (OSError, UserError) as failure:
                 self.log([f"warning: {type(writer).__name__}: {failure}; its last rows are lost"])
 
     def log(self, *groups: Iterable[str]) -> None:
@@ -168,7 +169,7 @@ class Tracker:
         for writer in self._writers:
             try:
                 writer.write(row, state.done)
-            except OSError as error:  # a full disk does not end a run
+            except (OSError, UserError) as error:  # a full disk does not end a run
                 self._log(
                     f"warning: {type(writer).__name__}: {error}; this row is written with the next"
                 )

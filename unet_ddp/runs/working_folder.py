@@ -16,7 +16,14 @@ from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.checkpoint import load
 from unet_ddp.runs.folder import RunFolder, contains_a_run
 from unet_ddp.runs.hosts import COPIED
-from unet_ddp.runs.owned import delete_owned, find_owned, is_name_of_run, may_write, record_owned
+from unet_ddp.runs.owned import (
+    delete_owned,
+    find_owned,
+    is_name_of_run,
+    may_write,
+    owning,
+    record_owned,
+)
 from unet_ddp.runs.pointer import Saved, StoredRun
 from unet_ddp.storage import StorageError, Url, list_objects, read_chunks
 
@@ -113,7 +120,7 @@ class WorkingFolder(RunFolder):
             self._download_newest(temporary)
             self._keep_unsaved()
             delete_owned(self.path)
-            record_owned(self.path, {*COPIED, self.last.name})
+            record_owned(self.path, {self.last.name})
             self._copy({*COPIED} & names - {"best.pt"})
             try:
                 self._copy({"best.pt"} if self._best else {"best.pt"} & names)
@@ -143,10 +150,9 @@ class WorkingFolder(RunFolder):
 
     def _copy(self, names: set[str]) -> None:
         """Copy files from storage, which need not be put again."""
-        record_owned(self.path, names)
         for name in names:
             saved = self._best if name == "best.pt" else None
-            with replacing(self.path / name) as temporary:
+            with owning(self.path / name) as path, replacing(path) as temporary:
                 if saved is not None:
                     self._run.download(saved, temporary)
                     continue

@@ -17,7 +17,7 @@ from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import open_own, replacing
 from unet_ddp.metrics.scores import Validation
-from unet_ddp.runs.owned import EVENTS, record_owned
+from unet_ddp.runs.owned import EVENTS, owning
 from unet_ddp.training.state import TrainState
 
 Row = dict[str, Any]
@@ -59,8 +59,6 @@ def open_files(config: TrainConfig, state: TrainState) -> list[Writer]:
 
     One whose steps are all saved, but not its scores, is validated and written again.
     """
-    if config.launch.profile:
-        record_owned(config.folder, ["profile.json"])
     done = state.epoch * state.steps_per_epoch
     rows = CsvWriter(config.folder / "metrics.csv", after=done)
     return [rows, TensorBoardWriter(config.folder, after=done)]
@@ -124,7 +122,8 @@ class CsvWriter:
         """Replace the file by rows, with their columns and these."""
         columns = list(dict.fromkeys([*(rows[0] if rows else ()), *columns]))
         with (
-            replacing(self.path, durable=True) as temporary,
+            owning(self.path) as path,
+            replacing(path, durable=True) as temporary,
             temporary.open("w", newline="", encoding="utf-8") as file,
         ):
             writer = csv.DictWriter(file, columns)
@@ -146,7 +145,7 @@ class CsvWriter:
         if not self.columns:
             writer.writeheader()
         writer.writerows(self._due)
-        with open_own(self.path, "a") as file:
+        with owning(self.path) as path, open_own(path, "a") as file:
             append_whole(file.fileno(), text.getvalue().encode())  # before last.pt has the epoch
         self.columns, self._due = columns, []
 

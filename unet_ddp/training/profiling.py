@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from unet_ddp.errors import UserError
 from unet_ddp.files import replacing
 
 _SKIPPED, _STEPS = 3, 10
@@ -19,12 +22,19 @@ _PARTS = ("data wait", "host to device", "forward", "loss", "backward", "step")
 class Profile:
     """Measures some steps of a run on its main process.
 
-    profile.json in its folder is for chrome://tracing or ui.perfetto.dev.
+    profile.json in its folder is for chrome://tracing or ui.perfetto.dev. `writing` yields where to
+    write that file.
     """
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        device: torch.device,
+        writing: Callable[[Path], AbstractContextManager[Path]] = nullcontext,
+    ) -> None:
         self.path = folder / "profile.json"
         self.device = device
+        self._writing = writing
         self._lines: list[str] = []
         # The profiler's library logs each start, and a missing GPU, on stderr.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -71,10 +81,10 @@ class Profile:
             lines.append(f"  {name:<16}{milliseconds:>9.2f} ms {share:>7.1%}")
         lines[-1] += "  (part of forward, loss and backward)"
         try:
-            with replacing(self.path) as temporary:
+            with self._writing(self.path) as path, replacing(path) as temporary:
                 profiler.export_chrome_trace(str(temporary))
             lines.append(f"trace: {self.path}; open it in ui.perfetto.dev")
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, UserError) as error:
             lines.append(f"warning: {self.path}: can't be written: {error}")
         self._lines = lines
 

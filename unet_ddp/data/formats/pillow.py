@@ -31,7 +31,9 @@ def identify(path: Path | IO[bytes]) -> Image.Image:
     image = Image.open(path, formats=_FORMATS)
     tags = getattr(image, "tag_v2", {})  # of a TIFF
     if tags.get(_SAMPLES, 1) == 1 and tags.get(_PLANAR) == 2:
-        tags[_PLANAR] = 1  # the same of one band, but Pillow takes packed or inverted bytes as pixels
+        tags[_PLANAR] = (
+            1  # the same of one band, but Pillow takes packed or inverted bytes as pixels
+        )
         cast(Any, image)._setup()
     return image
 

@@ -25,7 +25,7 @@ from unet_ddp.network.precision import all_have_bfloat16, has_native_bfloat16
 from unet_ddp.prediction.backends import build_model
 from unet_ddp.prediction.objects import find_outlines
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.owned import record_owned
+from unet_ddp.runs.owned import owning
 from unet_ddp.runs.weights import SavedModel, read_model
 from unet_ddp.runs.writers import read_rows
 
@@ -75,9 +75,8 @@ def write_report(
 
 def write_owned(path: Path, text: str) -> Path:
     """Write a file of a run's folder, unless the user has one of that name, and return its path."""
-    with write_errors(path):
-        record_owned(path.parent, [path.name])
-        write_text(path, text)
+    with write_errors(path), owning(path) as place:
+        write_text(place, text, durable=True)
     return path
 
 
@@ -119,8 +118,7 @@ def write_samples(folder: Path, pairs: Sequence[Pair], device: torch.device) -> 
         truth = (sample.numbers if predictor.labels.has_objects else sample.truth)[0].numpy()
         shown = [find_outlines(mask, predictor.labels) for mask in (truth, prediction.mask)]
         samples.append((image, shown[0], shown[1]))
-    record_owned(folder, [path.name])
-    with write_errors(path), replacing(path) as temporary:
+    with write_errors(path), owning(path) as place, replacing(place) as temporary:
         draw_samples(samples, predictor.labels, temporary)
     epoch, score = model.run["best"]["epoch"] + 1, model.run["best"]["score"]
     return [
