@@ -282,16 +282,16 @@ def test_a_put_of_a_start_that_has_lost_comes_too_late(
 ) -> None:
     """Found by tests/search/object_store.py: rows of one start beside the last.pt of another."""
     with one.run() as folder:
-        (folder.path / "metrics.csv").write_text("epoch\n1\n")
+        write_owned(folder.path / "metrics.csv", "epoch\n1\n")
         save(folder, 1)
-        (folder.path / "metrics.csv").write_text("epoch\n1\n2 of one\n")
+        write_owned(folder.path / "metrics.csv", "epoch\n1\n2 of one\n")
         gate = Gate(monkeypatch, "metrics.csv")
         folder.save(state_after(2))
         assert gate.reached.wait(60)
         is_new = others == "a new run"
         with two.run(**{"overwrite": True} if is_new else {"resume": "auto"}) as other:
             if not is_new:
-                (other.path / "metrics.csv").write_text("epoch\n1\n2 of two\n")
+                write_owned(other.path / "metrics.csv", "epoch\n1\n2 of two\n")
             save(other, 3)
         gate.opened.set()
         with pytest.raises(RunError, match="another start has taken the run over"):

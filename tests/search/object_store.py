@@ -40,6 +40,7 @@ from tests.tiny import make_data, make_state
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.evaluation.report.write import write_owned
 from unet_ddp.runs import checkpoint, folder, remote
 from unet_ddp.runs.pointer import find_newest
 from unet_ddp.runs.resume import Resumed
@@ -301,7 +302,7 @@ class Scenario:
         run.wait()
         run.finish(state, StopReason(is_limit=True) if state.epoch < EPOCHS else None)
         if state.epoch == EPOCHS:
-            (run.path / "report.html").write_text(f"of state {number}")
+            write_owned(run.path / "report.html", f"of state {number}")
 
     def new_state(self, state: Any, before: int | None, epoch: int = 0) -> int:
         number = len(self.epochs) + 1
