@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -269,7 +270,9 @@ def test_a_best_of_the_users_is_not_adopted_by_a_resume(tmp_path: Path) -> None:
 
 def test_a_list_names_no_file_but_those_of_runs(tmp_path: Path) -> None:
     fill(tmp_path, {"a/victim", "run/notes.txt", "run/last.pt"})
-    (tmp_path / "run" / LIST).write_text("../a/victim\nnotes.txt\n/etc/passwd\nlast.pt\n\n")
+    names = "../a/victim\nnotes.txt\n/etc/passwd\nlast.pt"
+    checksum = zlib.crc32(names.encode())
+    (tmp_path / "run" / LIST).write_text(f"{names}\n# {checksum:08x}\n")
     assert find_owned(tmp_path / "run") == [tmp_path / "run" / "last.pt"]
 
 

@@ -35,6 +35,15 @@ KEPT: list[Acts] = [
         for fault in (Fault("EIO", 27, lasts=True), Fault("EIO", 33, lasts=True), Fault("kill", 31))
     ],
     [("start", "", ["--max-steps=1"], Fault("EIO", 0, lasts=True), False, None)],  # .lock
+    *[
+        [
+            ("start", "", [], None, False, None),
+            ("spoil", "", ".files", how, 0.5),
+            ("start", "", flags, None, False, None),
+        ]
+        for how in ("empty", "cut")
+        for flags in ([], ["--resume", "--epochs=3"])
+    ],
 ]  # fmt: skip
 """Acts that once broke a promise, as `benchmarks.search` prints them."""
 

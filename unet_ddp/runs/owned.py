@@ -7,6 +7,7 @@ it; then it gets its name. So where `.new.NAME` is left by a kill, a file NAME i
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
@@ -41,20 +42,29 @@ _NAMES = (
 def read_owned(folder: Path) -> set[str]:
     """Return the names of the files in `folder` that runs have written; some may be gone.
 
-    A folder without a list, but with a last.pt, has the run of an earlier version.
+    A folder without a list, or with a damaged one, but with a last.pt, has a run: what is named as its
+    files are is its own.
     """
-    if (folder / LIST).is_file():
-        return {name for name in _read_list(folder) if not _staged(folder / name).exists()}
+    listed = _read_list(folder)
+    if listed is not None:
+        return {name for name in listed if not _staged(folder / name).exists()}
     if not any((folder / name).is_file() for name in ("last.pt", "last.1.pt")):
         return set()
     return _find_named(folder)
 
 
-def _read_list(folder: Path) -> set[str]:
+def _read_list(folder: Path) -> set[str] | None:
+    """Return the names in the list; None without one, or if it is damaged."""
     if not (folder / LIST).is_file():
-        return set()
-    names = (folder / LIST).read_text(encoding="utf-8", errors="replace").splitlines()
-    return set(filter(is_name_of_run, names))
+        return None
+    text, _, checksum = (folder / LIST).read_bytes().rpartition(b"\n# ")
+    if checksum != _checksum(text):
+        return None
+    return set(filter(is_name_of_run, text.decode(errors="replace").splitlines()))
+
+
+def _checksum(text: bytes) -> bytes:
+    return b"%08x\n" % zlib.crc32(text)
 
 
 def _staged(path: Path) -> Path:
@@ -68,20 +78,21 @@ def _find_named(folder: Path) -> set[str]:
 def adopt_run(folder: Path, names: set[str]) -> None:
     """Count `names` as the run's, which is resumed in `folder`; without a list, all that it has."""
     named = _find_named(folder)
-    if (folder / LIST).is_file():
+    if _read_list(folder) is not None:
         named &= names
     _write_list(folder, named | read_owned(folder))
 
 
 def _write_list(folder: Path, names: set[str]) -> None:
-    if not (folder / LIST).is_file() or names != _read_list(folder):
-        text = "".join(f"{name}\n" for name in sorted(names))
-        write_text(folder / LIST, text, durable=True)
+    if names != _read_list(folder):
+        text = "\n".join(sorted(names))
+        checksum = _checksum(text.encode()).decode()
+        write_text(folder / LIST, f"{text}\n# {checksum}", durable=True)
 
 
 def settle_list(folder: Path) -> None:
     """Complete or remove what kills have left unfinished, and take off the list what is gone."""
-    for path in (folder / name for name in _read_list(folder)):
+    for path in (folder / name for name in _read_list(folder) or ()):
         if _staged(path).exists() and not _exists(path):
             _staged(path).replace(path)
     _remove_staged(folder, [p for name in _NAMES for p in folder.glob(str(_staged(Path(name))))])
@@ -92,7 +103,7 @@ def settle_list(folder: Path) -> None:
 
 
 def _remove_staged(folder: Path, staged: Sequence[Path]) -> None:
-    if (folder / LIST).is_file():  # first: they show which names are not the run's
+    if _read_list(folder) is not None:  # first: they show which names are not the run's
         _write_list(folder, {name for name in read_owned(folder) if _exists(folder / name)})
     for path in staged:
         path.unlink(missing_ok=True)
