@@ -39,7 +39,7 @@ def check_run(run: Run, folder: Path, own: set[Path], start: Start) -> None:
     if run.is_forgiven:
         return
     settled = not start.killed and start.status not in (1, 2)
-    saves = {path.name: read(path) for path in folder.glob("*.pt") if path not in own}
+    saves = {path.name: read(path) for path in folder.glob("[!.]*.pt") if path not in own}
     found = {n: s for n, s in saves.items() if s and s.position[0] >= 0 and n not in run.spoiled}
     newest = max((s.position for s in found.values()), default=None)
     if run.position is not None:

@@ -123,9 +123,8 @@ class World:
         path.write_bytes(content if how == "flip" else content[: place * (how == "cut")])
         run.spoiled[file] = path.read_bytes()
         run.has_lost_rows |= file == "metrics.csv"
-        intact = (
-            read(p) for p in self.files(name) if p.suffix == ".pt" and p.name not in run.spoiled
-        )
+        saves = [p for p in self.files(name) if p.suffix == ".pt" and not p.name.startswith(".")]
+        intact = (read(p) for p in saves if p.name not in run.spoiled)
         run.position = max((s.position for s in intact if s and s.position[0] >= 0), default=None)
 
     def copy(self, source: str, name: str) -> None:
