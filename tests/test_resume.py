@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -16,11 +15,8 @@ import torch
 from tests import jobs
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
-from unet_ddp.cli import parse_train
-from unet_ddp.distributed.world import World
 from unet_ddp.network.encoder import in_encoder
 from unet_ddp.runs import checkpoint
-from unet_ddp.runs.folder import RunFolder
 
 # 12 images, 2 of them for validation: 5 steps of 2 in each of 2 epochs.
 FLAGS = ["--width", "2", "--epochs", "2", "--validation", "17", "--ema", "0.9", "--workers", "0"]
@@ -474,18 +470,6 @@ def test_overwrite_deletes_nothing_before_the_new_run_can_start(
     train(ranks, 1, tmp_path, images, "--overwrite", "--epochs", "1")
     assert last(tmp_path)["position"]["epoch"] == 1
     assert not (tmp_path / "checkpoints" / "epoch_0001.pt").exists()
-
-
-def test_two_runs_can_not_share_a_folder(ranks: Ranks, images: Path, tmp_path: Path) -> None:
-    """A lock belongs to its process: the second run is another process of the pool."""
-    argv = [*data_flags(images), *FLAGS, "--checkpoints", str(tmp_path / "checkpoints")]
-    config = parse_train(argv)
-    with RunFolder(config, World(), print) as folder:
-        folder.open(config)
-        status, _, err = run(ranks, 1, tmp_path, *argv)
-        assert status == 2 and f"another run uses it (process {os.getpid()})" in err
-    status, _, err = run(ranks, 1, tmp_path, *argv, "--max-steps", "1")
-    assert status == 0, err
 
 
 @pytest.mark.thorough

@@ -22,7 +22,7 @@ from benchmarks.fuzz.samples import TRAIN, Samples
 from unet_ddp.__main__ import main as command
 from unet_ddp.commands import predict, train
 from unet_ddp.data.packs import INDEX
-from unet_ddp.runs import pointer
+from unet_ddp.runs import pointer, remote
 from unet_ddp.runs.pointer import Saved
 from unet_ddp.storage import clients, put
 
@@ -101,5 +101,6 @@ def _in_folder(bucket: Path, argv: list[str]) -> list[str]:
         return put(path, content)
 
     vars(clients)["_connect"] = connect
-    vars(pointer)["put"] = put_any
+    for module in (pointer, remote):
+        vars(module)["put"] = put_any
     return argv

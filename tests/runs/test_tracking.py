@@ -331,7 +331,7 @@ def test_rows_after_the_resumed_step_are_dropped_and_columns_are_added(tmp_path:
     assert {found.name for found in tmp_path.iterdir()} == {"metrics.csv", LIST}
 
 
-@pytest.mark.parametrize("room", [0, 3, 12])
+@pytest.mark.parametrize("room", [0, 3])
 def test_a_disk_that_takes_a_part_of_a_row_gets_it_whole_with_the_next(
     tmp_path: Path, room: int
 ) -> None:

@@ -13,19 +13,14 @@ from tests.search.promise import World
 
 Acts = Sequence[tuple[Any, ...]]
 KEPT: list[Acts] = [
-    [("start", "a", ["--nodata=nan"], None, False, None), ("start", "a", ["--resume"], None, False, None)],
-    [("place", "", "notes.tmp", "my own"), ("start", "", ["--max-steps=1"], None, False, None)],
-    [("place", "", "config.yaml", "lr: 0.1"), ("start", "", ["--max-steps=1"], None, False, None)],
-    [("place", "", "epoch_best.pt", "my own"), ("start", "", ["--overwrite"], None, False, None)],
-    [("start", "x.tmp", ["--max-steps=1"], None, False, None), ("start", "", [], None, False, None)],
-    [("start", "evaluation", [], None, False, None), ("start", "", [], None, False, None)],
     [
-        ("start", "a", ["--save-every=1", "--epochs=3"], None, False, None),
-        ("start", "a", ["--resume", "checkpoints/a/epoch_0001.pt", "--overwrite", "--lr=0.3",
-                        "--max-epochs=2"], None, False, None),
+        ("place", "", "notes.tmp", "my own"), ("place", "", "epoch_best.pt", "my own"),
+        ("start", "x.tmp", ["--max-steps=1"], None, False, None),
+        ("start", "evaluation", [], None, False, None),
+        ("start", "", ["--overwrite"], None, False, None),
     ],
-    [("start", "a", ["--max-epochs=2"], Fault("ENOSPC", 45), False, None)],  # a row of metrics.csv
-    [("start", "a", ["--max-epochs=2"], Fault("ENOSPC", 48), False, None)],  # best.pt
+    [("start", "a", ["--max-epochs=2"], Fault("ENOSPC", 2, on="metrics.csv"), False, None)],
+    [("start", "a", ["--max-epochs=2", "--lr=1e-9"], Fault("ENOSPC", on="best.pt"), False, None)],
     *[
         [
             ("start", "", ["--max-steps=1"], fault, False, None),  # after the list of its files

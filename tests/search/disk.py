@@ -47,6 +47,8 @@ class Fault:
     """Number of the operation; writes to one file that follow each other are one."""
     lasts: bool = False
     """Goes wrong from then on, too."""
+    on: str = ""
+    """Part of a file's name: only operations on such files are counted, and go wrong."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +116,11 @@ class Disk:
         last = self.log[-1] if self.log else None
         is_same = last is not None and last.path == path
         is_more = name == "write" == (last.name if last else "") or "tfevents" in path
-        if not (is_same and is_more):  # an event file is opened again and again
-            self.count += 1
-        if not self.is_dead:
-            self._fail(name, path)
+        if self.fault and self.fault.on in Path(path).name:
+            if not (is_same and is_more):  # an event file is opened again and again
+                self.count += 1
+            if not self.is_dead:
+                self._fail(self.fault, name, path)
         if self.is_dead:
             if threading.current_thread() is threading.main_thread():
                 raise Killed
@@ -128,9 +131,8 @@ class Disk:
             self.on_rename(Path(more["other"]))
         return done
 
-    def _fail(self, name: str, path: str) -> None:
-        fault = self.fault
-        if fault is None or self._is_over or self.count <= fault.at:
+    def _fail(self, fault: Fault, name: str, path: str) -> None:
+        if self._is_over or self.count <= fault.at:
             return
         if fault.kind in REFUSED:
             if name in REFUSED[fault.kind] and path.startswith(f"{self.root}/checkpoints"):

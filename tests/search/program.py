@@ -162,7 +162,7 @@ Advice = tuple[str, str, list[str], str]
 
 def find_advice(start: Start) -> Iterator[Advice]:
     """Yield each thing that a message says to do."""
-    text = start.err.strip().removeprefix("error: ")
+    text = start.err.strip().removeprefix("error: ").replace(r"\n", "\n")  # in a name
     said = re.split(r"; |: (?=continue|delete|leave|free)", text, maxsplit=1)[-1]
     file, flags, name = text.split(":")[0], list(start.flags), start.name
     source = names_file(flags)
@@ -186,8 +186,13 @@ def find_advice(start: Start) -> Iterator[Advice]:
     if re.search(r"(?:with|use|and) --overwrite", said):
         yield "use --overwrite", name, [*flags, "--overwrite"], ""
     if "--load" in said:
-        weights = source or (file if file.endswith(".pt") else f"checkpoints/{name}/last.pt")
-        to = "another" if "--load and --exp-name" in said else name
+        named = re.search(r"--load (.*?\.pt) and --exp-name", text)
+        weights = (
+            named[1]
+            if named
+            else source or (file if file.endswith(".pt") else f"checkpoints/{name}/last.pt")
+        )
+        to = "another" if "and --exp-name" in said else name
         yield "--load", to, [*plain, "--load", weights], ""
     elif re.search(r"folder with .*--(exp-name|checkpoints)|--exp-name NAME", said):
         yield "--exp-name NAME", "another", flags, ""

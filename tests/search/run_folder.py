@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from PIL import Image
 
 from tests.conftest import make_set
-from tests.search.disk import Fault
+from tests.search.disk import REFUSED, Fault
 from tests.search.promise import World
 
 NAMES = ["", "a", "b", "x.tmp", "evaluation", "epoch_1.pt", "last.pt", "[ab]*", "-r", "ü\n1"]
@@ -29,6 +29,7 @@ SETTINGS = [
     "--patience=1", "--nodata=nan", "--ignore-index=77", "--rescue-dir=rescue", "--epochs=1",
     "--epochs=5", "--batch-size=4", "--validation=0", "--loss=ce", "--scale=0.5",
 ]  # fmt: skip
+WRITTEN = ["last.pt", "best.pt", "epoch_0", "metrics.csv", ".files", "config.yaml"]
 LIMITS = ["--max-epochs=1", "--max-epochs=2", "--max-steps=1", "--max-steps=3"]
 KINDS = ["kill"] * 6 + ["ENOSPC", "EDQUOT", "EROFS", "EIO", "EPERM", "SIGTERM", "SIGINT", "clock"]
 
@@ -43,7 +44,14 @@ COMMON = settings(
 names = st.sampled_from(["a", ""] * 3 + NAMES)
 changes = st.lists(st.sampled_from(SETTINGS), max_size=2, unique_by=lambda s: s.split("=")[0])
 limits = st.sampled_from([[], *([limit] for limit in LIMITS)])
-faults = st.none() | st.builds(Fault, st.sampled_from(KINDS), st.integers(0, 70), st.booleans())
+refusals = st.builds(
+    Fault, st.sampled_from([*REFUSED]), st.integers(0, 9), on=st.sampled_from(WRITTEN)
+)
+faults = (
+    st.none()
+    | refusals
+    | st.builds(Fault, st.sampled_from(KINDS), st.integers(0, 70), st.booleans())
+)
 launchers = st.sampled_from([None, None, "job"])
 
 
@@ -140,11 +148,12 @@ class RunFolders(RuleBasedStateMachine):
         ]
 
     def teardown(self) -> None:
-        """Continue each run to its end."""
+        """Continue each run to its end, or begin it again."""
         try:
             for name, flags in self.settings.items():
-                if not self.world.is_broken and self.world.runs[name].position:
-                    self.world.start(name, ["--resume", *flags])
+                if not self.world.is_broken:
+                    resumes = ["--resume"] if self.world.runs[name].position else []
+                    self.world.start(name, [*resumes, *flags])
         finally:
             self.place.cleanup()
 

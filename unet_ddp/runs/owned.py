@@ -13,10 +13,13 @@ from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.files import remove_stale, write_text
+
+if TYPE_CHECKING:
+    from unet_ddp.config import TrainConfig
 
 LIST = ".files"
 _SHOWN = 20  # files in one message

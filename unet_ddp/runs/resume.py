@@ -104,7 +104,8 @@ class Resumed:
         if fixed:
             raise UserError(
                 f"--resume: {', '.join(fixed)}: a run keeps its network, scale and classes; leave the "
-                "flag out, or start a new run from its weights with --load and --exp-name NAME"
+                "flag out, or start a new run from its weights with "
+                f"--load {self.source} and --exp-name NAME"
             )
         if before.get("wandb") and "wandb" not in config.given:
             self.notes.append("no longer logged to Weights & Biases: that takes --wandb each time")
@@ -119,7 +120,8 @@ class Resumed:
         if options.images_per_step not in (None, images):
             raise UserError(
                 f"--images-per-step {options.images_per_step}: the run takes {images} in each step and "
-                "keeps them; leave the flag out, or start a new run with --load and --exp-name NAME"
+                "keeps them; leave the flag out, or start a new run with "
+                f"--load {self.source} and --exp-name NAME"
             )
         accumulate = options.accumulate
         if options.batch_size == "auto" and images % world.size == 0:
