@@ -18,10 +18,9 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from unet_ddp.distributed.join import exit_with_error
-from unet_ddp.distributed.launch import run_on_all_ranks
+from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, one_line, print_lines, survive_lost_output
+from unet_ddp.errors import one_line, print_lines
 from unet_ddp.files import exit_on_signals
 from unet_ddp.network.precision import all_have_bfloat16
 from unet_ddp.prediction.config import PredictConfig, parse_predict
@@ -39,12 +38,7 @@ PATIENCE = 86400.0  # seconds that a process waits at the end for those still pr
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; exit with 0, 1 if some of several images failed, 2 after a mistake."""
-    survive_lost_output()
-    prog = "predict.py" if argv is None else "python -m unet_ddp predict"
-    try:
-        config = parse_predict(sys.argv[1:] if argv is None else argv, prog=prog)
-    except UserError as error:
-        exit_with_error(error)
+    config = parse_program(parse_predict, argv, "predict")
     with exit_on_signals():
         run_on_all_ranks(predict, config, nproc=1, device=config.device, timeout=PATIENCE)
 

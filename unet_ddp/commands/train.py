@@ -9,7 +9,6 @@ every rank; the run's folder (its files: runs/folder.py) and tracker write and p
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -19,11 +18,9 @@ from unet_ddp.cli import parse_train
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders
-from unet_ddp.distributed.join import exit_with_error
-from unet_ddp.distributed.launch import run_on_all_ranks
+from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, survive_lost_output
 from unet_ddp.evaluation.report.write import write_reports
 from unet_ddp.flags import naming_recipe
 from unet_ddp.metrics.scores import Validation
@@ -49,12 +46,7 @@ from unet_ddp.training.validation import count_pixels
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, and train on every process; --nproc N starts N of them here."""
-    survive_lost_output()
-    prog = "train.py" if argv is None else "python -m unet_ddp train"
-    try:
-        config = parse_train(sys.argv[1:] if argv is None else argv, prog=prog)
-    except UserError as error:
-        exit_with_error(error)
+    config = parse_program(parse_train, argv, "train")
     launch = config.launch
     run_on_all_ranks(
         train, config, nproc=launch.nproc, device=launch.device, timeout=launch.timeout

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -24,6 +24,7 @@ from unet_ddp.errors import RunError, UserError, survive_lost_output
 from unet_ddp.files import is_alive
 
 Config = TypeVar("Config")
+Parsed = TypeVar("Parsed")
 Entrypoint = Callable[[Config, World], int]
 """A program of one process in the world; it returns its exit status, 0 for success."""
 
@@ -31,6 +32,19 @@ NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)  # for 
 _LOST = "Connection timed out|No route to host|Network is unreachable|Connection reset by peer|Broken pipe"
 _SAY_WITHIN = 5  # seconds
 FAULT = 1  # exit status
+
+
+def parse_program(parse: Callable[..., Parsed], argv: Sequence[str] | None, name: str) -> Parsed:
+    """Return what `parse` makes of a program's command line: sys.argv, or `argv` of a command.
+
+    A mistake in it is said once, and ends all ranks.
+    """
+    survive_lost_output()
+    prog = f"{name}.py" if argv is None else f"python -m unet_ddp {name}"
+    try:
+        return parse(sys.argv[1:] if argv is None else argv, prog=prog)
+    except UserError as error:
+        exit_with_error(error)
 
 
 def run_on_all_ranks(
