@@ -16,8 +16,9 @@ from unet_ddp.flags import MASK_VALUE, NAMES, OPTIONAL_FILE, Plain, flag, parse_
 from unet_ddp.storage import as_path
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
+# Where things are, not what the run is.
 DATA_PLACES = frozenset({"images", "masks", "list", "val_images", "val_masks", "palette"})
-RUN_PLACES = frozenset({"checkpoints", "exp_name", "load", "wandb"})  # where things are, as above
+RUN_PLACES = frozenset({"checkpoints", "exp_name", "load", "wandb"})
 PIXEL_TERMS = frozenset({"ce", "focal"})  # of losses; the others are over regions
 
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
@@ -154,6 +153,8 @@ class World:
             **_DDP_OPTIONS,
         )
         if compress:
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
             replica.register_comm_hook(None, bf16_compress_hook)
         _settle_buckets(replica, example)
         return replica

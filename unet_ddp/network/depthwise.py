@@ -1,6 +1,6 @@
 """Depthwise convolutions that CPUs train faster in float32 than in bfloat16.
 
-oneDNN has no fast bfloat16 gradient of those with a stride or a kernel above 3x3: it took 3 to 20 times
+oneDNN has no fast bfloat16 gradient of those with a stride or a kernel above 3x3: it took 2 to 28 times
 as long as in float32, and a network with many of them gained nothing from bfloat16.
 """
 

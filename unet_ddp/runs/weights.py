@@ -47,7 +47,7 @@ class SavedModel:
 
     @property
     def is_bfloat16(self) -> bool:
-        """Whether the run settled on bfloat16; False for another program's file."""
+        """True if the run settled on bfloat16; False for another program's file."""
         config = self.run.get("config") or {}
         return config.get("amp") is True and config.get("amp_dtype") == "bfloat16"
 
