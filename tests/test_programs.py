@@ -180,23 +180,43 @@ def test_lost_output_of_ranks_and_predictions(tmp_path: Path, program: str) -> N
 )
 def test_ctrl_c_in_the_first_seconds_has_no_traceback(tmp_path: Path, argv: list[str]) -> None:
     """While torch is being imported, in the processes of --nproc too."""
+
+    def imports(process: int) -> bool:
+        starting = children(process)[-1:] if "--nproc" in argv else [process]
+        return any("libtorch" in read_maps(each) for each in starting)
+
+    assert interrupt_when(imports, argv, tmp_path) == (130, b"")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ctrl_c_while_processes_are_started_has_no_traceback(tmp_path: Path) -> None:
+    """Another thread of theirs hears it, and the second process never gets what it is to do."""
+
+    def starts(process: int) -> bool:
+        return len(children(process)) == 2  # the tracker of resources, and the first
+
+    for _ in range(3):
+        assert interrupt_when(starts, [TRAIN, "--nproc", "2"], tmp_path) == (130, b"")
+
+
+def interrupt_when(
+    is_time: Callable[[int], bool], argv: list[str], folder: Path
+) -> tuple[int, bytes]:
+    """Start a program, interrupt its group when it is time; return its status and its errors."""
     process = subprocess.Popen(
         [sys.executable, *argv],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"},
         stderr=subprocess.PIPE,
         start_new_session=True,
         preexec_fn=hear_interrupts,
     )
-    assert process.stderr is not None
-    until, ranks = time.monotonic() + 60, "--nproc" in argv
-    while process.poll() is None and time.monotonic() < until:
-        starting = children(process.pid)[-1:] if ranks else [process.pid]
-        if any("libtorch" in read_maps(each) for each in starting):
-            break
+    until = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until and not is_time(process.pid):
+        pass
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, b"")
+    return process.returncode, err
 
 
 def children(process: int) -> list[int]:

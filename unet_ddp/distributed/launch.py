@@ -240,19 +240,24 @@ def _spawn(run: Callable[[], int], nproc: int) -> int:
     logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
     store = host_store()
     resource_tracker.ensure_running()  # its start would let SIGINT through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the children's, too
-    children = mp.start_processes(  # type: ignore[no-untyped-call]
-        _run_child, args=(run, nproc, store.port), nprocs=nproc, start_method="spawn", join=False
-    )
+    started, heard = list[int](), list[int]()
 
     def pass_on(number: int, frame: Any) -> None:
-        for process in children.pids():
+        heard.append(number)
+        for process in started:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
 
-    for number in SIGNALS:
+    for number in SIGNALS:  # now: the mask is the children's, other threads here still hear them
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, pass_on)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    children = mp.start_processes(  # type: ignore[no-untyped-call]
+        _run_child, args=(run, nproc, store.port), nprocs=nproc, start_method="spawn", join=False
+    )
+    started += children.pids()
+    for earlier in list(heard):
+        pass_on(earlier, None)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
         while not children.join():
