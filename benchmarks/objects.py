@@ -22,10 +22,10 @@ from PIL import Image, ImageDraw
 
 from benchmarks.timing import new_parser, print_table
 from unet_ddp.data.formats.read import read_mask
-from unet_ddp.evaluation.separation import EXTENTS, SEEDS
 from unet_ddp.evaluation.validation_split import rebuild
-from unet_ddp.metrics.objects import ObjectCounts, count_objects
-from unet_ddp.prediction.objects import separate, to_shares
+from unet_ddp.extras.objects.labels import EXTENTS, SEEDS, ObjectLabels
+from unet_ddp.extras.objects.scores import ObjectCounts, count_objects
+from unet_ddp.extras.objects.separation import separate, to_shares
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.weights import read_model
 
@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
         subprocess.run([sys.executable, *map(str, run)], check=True)
     best = {name: folder / name / "best.pt" for name in ("instances", "binary")}
     labels = read_model(best["instances"]).labels
-    assert labels is not None and labels.separation is not None
+    assert isinstance(labels, ObjectLabels)
     pairs = predict(best["instances"])
     found = {f"with border, {labels.separation}": score(pairs, labels.separation)}
     pairs = predict(best["binary"])

@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.tiny import make_loss
 from unet_ddp.data.dataset import Sample
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.distributed.join import join, leave
@@ -170,23 +170,28 @@ def count_shards(counts: list[int], amp_dtype: str = "auto") -> list[tuple[np.nd
 def object_scores(folder: str, *names: str) -> dict[str, Any]:
     """The separation found for drawn ellipses by their grey alone, and the scores of objects."""
     from tests.evaluation.examples import grey_predictor
-    from unet_ddp.data.labels import object_labels
     from unet_ddp.data.pairs import find_pairs
-    from unet_ddp.evaluation.dataset import EvaluationDataset
+    from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
     from unet_ddp.evaluation.scoring import score_pairs
-    from unet_ddp.evaluation.separation import search
     from unet_ddp.evaluation.tables import summary
+    from unet_ddp.evaluation.tuning import choose_labels
+    from unet_ddp.extras.objects.labels import ObjectLabels
 
     world = join("cpu", 60)
     separation = (0.5, 0.4 if len(names) == 1 else 0.6)  # the classes' greys are closer
-    predictor = grey_predictor(replace(object_labels(names), separation=separation))
+    predictor = grey_predictor(replace(ObjectLabels.of(names), separation=separation))
     pairs = find_pairs(Path(folder, "imgs"), Path(folder, "masks"))
     dataset = EvaluationDataset(pairs, predictor, full_size=True)
-    found = search(predictor, dataset, world, 0)
+    samples = fetch(dataset, world, workers=0)
+    found, precision = choose_labels(predictor, samples, world)
     evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=0)
     leave(world)
     scores = summary(evaluation)
-    return {**scores["objects"], "found": found, "by_class": scores.get("objects_by_class")}
+    return {
+        **scores["objects"],
+        "found": (found.to_dict()["separation"], precision),
+        "by_class": scores.get("objects_by_class"),
+    }
 
 
 def on_main_results() -> tuple[int, str]:

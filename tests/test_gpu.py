@@ -14,7 +14,7 @@ from tests.jobs import PIXELS, fixed_sample, stack, weights_after
 from tests.ranks import TORCHRUN, TRAIN, Ranks, python
 from tests.test_programs import FLAGS
 from unet_ddp.data.dataset import Sample
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import World
 from unet_ddp.metrics.counts import Counts
 from unet_ddp.network.architecture import build_network, choose_architecture

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.plain import score
 from benchmarks.speedrun import Run, Task, over, spread
 from tests.conftest import make_pair
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.metrics.counts import Counts
 from unet_ddp.metrics.scores import Scores
 

@@ -36,6 +36,7 @@ from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.drawing import TINT
 from unet_ddp.data.labels import Labels
 from unet_ddp.evaluation.report.page import open_template
+from unet_ddp.extras.objects.labels import ObjectLabels
 
 CAR = Labels((0, 255), names=("road", "<car>"))
 PARTS: Any = open_template("overlay.html.jinja").module
@@ -102,7 +103,7 @@ def layers(html: str) -> list[np.ndarray]:
             ["00000000", "01122110", "01122110", "00000000"],
         ),
         (  # outlines
-            Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.6, 0.5)),
+            ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.6, 0.5)),
             {"1": TINT},
             ["0000000000", "0111111110", "0100110010", "0111111110", "0000000000"],
         ),

@@ -11,7 +11,7 @@ from unet_ddp.data import augmentation as module
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.resize import resize_area, resize_nearest
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID
 
 AFFINE = {
     "scale": (0.9, 1.1), "translate_percent": (-0.05, 0.05), "rotate": (-10, 10), "p": 0.5,

@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from unet_ddp.data.drawing import TINT, draw_mask, draw_samples, save_picture, to_rgb
-from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID
 
 TWO, THREE = Labels((0, 255)), Labels((0xFF0000, 0x00FF00, 0x0000FF), rgb=True)
 WHITE = [255, 255, 255]

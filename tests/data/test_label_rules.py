@@ -14,6 +14,7 @@ from unet_ddp.data.label_rules import choose_labels, infer_labels, read_palette
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.mask_values import MaskValues
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
 
 
 def masks(values: list[int] | dict[int, int], **how: Any) -> MaskValues:
@@ -286,7 +287,9 @@ def test_numbers_of_objects_make_three_classes(rgb: bool) -> None:
     found = choose_labels(
         masks([0, 5, *range(300, 900)], rgb=rgb), DataConfig(instances=True, ignore_index=5)
     )
-    assert found.class_names == ["background", "object", "border"] and found.has_objects
+    assert found.class_names == ["background", "object", "border"] and isinstance(
+        found, ObjectLabels
+    )
     assert (found.ignore, found.rgb, found.separation) == (5, False, (0.5, 0.5))
 
 
@@ -314,10 +317,10 @@ def test_names_of_objects_classes() -> None:
     values = masks([0, 65_535, 1_000_001, 2_000_001])
     config = DataConfig(instances=True, class_names=("car", "tree"), ignore_index=65_535)
     found = choose_labels(values, config)
-    assert found.names == ("background", "car", "tree", "border") and found.has_object_classes
+    assert found.names == ("background", "car", "tree", "border") and found.mask_suffix == "tif"
     with pytest.raises(UserError, match=r"m65535\.png: value 65535; expected class \*"):
         choose_labels(values, replace(config, ignore_index=None))
     with pytest.raises(UserError, match=r"m3\.png: value 3; expected class \* 1000000"):
         choose_labels(masks([0, 1_000_001, 3]), config)
     found = choose_labels(values, DataConfig(instances=True, class_names=("cell",)))
-    assert found.names == ("background", "cell", "border") and not found.has_object_classes
+    assert found.names == ("background", "cell", "border") and found.mask_suffix == "png"

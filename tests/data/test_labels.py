@@ -10,8 +10,10 @@ import pytest
 
 from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.formats.read import read_mask
-from unet_ddp.data.labels import IGNORE_ID, Labels, object_labels, unpack_colour
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID, unpack_colour
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
 
 LABELS = [
     Labels((0, 255)),
@@ -134,7 +136,7 @@ def test_a_colour_is_as_bright_as_its_brightest_channel() -> None:
 
 # -- objects ---------------------------------------------------------------------------------
 
-OBJECTS = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5), ignore=99)
+OBJECTS = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5), ignore=99)
 
 
 def test_numbers_become_background_body_and_border(tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_labels_of_objects_survive_a_checkpoint_and_keep_numbers_in_masks() -> N
     assert np.array_equal(np.asarray(OBJECTS.to_image(numbers)), numbers)
 
 
-CLASSES = object_labels(("car", "tree"), ignore=65_535)
+CLASSES = ObjectLabels.of(("car", "tree"), ignore=65_535)
 
 
 def test_values_become_background_bodies_and_one_border(tmp_path: Path) -> None:
@@ -207,10 +209,10 @@ MANY = tuple(f"c{k}" for k in range(254))
 
 @pytest.mark.parametrize("names", [("car", "car"), ("border",), ("background", "car"), MANY])
 def test_classes_of_objects_have_different_names(names: tuple[str, ...]) -> None:
-    assert object_labels(MANY[1:]).num_classes == IGNORE_ID
+    assert ObjectLabels.of(MANY[1:]).num_classes == IGNORE_ID
     with pytest.raises(
         UserError, match=f"classes {names[0]}.* at most 253, all different and none "
     ):
-        object_labels(names)
+        ObjectLabels.of(names)
     with pytest.raises(UserError, match=r"names \['background', 'border'\]"):
-        object_labels(())
+        ObjectLabels.of(())

@@ -18,7 +18,8 @@ from tests.ranks import Ranks
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.formats import arrays
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tests.evaluation.examples import CPU, grey_predictor, write_pairs
-from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from tests.evaluation.examples import example_evaluation
-from unet_ddp.data.labels import Labels, object_labels
+from unet_ddp.data.labels import Labels
 from unet_ddp.evaluation.results import ImageRecord
 from unet_ddp.evaluation.tables import headline, result_files, show, terminal_table
+from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.extras.objects.scores import ObjectCounts
 from unet_ddp.metrics.boundary import BoundaryCounts
-from unet_ddp.metrics.objects import ObjectCounts
 from unet_ddp.runs.owned import EVALUATION_FILES
 
 
@@ -126,7 +127,7 @@ def test_objects_are_scored_at_half_an_overlap_over_all_and_by_class() -> None:
     """Of both classes 3 of 4 found of 5 true ones at 0.5: 3/6; 2 of them at 0.55 to 0.95: 2/7."""
     car = ObjectCounts(4, 3, np.array([2] + [1] * 9), 1.5, split=1, merged=0)
     tree = ObjectCounts(1, 1, np.array([1] * 10), 0.75, split=0, merged=1)
-    matrix, labels = np.diag([1, 2, 3, 0]), object_labels(("car", "tree"))
+    matrix, labels = np.diag([1, 2, 3, 0]), ObjectLabels.of(("car", "tree"))
     records = [ImageRecord("a", 0, matrix, [BoundaryCounts()] * 4, [car, tree])]
     evaluation = replace(example_evaluation(labels), records=records, as_trained=matrix)
     assert terminal_table(evaluation)[-4:-1] == [

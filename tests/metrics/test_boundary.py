@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.metrics.boundary import BoundaryCounts, count_boundaries, default_tolerance
 
 

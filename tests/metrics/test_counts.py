@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._subclasses import fake_tensor
 
 from tests.operations import Operations
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.metrics import counts as counting
 from unet_ddp.metrics.counts import BINS, Counts, confidence, confusion, histogram
 

@@ -21,8 +21,9 @@ from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.formats import header
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.maps import INSTALL, Place
-from unet_ddp.data.labels import Labels, object_labels
+from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction import pipeline, source
 from unet_ddp.prediction.outputs.lists import Listed
 from unet_ddp.prediction.outputs.polygons import format_geojson, polygon_file, polygons
@@ -252,7 +253,7 @@ def test_a_tiff_too_large_to_read_whole_says_what_reads_it(
 
 
 def test_numbered_objects_are_on_the_map_and_none_where_there_is_no_data(here: Path) -> None:
-    labels = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.3, 0.3))
+    labels = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.3, 0.3))
     write_model(here / "m.pt", labels)
     scene(here / "a.tif")
     assert run("a.tif", "-m", "m.pt", "--polygons", "o.geojson", "--objects", "o.csv") == 0
@@ -270,7 +271,7 @@ def test_objects_that_pixels_without_data_cut_are_several(
     here: Path, names: tuple[str, ...], base: int
 ) -> None:
     """Else the second part would be a hole of the first one's polygon."""
-    labels = object_labels(names)
+    labels = ObjectLabels.of(names)
     image = np.zeros((30, 40), np.uint8)
     image[5:25, 5:35] = 255
     data = np.full((30, 40), 255, np.uint8)
@@ -279,13 +280,13 @@ def test_objects_that_pixels_without_data_cut_are_several(
         here / "a.tif", np.stack([image, data], axis=2), photometric="minisblack", alpha="yes"
     )
     prediction = grey_predictor(labels)(here / "a.tif")
-    assert prediction.ids.mean() > 0.4 and prediction.numbers.max() == base + 1
+    assert prediction.ids.mean() > 0.4 and prediction.mask.max() == base + 1
     prediction.mark_nodata(here / "a.tif")
-    assert prediction.numbers[8, 8] == base + 1 and prediction.numbers[20, 8] == base + 2
-    assert prediction.mask.max() == base + 2 and not prediction.numbers[data == 0].any()
+    assert prediction.mask[8, 8] == base + 1 and prediction.mask[20, 8] == base + 2
+    assert prediction.mask.max() == base + 2 and not prediction.mask[data == 0].any()
     rings = [each["geometry"]["coordinates"] for each in polygons("a", prediction.mask, labels)]
     assert [len(each) for each in rings] == [1, 1]
-    assert prediction.shares[1] == (prediction.numbers > 0).sum() / (data > 0).sum()
+    assert prediction.shares[1] == (prediction.mask > 0).sum() / (data > 0).sum()
 
 
 def test_parts_of_an_object_that_touch_by_a_corner_are_several(here: Path) -> None:
@@ -294,10 +295,10 @@ def test_parts_of_an_object_that_touch_by_a_corner_are_several(here: Path) -> No
     data[:12, :12] = data[12:, 12:] = 0
     bands = np.stack([image, data], axis=2)
     write_map(here / "a.tif", bands, photometric="minisblack", alpha="yes")
-    prediction = grey_predictor(object_labels(("object",)))(here / "a.tif")
-    assert prediction.numbers.max() == 1
+    prediction = grey_predictor(ObjectLabels.of(("object",)))(here / "a.tif")
+    assert prediction.mask.max() == 1
     prediction.mark_nodata(here / "a.tif")
-    assert prediction.numbers[8, 16] == 1 and prediction.numbers[16, 8] == 2
+    assert prediction.mask[8, 16] == 1 and prediction.mask[16, 8] == 2
 
 
 def test_the_edge_of_the_data_is_no_outline_by_which_images_are_ranked(

@@ -16,9 +16,9 @@ from PIL import Image
 
 from tests.prediction.models import CPU, lively_network, load, make_predictor, write_photo
 from tests.prediction.outputs.test_rle import decode
-from unet_ddp.data.labels import object_labels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction import pipeline as module
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.inputs import find_images
@@ -107,7 +107,7 @@ def test_existing_files_are_skipped_and_listed(photos: PredictConfig) -> None:
 
 
 def test_a_mask_of_another_network_for_objects_is_not_listed(photos: PredictConfig) -> None:
-    labels = object_labels(("car", "tree"))
+    labels = ObjectLabels.of(("car", "tree"))
     predictor = Predictor([load(lively_network(classes=4), labels)], device=CPU)
     write_mask(np.full((9, 9), 7_000_001, np.int32), labels, Path("out/a_mask.tif"))
     config = replace(photos, inputs=("p/a.png",), skip_existing=True, polygons="o.geojson")

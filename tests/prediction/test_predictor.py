@@ -18,8 +18,9 @@ from PIL import Image
 
 from tests.prediction.models import CPU, lively_network, load, make_predictor, noise, write_model
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.labels import Labels, object_labels
+from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction import predictor as module
 from unet_ddp.prediction import source
 from unet_ddp.prediction.backends import build_model
@@ -82,7 +83,7 @@ def test_the_threshold_is_the_flags_or_the_checkpoints() -> None:
 
 def test_objects_of_an_ensemble_are_separated_by_the_means_of_both_thresholds() -> None:
     labels = [
-        replace(object_labels(("cell",)), separation=pair) for pair in ((0.4, 0.3), (0.8, 0.5))
+        replace(ObjectLabels.of(("cell",)), separation=pair) for pair in ((0.4, 0.3), (0.8, 0.5))
     ]
     models = [load(lively_network(classes=3), each) for each in labels]
     assert Predictor(models, device=CPU).labels.separation == pytest.approx((0.6, 0.4))
@@ -129,7 +130,7 @@ def test_networks_that_differ_are_no_ensemble(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"b\.pt: its {name} \(.*\) differs .*a\.pt \("):
             Predictor.from_checkpoint(tmp_path / "a.pt", tmp_path / "b.pt")
     write_model(tmp_path / "a.pt", Labels((0, 1, 2)))
-    write_model(tmp_path / "b.pt", object_labels(("cell",)))
+    write_model(tmp_path / "b.pt", ObjectLabels.of(("cell",)))
     with pytest.raises(UserError, match=r"kind of masks \(numbered objects\) .* \(classes\)"):
         Predictor.from_checkpoint(tmp_path / "a.pt", tmp_path / "b.pt")
     with pytest.raises(UserError, match="no checkpoint was named"):

@@ -19,10 +19,10 @@ from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.data.preprocessing import PixelRange, Preprocessing
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.runs import build
 from unet_ddp.runs.build import (
-    BORDER_WEIGHT,
     build_metadata,
     build_state,
     choose_model,
@@ -86,9 +86,9 @@ def test_a_new_run_s_model_is_that_of_the_flags() -> None:
 
 
 def test_the_border_of_objects_weighs_more_unless_a_weight_is_given() -> None:
-    objects = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
+    objects = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
     for given, labels, expected in (
-        (None, objects, BORDER_WEIGHT),
+        (None, objects, 5.0),
         (0.0, objects, 0.0),
         (2.0, objects, 2.0),
         (None, Labels((0, 255)), None),
@@ -96,7 +96,6 @@ def test_the_border_of_objects_weighs_more_unless_a_weight_is_given() -> None:
         config = with_options(boundary_weight=given)
         model = choose_model(config, make_data(labels=labels), Resumed(), WORLD)
         assert model.loss.options.boundary_weight == expected
-    assert BORDER_WEIGHT > 0
 
 
 def test_a_resumed_run_s_model_is_the_checkpoint_s() -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.jobs import PIXELS
 from unet_ddp.data.dataset import Sample
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.network.precision import Precision
 from unet_ddp.runs.wandb_writer import WandbWriter, _as_grey
 from unet_ddp.training.losses import SegmentationLoss

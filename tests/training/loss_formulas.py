@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID
 
 Array = np.ndarray
 

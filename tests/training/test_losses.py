@@ -13,7 +13,7 @@ from tests.operations import Operations
 from tests.tiny import make_loss
 from tests.training import loss_formulas
 from unet_ddp.config import OptimizationConfig
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.training.losses import SegmentationLoss, is_hard, share_of_others
 
 NAMES = get_args(get_type_hints(OptimizationConfig)["loss"])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.tiny import CPU, PIXELS, make_batch
 from unet_ddp.data.dataset import Sample
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.validation import count_pixels
 

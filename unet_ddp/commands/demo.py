@@ -26,7 +26,6 @@ from unet_ddp.files import ended_by_sigterm
 from unet_ddp.flags import flag
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.inputs import find_maps
-from unet_ddp.prediction.objects import find_outlines
 from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
 from unet_ddp.prediction.pipeline import Job, write_outputs
 from unet_ddp.prediction.prediction import Prediction
@@ -97,7 +96,7 @@ def show(
     except UserError as error:
         raise gradio.Error(one_line(error), print_exception=False) from None
     mask = resize_nearest(prediction.mask, (photo.height, photo.width))
-    layer = draw_layer(find_outlines(mask, labels), class_colours(labels))
+    layer = draw_layer(labels.layer(mask), class_colours(labels))
     line = one_line(done.line.partition(f" -> {files.mask}: ")[2])
     html = parts.shown(to_uri(photo, "JPEG", quality=85), layer, photo.size, line)
     return [html, gradio.DownloadButton(value=str(files.mask), interactive=True)]

@@ -86,7 +86,7 @@ def format_findings(report: Report, data: CheckedData | None) -> list[str]:
     lines = list(report.notes)
     if data is not None:
         lines += _describe_files(data)
-        if not report.problems and data.labels and not data.labels.has_objects:
+        if not report.problems and data.labels and data.labels.named_values:
             lines += ["", *_describe_classes(data)]
         groups = Counter(data.groups.values()).most_common()
         if data.split and 0 < len(groups) < len(data.split.training) + len(data.split.validation):

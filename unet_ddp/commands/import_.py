@@ -121,7 +121,7 @@ class _Import:
                 size = read_header(path).size
                 with self._errors(image.name):
                     mask = self.painter.paint(image, size)
-                mask_name = f"{name}.{'tif' if self.painter.labels.has_object_classes else 'png'}"
+                mask_name = f"{name}.{self.painter.labels.mask_suffix}"
                 write_mask(mask, self.painter.labels, folder / mask_name)
                 path = path.parent.resolve() / path.name  # a link's target may have another suffix
                 pairs.writerow((os.path.relpath(path, output), mask_name))

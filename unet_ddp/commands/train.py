@@ -17,11 +17,13 @@ from functools import partial
 from unet_ddp.cli import parse_train
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.report.write import write_reports
+from unet_ddp.evaluation.tuning import tune_labels
 from unet_ddp.flags import naming_recipe
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import (
@@ -85,7 +87,8 @@ def train(config: TrainConfig, world: World) -> int:
                     train_one_epoch(config, state, loaders, folder, tracker, stop)
                 with explain_out_of_memory(config, world, "validation"):
                     validation = validate(state, loaders, folder, data, stop, world)
-                end_epoch(config, state, validation, folder, tracker, stop)
+                    labels = tune(config, state, validation, data, stop, world)
+                end_epoch(config, state, validation, labels, folder, tracker, stop)
             world.on_main(folder.wait)  # no rank leaves before the file is on the disk
         stop.raise_error()
         world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
@@ -155,10 +158,31 @@ def validate(
     return validation
 
 
+def tune(
+    config: TrainConfig,
+    state: TrainState,
+    validation: Validation | None,
+    data: PreparedData,
+    stop: StopSignal,
+    world: World,
+) -> Labels | None:
+    """Return the labels that suit the best network so far; None if nothing is to be chosen."""
+    is_best = validation is not None and validation.scores.dice > state.best
+    if stop.reason or not is_best or not data.labels.candidates():
+        return None
+    labels = tune_labels(
+        state, data.labels, data.split.validation, world,
+        resize_masks=config.data.resize_masks, watch=stop.until_stopped,
+    )  # fmt: skip
+    stop.poll_now()  # as in `validate`
+    return labels
+
+
 def end_epoch(
     config: TrainConfig,
     state: TrainState,
     validation: Validation | None,
+    labels: Labels | None,
     folder: RunFolder,
     tracker: Tracker,
     stop: StopSignal,
@@ -170,6 +194,6 @@ def end_epoch(
     tracker.log_epoch(state, validation)
     is_best = state.finish_epoch(validation)
     tracker.log_annealing(state)
-    folder.save(state, is_best=is_best)
+    folder.save(state, is_best=is_best, labels=labels)
     if not state.is_over:
         stop.check_limit(state.done, config.launch.last_step(state.steps_per_epoch))

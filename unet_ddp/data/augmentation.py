@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import ImageFormat, Pixels
 from unet_ddp.data.formats.resize import resize_area, resize_nearest
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID
 
 _BANDS = 64  # at a time: OpenCV, which turns and shifts them, takes 128 at most, and two otherwise
 _Ids = NDArray[np.uint8]  # class ids

@@ -22,7 +22,8 @@ from unet_ddp.data.formats.header import Codes, ImageFormat
 from unet_ddp.data.formats.maps import ground_scale
 from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
 from unet_ddp.data.formats.resize import resize_nearest
-from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.memory import SampleMemory
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair, mask_size_message
@@ -165,9 +166,9 @@ class SegmentationDataset(Dataset[Sample | UserError]):
                 ids[nodata_mask] = IGNORE_ID
         return ids
 
-    def read_numbers(self, index: int, size: tuple[int, int], scale: float) -> NDArray[np.int32]:
-        """Return the numbers of the objects (H, W) in a pair's mask; see `_read_codes`."""
-        return self.labels.find_numbers(self._read_codes(self._files(index)[1], size, scale))
+    def read_codes(self, index: int, size: tuple[int, int], scale: float) -> Codes:
+        """Return the values (H, W) of a pair's mask at `scale`, which must have or get this size."""
+        return self._read_codes(self._files(index)[1], size, scale)
 
     def _read_codes(self, path: Path, size: tuple[int, int], scale: float) -> Codes:
         """Return the values of a mask at `scale`, which must have or get this size."""

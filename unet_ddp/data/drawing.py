@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unet_ddp.data.formats.header import Pixels
-from unet_ddp.data.labels import Colour, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Colour
 
 _GAP = 4  # pixels between pictures
 TINT = (0, 255, 150)  # for the foreground of two classes
@@ -30,11 +31,10 @@ def draw_mask(image: Pixels, ids: NDArray[np.uint8], labels: Labels) -> Tensor:
 
 
 def class_colours(labels: Labels) -> dict[int, Colour]:
-    """Return the colours that classes are drawn in; the background of two, or of objects, has none."""
-    if labels.num_classes == 2 or len(labels.bodies) == 1:
+    """Return the colours that classes are drawn in; a background and one class have one."""
+    if labels.num_mask_classes == 2:
         return {1: TINT}
-    shown = labels.bodies or range(labels.num_classes)
-    return {k: labels.colours[k] for k in shown}
+    return {k: labels.colours[k] for k in labels.drawn}
 
 
 def draw_samples(

@@ -6,22 +6,22 @@ import csv
 import re
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
+from typing import cast
 
 from unet_ddp.config import DataConfig
-from unet_ddp.data.borders import BODY, CLASS_NAMES
-from unet_ddp.data.labels import IGNORE_ID, Labels, object_labels, unpack_colour
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.mask_values import MaskValues, refuse_soft
-from unet_ddp.errors import UserError, check_installed, shorten
+from unet_ddp.data.masks import IGNORE_ID, unpack_colour
+from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import refuse_special
+from unet_ddp.plugins import find
 from unet_ddp.storage import as_path, local_file
 
 
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
     """Return the classes of the data set; the values must be classes, and agree with the flags."""
     if config.instances:
-        return _number_objects(masks, config.class_names, config.ignore_index)
+        return cast(Labels, find("labels", "objects").infer(masks, config))
     if config.binary or config.mask_threshold is not None:
         labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
     elif config.palette is not None:
@@ -98,24 +98,6 @@ def _refuse_impossible(values: list[int], masks: MaskValues) -> None:
             f"the masks contain {len(values)} different values ({masks.show(masks.values)}); classes "
             "need one value each, at most 255"
         )
-
-
-def _number_objects(masks: MaskValues, names: tuple[str, ...] | None, ignore: int | None) -> Labels:
-    """Return background, objects and border of masks in which each object has a number."""
-    if masks.lossy is not None:
-        raise UserError(
-            f"{masks.lossy}: --instances: lossy compression changes the objects' numbers; save the "
-            "masks as 16-bit PNG or TIFF"
-        )
-    labels = object_labels(CLASS_NAMES[BODY:-1] if names is None else names, ignore)
-    labels.check_numbers(np.array(masks.values, np.int32), lambda value: masks.examples[value])
-    if len({*masks.values} - {0, ignore}) < 2:
-        raise UserError(
-            f"--instances: all masks contain only {masks.show(masks.values)}: no object has a number "
-            "of its own; number the objects (skimage.measure.label does), or leave --instances out"
-        )
-    check_installed("skimage", "objects", "--instances")
-    return labels
 
 
 def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:

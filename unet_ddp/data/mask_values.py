@@ -9,7 +9,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.labels import IGNORE_ID, Colour, Labels, unpack_colour
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID, Colour, unpack_colour
 from unet_ddp.errors import UserError, join_some
 
 _MOST_GREYS = 64  # more grey values than this are no classes

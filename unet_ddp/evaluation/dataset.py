@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,10 +29,15 @@ class EvaluationSample(NamedTuple):
     """(1, H, W) uint8 class ids to score against."""
     scaled_truth: Tensor
     """(1, h, w) uint8 class ids at the network's scale, as training's validation has them."""
-    numbers: Tensor
-    """(1, H, W) int32 numbers of the objects to score against; (0,) for masks of classes."""
+    beside_ids: Tensor
+    """(1, H, W) int32: what the labels score beside class ids; (1, 0) for nothing."""
     pair: int
     """Index of the pair in its data set."""
+
+    @property
+    def mask(self) -> Tensor:
+        """(1, H, W): the truth as a predicted mask has it."""
+        return self.beside_ids if self.beside_ids.numel() else self.truth
 
 
 class EvaluationDataset(Dataset[EvaluationSample | UserError]):
@@ -69,17 +75,19 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         scaled = self._scaled[0, index]
         if isinstance(scaled, UserError):
             return scaled
-        truth, numbers = scaled.mask, torch.zeros(0, dtype=torch.int32)
+        truth, source = scaled.mask, self._scaled
         try:
             if self._needs_truth:
-                truth = torch.from_numpy(self._scaled.read_truth(index))
-            if self._scaled.labels.has_objects:
-                scale = 1.0 if self.full_size else self._scaled.scale
-                size = truth.shape[0], truth.shape[1]
-                numbers = torch.from_numpy(self._scaled.read_numbers(index, size, scale))[None]
+                truth = torch.from_numpy(source.read_truth(index))
+            scale = 1.0 if self.full_size else source.scale
+            size = truth.shape[0], truth.shape[1]
+            read = partial(source.read_codes, index, size, scale)
+            beside_ids = torch.from_numpy(source.labels.truth_beside_ids(read))[None]
         except UserError as error:
             return error
-        return EvaluationSample(scaled.image[None], truth[None], scaled.mask[None], numbers, index)
+        return EvaluationSample(
+            scaled.image[None], truth[None], scaled.mask[None], beside_ids, index
+        )
 
     def read(self, index: int) -> EvaluationSample:
         """Return the sample of pair `index`, or raise its error."""

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from unet_ddp.data.labels import Labels
 from unet_ddp.metrics.boundary import BoundaryCounts
 from unet_ddp.metrics.curves import Calibration, ThresholdCurve
-from unet_ddp.metrics.objects import ObjectCounts
-from unet_ddp.metrics.scores import Scores
+from unet_ddp.metrics.scores import Scores, Tally, total
 
 
 class ClassScores(NamedTuple):
@@ -53,12 +52,12 @@ class ImageRecord:
     pair: int  # index of its pair among those that were scored
     confusion: NDArray[np.int64]  # (C, C): rows are the truth, columns the prediction
     boundaries: list[BoundaryCounts]  # boundary pixels of each class
-    class_objects: list[ObjectCounts] = field(default_factory=list)  # of each class, if numbered
+    tallies: list[Tally] = field(default_factory=list)  # what `Labels.score` counts
 
     @cached_property
-    def objects(self) -> ObjectCounts | None:
-        """Objects of all classes; None for masks of classes."""
-        return ObjectCounts.total(self.class_objects) if self.class_objects else None
+    def tally(self) -> Tally | None:
+        """Sum of the tallies; None if there are none."""
+        return total(self.tallies) if self.tallies else None
 
     @cached_property
     def scores(self) -> Scores:
@@ -67,8 +66,8 @@ class ImageRecord:
 
     @property
     def score(self) -> float:
-        """The score that orders the images: Dice, or of objects the average precision at IoU 0.5."""
-        return self.objects.precisions[0] if self.objects else self.scores.dice
+        """The score that orders the images: the tally's, otherwise Dice."""
+        return self.tally.score if self.tally else self.scores.dice
 
 
 @dataclass(frozen=True)
@@ -109,17 +108,19 @@ class Evaluation:
         return ClassScores.of_all(self.labels.class_names, self.scores, boundaries)
 
     @cached_property
-    def objects(self) -> ObjectCounts | None:
-        """Objects of all images; None for masks of classes."""
-        counts = [record.objects for record in self.records if record.objects]
-        return ObjectCounts.total(counts) if counts else None
+    def tally(self) -> Tally | None:
+        """Sum of the tallies of all images; None if there are none."""
+        tallies = [record.tally for record in self.records if record.tally]
+        return total(tallies) if tallies else None
 
     @property
-    def class_objects(self) -> dict[str, ObjectCounts]:
-        """Objects of all images by class, if there are several classes of them."""
-        columns = zip(*(record.class_objects for record in self.records), strict=True)
-        names = self.labels.class_names[1:-1] if self.labels.has_object_classes else ()
-        return {name: ObjectCounts.total(next(columns)) for name in names}
+    def class_tallies(self) -> dict[str, Tally]:
+        """Sums over all images by class, if there are several."""
+        columns = list(zip(*(record.tallies for record in self.records), strict=True))
+        if len(columns) < 2:
+            return {}
+        names = self.labels.score_names
+        return {name: total(tallies) for name, tallies in zip(names, columns, strict=True)}
 
     @property
     def shares(self) -> list[float]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -11,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID, Ids, Mask
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -19,8 +22,7 @@ from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fet
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
 from unet_ddp.metrics.boundary import BoundaryCounts, count_boundaries, default_tolerance
 from unet_ddp.metrics.counts import Counts, confidence, confusion, histogram
-from unet_ddp.metrics.objects import ObjectCounts, count_by_class
-from unet_ddp.prediction import objects
+from unet_ddp.metrics.scores import Tally
 from unet_ddp.prediction.predictor import Predictor
 
 Result = TypeVar("Result")
@@ -97,8 +99,8 @@ def _count(
     *,
     threshold: float | None,
     tolerance: float | None,
-) -> tuple[NDArray[np.int64], list[BoundaryCounts], list[ObjectCounts]]:
-    """Add an image to `counts`; return its own confusion matrix (C, C), boundary and object counts.
+) -> tuple[NDArray[np.int64], list[BoundaryCounts], list[Tally]]:
+    """Add an image to `counts`; return its own confusion matrix (C, C), boundary counts and tallies.
 
     The confusion matrix of `counts` is that of the most probable classes at the network's scale.
     """
@@ -118,12 +120,10 @@ def _count(
         ids[:, rows] = decide(some, threshold).to(ids.dtype)
         table += confusion(ids[:, rows], true, classes).cpu().numpy()
     distance = default_tolerance(*truth.shape[-2:]) if tolerance is None else tolerance
-    arrays = ids[0].cpu().numpy(), truth[0].cpu().numpy()
-    boundaries = count_boundaries(*arrays, classes, tolerance=distance)
-    if not predictor.labels.has_objects:
-        return table, boundaries, []
-    found = find_objects(logits, sample, predictor.labels)
-    return table, boundaries, count_by_class(found, sample.numbers[0].numpy(), predictor.labels)
+    own_ids, true_ids = ids[0].cpu().numpy(), truth[0].cpu().numpy()
+    boundaries = count_boundaries(own_ids, true_ids, classes, tolerance=distance)
+    decoded = Decided(own_ids, logits).decode(predictor.labels, true_ids)
+    return table, boundaries, predictor.labels.score(decoded, sample.mask[0].numpy())
 
 
 def _bands(masks: Tensor) -> Iterator[slice]:
@@ -133,11 +133,38 @@ def _bands(masks: Tensor) -> Iterator[slice]:
     yield from (slice(top, top + step) for top in range(0, height, step))
 
 
-def find_objects(logits: Tensor, sample: EvaluationSample, labels: Labels) -> objects.Numbers:
-    """Return the objects (H, W) in logits (1, C, H, W), without pixels that are to be ignored."""
-    numbers = objects.find_objects(objects.to_shares(logits[0].softmax(0).cpu().numpy()), labels)
-    numbers[sample.truth[0].numpy() == IGNORE_ID] = 0
-    return numbers
+@dataclass
+class Decided:
+    """The prediction of one image of which labels make a mask."""
+
+    ids: Ids
+    """(H, W): see `decide`."""
+    logits: Tensor
+    """(1, C, H, W)."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the image."""
+        height, width = self.ids.shape
+        return height, width
+
+    def most_probable(self) -> Ids:
+        """Return the class ids (H, W)."""
+        return self.ids
+
+    @cached_property
+    def _probabilities(self) -> NDArray[np.float32]:
+        return self.logits[0].softmax(0).cpu().numpy()
+
+    def probability_bands(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield the probabilities (C, H, W)."""
+        yield 0, self._probabilities
+
+    def decode(self, labels: Labels, truth: Ids) -> Mask:
+        """Return the mask (H, W), without pixels that are ignored in `truth`."""
+        mask, _ = labels.decode(self)
+        mask[truth == IGNORE_ID] = labels.blank
+        return mask
 
 
 def resize(logits: Tensor, size: torch.Size) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 from unet_ddp.data.csv_cells import format_row
 from unet_ddp.evaluation.results import COLUMNS, ClassScores, Evaluation
-from unet_ddp.metrics.scores import ratio
+from unet_ddp.metrics.scores import ratio, show
 
 Row = Sequence[str | int | float]
 
@@ -21,7 +21,7 @@ def result_files(evaluation: Evaluation, about: Mapping[str, Any]) -> dict[str, 
     """
     names = evaluation.labels.class_names
     scores = [f"{score}_{name}" for name in names for score in ClassScores._fields[1:]]
-    scores += evaluation.objects.scores if evaluation.objects else []
+    scores += evaluation.tally.scores if evaluation.tally else []
     confusion = zip(names, evaluation.confusion.tolist(), strict=True)
     files = {
         "scores.json": _json({**about, **summary(evaluation)}),
@@ -58,10 +58,12 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
         "calibration_error": evaluation.calibration.error,
         "dice_as_trained": evaluation.dice_as_trained,
     }
-    if evaluation.objects is not None:
-        entries["objects"] = evaluation.objects.scores
-        if by_class := evaluation.class_objects:
-            entries["objects_by_class"] = {name: each.scores for name, each in by_class.items()}
+    tally = evaluation.tally
+    if tally is not None:
+        entries[tally.name] = tally.scores
+        if by_class := evaluation.class_tallies:
+            scores_of = {name: each.scores for name, each in by_class.items()}
+            entries[f"{tally.name}_by_class"] = scores_of
     if curve is not None:
         entries["dice_at_0.5"] = curve.dice_at(0.5)
         entries["best_threshold"] = curve.best
@@ -80,7 +82,7 @@ def _per_image_rows(evaluation: Evaluation) -> Iterable[Row]:
         names = evaluation.labels.class_names
         classes = ClassScores.of_all(names, record.scores, record.boundaries)
         cells = [cell for row in classes for cell in row[1:]]
-        cells += record.objects.scores.values() if record.objects else []
+        cells += record.tally.scores.values() if record.tally else []
         yield [record.name, record.scores.dice, record.scores.iou, *cells]
 
 
@@ -102,11 +104,6 @@ def _json(entries: Mapping[str, Any]) -> str:
 # -- terminal and page ---------------------------------------------------------------------
 
 
-def show(score: float) -> str:
-    """Return a score with four decimals, or a dash for nan."""
-    return "-" if math.isnan(score) else f"{score:.4f}"
-
-
 def headline(evaluation: Evaluation) -> list[tuple[str, str]]:
     """Return the most important scores over the whole set by name, Dice first."""
     entries = [
@@ -114,9 +111,8 @@ def headline(evaluation: Evaluation) -> list[tuple[str, str]]:
         ("IoU", show(evaluation.scores.iou)),
         ("calibration error", show(evaluation.calibration.error)),
     ]
-    if evaluation.objects is not None:
-        entries.insert(0, ("AP at IoU 0.5", show(evaluation.objects.precisions[0])))
-        entries.insert(1, ("panoptic quality", show(evaluation.objects.panoptic_quality)))
+    if evaluation.tally is not None:
+        entries[:0] = [(name, show(score)) for name, score in evaluation.tally.headline]
     if evaluation.curve is not None:
         best = evaluation.curve.best
         dice = show(evaluation.curve.dice_at(best))
@@ -142,14 +138,9 @@ def terminal_table(evaluation: Evaluation) -> list[str]:
             f"; best threshold for these images {curve.best:.3f} (Dice "
             f"{curve.dice_at(curve.best):.4f}; {curve.dice_at(0.5):.4f} at 0.5)"
         )
-    objects = evaluation.objects
-    if objects is not None:
-        lines.append(
-            f"objects: AP {show(objects.precisions[0])} at IoU 0.5, {show(objects.mean_precision)} over "
-            f"0.5 to 0.95; panoptic quality {show(objects.panoptic_quality)}; {objects.truth} true, "
-            f"{objects.predicted} predicted, {objects.split} split, {objects.merged} merged"
-        )
-        by_class = evaluation.class_objects.items()
-        lines += (f"  {name}: AP {show(each.precisions[0])} at IoU 0.5" for name, each in by_class)
+    if evaluation.tally is not None:
+        lines.append(evaluation.tally.describe())
+        by_class = evaluation.class_tallies.items()
+        lines += (f"  {name}: {each.brief}" for name, each in by_class)
     worst = (f"{record.name} {show(record.score)}" for record in evaluation.worst(3))
     return [*lines, f"worst: {', '.join(worst)}"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import sum_over_ranks
 
 BINS = 1024

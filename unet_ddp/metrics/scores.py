@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, Self
 
 from unet_ddp.metrics.counts import Counts
 from unet_ddp.metrics.curves import Calibration, ThresholdCurve
@@ -50,6 +51,11 @@ class Scores:
         return _summary(self.iou_per_class)
 
 
+def show(score: float) -> str:
+    """Return a score with four decimals, or a dash for nan."""
+    return "-" if math.isnan(score) else f"{score:.4f}"
+
+
 def ratio(part: int, whole: int) -> float:
     """Return `part` / `whole`; nan if `whole` is 0."""
     return part / whole if whole else math.nan
@@ -60,6 +66,49 @@ def _summary(per_class: list[float]) -> float:
         return per_class[1]
     occurring = [value for value in per_class if not math.isnan(value)]
     return sum(occurring) / len(occurring) if occurring else math.nan
+
+
+class Tally(Protocol):
+    """Counts of one image beside those of pixels, which labels make; they add up over images."""
+
+    @property
+    def name(self) -> str:
+        """Name of what is counted, for scores.json."""
+
+    @classmethod
+    def total(cls, counts: Iterable[Any]) -> Self:
+        """Return the counts of all images together."""
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """All scores and counts by the names that result files give them."""
+
+    @property
+    def score(self) -> float:
+        """The score that orders images."""
+
+    @property
+    def quality(self) -> float:
+        """The score by which ways to decode predictions are compared."""
+
+    @property
+    def headline(self) -> list[tuple[str, float]]:
+        """The most important scores by name, the one that orders images first."""
+
+    @property
+    def brief(self) -> str:
+        """The score that orders images, in words."""
+
+    def describe(self) -> str:
+        """Return a line about all images."""
+
+    def caption(self) -> str:
+        """Return words about one image."""
+
+
+def total(tallies: Sequence[Tally]) -> Tally:
+    """Return the sum of one or more tallies."""
+    return tallies[0].total(tallies)
 
 
 @dataclass(frozen=True)

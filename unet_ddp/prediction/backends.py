@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from statistics import fmean
@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unet_ddp.data.labels import Colour, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Colour
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.errors import Limit, UserError, check_installed, from_plain, shorten
@@ -162,9 +163,8 @@ class LoadedModel:
     notes: list[str]
 
     def __post_init__(self) -> None:
-        """Refuse a network for objects where they can't be separated."""
-        if self.labels.has_objects:
-            check_installed("skimage", "objects", "a network for objects")
+        """Refuse a network whose predictions can't be decoded here."""
+        self.labels.check_libraries()
 
 
 def open_model(
@@ -239,9 +239,8 @@ def check_match(path: str, model: LoadedModel, first_path: str, first: LoadedMod
     """Raise UserError for networks whose probabilities can't be averaged."""
     both = (model.labels, first.labels)
     have_names = all(labels.names for labels in both)  # one may have been trained without any
-    kinds = ["numbered objects" if labels.has_objects else "classes" for labels in both]
     for what, own, other in (
-        ("kind of masks", *kinds),
+        ("kind of masks", *(labels.kind for labels in both)),
         ("classes", *(tuple(map(labels.show, labels.values)) for labels in both)),
         ("names", *(labels.names if have_names else () for labels in both)),
         ("channels", model.preprocessing.channels, first.preprocessing.channels),
@@ -254,15 +253,6 @@ def check_match(path: str, model: LoadedModel, first_path: str, first: LoadedMod
                 f"{path}: its {what} ({own}) differs from that of {first_path} ({other}); an "
                 "ensemble needs networks of one data set at one scale"
             )
-
-
-def join_labels(models: Sequence[LoadedModel]) -> Labels:
-    """Return the labels of an ensemble, with the means of what separates objects."""
-    pairs = [model.labels.separation for model in models if model.labels.separation]
-    if not pairs:
-        return models[0].labels
-    body, extent = map(fmean, zip(*pairs, strict=True))
-    return replace(models[0].labels, separation=(body, extent))
 
 
 def mean_threshold(models: Sequence[LoadedModel]) -> float | None:

@@ -24,12 +24,12 @@ from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.plugins import find
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
 from unet_ddp.prediction.outputs.lists import Listed, ListFile, ShardFile
 from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
-from unet_ddp.prediction.outputs.objects import objects_file
 from unet_ddp.prediction.outputs.polygons import polygon_file
 from unet_ddp.prediction.outputs.rle import rle_file
 from unet_ddp.prediction.outputs.uncertainty import measure_uncertainty, rank_file
@@ -60,7 +60,7 @@ def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
     """Return the files of all images together."""
     made_by: dict[str, Callable[[Path], ListFile]] = {
         "--rle": lambda path: rle_file(path, config.rle_order, labels.num_classes),
-        "--objects": lambda path: objects_file(path, labels),
+        "--objects": lambda path: find("outputs", "objects")(path, labels),
         "--polygons": lambda path: polygon_file(path, labels),
         "--rank": rank_file,
         "--annotations": lambda path: coco_file(path, labels),
@@ -118,12 +118,9 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
     """Add a mask that was written before to the lists."""
     if job.shards:
         with local_file(files.mask) as mask:
-            codes, labels = read_mask(mask), job.predictor.labels
-        if not labels.has_objects:  # a GeoTIFF may have pixels without data
-            codes = replace(labels, ignore=labels.nodata).to_ids(codes, files.mask)
-        else:
-            labels.check_numbers(codes, lambda _: files.mask)
-        _add_to_lists(job, files, Listed(files.image, codes, place=_find_place(job, files)))
+            codes = read_mask(mask)
+        found = job.predictor.labels.from_file(codes, files.mask)
+        _add_to_lists(job, files, Listed(files.image, found, place=_find_place(job, files)))
     return Outcome(is_skipped=True)
 
 
@@ -149,10 +146,9 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
         write_labelme(mask, labels, files.image, files.labelme)
     shares = [pair for pair in zip(labels.class_names, prediction.shares, strict=True) if pair[1]]
     summary = ", ".join(f"{name} {share:.1%}" for name, share in shares)
-    if labels.has_objects:
-        summary = f"{labels.split_values(mask)[1].max(initial=0)} objects; {summary}"
     single_class = shares[0][0] if len(shares) == 1 else ""
-    return Outcome(f"{files.image} -> {files.mask}: {summary}", single_class=single_class)
+    line = f"{files.image} -> {files.mask}: {labels.summarise(mask)}{summary}"
+    return Outcome(line, single_class=single_class)
 
 
 def _find_place(job: Job, files: ImageFiles, prediction: Prediction | None = None) -> Place | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar, cast
@@ -17,13 +17,11 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.formats.maps import mark_nodata
-from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Ids, Mask, Shares
 from unet_ddp.errors import UserError
 from unet_ddp.files import reserve, write_errors
-from unet_ddp.prediction.objects import Mask, Numbers, Shares, find_objects, to_shares
 
-Ids = NDArray[np.uint8]
-"""Class ids (H, W)."""
 Scores = NDArray[np.float32]
 """(C, rows, width): logits up to a constant per pixel; for two classes (1, …), their difference."""
 Band = tuple[int, Scores]
@@ -54,57 +52,32 @@ class Prediction:
     nodata: int = 0
     """Pixels that `mark_nodata` found."""
 
-    @cached_property
-    def ids(self) -> Ids:
-        """Class ids (H, W) at the image's size; of objects their class, on their border too."""
-        if self.labels.has_objects:
-            return self.labels.split_values(self.numbers)[0].astype(np.uint8, copy=False)
+    extent: Shares | None = field(default=None, init=False)
+    """Each pixel's probability (H, W) to be of an object, in 255ths, once there is a mask of objects."""
+
+    def most_probable(self) -> Ids:
+        """Return the class ids (H, W) at the image's size by probability, or by the threshold."""
         ids = allocate(self.size, np.uint8)
         for top, scores in upsample(self.scores, self.input_size, self.size):
             ids[top : top + scores.shape[1]] = decide(scores, self.threshold)
         return ids
 
     @cached_property
-    def extent(self) -> Shares:
-        """Probability (H, W), in 255ths, that a pixel belongs to an object."""
-        return cast(Shares, self._shares[1])
-
-    @cached_property
-    def _shares(self) -> Shares:
-        own = len(self.labels.bodies) * self.labels.has_object_classes
-        shares = allocate((2 + own, *self.size), np.uint8)
-        for top, band in self.probability_bands():
-            shares[:, top : top + band.shape[1]] = to_shares(band)
-        return shares
-
-    @cached_property
-    def numbers(self) -> Numbers:
-        """The objects (H, W) of a network for objects, as `find_objects` numbers them."""
-        return find_objects(self._shares, self.labels)
-
-    @property
     def mask(self) -> Mask:
-        """Class ids (H, W) uint8, or the numbers of objects, uint16 if 16 bit suffice."""
-        if not self.labels.has_objects:
-            return self.ids
-        is_large = self.labels.has_object_classes or self.numbers.max(initial=0) >= 1 << 16
-        return self.numbers if is_large else self.numbers.astype(np.uint16)
+        """Class ids (H, W) uint8, or what else the labels say: see `Labels.decode`."""
+        mask, self.extent = self.labels.decode(self)
+        return mask
+
+    @cached_property
+    def ids(self) -> Ids:
+        """Class ids (H, W) at the image's size; of objects their class, on their border too."""
+        return self.labels.ids_of(self.mask)
 
     def mark_nodata(self, path: Path) -> None:
-        """Set ids to IGNORE_ID, or numbers to 0, where the image `path` has no data.
-
-        An object that is cut by such pixels becomes several.
-        """
-        if not self.labels.has_objects:
-            self.nodata = mark_nodata(self.ids, path, IGNORE_ID)
-            return
-        self.nodata = mark_nodata(self.numbers, path, 0)
+        """Set the mask to IGNORE_ID, or an object's numbers to 0, where the image `path` has no data."""
+        self.nodata = mark_nodata(self.mask, path, self.labels.blank)
         if self.nodata:
-            from skimage.measure import label
-
-            classes, _ = self.labels.split_values(self.numbers)
-            numbers = label(self.numbers, connectivity=1).astype(np.int32)
-            self.numbers = self.labels.join_values(classes, numbers)
+            self.mask = self.labels.renumber(self.mask)
             self.__dict__.pop("ids", None)
 
     @property

@@ -67,7 +67,7 @@ class Predictor:
         if tta not in KINDS:
             raise UserError(f"--tta {tta}: must be one of {', '.join(KINDS)}")
         self.models = models
-        self.labels = backends.join_labels(models)
+        self.labels = models[0].labels.average([model.labels for model in models])
         own = models[0].preprocessing
         ground_resolution = ground_resolution or own.ground_resolution
         self.preprocessing = replace(own, ground_resolution=ground_resolution)

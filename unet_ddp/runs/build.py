@@ -34,8 +34,6 @@ from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.optimizer import AdamW
 from unet_ddp.training.state import Schedule, TrainState, WeightAverage
 
-BORDER_WEIGHT = 5.0  # --boundary-weight of --instances
-
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -54,8 +52,9 @@ def choose_model(
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
     architecture, preprocessing, notes = _choose_architecture(config, data, resumed)
-    if data.labels.has_objects and options.boundary_weight is None:
-        options = replace(options, boundary_weight=BORDER_WEIGHT)
+    default = data.labels.boundary_weight
+    if options.boundary_weight is None and default is not None:
+        options = replace(options, boundary_weight=default)
     loss = SegmentationLoss(options).to(world.device)
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
     return ModelSpec(architecture, preprocessing, precision, loss, notes)

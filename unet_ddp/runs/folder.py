@@ -17,6 +17,7 @@ import torch
 from unet_ddp.cli import save_config
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.splits import write_split
 from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason
@@ -184,8 +185,12 @@ class RunFolder:
         seconds = time.monotonic() - self._saved
         return bool(steps and step % steps == 0) or bool(minutes and seconds >= 60 * minutes)
 
-    def save(self, state: TrainState, *, is_best: bool = False) -> None:
+    def save(
+        self, state: TrainState, *, is_best: bool = False, labels: Labels | None = None
+    ) -> None:
         """Begin to write last.pt, and best.pt and epoch_*.pt when they are due, in the background.
+
+        From now on `labels` stand in them, if given.
 
         At most one save runs at a time: an earlier one is waited for. A full disk does not end the
         run: the old files stay, a warning is printed, and the next save tries again.
@@ -195,6 +200,8 @@ class RunFolder:
         """
         self._finish_write()
         self._saved = time.monotonic()
+        if labels is not None:
+            self._metadata = {**self._metadata, "labels": labels.to_dict()}
         if self._writes:
             new = copy_to_host(self._compose_files(state, is_best=is_best))
             earlier = {name: self._unsaved[name] for name in self._unsaved.keys() - new.keys()}

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from unet_ddp.config import TrainConfig
-from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.errors import join_some
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.encoder import in_encoder

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from unet_ddp.data.labels import Colour, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Colour
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import Limit, UserError, typed
 from unet_ddp.network.architecture import Architecture, build_network

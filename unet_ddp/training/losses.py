@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unet_ddp.config import PIXEL_TERMS, OptimizationConfig
-from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import sum_over_ranks
 from unet_ddp.metrics.counts import count_cells
 

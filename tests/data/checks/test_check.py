@@ -26,7 +26,8 @@ from unet_ddp.data.checks.check import (
 )
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 

@@ -11,7 +11,6 @@ from unet_ddp.data.checks.rules import common_values
 from unet_ddp.data.checks.summary import (
     Report,
     class_pixels,
-    describe_classes,
     describe_images,
     warn_of_classes,
     warn_of_images,
@@ -19,9 +18,10 @@ from unet_ddp.data.checks.summary import (
 )
 from unet_ddp.data.checks.table import Table
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.labels import Labels, object_labels
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
 
 
 def test_a_report_raises_at_once_or_collects() -> None:
@@ -68,7 +68,7 @@ def test_a_line_about_the_images(
     ],
 )  # fmt: skip
 def test_a_line_about_the_classes(labels: Labels, expected: str) -> None:
-    assert describe_classes(labels) == expected
+    assert labels.describe() == expected
 
 
 def test_images_that_look_wrong_are_a_warning() -> None:
@@ -132,7 +132,7 @@ def test_classes_that_look_wrong_are_a_warning(
 
 
 def test_classes_of_objects_that_never_occur_are_named_but_their_border_is_not() -> None:
-    labels = object_labels(("car", "tree"))
+    labels = ObjectLabels.of(("car", "tree"))
     (line,) = warnings({0: 9, 1_000_001: 9, 2_000_001: 9}, {0: 9, 1_000_001: 9}, labels)
     assert line == "class tree does not occur in validation: it gets no score"
 
@@ -204,8 +204,8 @@ def test_classes_are_not_taken_for_numbers(lost: int, rng: np.random.Generator) 
 
 
 def test_objects_that_may_be_classes_are_a_warning() -> None:
-    labels = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
+    labels = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
     (line,) = warnings({0: 10, 3: 5}, {0: 10, 4: 5}, labels)
     assert "only the values 0, 3, 4: if they are classes, leave it out" in line
     assert warnings(dict.fromkeys(range(40), 3), {0: 10, 1: 5}, labels) == []
-    assert describe_classes(labels).startswith("classes: background, object, border, from")
+    assert labels.describe().startswith("classes: background, object, border, from")

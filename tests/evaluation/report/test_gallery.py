@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from tests.evaluation.examples import grey_predictor, write_pairs
-from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.report.gallery import Picture, difference, legend, make_gallery

@@ -16,8 +16,9 @@ from pycocotools.coco import COCO
 from tests.data.annotations.test_readers import blob
 from unet_ddp.__main__ import main as command
 from unet_ddp.data.formats.read import read_mask
-from unet_ddp.data.labels import Labels, object_labels
+from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
 from unet_ddp.prediction.outputs.lists import Listed, ShardFile
 
@@ -77,7 +78,7 @@ def test_class_ids_to_a_file_and_back(kind: str, tmp_path: Path, rng: np.random.
     [
         (Labels((9, 0, 7)), {0: "9", 2: "7"}),  # 0 is the background, wherever it is listed
         (Labels((255, 0)), {1: "0"}),  # of two classes the second is the object
-        (object_labels(("car", "tree")), {1: "car", 2: "tree"}),  # borders are none
+        (ObjectLabels.of(("car", "tree")), {1: "car", 2: "tree"}),  # borders are none
     ],
 )
 def test_classes_of_objects_are_categories(labels: Labels, categories: dict[int, str]) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.object_store import MemoryBucket
-from unet_ddp.data.labels import Labels, object_labels
+from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.names import ImageFiles, find_done, find_existing, name_outputs
 from unet_ddp.storage import Url, put
@@ -54,14 +55,14 @@ def test_masks_of_several_classes_of_objects_are_tiffs() -> None:
     """Their values need 32 bit; numbers alone fit into a PNG."""
     for names, ending in ((("car",), "png"), (("car", "tree"), "tif")):
         config = PredictConfig(("a.jpg",))
-        (files,) = name_outputs({Path("a.jpg"): False}, config, object_labels(names), models=[])
+        (files,) = name_outputs({Path("a.jpg"): False}, config, ObjectLabels.of(names), models=[])
         assert files.mask == Path(f"a_mask.{ending}")
     for flags in ({"output": "a.png"}, {"mask_format": "png"}):
         config = PredictConfig(("a.jpg",), **flags)
         with pytest.raises(
             UserError, match="png: values of several classes of objects need 32 bit"
         ):
-            name_outputs({Path("a.jpg"): False}, config, object_labels(names), models=[])
+            name_outputs({Path("a.jpg"): False}, config, ObjectLabels.of(names), models=[])
 
 
 def test_annotations_that_a_person_may_have_made_are_kept() -> None:

@@ -18,9 +18,11 @@ from unet_ddp.data.annotations.regions import Patch, Size, paste
 from unet_ddp.data.borders import CLASS_STEP, number_densely
 from unet_ddp.data.formats.read import read_header, read_mask
 from unet_ddp.data.label_rules import read_palette
-from unet_ddp.data.labels import IGNORE_ID, Labels, object_labels, unpack_colour
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID, unpack_colour
 from unet_ddp.data.pairs import detect_suffix, files_by_name, raise_problems
 from unet_ddp.errors import UserError, shorten
+from unet_ddp.plugins import find
 
 CROWD = 65535
 """Number of the pixels of several objects that were not told apart, and of those to ignore."""
@@ -161,13 +163,15 @@ class Painter:
     def __init__(self, labels: Labels, *, instances: bool, small_over_large: bool) -> None:
         self.values = {name: k for k, name in enumerate(labels.class_names)}
         self.bodies = [name for name in labels.class_names[1:] if name.lower() != "ignore"]
-        self.labels = object_labels((*self.bodies,)) if instances else labels
+        self.instances = instances
+        self.labels = find("labels", "objects").of(tuple(self.bodies)) if instances else labels
         self.small_over_large = small_over_large
         self.counts: Counter[str] = Counter()
 
     def paint(self, image: AnnotatedImage, size: Size) -> NDArray[Any]:
         """Return the class ids (H, W) of an image, or with instances its objects' values."""
-        instances, step = self.labels.has_objects, CLASS_STEP * self.labels.has_object_classes
+        instances = self.instances
+        step = CLASS_STEP if instances and len(self.bodies) > 1 else 0
         dtype, most = (np.int32, step) if step else (np.uint16, CROWD)
         mask, regions = np.zeros(size, dtype if instances else np.uint8), image.regions
         if image.size not in (None, size):

@@ -24,7 +24,6 @@ from unet_ddp.data.checks.rules import (
 from unet_ddp.data.checks.scan import ScanResult, scan
 from unet_ddp.data.checks.summary import (
     Report,
-    describe_classes,
     describe_images,
     warn_of_classes,
     warn_of_images,
@@ -247,7 +246,7 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
     count = len(split.training) + len(split.validation) if split else len(table.pairs)
     report.notes.append(describe_images(table, data.format, count=count, scale=config.scale))
     if labels:
-        report.notes.append(describe_classes(labels))
+        report.notes.append(labels.describe())
     if split:
         report.notes.append(
             f"split: {split.how}; {len(split.training)} images to train on, "

@@ -19,8 +19,8 @@ from unet_ddp.data.formats.arrays import is_array
 from unet_ddp.data.formats.header import ImageFormat, bits_of
 from unet_ddp.data.formats.maps import check_resolutions
 from unet_ddp.data.formats.resize import scaled_size
-from unet_ddp.data.labels import Colour
 from unet_ddp.data.mask_values import MaskValues
+from unet_ddp.data.masks import Colour
 from unet_ddp.data.pack_index import FileKind
 from unet_ddp.data.pairs import Pair, mask_size_message
 from unet_ddp.data.preprocessing import PixelRange

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from unet_ddp.data.checks.table import Table
 from unet_ddp.data.formats.header import ImageFormat, bits_of
 from unet_ddp.data.formats.resize import scaled_size
-from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.mask_values import MaskValues
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pairs import Pair, raise_problems
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError, join_some
@@ -25,7 +26,6 @@ _RARE = 5e-4  # share of the pixels below which a value is suspicious
 _MOST_RARE = 3  # warnings of them
 _FEW = 8  # classes, or objects, that masks often have
 _LOOKED_AT = 1000  # masks in search of numbered objects
-_SUSPECT = "--instances: the masks contain only the values {}: if they are classes, leave it out"
 _DENSE = 0.8  # of the numbers up to the largest: masks of objects have most
 _GAPS = 2  # that masks of few objects may have
 _MOST = 0.9  # of the masks
@@ -80,21 +80,6 @@ def describe_alpha(table: Table, form: ImageFormat) -> list[str]:
     return [f"alpha: the images' transparency is dropped{advice}"]
 
 
-def describe_classes(labels: Labels) -> str:
-    """Return a line with the classes and their mask values."""
-    if labels.has_objects:
-        return f"classes: {', '.join(labels.class_names)}, from the numbers of the objects in the masks"
-    shown = [
-        f"{name} ({labels.show(value)})" if labels.names else name
-        for name, value in zip(labels.class_names, labels.values, strict=True)
-    ]
-    threshold = f", thresholded at {labels.threshold}" if labels.threshold is not None else ""
-    ignored = f"; {labels.show(labels.ignore)} is ignored" if labels.ignore is not None else ""
-    return (
-        f"classes: {labels.num_classes}, mask values {join_some(shown, _SHOWN)}{threshold}{ignored}"
-    )
-
-
 def warn_of_images(table: Table, copies: list[tuple[Pair, Pair]]) -> list[str]:
     """Return warnings of images of one colour, and of copies across the split."""
     lines = []
@@ -116,14 +101,14 @@ def warn_of_images(table: Table, copies: list[tuple[Pair, Pair]]) -> list[str]:
 
 def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Split) -> list[str]:
     """Return warnings of classes that can't be learnt or scored, or look like mistakes."""
-    if len(labels.bodies) == 1:
-        return [] if len(values.counts) > _FEW else [_SUSPECT.format(values.show(values.values))]
     training = class_pixels(table, labels, split.training)
     validation = class_pixels(table, labels, split.validation)
-    names, lines = labels.class_names, warn_of_numbers(table, labels)
-    only = [name for name, n, m in zip(names, training, validation, strict=True) if m and not n]
-    never = [name for name, m in zip(names, validation, strict=True) if not m]
-    never = never[: -1 if labels.has_objects else None]  # the border, which masks do not contain
+    lines = [*labels.doubt(values.values, values.show(values.values))]
+    lines += warn_of_numbers(table, labels)
+    names = labels.class_names[: labels.num_mask_classes]
+    counts = list(zip(names, training, validation, strict=False))
+    only = [name for name, n, m in counts if m and not n]
+    never = [name for name, _, m in counts if not m]
     if only:
         lines.append(
             f"class {join_some(only, _SHOWN)} occurs in validation only: it can't be learnt; choose another "
@@ -136,7 +121,7 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
     rare = [
         f"class {name} has {values.counts[value]} pixel(s) in all, e.g. in {values.examples[value]}: "
         "if that is a mistake, fix the mask"
-        for name, value in zip(names, labels.values, strict=True)
+        for value, name in labels.named_values.items()
         if 0 < values.counts.get(value, 0) < _RARE * sum(values.counts.values())
     ]
     lines += rare[:_MOST_RARE] if labels.threshold is None else []
@@ -154,6 +139,8 @@ def warn_of_numbers(table: Table, labels: Labels) -> list[str]:
 
     Classes leave gaps in some masks, or have each its own size: sky is large, a pole small.
     """
+    if labels.threshold is not None or len(labels.named_values) <= _FEW:
+        return []
     ends = table.columns["end"][:_LOOKED_AT]
     values = table.columns["value"][: int(ends[-1])]
     largest, starts = values[ends - 1], np.concatenate([[0], ends[:-1]])
@@ -163,7 +150,7 @@ def warn_of_numbers(table: Table, labels: Labels) -> list[str]:
         (np.mean(found == largest) > _MOST and len(np.unique(largest)) > 2)
         or _are_alike(values, table.columns["pixels"][: len(values)])
     )
-    if labels.threshold is not None or labels.num_classes <= _FEW or not is_likely:
+    if not is_likely:
         return []
     return [
         f"the values in each mask run from 1 up, to {largest.max()} at most: if they are the numbers of "

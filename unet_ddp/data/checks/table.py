@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.checks.scan import ImageMetadata, ScannedPair
 from unet_ddp.data.copies import THUMBNAIL
-from unet_ddp.data.labels import IGNORE_ID, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pack_index import FileKind
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair

@@ -9,18 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from unet_ddp.data.drawing import class_colours, to_rgb
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.resize import resize_nearest
-from unet_ddp.data.labels import IGNORE_ID, Colour, Labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID, Colour, Ids, Mask
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
-from unet_ddp.evaluation.scoring import decide, find_objects, resize
-from unet_ddp.evaluation.tables import show
-from unet_ddp.prediction.objects import Mask, find_outlines
+from unet_ddp.evaluation.scoring import Decided, decide, resize
+from unet_ddp.metrics.scores import show
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import open_image
 
@@ -28,8 +27,6 @@ _MOST = 24  # pictures in a report
 _LONGEST = 640  # pixels of a picture's longer side
 _FALSE_POSITIVE, _FALSE_NEGATIVE, _IGNORED = (213, 94, 0), (0, 114, 178), (128, 128, 128)
 """Okabe and Ito's vermilion and blue, which colour-blind eyes see apart too; grey."""
-
-Ids = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -55,13 +52,11 @@ def make_gallery(
         sample = dataset.read(record.pair)
         logits = resize(predictor.logits(sample.image), sample.truth.shape[-2:])  # (1, C, H, W)
         photo = draw_photo(dataset.pairs[record.pair].image, dataset.format, _LONGEST)
-        truth, labels = sample.truth, predictor.labels
-        if labels.has_objects:
-            truth, predicted = sample.numbers, find_objects(logits, sample, labels)
-        else:
-            predicted = decide(logits, evaluation.threshold)[0].cpu().numpy().astype(np.uint8)
-        layers = _draw_layers(truth[0].numpy(), predicted, photo, labels)
-        caption = _caption(record, predictor.labels)
+        labels = predictor.labels
+        ids = decide(logits, evaluation.threshold)[0].cpu().numpy().astype(np.uint8)
+        predicted = Decided(ids, logits).decode(labels, sample.truth[0].numpy())
+        layers = _draw_layers(sample.mask[0].numpy(), predicted, photo, labels)
+        caption = _caption(record, labels)
         uri = to_uri(photo, "JPEG", quality=80)
         pictures.append(Picture(record.name, record.score, caption, uri, *photo.size, layers))
     return pictures
@@ -70,7 +65,7 @@ def make_gallery(
 def legend(labels: Labels) -> list[tuple[str, Colour]]:
     """Return what the colours over the photos mean."""
     entries = [(labels.class_names[k], colour) for k, colour in class_colours(labels).items()]
-    if labels.num_classes == 2 or labels.has_objects:
+    if labels.num_mask_classes == 2:
         entries += [("false positive", _FALSE_POSITIVE), ("false negative", _FALSE_NEGATIVE)]
     else:
         entries.append(("wrong class", _FALSE_POSITIVE))
@@ -79,12 +74,9 @@ def legend(labels: Labels) -> list[tuple[str, Colour]]:
 
 def _caption(record: ImageRecord, labels: Labels) -> str:
     """Return the image's scores; of more than two classes, its three worst."""
-    scores, objects = record.scores, record.objects
-    if objects is not None:
-        return (
-            f"AP {show(record.score)} at IoU 0.5; {objects.truth} true objects, {objects.predicted} "
-            f"predicted, {objects.split} split, {objects.merged} merged"
-        )
+    scores = record.scores
+    if record.tally is not None:
+        return record.tally.caption()
     if labels.num_classes == 2:
         return (
             f"Dice {show(scores.dice)}, IoU {show(scores.iou)}, precision "
@@ -105,21 +97,13 @@ def draw_photo(path: Path, wanted: ImageFormat, longest: int) -> Image.Image:
 def _draw_layers(
     truth: Mask, predicted: Mask, photo: Image.Image, labels: Labels
 ) -> dict[str, str]:
-    """Return the pictures to lay over a photo, from masks (H, W) at the image's own size.
-
-    Of numbered objects they are the outlines.
-    """
+    """Return the pictures to lay over a photo, from masks (H, W) at the image's own size."""
     truth, predicted = (resize_nearest(i, (photo.height, photo.width)) for i in (truth, predicted))
-    if labels.has_objects:
-        true_classes, found_classes = (labels.split_values(mask)[0] for mask in (truth, predicted))
-        wrong = difference(true_classes, found_classes, len(labels.bodies) + 1)
-    else:
-        predicted = np.where(truth == IGNORE_ID, np.uint8(IGNORE_ID), predicted)
-        wrong = difference(truth, predicted, labels.num_classes)
+    wrong = difference(labels.ids_of(truth), labels.ids_of(predicted), labels.num_mask_classes)
     colours = class_colours(labels)
     return {
-        "truth": draw_layer(find_outlines(truth, labels), colours),
-        "prediction": draw_layer(find_outlines(predicted, labels), colours),
+        "truth": draw_layer(labels.layer(truth), colours),
+        "prediction": draw_layer(labels.layer(predicted), colours),
         "difference": draw_layer(wrong, {1: _FALSE_POSITIVE, 2: _FALSE_NEGATIVE}),
     }
 

@@ -16,7 +16,7 @@ from typing import Any
 from unet_ddp import __version__
 from unet_ddp.evaluation.report.gallery import Picture, legend
 from unet_ddp.evaluation.results import COLUMNS, Evaluation
-from unet_ddp.evaluation.tables import show
+from unet_ddp.metrics.scores import show
 
 _MOST_CLASSES = 40  # of a confusion matrix on the page
 

@@ -16,14 +16,13 @@ from unet_ddp.evaluation.report.gallery import make_gallery
 from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
-from unet_ddp.evaluation.separation import settle_separation
-from unet_ddp.evaluation.tables import headline, show
+from unet_ddp.evaluation.tables import headline
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.flags import read_shown
+from unet_ddp.metrics.scores import show
 from unet_ddp.network.precision import all_have_bfloat16, has_native_bfloat16
 from unet_ddp.prediction.backends import build_model
-from unet_ddp.prediction.objects import find_outlines
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.owned import owning
 from unet_ddp.runs.weights import SavedModel, read_model
@@ -115,14 +114,15 @@ def write_samples(folder: Path, pairs: Sequence[Pair], device: torch.device) -> 
         sample = dataset.read(k)
         image = sample.image[0].numpy()  # (h, w, C)
         prediction = predictor.predict_batch([image], [image.shape[:2]])[0]
-        truth = (sample.numbers if predictor.labels.has_objects else sample.truth)[0].numpy()
-        shown = [find_outlines(mask, predictor.labels) for mask in (truth, prediction.mask)]
+        truth = sample.mask[0].numpy()
+        shown = [predictor.labels.layer(mask) for mask in (truth, prediction.mask)]
         samples.append((image, shown[0], shown[1]))
     with write_errors(path), owning(path) as place, replacing(place) as temporary:
         draw_samples(samples, predictor.labels, temporary)
     epoch, score = model.run["best"]["epoch"] + 1, model.run["best"]["score"]
     return [
         f"best: epoch {epoch}, validation Dice {score:.4f}; {best}",
+        *predictor.labels.describe_tuning(),
         f"samples: {path} (image, truth, prediction)",
     ]
 
@@ -134,13 +134,11 @@ def write_reports(
     workers: int | None,
     log: Callable[[str], None],
 ) -> None:
-    """Write samples.png, report.html and, of objects, best.pt's separation; log where they are.
+    """Write samples.png and report.html; log where they are.
 
     The run is saved: a failure here is a warning.
     """
     try:
-        for line in settle_separation(folder, pairs, world, workers):
-            log(line)
         for line in world.on_main(lambda: write_samples(folder, pairs, world.device)):
             log(line)
         log(f"report: {write_report(folder, pairs, world, workers=workers)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -16,11 +16,11 @@ from typing import IO, Any
 import numpy as np
 
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Mask
 from unet_ddp.errors import UserError
 from unet_ddp.files import write_errors, write_text
-from unet_ddp.prediction.objects import Mask
 from unet_ddp.prediction.outputs.lists import Listed, ListFile, read_shards
-from unet_ddp.prediction.outputs.polygons import polygons
+from unet_ddp.prediction.outputs.polygons import trace_rings
 
 Ring = list[list[float]]
 
@@ -49,8 +49,8 @@ def coco_file(path: Path, labels: Labels) -> ListFile:
     """Return the COCO file of the objects in all images; category ids are class ids."""
     if path.suffix.lower() != ".json":
         raise UserError(f"--annotations {path}: use labelme, or a name with .json for COCO")
-    names = enumerate(labels.class_names)
-    categories = json.dumps([{"id": k, "name": name} for k, name in names if _is_object(k, labels)])
+    names = [{"id": k, "name": labels.class_names[k]} for k in labels.foreground]
+    categories = json.dumps(names)
     header = f'{{"categories":{categories},\n"images":['.encode()
     return CocoFile(path, partial(_format_coco, labels=labels), header, footer=b"]}\n")
 
@@ -87,24 +87,15 @@ def write_labelme(mask: Mask, labels: Labels, image: Path, path: Path) -> None:
         write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-def _is_object(k: int, labels: Labels) -> bool:
-    """Return whether a class is not the background, nor the border of objects."""
-    if labels.has_objects:
-        return k in labels.bodies
-    return k > 0 if labels.num_classes == 2 else labels.values[k] > 0
-
-
 def _find_objects(mask: Mask, labels: Labels) -> Iterator[tuple[int, Ring, int]]:
     """Yield class id, outline and number of pixels of each object."""
-    for feature in polygons("", mask, labels):
-        about = feature["properties"]
-        k = labels.class_names.index(about["class"])
-        if _is_object(k, labels):
-            rings = map(_simplify, feature["geometry"]["coordinates"])
-            yield k, join_rings([*rings]), about["area"]
+    for part in labels.parts(mask):
+        if part.class_id in labels.foreground:
+            outline = join_rings([_simplify(ring) for ring in trace_rings(part)])
+            yield part.class_id, outline, int(part.inside.sum())
 
 
-def _simplify(ring: Ring) -> Ring:
+def _simplify(ring: Sequence[Sequence[float]]) -> Ring:
     """Return a closed ring, along the edges of pixels, with fewer corners."""
     import cv2
 

@@ -14,9 +14,9 @@ from threading import Lock
 from typing import IO
 
 from unet_ddp.data.formats.maps import Place
+from unet_ddp.data.masks import Mask
 from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
-from unet_ddp.prediction.objects import Mask
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.storage import Url, delete, list_objects, local_file, put
 

@@ -114,10 +114,10 @@ def _name_masks(images: Mapping[Path, bool], config: PredictConfig, labels: Labe
     else:
         masks = []
         for image, is_on_map in images.items():
-            default = "tif" if is_on_map or labels.has_object_classes else "png"
+            default = "tif" if is_on_map else labels.mask_suffix
             ending = default if config.mask_format == "auto" else config.mask_format
             masks.append((output or image.parent) / f"{image.stem}_mask.{ending}")
-    if labels.has_object_classes and masks[0].suffix.lower() == ".png":
+    if labels.mask_suffix == "tif" and masks[0].suffix.lower() == ".png":
         raise UserError(
             f"{masks[0]}: values of several classes of objects need 32 bit; name a .tif with "
             "--output, or leave --mask-format png out"

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.formats.maps import Place
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Mask, Part
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.objects import Mask
 from unet_ddp.prediction.outputs.lists import Listed, ListFile
 
 Ring = list[list[int]]
@@ -65,49 +65,17 @@ def _to_map(features: list[dict[str, Any]], place: Place) -> None:
 
 
 def polygons(name: str, mask: Mask, labels: Labels) -> Iterator[dict[str, Any]]:
-    """Yield a GeoJSON feature for each object in `mask` (H, W), what the mask's file has.
-
-    Of class ids, objects are the pixels of a class that share edges; of two classes, the first is
-    the background and has none.
-    """
-    if labels.has_objects:
-        for k, number, rings, area in _numbered(*labels.split_values(mask)):
-            about = {"class": labels.class_names[k], "number": number}
-            yield _feature(rings, image=name, **about, area=area)
-        return
-    for k in range(1 if labels.num_classes == 2 else 0, labels.num_classes):
-        for rings, area in _objects(mask == k):
-            yield _feature(rings, image=name, **{"class": labels.class_names[k]}, area=area)
+    """Yield a GeoJSON feature for each object in `mask` (H, W); see `Labels.parts`."""
+    for part in labels.parts(mask):
+        about: dict[str, Any] = {"image": name, "class": labels.class_names[part.class_id]}
+        if part.number is not None:
+            about["number"] = part.number
+        about["area"] = int(part.inside.sum())
+        shape = {"type": "Polygon", "coordinates": trace_rings(part)}
+        yield {"type": "Feature", "geometry": shape, "properties": about}
 
 
-def _feature(rings: list[Ring], **properties: object) -> dict[str, Any]:
-    geometry = {"type": "Polygon", "coordinates": rings}
-    return {"type": "Feature", "geometry": geometry, "properties": properties}
-
-
-def _numbered(classes: Mask, numbers: Mask) -> Iterator[tuple[int, int, list[Ring], int]]:
-    """Yield each object's class id, number, rings, the outer one first, and number of pixels."""
-    from scipy.ndimage import find_objects
-
-    for number, window in enumerate(find_objects(numbers.astype(np.int32, copy=False)), start=1):
-        if window is not None:
-            inside = numbers[window] == number
-            rings = _rings(inside, window[1].start, window[0].start)
-            yield classes[window][inside][0], number, rings, int(inside.sum())
-
-
-def _objects(mask: NDArray[np.bool_]) -> Iterator[tuple[list[Ring], int]]:
-    """Yield the rings of each object, the outer one first, and its number of pixels."""
-    import cv2
-
-    count, ids, boxes, _ = cv2.connectedComponentsWithStats(mask.view(np.uint8), connectivity=4)
-    for k in range(1, count):
-        left, top, width, height, area = map(int, boxes[k])
-        inside = ids[top : top + height, left : left + width] == k
-        yield _rings(inside, left, top), area
-
-
-def _rings(inside: NDArray[np.bool_], left: int, top: int) -> list[Ring]:
+def trace_rings(part: Part) -> list[Ring]:
     """Return the outer ring and the holes of one object, closed.
 
     OpenCV's contours go through the centres of pixels. On a grid of twice the resolution, with a
@@ -116,13 +84,13 @@ def _rings(inside: NDArray[np.bool_], left: int, top: int) -> list[Ring]:
     """
     import cv2
 
-    height, width = inside.shape
+    height, width = part.inside.shape
     fine = np.zeros((2 * height + 1, 2 * width + 1), np.uint8)
     for down in range(3):
         for right in range(3):
-            fine[down : down + 2 * height : 2, right : right + 2 * width : 2] |= inside
+            fine[down : down + 2 * height : 2, right : right + 2 * width : 2] |= part.inside
     contours, _ = cv2.findContours(fine, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
-    rings = [_corners(contour[:, 0]) // 2 + (left, top) for contour in contours]
+    rings = [_corners(contour[:, 0]) // 2 + (part.left, part.top) for contour in contours]
     rings.sort(key=lambda ring: -abs(_area(ring)))  # the outer one contains all others
     wound = [  # RFC 7946: the outer ring counterclockwise, holes clockwise, with y upward
         ring if (_area(ring) > 0) == (place == 0) else ring[::-1]

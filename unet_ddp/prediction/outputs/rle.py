@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from unet_ddp.data.csv_cells import format_row
+from unet_ddp.data.masks import Mask
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.objects import Mask
 from unet_ddp.prediction.outputs.lists import Listed, ListFile
 
 

@@ -9,10 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.borders import number_densely
-from unet_ddp.data.formats.header import Codes
-from unet_ddp.data.labels import Labels
-from unet_ddp.metrics.scores import ratio
+from unet_ddp.metrics.scores import ratio, show
 
 OVERLAPS = tuple(percent / 100 for percent in range(50, 100, 5))
 """IoUs above which a predicted object is a true one."""
@@ -60,6 +57,46 @@ class ObjectCounts(NamedTuple):
         return 2 * self.overlap / objects if objects else math.nan
 
     @property
+    def name(self) -> str:
+        """Name of what is counted."""
+        return "objects"
+
+    @property
+    def score(self) -> float:
+        """Average precision at IoU 0.5."""
+        return self.precisions[0]
+
+    @property
+    def quality(self) -> float:
+        """Mean average precision."""
+        return self.mean_precision
+
+    @property
+    def headline(self) -> list[tuple[str, float]]:
+        """Average precision at IoU 0.5 and panoptic quality."""
+        return [("AP at IoU 0.5", self.score), ("panoptic quality", self.panoptic_quality)]
+
+    @property
+    def brief(self) -> str:
+        """Average precision at IoU 0.5, in words."""
+        return f"AP {show(self.score)} at IoU 0.5"
+
+    def describe(self) -> str:
+        """Return a line about all images."""
+        return (
+            f"objects: {self.brief}, {show(self.mean_precision)} over 0.5 to 0.95; "
+            f"panoptic quality {show(self.panoptic_quality)}; {self.truth} true, {self.predicted} "
+            f"predicted, {self.split} split, {self.merged} merged"
+        )
+
+    def caption(self) -> str:
+        """Return words about one image."""
+        return (
+            f"{self.brief}; {self.truth} true objects, {self.predicted} predicted, "
+            f"{self.split} split, {self.merged} merged"
+        )
+
+    @property
     def scores(self) -> dict[str, float]:
         """All scores and counts by the names that result files give them."""
         precisions = zip(OVERLAPS, self.precisions, strict=True)
@@ -72,13 +109,6 @@ class ObjectCounts(NamedTuple):
             "split_objects": self.split,
             "merged_objects": self.merged,
         }
-
-
-def count_by_class(predicted: Codes, truth: Codes, labels: Labels) -> list[ObjectCounts]:
-    """Count the objects of each class in masks of their values (H, W); a match has one class."""
-    (own, found), (true, numbers) = map(labels.split_values, (predicted, truth))
-    pairs = ((found * (own == k), number_densely(numbers * (true == k))) for k in labels.bodies)
-    return [count_objects(*pair) for pair in pairs]
 
 
 def count_objects(predicted: NDArray[np.int32], truth: NDArray[np.int32]) -> ObjectCounts:

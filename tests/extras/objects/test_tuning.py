@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,17 @@ from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
-from unet_ddp.evaluation.dataset import EvaluationDataset
+from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
 from unet_ddp.evaluation.scoring import score_pairs
-from unet_ddp.evaluation.separation import EXTENTS, SEEDS, search
+from unet_ddp.evaluation.tuning import choose_labels
+from unet_ddp.evaluation.validation_split import rebuild
+from unet_ddp.extras.objects.labels import EXTENTS, SEEDS, ObjectLabels
+from unet_ddp.extras.objects.scores import ObjectCounts
+from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs import checkpoint
+from unet_ddp.runs.weights import read_model
 
-OBJECTS = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
+OBJECTS = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
 FLAGS = ["--instances", "--width", "2", "--batch-size", "2", "--workers", "0", "--validation", "34"]
 
 
@@ -51,12 +57,13 @@ def test_the_search_finds_what_separates_the_validation_images(tmp_path: Path) -
     predictor = grey_predictor(OBJECTS)
     for between, seed in ((128, 0.5), (200, 0.6), (225, 0.7)):
         dataset = EvaluationDataset([two_squares(tmp_path, between)], predictor, full_size=True)
-        found, precision = search(predictor, dataset, World(device=CPU), 0)
-        assert found == (seed, 0.5) and precision > 0.9
+        world = World(device=CPU)
+        found, precision = choose_labels(predictor, fetch(dataset, world, workers=0), world)
+        assert found == replace(OBJECTS, separation=(seed, 0.5)) and precision > 0.9
 
 
 def test_scores_count_objects_and_leave_ignored_pixels_out(tmp_path: Path) -> None:
-    labels = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5), ignore=7)
+    labels = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5), ignore=7)
     image, numbers = np.zeros((20, 30)), np.zeros((20, 30))
     image[2:8, 2:28], numbers[2:8, 2:15], numbers[2:8, 15:28] = 255, 1, 2  # merged
     image[12:18, 2:12], numbers[12:18, 2:12] = 255, 3
@@ -65,8 +72,8 @@ def test_scores_count_objects_and_leave_ignored_pixels_out(tmp_path: Path) -> No
     predictor = grey_predictor(labels)
     dataset = EvaluationDataset([pair], predictor, full_size=True)
     evaluation = score_pairs(predictor, dataset, World(device=CPU), threshold=None, workers=0)
-    counts = evaluation.objects
-    assert counts is not None
+    counts = evaluation.tally
+    assert isinstance(counts, ObjectCounts)
     assert (counts.truth, counts.predicted, counts.merged, counts.split) == (3, 2, 1, 0)
     assert counts.precisions[0] == 1 / 4 == evaluation.worst(1)[0].score
 
@@ -77,10 +84,11 @@ def test_masks_at_the_networks_scale_have_their_numbers_scaled(tmp_path: Path) -
         sample = EvaluationDataset(
             [pair], grey_predictor(OBJECTS, scale=0.5), full_size=full_size
         ).read(0)
-        assert sample.numbers.shape == sample.truth.shape == shape
-        assert sample.numbers.unique().tolist() == [0, 4, 900]
+        assert sample.mask.shape == sample.truth.shape == shape
+        assert sample.mask.unique().tolist() == [0, 4, 900]
     classes = EvaluationDataset([pair], grey_predictor(Labels((0, 4, 900))), full_size=True)
-    assert classes.read(0).numbers.numel() == 0
+    sample = classes.read(0)
+    assert sample.mask is sample.truth
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +103,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "classes: background, object, border, from the numbers of the objects" in out
     assert "objects: seeded from probability" in out and "report.html" in out
     return folder
+
+
+def test_a_best_network_is_written_with_the_separation_that_suits_it(tmp_path: Path) -> None:
+    """Also if the run is stopped before its end."""
+    draw_ellipses(tmp_path, count=9, side=48)
+    argv = [*data_flags(tmp_path), *FLAGS, "--epochs", "9", "--max-epochs", "4", "--lr", "0.03"]
+    assert call_main("train", argv, str(tmp_path))[0] == 0
+    best, world = tmp_path / "checkpoints" / "best.pt", World(device=CPU)
+    predictor, model = Predictor.from_checkpoint(best, device=CPU, fold=False), read_model(best)
+    assert model.labels is not None
+    pairs = rebuild(model.run, best, model.labels)
+    dataset = EvaluationDataset(pairs, predictor, full_size=False)
+    found, precision = choose_labels(predictor, fetch(dataset, world, workers=0), world)
+    assert found == model.labels == predictor.labels and precision > 0
 
 
 def test_a_resumed_run_of_objects_ends_as_the_undisturbed_one(run: Path, tmp_path: Path) -> None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.borders import BACKGROUND
-from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Shares
 
-Shares = NDArray[np.uint8]
-"""Probabilities in 255ths."""
-Mask = NDArray[Any]
-"""What a mask's file has: class ids (H, W) uint8, or the numbers of objects, uint16 or int32."""
 Numbers = NDArray[np.int32]
 """Numbers of objects (H, W) from 1 on without a gap, or their values of several classes; 0 for none."""
 
@@ -32,24 +27,8 @@ def to_shares(probabilities: NDArray[np.float32]) -> Shares:
     return shares
 
 
-def find_objects(shares: Shares, labels: Labels) -> Numbers:
-    """Return the objects in the result of `to_shares`.
-
-    An object's class is the one whose body has the highest mean probability over its pixels.
-    """
-    assert labels.separation is not None
-    body, extent, *bodies = shares
-    numbers = separate(body, extent, labels.separation)
-    if not bodies:
-        return numbers
-    sums = [np.bincount(numbers.ravel(), own.ravel()) for own in bodies]
-    classes = np.argmax(sums, axis=0).astype(np.uint8) + labels.bodies.start
-    classes[0] = BACKGROUND
-    return labels.join_values(classes[numbers], numbers)
-
-
 def separate(body: Shares, extent: Shares, separation: tuple[float, float]) -> Numbers:
-    """Return the objects in the result of `to_shares`; `separation` is that of `Labels`.
+    """Return the objects in the result of `to_shares`; `separation` is that of `ObjectLabels`.
 
     An object grows from each connected part of the pixels whose `body` is high enough, as far as
     `extent` is, over falling `body`, until it meets another. Connected are pixels that share edges.
@@ -76,14 +55,3 @@ def separate(body: Shares, extent: Shares, separation: tuple[float, float]) -> N
         grown = watershed(height, seeds[window], mask=own)
         numbers[window][own] = grown[own]
     return numbers
-
-
-def find_outlines(mask: Mask, labels: Labels) -> NDArray[np.uint8]:
-    """Return the class ids (H, W) in a mask; of objects, where a neighbour has another number."""
-    if not labels.has_objects:
-        return mask
-    from skimage.segmentation import find_boundaries
-
-    classes = labels.split_values(mask)[0].astype(np.uint8)
-    outlines: NDArray[np.uint8] = find_boundaries(mask, mode="inner") * classes
-    return outlines

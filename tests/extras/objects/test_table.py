@@ -16,18 +16,19 @@ from PIL import Image
 from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.read import read_mask
-from unet_ddp.data.labels import Labels, object_labels
+from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.extras.objects.table import format_objects, objects_file
 from unet_ddp.prediction.outputs import masks
 from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
 from unet_ddp.prediction.outputs.lists import Listed, ShardFile
 from unet_ddp.prediction.outputs.masks import write_mask
-from unet_ddp.prediction.outputs.objects import format_objects, objects_file
 from unet_ddp.prediction.outputs.polygons import format_geojson
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.source import open_array
 
-OBJECTS = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
+OBJECTS = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
 NUMBERS = np.array([[0, 1, 1, 2], [0, 1, 1, 2], [0, 0, 0, 2]], np.uint16)
 
 
@@ -101,7 +102,7 @@ def test_numbered_masks_have_16_bit_and_32_where_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("last", "dtype"), [(65535, np.uint16), (65536, np.int32)])
 def test_numbers_have_16_bit_as_long_as_they_fit(last: int, dtype: type) -> None:
     prediction = Prediction([], OBJECTS, input_size=(1, 2), size=(1, 2))
-    prediction.numbers = np.array([[0, last]], np.int32)
+    prediction.mask = OBJECTS.to_mask(np.array([[0, last]], np.int32))
     assert prediction.mask.dtype == dtype and prediction.mask.tolist() == [[0, last]]
     if dtype == np.uint16:
         assert np.asarray(prediction.to_image()).tolist() == [[0, last]]
@@ -112,7 +113,7 @@ def test_numbers_have_16_bit_as_long_as_they_fit(last: int, dtype: type) -> None
 
 def test_objects_of_several_classes_have_their_names_in_all_lists(tmp_path: Path) -> None:
     """And their values in the mask, which has 32 bit even if it has no object."""
-    labels = object_labels(("car", "big tree"))
+    labels = ObjectLabels.of(("car", "big tree"))
     values = np.array([[0, 2_000_001, 2_000_001], [0, 0, 1_000_002]], np.int32)
     for mask in (values * 0, values):
         write_mask(mask, labels, tmp_path / "a.tif")
@@ -137,7 +138,7 @@ def test_objects_of_several_classes_have_their_names_in_all_lists(tmp_path: Path
 
 
 def test_outlines_in_an_overlay_have_the_colours_of_classes(tmp_path: Path) -> None:
-    labels = object_labels(("car", "tree"))
+    labels = ObjectLabels.of(("car", "tree"))
     values = np.zeros((20, 40), np.int32)
     values[4:16, 4:16], values[4:16, 20:32] = 1_000_001, 2_000_002
     photo = open_array(np.zeros((20, 40), np.uint8), ImageFormat(1), 1.0)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from scipy import ndimage
 from skimage.segmentation import watershed
 
 from tests.evaluation.examples import CPU, grey_predictor
 from unet_ddp.data.borders import CLASS_NAMES
-from unet_ddp.data.labels import Labels, object_labels
-from unet_ddp.prediction.objects import find_objects, find_outlines, separate, to_shares
+from unet_ddp.data.labels import Labels
+from unet_ddp.evaluation.scoring import Decided
+from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.extras.objects.separation import separate, to_shares
 from unet_ddp.prediction.predictor import Predictor
+
+NO_IDS = np.zeros((2, 7), np.uint8)
+
+
+def logits_of(probabilities: np.ndarray) -> torch.Tensor:
+    """Logits (1, C, H, W) whose softmax is `probabilities`."""
+    return torch.from_numpy(probabilities).log()[None]
 
 
 def shares(*rows: str) -> np.ndarray:
@@ -74,7 +84,7 @@ def test_shares_are_rounded_probabilities(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 def test_an_object_across_the_seams_of_windows_is_one(scale: float) -> None:
     """A bar over five windows, and one that touches it in the second of them."""
-    labels = Labels((0, 1, 2), names=CLASS_NAMES, separation=(0.6, 0.5))
+    labels = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.6, 0.5))
     image = np.zeros((40, 160), np.uint8)
     image[8:20, 4:150] = image[20:32, 40:70] = 255
     image[18:22, 40:70] = 128
@@ -82,8 +92,8 @@ def test_an_object_across_the_seams_of_windows_is_one(scale: float) -> None:
         Predictor(grey_predictor(labels, scale=scale).models, device=CPU, tile=tile)(image)
         for tile in (None, 32)
     )
-    assert whole.numbers.max() == 2 and len(np.unique(whole.numbers[8:16, 4:150])) == 1
-    assert np.array_equal(whole.numbers, tiled.numbers)
+    assert whole.mask.max() == 2 and len(np.unique(whole.mask[8:16, 4:150])) == 1
+    assert np.array_equal(whole.mask, tiled.mask)
     assert np.array_equal(tiled.ids, tiled.mask > 0) and tiled.mask.dtype == np.uint16
 
 
@@ -92,13 +102,13 @@ def test_outlines_are_inside_and_between_objects_too() -> None:
     numbers[1:4, 1:4], numbers[1:4, 4:7] = 1, 2
     expected = (numbers > 0).astype(np.uint8)
     expected[2, 2] = expected[2, 5] = 0
-    labels = object_labels(("object",))
-    assert np.array_equal(find_outlines(numbers, labels), expected)
+    labels = ObjectLabels.of(("object",))
+    assert np.array_equal(labels.layer(numbers), expected)
     values = np.where(numbers > 0, numbers.astype(np.int32) * 1_000_001, 0)
-    outlines = find_outlines(values, object_labels(("a", "b")))
+    outlines = ObjectLabels.of(("a", "b")).layer(values)
     assert np.array_equal(outlines, expected * numbers)  # class 2 is the second one
     ids = expected * 7
-    assert find_outlines(ids, Labels((0, 255))) is ids
+    assert Labels((0, 255)).layer(ids) is ids
 
 
 def test_an_object_has_the_class_of_the_highest_mean_probability() -> None:
@@ -110,9 +120,12 @@ def test_an_object_has_the_class_of_the_highest_mean_probability() -> None:
     planes = to_shares(probabilities)
     assert planes.shape == (4, 2, 7) and planes[0, 0].tolist() == planes[1, 0].tolist()
     assert np.array_equal(planes[2:], np.rint(255 * probabilities[1:3]))
-    values = find_objects(planes, object_labels(("car", "tree")))
+    labels = ObjectLabels.of(("car", "tree"))
+    values, extent = labels.decode(Decided(NO_IDS, logits_of(probabilities)))
+    assert np.array_equal(extent, planes[1])
     assert values.tolist() == [[2_000_001] * 4 + [0] + [1_000_002] * 2, [0] * 7]
-    nothing = find_objects(planes * 0, object_labels(("car", "tree")))
+    sky = np.stack([background * 0 + 1, *np.zeros((3, 2, 7))]).astype(np.float32)
+    nothing, _ = labels.decode(Decided(NO_IDS, logits_of(sky)))
     assert nothing.dtype == np.int32 and not nothing.any()
 
 
@@ -120,7 +133,7 @@ def test_a_prediction_has_classes_in_its_numbers_ids_and_shares() -> None:
     """White is a car, grey a tree, and what lies between their border."""
     image = np.zeros((12, 30), np.uint8)
     image[2:10, 2:14], image[2:10, 16:28] = 255, 128
-    prediction = grey_predictor(object_labels(("car", "tree")))(image)
+    prediction = grey_predictor(ObjectLabels.of(("car", "tree")))(image)
     assert set(np.unique(prediction.mask)) == {0, 1_000_001, 2_000_002}
     assert prediction.mask.dtype == np.int32
     assert prediction.ids[5, 5] == 1 and prediction.ids[5, 20] == 2 and prediction.ids[0, 0] == 0

@@ -10,6 +10,7 @@ import numpy as np
 from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction.outputs.lists import Listed, ListFile
 
 _HEADER = b"image,number,class,area,x,y,left,top,right,bottom,probability"
@@ -17,14 +18,14 @@ _HEADER = b"image,number,class,area,x,y,left,top,right,bottom,probability"
 
 def objects_file(path: Path, labels: Labels) -> ListFile:
     """Return the CSV file of the objects in all images."""
-    if not labels.has_objects:
+    if not isinstance(labels, ObjectLabels):
         raise UserError(
             f"--objects {path}: this network was not trained with --instances; use --polygons"
         )
     return ListFile(path, partial(format_objects, labels=labels), _HEADER)
 
 
-def format_objects(listed: Listed, labels: Labels) -> str:
+def format_objects(listed: Listed, labels: ObjectLabels) -> str:
     """Return an image's rows: of each object its number, class, pixels, centre and box in pixels.
 
     The probability is the mean over its pixels that they belong to an object; empty if unknown.

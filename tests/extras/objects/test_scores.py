@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from unet_ddp.data.labels import object_labels
-from unet_ddp.metrics.objects import OVERLAPS, ObjectCounts, count_by_class, count_objects
+from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.extras.objects.scores import OVERLAPS, ObjectCounts, count_objects
 
 
 def test_counts_worked_out_by_hand() -> None:
@@ -63,18 +63,18 @@ def test_an_object_matches_one_of_its_class_only() -> None:
     """One car found as a car, one as a tree; the truth's numbers are those of another program."""
     truth = np.array([[1_000_001] * 4 + [0, 1_999_999, 1_999_999, 0]], np.int32)
     found = np.array([[1_000_002] * 3 + [0, 0, 2_000_001, 2_000_001, 0]], np.int32)
-    labels = object_labels(("car", "tree"))
-    cars, trees = count_by_class(found, truth, labels)
+    labels = ObjectLabels.of(("car", "tree"))
+    cars, trees = labels.score(found, truth)
     assert (cars.truth, cars.predicted, cars.matched[0], cars.overlap) == (2, 1, 1, 0.75)
     assert (trees.truth, trees.predicted, trees.matched[0]) == (0, 1, 0)
     total = ObjectCounts.total([cars, trees])
     assert total.precisions[0] == 1 / 3 and total.panoptic_quality == 2 * 0.75 / 4
-    (alone,) = count_by_class(found, truth, object_labels(("thing",)))
+    (alone,) = ObjectLabels.of(("thing",)).score(found, truth)
     assert alone.matched[0] == 2
 
 
 def test_an_object_is_split_and_merged_within_its_class() -> None:
     truth = np.array([[1_000_001] * 4 + [1_000_002, 1_000_003]], np.int32)
     found = np.array([[1_000_001] * 2 + [2_000_002] * 2 + [1_000_003] * 2], np.int32)
-    cars, trees = count_by_class(found, truth, object_labels(("car", "tree")))
+    cars, trees = ObjectLabels.of(("car", "tree")).score(found, truth)
     assert (cars.split, cars.merged, trees.split, trees.merged) == (0, 1, 0, 0)

@@ -1,0 +1,1 @@
+"""Parts that some use: found by `plugins.find`, never imported by the core."""

@@ -1,0 +1,330 @@
+"""Labels of masks in which each object has a number: they are learnt as background, bodies and border."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from unet_ddp.config import DataConfig
+from unet_ddp.data.borders import (
+    BACKGROUND,
+    BODY,
+    BORDER,
+    CLASS_NAMES,
+    CLASS_STEP,
+    mark_borders,
+    number_densely,
+)
+from unet_ddp.data.formats.header import Codes
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.mask_values import MaskValues
+from unet_ddp.data.masks import IGNORE_ID, Decodable, Ids, Mask, Part, Shares
+from unet_ddp.errors import Limit, UserError, check_installed, shorten
+from unet_ddp.extras.objects.scores import ObjectCounts, count_objects
+from unet_ddp.extras.objects.separation import Numbers, separate, to_shares
+from unet_ddp.prediction.prediction import allocate
+
+SEEDS, EXTENTS = (0.5, 0.4, 0.6, 0.7, 0.8, 0.9), (0.5, 0.4, 0.6, 0.7)
+"""Values that are tried for the two of `separation`; of equally good ones, the first."""
+
+_FEW = 8  # values in all masks: objects have more
+_Share = Annotated[float, Limit(above=0, below=1)]
+
+
+@dataclass(frozen=True)
+class ObjectLabels(Labels):
+    """Background, one or more classes of objects, and border, of masks that number the objects.
+
+    With several classes a mask's value is class * CLASS_STEP + number, classes from 1 on.
+    """
+
+    kind: ClassVar[str] = "numbered objects"
+    boundary_weight: ClassVar[float | None] = 5.0
+    layer_opacity: ClassVar[int] = 100
+    blank: ClassVar[int] = 0
+
+    # Not in `repr`, by which samples in the cache are found: it says nothing of them.
+    separation: tuple[_Share, _Share] = field(default=(0.5, 0.5), repr=False)
+    """Least probability of an object's body where it is seeded, and of body or border as far as it
+    extends."""
+
+    def __post_init__(self) -> None:
+        """Refuse classes without background, objects and border."""
+        super().__post_init__()
+        names = self.names or ()
+        if len(names) < 3 or (names[0], names[-1]) != (CLASS_NAMES[0], CLASS_NAMES[-1]):
+            found = shorten([*names])
+            raise UserError(f"names {found}: expected background, classes of objects, border")
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], ignore: int | None = None) -> ObjectLabels:
+        """Return the labels of classes of objects.
+
+        Raises:
+            UserError: too many names, or one that is taken.
+        """
+        if len(names) > IGNORE_ID - 2 or len({*names, *CLASS_NAMES[::2]}) < len(names) + 2:
+            raise UserError(
+                f"classes {', '.join(names)[:99]}: objects can have at most {IGNORE_ID - 2}, all "
+                "different and none called background or border; rename them"
+            )
+        names = (CLASS_NAMES[0], *names, CLASS_NAMES[-1])
+        return cls(tuple(range(len(names))), False, ignore, names=names)
+
+    @classmethod
+    def infer(cls, masks: MaskValues, config: DataConfig) -> ObjectLabels:
+        """Return the labels of a data set of these mask values.
+
+        Raises:
+            UserError: the values are not numbers of objects, or a library is not installed.
+        """
+        if masks.lossy is not None:
+            raise UserError(
+                f"{masks.lossy}: --instances: lossy compression changes the objects' numbers; save the "
+                "masks as 16-bit PNG or TIFF"
+            )
+        names, ignore = config.class_names, config.ignore_index
+        labels = cls.of(CLASS_NAMES[BODY:-1] if names is None else names, ignore)
+        labels.check_numbers(np.array(masks.values, np.int32), lambda value: masks.examples[value])
+        if len({*masks.values} - {0, ignore}) < 2:
+            raise UserError(
+                f"--instances: all masks contain only {masks.show(masks.values)}: no object has a number "
+                "of its own; number the objects (skimage.measure.label does), or leave --instances out"
+            )
+        check_installed("skimage", "objects", "--instances")
+        return labels
+
+    @property
+    def bodies(self) -> range:
+        """Class ids of objects."""
+        return range(1, self.num_classes - 1)
+
+    @property
+    def has_classes(self) -> bool:
+        """True if objects have several classes, which values in masks contain."""
+        return len(self.bodies) > 1
+
+    @property
+    def num_mask_classes(self) -> int:
+        """Number of classes but for the border, which masks do not contain."""
+        return self.num_classes - 1
+
+    @property
+    def named_values(self) -> dict[int, str]:
+        """Return nothing: a value is a number."""
+        return {}
+
+    @property
+    def drawn(self) -> Sequence[int]:
+        """Class ids of objects."""
+        return self.bodies
+
+    @property
+    def foreground(self) -> Sequence[int]:
+        """Class ids of objects."""
+        return self.bodies
+
+    @property
+    def score_names(self) -> Sequence[str]:
+        """Names of the classes of objects."""
+        return self.class_names[1:-1]
+
+    @property
+    def mask_suffix(self) -> str:
+        """Smallest kind of file that can hold a mask: values of classes need 32 bit."""
+        return "tif" if self.has_classes else "png"
+
+    @property
+    def nodata_tag(self) -> None:
+        """Return None: pixels without data are background."""
+        return
+
+    # -- of files -------------------------------------------------------------------------
+
+    def to_ids(self, codes: Codes, path: Path) -> Ids:
+        """Return the class ids (H, W) of the numbers in a mask, borders where objects meet."""
+        self.check_numbers(codes, lambda _: path)
+        values = self.find_numbers(codes)
+        ids = mark_borders(values)
+        if self.has_classes:
+            classes, _ = self.split_values(values)
+            ids = np.where(ids == BORDER, self.bodies.stop, classes).astype(np.uint8)
+        if self.ignore is not None:
+            ids[codes == self.ignore] = IGNORE_ID
+        return ids
+
+    def ids_of_values(self, values: Codes, path: Path) -> Ids:
+        """Return the class ids of values, which borders are not among."""
+        self.check_numbers(values, lambda _: path)
+        classes, _ = self.split_values(values)
+        return np.where(self._is_ignored(values), IGNORE_ID, classes).astype(np.uint8)
+
+    def truth_beside_ids(self, read: Callable[[], Codes]) -> Numbers:
+        """Return the numbers of the objects."""
+        return self.find_numbers(read())
+
+    def from_file(self, codes: Codes, path: Path) -> Mask:
+        """Return the numbers in a mask's file."""
+        self.check_numbers(codes, lambda _: path)
+        return codes
+
+    def split_values(self, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the class ids and the numbers of objects in a mask's values, both 0 for none."""
+        if self.has_classes:
+            return np.divmod(values.astype(np.int32, copy=False), CLASS_STEP)
+        return (values > 0).view(np.uint8), values
+
+    def join_values(self, classes: NDArray[Any], numbers: Numbers) -> Numbers:
+        """Return a mask's values from what `split_values` returned."""
+        if not self.has_classes:
+            return numbers
+        if numbers.max(initial=0) >= CLASS_STEP:
+            raise UserError(f"{numbers.max()} objects; at most {CLASS_STEP - 1} can have classes")
+        return classes * np.int32(CLASS_STEP) + numbers
+
+    def check_numbers(self, codes: Codes, find_path: Callable[[int], object]) -> None:
+        """Raise a UserError for a value that no object can have, in the mask that `find_path` returns."""
+        classes, numbers = self.split_values(codes)
+        is_known = (classes > 0) & (classes <= len(self.bodies)) & (numbers > 0) | (codes == 0)
+        wrong = codes[~(is_known | self._is_ignored(codes))]
+        if wrong.size:
+            expected = "numbers of objects, 1 or more"
+            if self.has_classes:
+                names = ", ".join(self.class_names[1:-1])[:99]
+                expected = f"class * {CLASS_STEP} + number, both from 1 on, of {names}"
+            raise UserError(f"{find_path(int(wrong[0]))}: value {wrong[0]}; expected {expected}")
+
+    def find_numbers(self, codes: Codes) -> Numbers:
+        """Return the objects' numbers, or values, (H, W) in a mask, 0 where it is to be ignored."""
+        kept = np.where(self._is_ignored(codes), 0, codes).astype(np.int32, copy=False)
+        return kept if self.has_classes else number_densely(kept)
+
+    def _is_ignored(self, codes: Codes) -> NDArray[np.bool_]:
+        ignored = np.zeros(codes.shape, bool)
+        if self.ignore is not None:  # with which NumPy would compare in Python, a pixel at a time
+            ignored |= codes == self.ignore
+        return ignored
+
+    def to_image(self, ids: Mask) -> Image.Image:
+        """Return numbers (H, W) of 16 or 32 bit as an image."""
+        return Image.fromarray(ids)
+
+    def to_values(self, ids: Mask) -> NDArray[Any]:
+        """Return numbers as they are."""
+        return ids
+
+    # -- of predictions -------------------------------------------------------------------
+
+    def check_libraries(self) -> None:
+        """Raise a UserError if scikit-image is not installed."""
+        check_installed("skimage", "objects", "a network for objects")
+
+    def decode(self, prediction: Decodable) -> tuple[Mask, Shares]:
+        """Return the objects' numbers, and the probability of body or border.
+
+        An object's class is the one whose body has the highest mean probability over its pixels.
+        """
+        own = len(self.bodies) if self.has_classes else 0
+        shares = allocate((2 + own, *prediction.size), np.uint8)
+        for top, band in prediction.probability_bands():
+            shares[:, top : top + band.shape[1]] = to_shares(band)
+        body, extent, *bodies = shares
+        numbers = separate(body, extent, self.separation)
+        if not bodies:
+            return self.to_mask(numbers), extent
+        sums = [np.bincount(numbers.ravel(), each.ravel()) for each in bodies]
+        classes = np.argmax(sums, axis=0).astype(np.uint8) + self.bodies.start
+        classes[0] = BACKGROUND
+        return self.join_values(classes[numbers], numbers), extent
+
+    def to_mask(self, numbers: Numbers) -> Mask:
+        """Return numbers (H, W) as masks have them: of 16 bit if these suffice, but with classes of 32."""
+        if self.has_classes or numbers.max(initial=0) >= 1 << 16:
+            return numbers
+        return numbers.astype(np.uint16)
+
+    def ids_of(self, mask: Mask) -> Ids:
+        """Return the class of each object, on its border too."""
+        return self.split_values(mask)[0].astype(np.uint8, copy=False)
+
+    def renumber(self, mask: Mask) -> Mask:
+        """Return a mask in which an object that pixels without data have cut is several."""
+        from skimage.measure import label
+
+        classes, _ = self.split_values(mask)
+        numbers = label(mask, connectivity=1).astype(np.int32)
+        return self.to_mask(self.join_values(classes, numbers))
+
+    def layer(self, mask: Mask) -> Ids:
+        """Return the class ids (H, W) where a neighbour has another number, 0 elsewhere."""
+        from skimage.segmentation import find_boundaries
+
+        return cast(Ids, find_boundaries(mask, mode="inner") * self.ids_of(mask))
+
+    def parts(self, mask: Mask) -> Iterator[Part]:
+        """Yield the objects in the order of their numbers."""
+        from scipy.ndimage import find_objects
+
+        classes, numbers = self.split_values(mask)
+        windows = find_objects(numbers.astype(np.int32, copy=False))
+        for number, window in enumerate(windows, start=1):
+            if window is not None:
+                inside = numbers[window] == number
+                k = int(classes[window][inside][0])
+                yield Part(k, number, inside, window[1].start, window[0].start)
+
+    def score(self, mask: Mask, truth: Mask) -> list[ObjectCounts]:
+        """Count the objects of each class in masks of their values (H, W); a match has one class."""
+        (own, found), (true, numbers) = map(self.split_values, (mask, truth))
+        return [
+            count_objects(found * (own == k), number_densely(numbers * (true == k)))
+            for k in self.bodies
+        ]
+
+    def candidates(self) -> Sequence[ObjectLabels]:
+        """Return labels with each separation that is tried."""
+        return [replace(self, separation=each) for each in product(SEEDS, EXTENTS)]
+
+    def average(self, others: Sequence[Labels]) -> ObjectLabels:
+        """Return labels with the mean separation of networks."""
+        pairs = [each.separation for each in others if isinstance(each, ObjectLabels)]
+        body, extent = map(fmean, zip(*pairs, strict=True))
+        return replace(self, separation=(body, extent))
+
+    # -- in words -------------------------------------------------------------------------
+
+    def describe(self) -> str:
+        """Return a line with the classes."""
+        names = ", ".join(self.class_names)
+        return f"classes: {names}, from the numbers of the objects in the masks"
+
+    def describe_tuning(self) -> list[str]:
+        """Return a line about the separation."""
+        body, extent = self.separation
+        return [
+            f"objects: seeded from probability {body:g}, extended to {extent:g}, the best of validation"
+        ]
+
+    def doubt(self, values: Sequence[int], shown: str) -> list[str]:
+        """Return a warning if so few values are more likely classes."""
+        if self.has_classes or len(values) > _FEW:
+            return []
+        return [
+            f"--instances: the masks contain only the values {shown}: if they are classes, leave it out"
+        ]
+
+    def summarise(self, mask: Mask) -> str:
+        """Return the number of objects."""
+        return f"{self.split_values(mask)[1].max(initial=0)} objects; "
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for a checkpoint."""
+        return super().to_dict() | {"separation": list(self.separation)}
