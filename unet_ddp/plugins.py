@@ -10,6 +10,7 @@ _BUILT_IN = {
         "classes": "unet_ddp.data.labels:Labels",
         "objects": "unet_ddp.extras.objects.labels:ObjectLabels",
     },
+    "label_rules": {"objects": "unet_ddp.extras.objects.rules:infer_labels"},
     "outputs": {"objects": "unet_ddp.extras.objects.table:objects_file"},
 }
 

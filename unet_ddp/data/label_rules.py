@@ -21,7 +21,7 @@ from unet_ddp.storage import as_path, local_file
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
     """Return the classes of the data set; the values must be classes, and agree with the flags."""
     if config.instances:
-        return cast(Labels, find("labels", "objects").infer(masks, config))
+        return cast(Labels, find("label_rules", "objects")(masks, config))
     if config.binary or config.mask_threshold is not None:
         labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
     elif config.palette is not None:

@@ -145,8 +145,6 @@ class Labels:
         """Value that a GeoTIFF's header names as no data; None if no value is."""
         return None if self.rgb else self.nodata
 
-    # -- of files -------------------------------------------------------------------------
-
     def to_ids(self, codes: Codes, path: Path) -> NDArray[np.uint8]:
         """Return the class ids (H, W) of mask values (H, W), IGNORE_ID where ignored.
 
@@ -214,8 +212,6 @@ class Labels:
         table[: self.num_classes] = self.values
         return cast(NDArray[Any], cv2.LUT(ids, table))
 
-    # -- of predictions -------------------------------------------------------------------
-
     def check_libraries(self) -> None:
         """Raise a UserError if a library that predicting needs is not installed."""
 
@@ -256,8 +252,6 @@ class Labels:
     def average(self, others: Sequence[Labels]) -> Labels:
         """Return the labels of an ensemble, from those of its networks."""
         return self
-
-    # -- in words -------------------------------------------------------------------------
 
     def describe(self) -> str:
         """Return a line with the classes and their mask values."""

@@ -13,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.config import DataConfig
 from unet_ddp.data.borders import (
     BACKGROUND,
-    BODY,
     BORDER,
     CLASS_NAMES,
     CLASS_STEP,
@@ -25,7 +23,6 @@ from unet_ddp.data.borders import (
 )
 from unet_ddp.data.formats.header import Codes
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.mask_values import MaskValues
 from unet_ddp.data.masks import IGNORE_ID, Decodable, Ids, Mask, Part, Shares
 from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.extras.objects.scores import ObjectCounts, count_objects
@@ -79,29 +76,6 @@ class ObjectLabels(Labels):
         names = (CLASS_NAMES[0], *names, CLASS_NAMES[-1])
         return cls(tuple(range(len(names))), False, ignore, names=names)
 
-    @classmethod
-    def infer(cls, masks: MaskValues, config: DataConfig) -> ObjectLabels:
-        """Return the labels of a data set of these mask values.
-
-        Raises:
-            UserError: the values are not numbers of objects, or a library is not installed.
-        """
-        if masks.lossy is not None:
-            raise UserError(
-                f"{masks.lossy}: --instances: lossy compression changes the objects' numbers; save the "
-                "masks as 16-bit PNG or TIFF"
-            )
-        names, ignore = config.class_names, config.ignore_index
-        labels = cls.of(CLASS_NAMES[BODY:-1] if names is None else names, ignore)
-        labels.check_numbers(np.array(masks.values, np.int32), lambda value: masks.examples[value])
-        if len({*masks.values} - {0, ignore}) < 2:
-            raise UserError(
-                f"--instances: all masks contain only {masks.show(masks.values)}: no object has a number "
-                "of its own; number the objects (skimage.measure.label does), or leave --instances out"
-            )
-        check_installed("skimage", "objects", "--instances")
-        return labels
-
     @property
     def bodies(self) -> range:
         """Class ids of objects."""
@@ -146,8 +120,6 @@ class ObjectLabels(Labels):
     def nodata_tag(self) -> None:
         """Return None: pixels without data are background."""
         return
-
-    # -- of files -------------------------------------------------------------------------
 
     def to_ids(self, codes: Codes, path: Path) -> Ids:
         """Return the class ids (H, W) of the numbers in a mask, borders where objects meet."""
@@ -220,8 +192,6 @@ class ObjectLabels(Labels):
     def to_values(self, ids: Mask) -> NDArray[Any]:
         """Return numbers as they are."""
         return ids
-
-    # -- of predictions -------------------------------------------------------------------
 
     def check_libraries(self) -> None:
         """Raise a UserError if scikit-image is not installed."""
@@ -298,8 +268,6 @@ class ObjectLabels(Labels):
         pairs = [each.separation for each in others if isinstance(each, ObjectLabels)]
         body, extent = map(fmean, zip(*pairs, strict=True))
         return replace(self, separation=(body, extent))
-
-    # -- in words -------------------------------------------------------------------------
 
     def describe(self) -> str:
         """Return a line with the classes."""
