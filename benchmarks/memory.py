@@ -20,9 +20,9 @@ from benchmarks.timing import new_parser, print_table
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import pick_device
+from unet_ddp.extras.planners.batch_size import counting_saved_bytes
 from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.precision import Precision
-from unet_ddp.training.batch_size import counting_saved_bytes
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.prefetch import copy_to_device
 from unet_ddp.training.state import Schedule, TrainState

@@ -11,6 +11,11 @@ _BUILT_IN = {
         "objects": "unet_ddp.extras.objects.labels:ObjectLabels",
     },
     "label_rules": {"objects": "unet_ddp.extras.objects.rules:infer_labels"},
+    "planners": {
+        "batch_size": "unet_ddp.extras.planners.batch_size:plan",
+        "learning_rate": "unet_ddp.extras.planners.learning_rate:plan",
+        "budget": "unet_ddp.extras.planners.budget:plan",
+    },
     "outputs": {"objects": "unet_ddp.extras.objects.table:objects_file"},
 }
 

@@ -26,7 +26,7 @@ from unet_ddp.distributed.world import (
     without_sync,
 )
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.training.batch_size import find_batch_size
+from unet_ddp.extras.planners.batch_size import find_batch_size
 
 
 def test_a_world_of_one_needs_no_group() -> None:

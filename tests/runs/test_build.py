@@ -27,7 +27,6 @@ from unet_ddp.runs.build import (
     build_state,
     choose_model,
     describe_run,
-    settle_batch_size,
 )
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.weights import SavedModel
@@ -124,45 +123,6 @@ def test_given_weights_bring_their_network_and_their_normalisation() -> None:
     unknown = replace(weights, architecture=None)
     model = choose_model(config, make_data(), Resumed(weights=unknown), WORLD)
     assert model.architecture == PLAIN and model.notes == []
-
-
-def test_no_probe_is_built_for_a_batch_size_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = choose_model(CONFIG, make_data(), Resumed(), WORLD)
-    monkeypatch.setattr(build, "BatchSizeProbe", None)
-    assert settle_batch_size(CONFIG, model, make_data(), Resumed(), WORLD) is CONFIG
-
-
-@pytest.mark.parametrize("crop", [None, (64, 48)])
-def test_auto_is_settled_with_a_probe_of_the_run(
-    monkeypatch: pytest.MonkeyPatch, crop: tuple[int, int] | None
-) -> None:
-    asked: list[Any] = []
-
-    def settle(self: Resumed, config: TrainConfig, probe: Any, world: World, *, count: int) -> Any:
-        asked.extend((config, probe, count))
-        return with_options(batch_size=3)
-
-    monkeypatch.setattr(Resumed, "settle_batch_size", settle)
-    data = make_data(crop_size=crop)
-    for ema, checkpointing in ((0.0, False), (0.9, True)):
-        config = with_options(batch_size="auto", ema=ema)
-        config = replace(config, network=replace(config.network, checkpointing=checkpointing))
-        model = choose_model(config, data, Resumed(), WORLD)
-        asked.clear()
-        settled = settle_batch_size(config, model, data, Resumed(), WORLD)
-        assert settled.optimization.batch_size == 3
-        assert asked[0] is config and asked[2] == 6
-        probe = asked[1]
-        assert (probe.architecture, probe.preprocessing) == (
-            model.architecture,
-            model.preprocessing,
-        )
-        assert (probe.loss, probe.precision) == (model.loss, model.precision)
-        assert probe.size == (crop or (32, 40))
-        assert (probe.checkpointing, probe.has_average) == (checkpointing, ema > 0)
-
-
-# -- the state ----------------------------------------------------------------------------------
 
 
 def test_the_first_weights_depend_on_the_seed_alone() -> None:

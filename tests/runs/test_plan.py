@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
+from tests.extras.planners.test_rehearsal import Loaders
 from tests.tiny import PIXELS, make_data, make_state
-from tests.training.test_rehearsal import Loaders
 from unet_ddp.config import LaunchConfig, OptimizationConfig, TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.distributed.world import World
+from unet_ddp.extras.planners.learning_rate import choose_rate, measure_losses
 from unet_ddp.runs import plan
-from unet_ddp.runs.plan import settle_schedule
+from unet_ddp.runs.build import new_schedule
+from unet_ddp.runs.plan import Rehearsal, settle
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.training.range_test import choose_rate, measure_losses
 from unet_ddp.training.state import TrainState
 
 SPEC: Any = SimpleNamespace(preprocessing=PIXELS)
@@ -25,10 +26,10 @@ AUTO = TrainConfig(optimization=OptimizationConfig(learning_rate="auto"))
 MINUTE = TrainConfig(launch=LaunchConfig(budget="60s"))
 
 
-class Rehearsal(Loaders):
+class Opened(Loaders):
     is_closed = False
 
-    def __enter__(self) -> Rehearsal:
+    def __enter__(self) -> Opened:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -36,16 +37,16 @@ class Rehearsal(Loaders):
 
 
 @pytest.fixture
-def rehearsals(monkeypatch: pytest.MonkeyPatch) -> list[Rehearsal]:
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Opened]:
     """The loaders that were built, for this data and the spec's pixels."""
-    built: list[Rehearsal] = []
+    built: list[Opened] = []
 
     def build(
         config: TrainConfig, data: PreparedData, *, image_format: ImageFormat, world: World
-    ) -> Rehearsal:
+    ) -> Opened:
         assert data.labels.num_classes == 2 and image_format == PIXELS.format
         assert isinstance(config, TrainConfig) and isinstance(world, World)
-        built.append(Rehearsal())
+        built.append(Opened())
         return built[-1]
 
     monkeypatch.setattr(plan, "build_loaders", build)
@@ -66,18 +67,21 @@ def state(monkeypatch: pytest.MonkeyPatch) -> TrainState:
     return state
 
 
-def settle(
+def plan_run(
     config: TrainConfig, state: TrainState, resumed: Resumed, world: World | None = None
 ) -> TrainConfig:
+    """The settled settings; the state has their schedule."""
     data = make_data(validation="xyz")
-    return settle_schedule(config, SPEC, data, resumed, state, world or World(), began=990.0)
+    rehearsal = Rehearsal(SPEC, data, resumed, world or World(), 990.0, state)
+    settled = settle(config, rehearsal)
+    assert rehearsal.build(settled)[0] is state
+    return settled
 
 
-def test_the_rate_of_auto_is_that_of_a_range_test(
-    rehearsals: list[Rehearsal], state: TrainState
-) -> None:
-    resumed, schedule = Resumed(), state.schedule
-    config = settle(AUTO, state, resumed)
+def test_the_rate_of_auto_is_that_of_a_range_test(opened: list[Opened], state: TrainState) -> None:
+    resumed = Resumed()
+    schedule = new_schedule(AUTO.optimization, 2)
+    config = plan_run(AUTO, state, resumed)
     points = measure_losses(make_state(steps=2), Loaders(), OptimizationConfig())  # type: ignore[arg-type]
     rate = choose_rate(points)
     assert config.optimization == replace(AUTO.optimization, learning_rate=rate)
@@ -85,10 +89,10 @@ def test_the_rate_of_auto_is_that_of_a_range_test(
     (note,) = resumed.notes
     assert note.startswith(f"--learning-rate auto: {rate:g}, at which the loss had fallen half its")
     assert note.endswith("in 60 steps from 1e-05 to 1 (60 s)")
-    heading, *rows = "".join(resumed.range_test).splitlines()
+    heading, *rows = resumed.files["learning_rate.csv"].splitlines()
     assert heading == "learning_rate,loss"
     assert [tuple(map(float, row.split(","))) for row in rows] == points
-    assert [loaders.is_closed for loaders in rehearsals] == [True]
+    assert [loaders.is_closed for loaders in opened] == [True, False]  # the run's own
 
 
 @pytest.mark.parametrize(
@@ -100,28 +104,28 @@ def test_the_rate_of_auto_is_that_of_a_range_test(
     ],
 )
 def test_as_many_epochs_are_planned_as_end_within_the_budget(
-    rehearsals: list[Rehearsal], state: TrainState, world: World, epochs: int, said: str
+    opened: list[Opened], state: TrainState, world: World, epochs: int, said: str
 ) -> None:
-    resumed, schedule = Resumed(), state.schedule
-    config = settle(MINUTE, state, resumed, world)
+    resumed = Resumed()
+    schedule = new_schedule(MINUTE.optimization, 2)
+    config = plan_run(MINUTE, state, resumed, world)
     assert config.optimization == replace(MINUTE.optimization, epochs=epochs)
     assert state.schedule == replace(schedule, steps=epochs * 2)
     assert resumed.notes == [f"--budget 60s: {said}"]
-    assert [loaders.is_closed for loaders in rehearsals] == [True]
+    assert [loaders.is_closed for loaders in opened] == [True, False]  # the run's own
 
 
 def test_epochs_are_planned_with_the_rate_that_was_found(
-    rehearsals: list[Rehearsal], state: TrainState
+    opened: list[Opened], state: TrainState
 ) -> None:
     resumed = Resumed()
-    config = settle(replace(MINUTE, optimization=AUTO.optimization), state, resumed)
+    config = plan_run(replace(MINUTE, optimization=AUTO.optimization), state, resumed)
     rate, epochs = config.optimization.learning_rate, config.optimization.epochs
     assert (state.schedule.highest, state.schedule.steps) == (rate, 2 * epochs)
-    assert len(resumed.notes) == len(rehearsals) == 2
+    assert len(resumed.notes) == 2 and len(opened) == 3
 
 
-def test_a_resumed_run_keeps_its_epochs(rehearsals: list[Rehearsal], state: TrainState) -> None:
-    schedule = state.schedule
-    assert settle(MINUTE, state, Resumed({})) is MINUTE
-    assert settle(TrainConfig(), state, Resumed()) == TrainConfig()
-    assert state.schedule == schedule and not rehearsals
+def test_a_resumed_run_keeps_its_epochs(opened: list[Opened], state: TrainState) -> None:
+    assert plan_run(MINUTE, state, Resumed({})) == MINUTE
+    assert plan_run(TrainConfig(), state, Resumed()) == TrainConfig()
+    assert not any(loaders.is_closed for loaders in opened)  # no planner's

@@ -360,51 +360,6 @@ def test_the_split_s_fingerprint_is_of_names_and_sides() -> None:
 # -- --batch-size auto ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("resumed", "options", "count", "processes", "asked", "expected"),
-    [
-        (Resumed(), {}, 100, 1, (16, 16), (2, 8, None)),
-        (Resumed(), {}, 100, 3, (5, 5), (1, 5, None)),  # 15 of 16 images
-        (Resumed(), {}, 7, 2, (3, 3), (1, 3, None)),  # no more than there are
-        (Resumed(), {}, 1, 2, (1, 1), (1, 1, None)),
-        (Resumed(), {"images_per_step": 24}, 9, 2, (12, 12), (2, 6, None)),
-        (Resumed(), {"accumulate": 4}, 100, 1, (16, 16), (2, 8, None)),
-        (saved(16), {"images_per_step": 16, "accumulate": 4}, 100, 1, (16, 4), (2, 8, None)),
-        (saved(16), {"images_per_step": 16, "accumulate": 3}, 100, 1, (16, 16), (2, 8, None)),
-    ],
-)
-def test_auto_becomes_numbers(
-    monkeypatch: pytest.MonkeyPatch,
-    resumed: Resumed,
-    options: dict[str, Any],
-    count: int,
-    processes: int,
-    asked: tuple[int, int],
-    expected: tuple[int, int, None],
-) -> None:
-    found = []
-
-    def find(probe: Any, world: World, share: int, *, start: int) -> int:
-        found.append((share, start))
-        return expected[0]
-
-    monkeypatch.setattr(resume_module, "find_batch_size", find)
-    resumed = Resumed(resumed.content)
-    config = with_options(batch_size="auto", **options)
-    probe: Any = None
-    config = resumed.settle_batch_size(config, probe, World(size=processes), count=count)
-    assert found == [asked]
-    assert numbers(config) == expected
-    (note,) = resumed.notes
-    batch, accumulate, _ = expected
-    start = f"batch size auto: {batch} image(s) at once fit on each of {processes} process(es)"
-    more = (
-        f", {accumulate} times per step for {batch * accumulate * processes}; batch statistics and "
-        f"Dice are those of {batch * processes} images"
-    )
-    assert note == start + (more if accumulate > 1 else "")
-
-
 # -- version 0.1 ----------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import tyro
 
 from unet_ddp.cli import parse
 from unet_ddp.config import RUN_PLACES
-from unet_ddp.errors import UserError, align, join_some, print_lines
+from unet_ddp.errors import UserError, align, describe_time, join_some, print_lines
 from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.files import write_errors, write_text
 from unet_ddp.flags import flag
@@ -22,7 +22,6 @@ from unet_ddp.metrics.scores import show
 from unet_ddp.runs.weights import best_of, build_blank, read_model
 from unet_ddp.runs.writers import read_rows, to_float
 from unet_ddp.storage import Url, as_path, local_file, local_path
-from unet_ddp.training.rehearsal import describe_time
 
 _MOST_LINES = 8
 _NOT_SHOWN = {"save_every", "save_every_steps", "save_every_minutes", *RUN_PLACES} - {"load"}

@@ -18,7 +18,7 @@ from unet_ddp.cli import parse_train
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.loaders import Loaders, build_loaders
+from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
@@ -28,14 +28,12 @@ from unet_ddp.flags import naming_recipe
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import (
     build_metadata,
-    build_state,
     choose_model,
     describe_run,
-    settle_batch_size,
 )
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.hosts import check_folders, compare_data, compare_hosts
-from unet_ddp.runs.plan import settle_schedule
+from unet_ddp.runs.plan import Rehearsal, settle
 from unet_ddp.runs.remote import choose_folder
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.training.determinism import allow_tf32, cudnn_autotuning, deterministic
@@ -69,11 +67,9 @@ def train(config: TrainConfig, world: World) -> int:
         data = world.on_main(lambda: resumed.prepare_data(config))
         compare_data(data.split, world)
         spec = choose_model(config, data, resumed, world)
-        config = settle_batch_size(config, spec, data, resumed, world)
-        loaders = build_loaders(config, data, image_format=spec.preprocessing.format, world=world)
-        with explain_out_of_memory(config, world, "building"):
-            state = build_state(config, spec, data, resumed, loaders, world)
-        config = settle_schedule(config, spec, data, resumed, state, world, began=began)
+        rehearsal = Rehearsal(spec, data, resumed, world, began)
+        config = settle(config, rehearsal)
+        state, loaders = rehearsal.build(config)
         tracker = Tracker(config, data, state, loaders, world)  # logs in where --wandb needs it
         # Only now, as nothing can be wrong any more: --overwrite deletes, config.yaml is written.
         metadata = partial(build_metadata, config, spec, data, loaders, world)  # read by one rank

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from torch import nn
 
 from unet_ddp import __version__
-from unet_ddp.config import TrainConfig
+from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, count_workers
@@ -29,7 +28,6 @@ from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.pretrained import fit_weights
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import describe_data
-from unet_ddp.training.batch_size import BatchSizeProbe
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.optimizer import AdamW
 from unet_ddp.training.state import Schedule, TrainState, WeightAverage
@@ -91,23 +89,10 @@ def _choose_architecture(
     return architecture, preprocessing, [f"network as in {config.run.load}"]
 
 
-def settle_batch_size(
-    config: TrainConfig, spec: ModelSpec, data: PreparedData, resumed: Resumed, world: World
-) -> TrainConfig:
-    """Return `config` with numbers for ``--batch-size auto``: the largest batch that fits."""
-    if config.optimization.batch_size != "auto":
-        return config
-    probe = BatchSizeProbe(
-        spec.architecture,
-        spec.preprocessing,
-        spec.loss,
-        spec.precision,
-        data.crop_size or data.smallest,
-        checkpointing=config.network.checkpointing,
-        has_average=config.optimization.ema > 0,
-        frozen=config.optimization.freeze,
-    )
-    return resumed.settle_batch_size(config, probe, world, count=len(data.split.training))
+def new_schedule(options: OptimizationConfig, steps: int) -> Schedule:
+    """Return the schedule of a run of `steps` steps an epoch; a planner sets a rate that is auto."""
+    rate = 0.0 if options.learning_rate == "auto" else options.learning_rate
+    return Schedule(rate, options.epochs * steps, options.warmup / 100)
 
 
 def build_state(
@@ -139,7 +124,7 @@ def build_state(
         spec.precision,
         spec.loss,
         spec.preprocessing,
-        Schedule(cast(float, options.learning_rate), options.epochs * steps, options.warmup / 100),
+        new_schedule(options, steps),
         steps,
         options.patience,
         options.seed * world.size + world.rank,

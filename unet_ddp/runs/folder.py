@@ -168,9 +168,9 @@ class RunFolder:
                 save_config(config, path)
             with owning(self.path / "split.csv") as path:
                 write_split(data.split, data.groups, path)
-            if resumed.range_test:
-                with owning(self.path / "learning_rate.csv") as path:
-                    write_text(path, "".join(resumed.range_test), durable=True)
+            for name, text in resumed.files.items():
+                with owning(self.path / name) as path:
+                    write_text(path, text, durable=True)
 
     def begin(self, state: TrainState, resumed: Resumed, world: World) -> None:
         """Save a new run, so that a kill finds one to resume; on return no thread writes."""

@@ -22,10 +22,8 @@ from unet_ddp.network.precision import has_native_bfloat16
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.same_data import check_same_data
 from unet_ddp.runs.weights import SavedModel, check_weights
-from unet_ddp.training.batch_size import BatchSizeProbe, find_batch_size
 from unet_ddp.training.state import TrainState
 
-USUAL_STEP = 16  # images per optimizer step with --batch-size auto
 _SHOWN = 80  # characters of a setting in a message
 # Settings on which the weights depend, and settings that may change without a word.
 _FIXED = {
@@ -54,8 +52,8 @@ class Resumed:
     """Checkpoints by name that are still to be written."""
     lost_best: str = ""
     """The best.pt that nothing can replace, in words."""
-    range_test: list[str] = field(default_factory=list)
-    """Lines of learning_rate.csv, what ``--learning-rate auto`` has measured."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Texts by name that planners add to the run's folder."""
 
     @property
     def is_new(self) -> bool:
@@ -197,31 +195,6 @@ class Resumed:
     def has_report(self, state: TrainState) -> bool:
         """Return whether there is something to report: not if the best network is lost for good."""
         return not self.lost_best or state.best > -math.inf
-
-    def settle_batch_size(
-        self, config: TrainConfig, probe: BatchSizeProbe, world: World, *, count: int
-    ) -> TrainConfig:
-        """Return `config` with numbers for ``--batch-size auto``.
-
-        A resumed run keeps its batch if that fits: its batch statistics depend on it. A step takes no
-        more than `count` images, those to train on, unless --images-per-step says so.
-        """
-        options, size = config.optimization, world.size
-        images = options.images_per_step or max(size, min(USUAL_STEP, count) // size * size)
-        share = images // size
-        keeps = self.content is not None and share % options.accumulate == 0
-        start = share // options.accumulate if keeps else share
-        batch_size = find_batch_size(probe, world, share, start=start)
-        accumulate = share // batch_size
-        note = f"batch size auto: {batch_size} image(s) at once fit on each of {size} process(es)"
-        if accumulate > 1:
-            note += (
-                f", {accumulate} times per step for {images}; batch statistics and Dice are those of "
-                f"{batch_size * size} images"
-            )
-        self.notes.append(note)
-        settled = {"batch_size": batch_size, "accumulate": accumulate, "images_per_step": None}
-        return with_values(config, settled)
 
 
 def _name_moments(

@@ -26,7 +26,7 @@ class Schedule:
     """
 
     highest: float
-    """The rate after the warm-up; of ``--learning-rate auto`` once `settle_schedule` has found it."""
+    """The rate after the warm-up; of ``--learning-rate auto`` once it is found."""
     steps: int
     """Steps of the optimizer in the whole run."""
     warmup: float = 0.05

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import free_memory, is_out_of_memory
 from unet_ddp.distributed.world import World, local_only
@@ -20,6 +21,7 @@ from unet_ddp.errors import RunError
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.network.encoder import freeze_encoder
 from unet_ddp.network.precision import Precision
+from unet_ddp.runs.plan import Rehearsal
 from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.out_of_memory import describe_shortage
@@ -30,6 +32,44 @@ _MARGIN, _SMALLEST_MARGIN = 0.05, 1 << 30
 # Peak of a CPU step over what its backward pass keeps of the images: at most 1.2 when tried, 3.7
 # with --checkpointing.
 _PEAK, _PEAK_CHECKPOINTING = 1.5, 4.0
+
+
+USUAL_STEP = 16  # images per optimizer step
+
+
+def plan(config: TrainConfig, rehearsal: Rehearsal) -> dict[str, Any]:
+    """Return the batch of each process, and how often it is accumulated.
+
+    A resumed run keeps its batch if that fits: its batch statistics depend on it. A step takes no more
+    images than there are to train on, unless --images-per-step says so.
+    """
+    options, size = config.optimization, rehearsal.world.size
+    spec, data, resumed = rehearsal.spec, rehearsal.data, rehearsal.resumed
+    probe = BatchSizeProbe(
+        spec.architecture,
+        spec.preprocessing,
+        spec.loss,
+        spec.precision,
+        data.crop_size or data.smallest,
+        checkpointing=config.network.checkpointing,
+        has_average=options.ema > 0,
+        frozen=options.freeze,
+    )
+    usual = max(size, min(USUAL_STEP, len(data.split.training)) // size * size)
+    images = options.images_per_step or usual
+    share = images // size
+    keeps = not resumed.is_new and share % options.accumulate == 0
+    start = share // options.accumulate if keeps else share
+    batch_size = find_batch_size(probe, rehearsal.world, share, start=start)
+    accumulate = share // batch_size
+    note = f"batch size auto: {batch_size} image(s) at once fit on each of {size} process(es)"
+    if accumulate > 1:
+        note += (
+            f", {accumulate} times per step for {images}; batch statistics and Dice are those of "
+            f"{batch_size * size} images"
+        )
+    resumed.notes.append(note)
+    return {"batch_size": batch_size, "accumulate": accumulate, "images_per_step": None}
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.conftest import SEED
+from tests.extras.planners.test_rehearsal import Loaders, flattened
 from tests.tiny import make_state
-from tests.training.test_rehearsal import Loaders, flattened
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.errors import UserError
-from unet_ddp.training.range_test import (
+from unet_ddp.extras.planners.learning_rate import (
     HIGHEST,
     LOWEST,
     STEPS,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
+from typing import Any
 
-from unet_ddp.config import OptimizationConfig
+from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, describe_time
+from unet_ddp.extras.planners.rehearsal import rehearse, restoring
+from unet_ddp.runs.plan import Rehearsal
 from unet_ddp.training.determinism import cudnn_autotuning
-from unet_ddp.training.rehearsal import rehearse, restoring
 from unet_ddp.training.state import Schedule, TrainState
 
 STEPS = 60  # a fixed number, not a time: the rate depends on data, settings and seed alone
@@ -29,6 +32,25 @@ class Rising(Schedule):
     def at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
         return float(LOWEST * (HIGHEST / LOWEST) ** (step / (STEPS - 1)))
+
+
+def plan(config: TrainConfig, rehearsal: Rehearsal) -> dict[str, Any]:
+    """Return the learning rate of a range test, the same on every rank.
+
+    Raises:
+        UserError: its losses show no rate.
+    """
+    began, resumed = time.perf_counter(), rehearsal.resumed
+    with rehearsal.open(config) as (state, loaders):
+        points = measure_losses(state, loaders, config.optimization)
+    rate = rehearsal.world.on_main(lambda: choose_rate(points))
+    rows = (f"{rate!r},{loss!r}\n" for rate, loss in points)
+    resumed.files["learning_rate.csv"] = "".join(["learning_rate,loss\n", *rows])
+    resumed.notes.append(
+        f"--learning-rate auto: {rate:g}, at which the loss had fallen half its way in {STEPS} steps "
+        f"from {LOWEST:g} to {HIGHEST:g} ({describe_time(time.perf_counter() - began)})"
+    )
+    return {"learning_rate": rate}
 
 
 def measure_losses(state: TrainState, loaders: Loaders, options: OptimizationConfig) -> list[Point]:

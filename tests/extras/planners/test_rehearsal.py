@@ -15,15 +15,9 @@ from tests.tiny import make_batch, make_state
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.data.dataset import Sample
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
-from unet_ddp.training.rehearsal import (
-    Pace,
-    describe_time,
-    rehearse,
-    restoring,
-    time_steps,
-    time_validation,
-)
+from unet_ddp.errors import UserError, describe_time
+from unet_ddp.extras.planners.budget import Pace, time_steps, time_validation
+from unet_ddp.extras.planners.rehearsal import rehearse, restoring
 
 
 class Loaders:
@@ -31,7 +25,7 @@ class Loaders:
 
     def __init__(self) -> None:
         self.begun: list[tuple[int, int]] = []
-        self.sampler = SimpleNamespace(start_at=lambda *at: self.begun.append(at))
+        self.sampler = SimpleNamespace(start_at=lambda *at: self.begun.append(at), steps=2)
         self.training: Any = [make_batch(number) for number in range(2)]
         self.validation = [make_batch(9, count=1)] * 40
 
@@ -85,7 +79,7 @@ def test_times_are_those_of_a_step_and_a_whole_validation(monkeypatch: pytest.Mo
         now[0] += 1
 
     state.network.register_forward_hook(tick)
-    monkeypatch.setattr("unet_ddp.training.rehearsal.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("unet_ddp.extras.planners.budget.time.perf_counter", lambda: now[0])
     for budget, steps in ((60, 4 + 3), (160, 4 + 8), (1e6, 4 + 20)):
         now[0] = 0
         assert time_steps(state, loaders, OptimizationConfig(), World(), budget=budget) == 1

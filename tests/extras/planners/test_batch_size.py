@@ -13,17 +13,27 @@ import torch
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
-from tests.tiny import CPU
+from tests.tiny import CPU, make_data
 from tests.training.test_out_of_memory import CPU as SHORT_OF_CPU
 from tests.training.test_out_of_memory import CUDA
+from unet_ddp.config import NetworkConfig, OptimizationConfig, TrainConfig
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed import world as world_module
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
+from unet_ddp.extras.planners import batch_size
+from unet_ddp.extras.planners.batch_size import (
+    BatchSizeProbe,
+    counting_saved_bytes,
+    find_batch_size,
+    plan,
+)
 from unet_ddp.network.architecture import choose_architecture
 from unet_ddp.network.precision import Precision
 from unet_ddp.runs import checkpoint
-from unet_ddp.training import batch_size
-from unet_ddp.training.batch_size import BatchSizeProbe, counting_saved_bytes, find_batch_size
+from unet_ddp.runs.build import choose_model
+from unet_ddp.runs.plan import Rehearsal
+from unet_ddp.runs.resume import Resumed
 from unet_ddp.training.losses import SegmentationLoss
 
 
@@ -207,6 +217,85 @@ def test_all_ranks_take_the_smallest_batch() -> None:
         find_batch_size(probe, world_of((2, ""), (0, "too much")), 16, start=8)
 
 
+# -- the plan ---------------------------------------------------------------------------------
+
+
+def new_config(**options: Any) -> TrainConfig:
+    return TrainConfig(optimization=OptimizationConfig(batch_size="auto", **options))
+
+
+@pytest.mark.parametrize("crop", [None, (64, 48)])
+def test_auto_is_settled_with_a_probe_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, crop: tuple[int, int] | None
+) -> None:
+    asked: list[Any] = []
+
+    def find(probe: Any, world: World, share: int, *, start: int) -> int:
+        asked.append(probe)
+        return 1
+
+    monkeypatch.setattr(batch_size, "find_batch_size", find)
+    data = make_data(crop_size=crop)
+    for ema, checkpointing in ((0.0, False), (0.9, True)):
+        config = replace(new_config(ema=ema), network=NetworkConfig(checkpointing=checkpointing))
+        model = choose_model(config, data, Resumed(), World())
+        plan(config, Rehearsal(model, data, Resumed(), World(), 0.0))
+        probe = asked.pop()
+        assert probe.architecture is model.architecture and probe.loss is model.loss
+        assert probe.preprocessing is model.preprocessing and probe.precision is model.precision
+        assert probe.size == (crop or (32, 40))
+        assert (probe.checkpointing, probe.has_average) == (checkpointing, ema > 0)
+
+
+RUN = Resumed({"images_per_step": 16})
+
+
+@pytest.mark.parametrize(
+    ("resumed", "options", "count", "processes", "asked", "expected"),
+    [
+        (Resumed(), {}, 100, 1, (16, 16), (2, 8, None)),
+        (Resumed(), {}, 100, 3, (5, 5), (1, 5, None)),  # 15 of 16 images
+        (Resumed(), {}, 7, 2, (3, 3), (1, 3, None)),  # no more than there are
+        (Resumed(), {}, 1, 2, (1, 1), (1, 1, None)),
+        (Resumed(), {"images_per_step": 24}, 9, 2, (12, 12), (2, 6, None)),
+        (Resumed(), {"accumulate": 4}, 100, 1, (16, 16), (2, 8, None)),
+        (RUN, {"images_per_step": 16, "accumulate": 4}, 100, 1, (16, 4), (2, 8, None)),
+        (RUN, {"images_per_step": 16, "accumulate": 3}, 100, 1, (16, 16), (2, 8, None)),
+    ],
+)
+def test_auto_becomes_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+    resumed: Resumed,
+    options: dict[str, Any],
+    count: int,
+    processes: int,
+    asked: tuple[int, int],
+    expected: tuple[int, int, None],
+) -> None:
+    found = []
+
+    def find(probe: Any, world: World, share: int, *, start: int) -> int:
+        found.append((share, start))
+        return expected[0]
+
+    monkeypatch.setattr(batch_size, "find_batch_size", find)
+    config, data, resumed = new_config(**options), make_data(), Resumed(resumed.content)
+    data = replace(data, split=replace(data.split, training=[data.split.training[0]] * count))
+    model = choose_model(new_config(), data, Resumed(), World())
+    settled = plan(config, Rehearsal(model, data, resumed, World(size=processes), 0.0))
+    assert found == [asked]
+    assert tuple(settled.values()) == expected
+    assert list(settled) == ["batch_size", "accumulate", "images_per_step"]
+    (note,) = resumed.notes
+    batch, accumulate, _ = expected
+    start = f"batch size auto: {batch} image(s) at once fit on each of {processes} process(es)"
+    more = (
+        f", {accumulate} times per step for {batch * accumulate * processes}; batch statistics and "
+        f"Dice are those of {batch * processes} images"
+    )
+    assert note == start + (more if accumulate > 1 else "")
+
+
 # -- on two ranks -----------------------------------------------------------------------------
 
 FLAGS = ["--width", "2", "--epochs", "1", "--validation", "20", "--workers", "0", "--ema", "0.9"]
@@ -260,7 +349,7 @@ def test_one_rank_out_of_memory_ends_both_and_auto_finds_what_fits(
     auto.mkdir()
     given.mkdir()
     outcomes = ranks.run(
-        2, train_short_of_memory, "unet_ddp.training.batch_size", 3,
+        2, train_short_of_memory, "unet_ddp.extras.planners.batch_size", 3,
         [*argv, "--batch-size", "auto"], str(auto),
     )  # fmt: skip
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes

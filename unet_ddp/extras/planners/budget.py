@@ -1,28 +1,50 @@
-"""Steps that are taken and thrown away before a run: they time it, for --budget."""
+"""``--budget``: as many epochs as end in time, by steps and images that are timed."""
 
 from __future__ import annotations
 
-import copy
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
-from unet_ddp.config import OptimizationConfig
+from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, describe_time
+from unet_ddp.extras.planners.rehearsal import rehearse, restoring
+from unet_ddp.runs.plan import Rehearsal
 from unet_ddp.training.determinism import cudnn_autotuning
-from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import TrainState
-from unet_ddp.training.step import StepReport, train_steps
 from unet_ddp.training.validation import count_pixels
 
 _WARM_UP, _MOST_STEPS, _MOST_IMAGES = 3, 20, 16  # untimed steps; timed steps and images
 _SHARE = 0.05  # of the budget: the longest rehearsal, and what is left unplanned
 _REPORT = 5.0  # seconds of the report at the end, beside its scoring
+
+
+def plan(config: TrainConfig, rehearsal: Rehearsal) -> dict[str, Any]:
+    """Return the epochs that fit into the budget; a resumed run keeps its own.
+
+    Raises:
+        UserError: not one does.
+    """
+    budget = config.launch.budget_seconds
+    if budget is None or not rehearsal.resumed.is_new:
+        return {}
+    world, data = rehearsal.world, rehearsal.data
+    with rehearsal.open(config) as (state, loaders):
+        step = time_steps(state, loaders, config.optimization, world, budget=budget)
+        images = math.ceil(len(data.split.validation) / world.size)
+        classes = data.labels.num_classes
+        validation = time_validation(state, loaders, images=images, num_classes=classes)
+    pace = Pace(step, state.steps_per_epoch, validation)
+    epochs = world.on_main(lambda: pace.count_epochs(budget, time.monotonic() - rehearsal.began))
+    rehearsal.resumed.notes.append(
+        f"--budget {config.launch.budget}: {epochs} epochs of about {describe_time(pace.epoch)} "
+        f"({describe_time(pace.step)} a step, {describe_time(pace.validation)} to validate)"
+    )
+    return {"epochs": epochs}
 
 
 @dataclass(frozen=True)
@@ -55,47 +77,6 @@ class Pace:
                 f"{math.ceil((fixed + self.epoch) / (1 - _SHARE) / 60)}m"
             )
         return epochs
-
-
-def describe_time(seconds: float) -> str:
-    """Return a time in a unit that suits it."""
-    if seconds < 120:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-@contextmanager
-def restoring(state: TrainState) -> Iterator[None]:
-    """Leave the state as it is now, whatever steps do to it in this context."""
-    before, schedule = copy.deepcopy(state.state_dict()), state.schedule
-    try:
-        yield
-    finally:
-        state.schedule = schedule
-        state.load_state_dict(before)
-
-
-def rehearse(
-    state: TrainState, loaders: Loaders, options: OptimizationConfig
-) -> Iterator[StepReport]:
-    """Yield after each step of an endless run, as train.py takes them; see `restoring`."""
-
-    def fail(error: UserError) -> None:
-        raise error
-
-    while True:
-        loaders.sampler.start_at(state.epoch, 0)
-        batches = Prefetcher(
-            loaders.training,
-            ahead=2 * options.accumulate,
-            device=state.precision.device,
-            on_error=fail,
-        )
-        batches.fill()
-        for report in train_steps(state, batches, accumulate=options.accumulate, clip=options.clip):
-            batches.fill()
-            yield report
-        state.epoch, state.step = state.epoch + 1, 0
 
 
 def time_steps(

@@ -1,0 +1,34 @@
+"""Rules that masks follow in which each object has a number."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unet_ddp.config import DataConfig
+from unet_ddp.data.borders import BODY, CLASS_NAMES
+from unet_ddp.data.mask_values import MaskValues
+from unet_ddp.errors import UserError, check_installed
+from unet_ddp.extras.objects.labels import ObjectLabels
+
+
+def infer_labels(masks: MaskValues, config: DataConfig) -> ObjectLabels:
+    """Return the labels of a data set of these mask values.
+
+    Raises:
+        UserError: the values are not numbers of objects, or a library is not installed.
+    """
+    if masks.lossy is not None:
+        raise UserError(
+            f"{masks.lossy}: --instances: lossy compression changes the objects' numbers; save the "
+            "masks as 16-bit PNG or TIFF"
+        )
+    names, ignore = config.class_names, config.ignore_index
+    labels = ObjectLabels.of(CLASS_NAMES[BODY:-1] if names is None else names, ignore)
+    labels.check_numbers(np.array(masks.values, np.int32), lambda value: masks.examples[value])
+    if len({*masks.values} - {0, ignore}) < 2:
+        raise UserError(
+            f"--instances: all masks contain only {masks.show(masks.values)}: no object has a number "
+            "of its own; number the objects (skimage.measure.label does), or leave --instances out"
+        )
+    check_installed("skimage", "objects", "--instances")
+    return labels

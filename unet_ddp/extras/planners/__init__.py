@@ -1,0 +1,1 @@
+"""Planners: settings that are found before a run begins, by trying."""

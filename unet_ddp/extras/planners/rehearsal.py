@@ -1,0 +1,48 @@
+"""Steps that are taken and thrown away before a run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from unet_ddp.config import OptimizationConfig
+from unet_ddp.data.loaders import Loaders
+from unet_ddp.errors import UserError
+from unet_ddp.training.prefetch import Prefetcher
+from unet_ddp.training.state import TrainState
+from unet_ddp.training.step import StepReport, train_steps
+
+
+@contextmanager
+def restoring(state: TrainState) -> Iterator[None]:
+    """Leave the state as it is now, whatever steps do to it in this context."""
+    before, schedule = copy.deepcopy(state.state_dict()), state.schedule
+    try:
+        yield
+    finally:
+        state.schedule = schedule
+        state.load_state_dict(before)
+
+
+def rehearse(
+    state: TrainState, loaders: Loaders, options: OptimizationConfig
+) -> Iterator[StepReport]:
+    """Yield after each step of an endless run, as train.py takes them; see `restoring`."""
+
+    def fail(error: UserError) -> None:
+        raise error
+
+    while True:
+        loaders.sampler.start_at(state.epoch, 0)
+        batches = Prefetcher(
+            loaders.training,
+            ahead=2 * options.accumulate,
+            device=state.precision.device,
+            on_error=fail,
+        )
+        batches.fill()
+        for report in train_steps(state, batches, accumulate=options.accumulate, clip=options.clip):
+            batches.fill()
+            yield report
+        state.epoch, state.step = state.epoch + 1, 0
