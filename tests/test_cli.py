@@ -342,7 +342,7 @@ def test_other_rules() -> None:
     configure(dice_weight=0)
     configure(cross_entropy_weight=0)
     check_refused(
-        "--loss dice_ce: one of --dice-weight and --cross-entropy-weight must be above 0",
+        "--loss dice_ce: --dice-weight or --cross-entropy-weight must be above 0",
         dice_weight=0, cross_entropy_weight=0,
     )  # fmt: skip
     configure(loss="focal", dice_weight=0)

@@ -21,6 +21,7 @@ from unet_ddp.config import (
 )
 from unet_ddp.data.label_rules import read_palette
 from unet_ddp.errors import UserError
+from unet_ddp.runs.plan import last_step
 from unet_ddp.storage import Url, put
 
 
@@ -77,7 +78,7 @@ def test_defaults_of_a_start() -> None:
 def test_the_earlier_limit_is_the_last_step(
     max_steps: int | None, max_epochs: int | None, last: int | None
 ) -> None:
-    assert LaunchConfig(max_steps=max_steps, max_epochs=max_epochs).last_step(3) == last
+    assert last_step(LaunchConfig(max_steps=max_steps, max_epochs=max_epochs), 3) == last
 
 
 def test_names_are_unique_over_the_groups() -> None:

@@ -13,12 +13,15 @@ from typing import Annotated, ClassVar, Literal
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.files import working_folder
 from unet_ddp.flags import MASK_VALUE, NAMES, OPTIONAL_FILE, Plain, flag, parse_time
+from unet_ddp.plugins import is_known
 from unet_ddp.storage import as_path
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
-# Where things are, not what the run is.
 DATA_PLACES = frozenset({"images", "masks", "list", "val_images", "val_masks", "palette"})
-RUN_PLACES = frozenset({"checkpoints", "exp_name", "load", "wandb"})
+RUN_PLACES = frozenset({"checkpoints", "exp_name", "load", "wandb"})  # not what the run is
+LOSSES = (
+    "dice_ce", "dice", "ce", "dice_focal", "focal", "tversky", "tversky_ce", "lovasz", "lovasz_ce",
+)  # fmt: skip
 PIXEL_TERMS = frozenset({"ce", "focal"})  # of losses; the others are over regions
 
 
@@ -144,11 +147,8 @@ class OptimizationConfig:
     """Decoupled weight decay of AdamW."""
     clip: Annotated[float, flag("NORM"), Limit(at_least=0)] = 1.0
     """Largest norm of the gradients, longer ones are scaled down to it; 0: no clipping."""
-    loss: Literal[
-        "dice_ce", "dice", "ce", "dice_focal", "focal",
-        "tversky", "tversky_ce", "lovasz", "lovasz_ce",
-    ] = "dice_ce"  # fmt: skip
-    """Terms of the loss: dice, tversky (misses weigh more than false alarms; for small objects) or lovasz (IoU), over regions; ce (cross-entropy) or focal (sure pixels count less), over pixels; docs/losses.md."""
+    loss: Annotated[str, flag("|".join(LOSSES))] = "dice_ce"
+    """Terms of the loss: dice, tversky (misses weigh more than false alarms; for small objects) or lovasz (IoU), over regions; ce (cross-entropy) or focal (sure pixels count less), over pixels; or one of your own as MODULE:CLASS, +ce added for both; docs/losses.md."""
     dice_weight: Annotated[float, flag("WEIGHT"), Limit(at_least=0)] = 1.0
     """Weight of the Dice, Tversky or Lovász term."""
     cross_entropy_weight: Annotated[float, flag("WEIGHT"), Limit(at_least=0)] = 1.0
@@ -174,9 +174,16 @@ class OptimizationConfig:
     seed: Annotated[int, flag("N"), Limit(at_least=0)] = 0
     """Seed of everything random: weights, split, order, augmentation, dropout."""
 
+    @property
+    def loss_terms(self) -> list[str]:
+        """Names of the loss's terms."""
+        return self.loss.split("_" if self.loss in LOSSES else "+")
+
     def check_loss(self) -> None:
-        """Raise a UserError if the loss would be 0, or lacks the term that a setting is about."""
-        terms = set(self.loss.split("_"))
+        """Raise a UserError if the loss is unknown, is 0, or lacks the term that a setting is about."""
+        terms = set(self.loss_terms)
+        if not all(is_known("losses", term) for term in terms):
+            raise UserError(f"--loss {self.loss}: not one of {', '.join(LOSSES)}, nor MODULE:CLASS")
         weights = {"--dice-weight": self.dice_weight} if terms - PIXEL_TERMS else {}
         if terms & PIXEL_TERMS:
             weights["--cross-entropy-weight"] = self.cross_entropy_weight
@@ -186,8 +193,7 @@ class OptimizationConfig:
                 f"--boundary-weight; use one with a term ce or focal, e.g. {self.loss}_ce"
             )
         if not any(weights.values()):
-            flags = f"{'one of ' * (len(weights) > 1)}{' and '.join(weights)}"
-            raise UserError(f"--loss {self.loss}: {flags} must be above 0")
+            raise UserError(f"--loss {self.loss}: {' or '.join(weights)} must be above 0")
 
 
 @dataclass(frozen=True)
@@ -246,11 +252,6 @@ class LaunchConfig:
     """Print where the time of ten steps goes, and save their trace in the run's folder."""
     deterministic: bool = False
     """Use deterministic algorithms, slower on a GPU; warn where torch has none."""
-
-    def last_step(self, steps_per_epoch: int) -> int | None:
-        """Return the steps of the run at which --max-steps or --max-epochs stops it."""
-        limits = (self.max_steps, (self.max_epochs or 0) * steps_per_epoch)
-        return min((limit for limit in limits if limit), default=None)
 
     @property
     def budget_seconds(self) -> float | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+from unet_ddp.errors import UserError
 
 _BUILT_IN = {
     "labels": {
@@ -16,11 +20,56 @@ _BUILT_IN = {
         "learning_rate": "unet_ddp.extras.planners.learning_rate:plan",
         "budget": "unet_ddp.extras.planners.budget:plan",
     },
+    "losses": {
+        "dice": "unet_ddp.training.losses:Dice",
+        "ce": "unet_ddp.training.losses:CrossEntropy",
+        "tversky": "unet_ddp.extras.losses.terms:Tversky",
+        "lovasz": "unet_ddp.extras.losses.terms:Lovasz",
+        "focal": "unet_ddp.extras.losses.terms:Focal",
+    },
+    "pixel_factors": {
+        "boundary_weight": "unet_ddp.extras.losses.factors:BoundaryWeight",
+        "hard_pixels": "unet_ddp.extras.losses.factors:HardPixels",
+    },
     "outputs": {"objects": "unet_ddp.extras.objects.table:objects_file"},
 }
 
 
 def find(point: str, name: str) -> Any:
-    """Return the part `name` of a point."""
-    module, _, attribute = _BUILT_IN[point][name].partition(":")
+    """Return the part `name` of a point: built in, of an installed package, or at `module:attribute`.
+
+    A package names it as an entry point of the group `unet_ddp.<point>`. A module is also looked for in
+    the working folder.
+
+    Raises:
+        UserError: it can't be imported, or there is none of that name.
+    """
+    path = _BUILT_IN[point].get(name)
+    if path is not None:
+        return _load(path)
+    try:
+        if str(Path.cwd()) not in sys.path:
+            sys.path.append(str(Path.cwd()))
+        return _load(_find_path(point, name))
+    except Exception as error:  # of code that is not ours
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{name}: can't be imported ({reason}); fix it, or name another") from None
+
+
+def is_known(point: str, name: str) -> bool:
+    """Return whether a part of that name is built in or installed, or may be at a path."""
+    return name in _BUILT_IN[point] or bool(_find_path(point, name))
+
+
+def _find_path(point: str, name: str) -> str:
+    """Return the `module:attribute` of a user's part, empty if there is none."""
+    if ":" in name:
+        return name
+    from importlib.metadata import entry_points
+
+    return next((each.value for each in entry_points(group=f"unet_ddp.{point}", name=name)), "")
+
+
+def _load(path: str) -> Any:
+    module, _, attribute = path.partition(":")
     return getattr(import_module(module), attribute)

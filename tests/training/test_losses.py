@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +12,12 @@ from torch.nn import functional as F
 from tests.operations import Operations
 from tests.tiny import make_loss
 from tests.training import loss_formulas
-from unet_ddp.config import OptimizationConfig
+from unet_ddp.config import LOSSES
 from unet_ddp.data.masks import IGNORE_ID
-from unet_ddp.training.losses import SegmentationLoss, is_hard, share_of_others
+from unet_ddp.extras.losses.factors import is_hard, share_of_others
+from unet_ddp.training.losses import SegmentationLoss
 
-NAMES = get_args(get_type_hints(OptimizationConfig)["loss"])
+NAMES = LOSSES
 OPTIONS: list[dict[str, Any]] = [
     {"loss": "ce", "label_smoothing": 0.1},
     {"loss": "ce", "hard_pixels": 25.0},
@@ -271,7 +272,8 @@ def test_the_hardest_pixels_take_one_collective_more(monkeypatch: pytest.MonkeyP
         kinds.append(sums.dtype)
         return sums
 
-    monkeypatch.setattr("unet_ddp.training.losses.sum_over_ranks", noted)
+    for module in ("training.losses", "extras.losses.factors"):
+        monkeypatch.setattr(f"unet_ddp.{module}.sum_over_ranks", noted)
     batch = torch.randn(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.uint8)
     for name in NAMES:
         make_loss(loss=name)(*batch)

@@ -33,7 +33,7 @@ from unet_ddp.runs.build import (
 )
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.hosts import check_folders, compare_data, compare_hosts
-from unet_ddp.runs.plan import Rehearsal, settle
+from unet_ddp.runs.plan import Rehearsal, last_step, settle
 from unet_ddp.runs.remote import choose_folder
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.training.determinism import allow_tf32, cudnn_autotuning, deterministic
@@ -118,7 +118,7 @@ def train_one_epoch(
     for report in train_steps(
         state,
         batches,
-        until=config.launch.last_step(state.steps_per_epoch),  # steps of the whole run
+        until=last_step(config.launch, state.steps_per_epoch),  # steps of the whole run
         accumulate=options.accumulate,
         clip=options.clip,
     ):
@@ -130,7 +130,7 @@ def train_one_epoch(
             folder.save(state)
     tracker.end_steps()
     if not stop.poll_now() and state.step < state.steps_per_epoch:
-        stop.check_limit(state.done, config.launch.last_step(state.steps_per_epoch))
+        stop.check_limit(state.done, last_step(config.launch, state.steps_per_epoch))
 
 
 def validate(
@@ -192,4 +192,4 @@ def end_epoch(
     tracker.log_annealing(state)
     folder.save(state, is_best=is_best, labels=labels)
     if not state.is_over:
-        stop.check_limit(state.done, config.launch.last_step(state.steps_per_epoch))
+        stop.check_limit(state.done, last_step(config.launch, state.steps_per_epoch))

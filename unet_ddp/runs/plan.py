@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unet_ddp.cli import with_values
-from unet_ddp.config import TrainConfig
+from unet_ddp.config import LaunchConfig, TrainConfig
 from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.distributed.world import World
@@ -63,6 +63,12 @@ class Rehearsal:
                 config, self.spec, self.data, self.resumed, loaders, self.world
             )
         return self.state
+
+
+def last_step(launch: LaunchConfig, steps_per_epoch: int) -> int | None:
+    """Return the steps of the run at which --max-steps or --max-epochs stops it."""
+    limits = (launch.max_steps, (launch.max_epochs or 0) * steps_per_epoch)
+    return min((limit for limit in limits if limit), default=None)
 
 
 Planner = Callable[[TrainConfig, Rehearsal], dict[str, Any]]

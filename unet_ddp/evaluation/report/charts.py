@@ -20,7 +20,6 @@ from matplotlib.ticker import MaxNLocator
 
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.runs.writers import to_float
-from unet_ddp.training.losses import COLUMNS
 
 _SIZE = (400 / 72, 250 / 72)  # inches, of 72 units of the SVG each
 _AREA = (0.13, 0.16, 0.84, 0.79)  # left, bottom, width, height of the axes, as shares of _SIZE
@@ -54,8 +53,9 @@ _STYLE = {
 _MOST_DOTS = 60
 _EVERY = 4  # thresholds for each point drawn: a chart has fewer pixels than there are thresholds
 
+_LOSSES = "loss", "dice_loss", "tversky_loss", "lovasz_loss", "cross_entropy", "focal_loss"
 _HISTORY = {  # titles, columns of metrics.csv, names of their lines
-    "Loss": {name: name.replace("_", " ") for name in ("loss", *COLUMNS.values())},
+    "Loss": {name: name.replace("_", " ") for name in _LOSSES},
     "Validation": {
         "validation_dice": "Dice",
         "validation_iou": "IoU",

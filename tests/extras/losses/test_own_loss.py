@@ -1,0 +1,144 @@
+"""A loss of the user's own: named by its path, or by the entry point of a package."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests import jobs
+from tests.conftest import data_flags, make_set
+from tests.ranks import Ranks, call_main
+from unet_ddp.config import OptimizationConfig
+from unet_ddp.errors import UserError
+from unet_ddp.runs import checkpoint
+from unet_ddp.training.losses import Batch, SegmentationLoss
+
+SOURCE = '''
+class SquaredDice:
+    """1 - Dice with squares in the denominator, of all classes together."""
+
+    column = "squared_dice"
+
+    def __init__(self, options):
+        pass
+
+    def sums(self, batch):
+        overlap = (batch.probabilities * batch.truth).sum().view(1)
+        return {"overlap": overlap, "squares": (batch.probabilities**2).sum().view(1)}
+
+    def value(self, sums, weights):
+        whole = sums["squares"] + sums["occurring"].sum()
+        return 1 - 2 * sums["overlap"].squeeze() / whole.squeeze()
+'''
+FLAGS = [
+    "--width",
+    "2",
+    "--epochs",
+    "1",
+    "--validation",
+    "20",
+    "--workers",
+    "0",
+    "--amp-dtype=auto",
+]
+
+
+@pytest.fixture
+def own_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module, and a package that is installed there with an entry point."""
+    (tmp_path / "my_losses.py").write_text(SOURCE)
+    info = tmp_path / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[unet_ddp.losses]\nsquared = my_losses:SquaredDice\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_losses", raising=False)
+    return tmp_path
+
+
+def losses(name: str) -> list[float]:
+    torch.manual_seed(3)
+    logits, masks = torch.randn(2, 3, 8, 8), torch.randint(0, 3, (2, 8, 8))
+    return [float(part) for part in SegmentationLoss(OptimizationConfig(loss=name))(logits, masks)]
+
+
+def test_a_path_and_an_entry_point_name_the_same_loss(own_loss: Path) -> None:
+    total, region, pixel = losses("my_losses:SquaredDice+ce")
+    assert losses("squared+ce") == [total, region, pixel]
+    assert 0 < region < 1 and pixel == losses("ce")[2] and total == pytest.approx(region + pixel)
+    assert losses("squared") == [region, region, 0]
+    OptimizationConfig(loss="squared").check_loss()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my_losses:Other", "AttributeError: module 'my_losses' has no attribute 'Other'"),
+        ("not_there:Loss", "ModuleNotFoundError: No module named 'not_there'"),
+    ],
+)
+def test_what_is_not_there_is_a_line(own_loss: Path, name: str, said: str) -> None:
+    with pytest.raises(UserError, match=f"{name}: can't be imported .{said}"):
+        SegmentationLoss(OptimizationConfig(loss=name))
+
+
+@pytest.mark.parametrize("name", ["squarish", "dice+squarish", "dice_"])
+def test_an_unknown_name_is_refused_before_anything_is_read(name: str) -> None:
+    with pytest.raises(UserError, match=r"--loss .*: not one of dice_ce, .*, nor MODULE:CLASS"):
+        OptimizationConfig(loss=name).check_loss()
+
+
+class SquaredDice:
+    """That of SOURCE, where the ranks of the tests find it."""
+
+    column = "squared_dice"
+
+    def __init__(self, options: OptimizationConfig) -> None:
+        pass
+
+    def sums(self, batch: Batch) -> dict[str, Tensor]:
+        overlap = (batch.probabilities * batch.truth).sum().view(1)
+        return {"overlap": overlap, "squares": (batch.probabilities**2).sum().view(1)}
+
+    def value(self, sums: dict[str, Tensor], weights: Tensor) -> Tensor:
+        whole = sums["squares"] + sums["occurring"].sum()
+        return 1 - 2 * sums["overlap"].squeeze() / whole.squeeze()
+
+
+def test_an_own_loss_has_the_same_gradients_on_1_2_and_4_ranks(ranks: Ranks) -> None:
+    """Not the mean of ratios: its sums are added over ranks first."""
+    cases = [{"loss": f"{__name__}:SquaredDice"}, {"loss": f"{__name__}:SquaredDice+focal"}]
+    alone = ranks.run(1, jobs.loss_gradients, cases)[0]
+    for size in (2, 4):
+        for found in ranks.run(size, jobs.loss_gradients, cases):
+            for mine, theirs in zip(found, alone, strict=True):
+                for one, other in zip(mine, theirs, strict=True):
+                    assert np.abs(other).max() > 1e-3
+                    np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_a_run_with_an_own_loss_has_its_column_and_is_resumed(own_loss: Path, ranks: Ranks) -> None:
+    make_set(own_loss, 10)
+    argv = [
+        *data_flags(own_loss),
+        *FLAGS,
+        "--loss",
+        "my_losses:SquaredDice+ce",
+        "--batch-size",
+        "2",
+    ]
+    for more in (["--max-steps", "1"], ["--resume"]):
+        outcomes = ranks.run(2, call_main, "train", [*argv, *more], str(own_loss))
+        assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+    text = (own_loss / "checkpoints" / "metrics.csv").read_text()
+    (row,) = csv.DictReader(text.splitlines())
+    assert 0 < float(row["squared_dice"]) < 1 and float(row["cross_entropy"]) > 0
+    saved = checkpoint.load(own_loss / "checkpoints" / "last.pt")
+    assert saved["config"]["loss"] == "my_losses:SquaredDice+ce"
