@@ -182,6 +182,7 @@ def check(
         ([None, (1, 2), (2, 0)], "c"),
         ([(0, 5), (1, 0), (1, 0)], "b"),
         ([(1, 0), (1, 0), (0, 5)], None),  # a shared folder, or an older state
+        ([None, (0, 0), None], "b"),
         ([(1, 0), None, None], None),
         ([None, None, None], None),
     ],
@@ -198,9 +199,11 @@ def test_rank_0_has_the_newest_state_or_no_host_begins(
             save(tmp_path / name, *state, "torchrun 1")
     for resume, launchers in (("auto", []), (None, ["torchrun 1", "job"])):
         lines = [str(error) for error in check(hosts, tmp_path, *launchers, resume=resume)]
-        assert [f" steps is on {newest}, not on a (rank 0)" in line for line in lines] == [
-            newest is not None
-        ] * 3
+        said = f"{tmp_path}/{newest}: the run after "  # the folder of that host
+        assert [
+            line.startswith(said) and f" steps is on {newest}, not on a (rank 0)" in line
+            for line in lines
+        ] == [newest is not None] * 3
     # Another run's; or rank 0 has said which file.
     for resume in (None, "some/last.pt"):
         assert check(hosts, tmp_path, "torchrun 2", resume=resume) == [None] * 3
