@@ -124,22 +124,21 @@ def test_data_is_the_same_everywhere(hosts: Hosts, tmp_path: Path) -> None:
         return hosts.run(lambda world, rank: compare_data(splits[rank], world))
 
     assert compare() == [None, None]
-    file = pairs[1][1].mask
+    image, mask = pairs[1][0].image, pairs[1][1].mask
     for change, said in (
-        (lambda: pairs[1][0].image.replace(file), "5 of 6 files, 8 bytes ("),
-        (lambda: file.write_bytes(b"x" * 1234), "5 of 6 files, 1,240 bytes ("),
-        (lambda: pairs[1][0].image.write_bytes(b"1"), "6 of 6 files, 1,241 bytes ("),
-        (lambda: file.write_bytes(b"12"), "6 of 6 files, 9 bytes ("),  # the sum of rank 0's
-    ):  # fmt: skip
+        (mask.unlink, "5 of 6 files ("),
+        (lambda: mask.write_bytes(b"2"), "6 of 6 files ("),  # as large as rank 0's
+        (lambda: image.write_bytes(b"123"), "6 of 6 files ("),
+    ):
         change()
         first, second = compare()
         assert str(first) == str(second)
         assert str(first).startswith(f"the data is {said}")
-        assert "on b, but 6 of 6 files, 9 bytes (" in str(first)
+        assert "on b, but 6 of 6 files (" in str(first)
 
 
 def test_one_host_looks_at_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts_module, "_size", lambda file: pytest.fail(file))
+    monkeypatch.setattr(hosts_module, "measure_files", lambda split: pytest.fail("looked"))
     hosts = Hosts(monkeypatch, "aa")
     split = Split(make_pairs("ab"), [], "how")
     assert hosts.run(lambda world, rank: compare_data(split, world)) == [None, None]

@@ -22,6 +22,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.files import write_errors
 from unet_ddp.runs.checkpoint import previous
+from unet_ddp.runs.same_data import measure_files
 from unet_ddp.storage import Url
 
 _MAY_DIFFER = {"config", "nproc", "workers", "cache", "device", "timeout", "rescue_dir", "profile"}
@@ -73,33 +74,19 @@ def _digest_program() -> str:
 
 
 def compare_data(split: Split, world: World) -> None:
-    """Check that every host has the files of rank 0's split, of the same sizes.
+    """Check that every host has the files of rank 0's split, by a fingerprint of them.
 
     Raises:
         UserError: a host has others, the same on every rank.
     """
-    if len(set(world.gather(host_id()))) == 1 or isinstance(
-        split.training[0].image, Url
-    ):  # one place for all hosts
+    if len(set(world.gather(host_id()))) == 1:
         return
-    is_first = world.local_rank == 0  # of its host; so is rank 0
-    _compare(
-        {"the data": _describe_files(split)} if is_first else None, world, "have the same data"
-    )
-
-
-def _describe_files(split: Split) -> str:
-    pairs = [*split.training, *split.validation]
-    sizes = [_size(Path(file)) for pair in pairs for file in (pair.image, pair.mask)]
-    known = [size for size in sizes if size is not None]
-    digest = hashlib.sha256(repr(sizes).encode()).hexdigest()[:8]
-    return f"{len(known)} of {len(sizes)} files, {sum(known):,} bytes ({digest})"
-
-
-def _size(file: Path) -> int | None:
-    with suppress(OSError):
-        return file.stat().st_size
-    return None
+    data = None
+    if world.local_rank == 0:  # of its host; so is rank 0
+        files = measure_files(split)
+        digest = hashlib.sha256(files.numpy().tobytes()).hexdigest()[:8]
+        data = {"the data": f"{int((files >= 0).sum())} of {files.numel()} files ({digest})"}
+    _compare(data, world, "have the same data")
 
 
 # -- the run's folder -----------------------------------------------------------------------------
