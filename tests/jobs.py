@@ -19,14 +19,17 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.world import World, sum_over_ranks
-from unet_ddp.network.architecture import build_network, choose_architecture
-from unet_ddp.network.encoder import freeze_encoder, parameter_groups
+from unet_ddp.network.architecture import (
+    build_network,
+    choose_architecture,
+    freeze_encoder,
+    parameter_groups,
+)
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.training.losses import SegmentationLoss
-from unet_ddp.training.optimizer import AdamW
 from unet_ddp.training.prefetch import copy_to_device
-from unet_ddp.training.state import Schedule, TrainState
+from unet_ddp.training.state import AdamW, Schedule, TrainState
 from unet_ddp.training.step import train_steps
 from unet_ddp.training.validation import count_pixels
 

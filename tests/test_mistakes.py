@@ -233,7 +233,7 @@ def test_a_mistake_of_one_rank_alone_is_said_on_its_host_once(
         assert line.startswith("error: ")
         assert "(rank 0)" in line or [part for part in said if part not in line] == []
         if mistake is lost_pair and local_size == 1:  # before the first step needs it
-            assert line.startswith("error: the data is 8 of 10 files, ")
+            assert line.startswith("error: the data is 8 of 10 files (")
         assert local_size == 2 or lines[whose] or "(rank 0)" in line  # a comparison is both hosts'
 
 

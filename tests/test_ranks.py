@@ -19,7 +19,7 @@ from tests import jobs
 from tests.ranks import Ranks
 from tests.training.test_losses import CASES
 from unet_ddp.errors import UserError
-from unet_ddp.network.encoder import in_encoder
+from unet_ddp.network.architecture import in_encoder
 
 ENCODER = "tu-mobilenetv3_small_050"
 

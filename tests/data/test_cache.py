@@ -174,10 +174,6 @@ def test_class_ids_that_no_mask_has_are_read_again(pair: Pair) -> None:
     for ids, is_sound in ((b"\1\0\377", True), (b"\1\2\0", False), (b"\0\0\376", False)):
         path.write_bytes(whole[:-3] + ids)
         assert is_same(cache.load(pair.image, pair.mask, arrays), arrays()) is not is_sound
-    path.unlink()
-    os.mkfifo(path)
-    assert is_same(cache.load(pair.image, pair.mask, arrays), arrays())
-    assert path.read_bytes() == whole
 
 
 @pytest.mark.parametrize(

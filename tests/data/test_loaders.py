@@ -26,7 +26,6 @@ from tests.ranks import Ranks
 from unet_ddp.config import TrainConfig
 from unet_ddp.data import loaders as module
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.balance import ClassDraw
 from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
@@ -42,7 +41,7 @@ from unet_ddp.data.loaders import (
 )
 from unet_ddp.data.memory import SampleMemory
 from unet_ddp.data.pairs import find_pairs
-from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
+from unet_ddp.data.samplers import ClassDraw, ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError

@@ -124,22 +124,21 @@ def test_data_is_the_same_everywhere(hosts: Hosts, tmp_path: Path) -> None:
         return hosts.run(lambda world, rank: compare_data(splits[rank], world))
 
     assert compare() == [None, None]
-    file = pairs[1][1].mask
+    image, mask = pairs[1][0].image, pairs[1][1].mask
     for change, said in (
-        (lambda: pairs[1][0].image.replace(file), "5 of 6 files, 8 bytes ("),
-        (lambda: file.write_bytes(b"x" * 1234), "5 of 6 files, 1,240 bytes ("),
-        (lambda: pairs[1][0].image.write_bytes(b"1"), "6 of 6 files, 1,241 bytes ("),
-        (lambda: file.write_bytes(b"12"), "6 of 6 files, 9 bytes ("),  # the sum of rank 0's
-    ):  # fmt: skip
+        (mask.unlink, "5 of 6 files ("),
+        (lambda: mask.write_bytes(b"2"), "6 of 6 files ("),  # as large as rank 0's
+        (lambda: image.write_bytes(b"123"), "6 of 6 files ("),
+    ):
         change()
         first, second = compare()
         assert str(first) == str(second)
         assert str(first).startswith(f"the data is {said}")
-        assert "on b, but 6 of 6 files, 9 bytes (" in str(first)
+        assert "on b, but 6 of 6 files (" in str(first)
 
 
 def test_one_host_looks_at_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts_module, "_size", lambda file: pytest.fail(file))
+    monkeypatch.setattr(hosts_module, "measure_files", lambda split: pytest.fail("looked"))
     hosts = Hosts(monkeypatch, "aa")
     split = Split(make_pairs("ab"), [], "how")
     assert hosts.run(lambda world, rank: compare_data(split, world)) == [None, None]
@@ -182,6 +181,7 @@ def check(
         ([None, (1, 2), (2, 0)], "c"),
         ([(0, 5), (1, 0), (1, 0)], "b"),
         ([(1, 0), (1, 0), (0, 5)], None),  # a shared folder, or an older state
+        ([None, (0, 0), None], "b"),
         ([(1, 0), None, None], None),
         ([None, None, None], None),
     ],
@@ -198,9 +198,11 @@ def test_rank_0_has_the_newest_state_or_no_host_begins(
             save(tmp_path / name, *state, "torchrun 1")
     for resume, launchers in (("auto", []), (None, ["torchrun 1", "job"])):
         lines = [str(error) for error in check(hosts, tmp_path, *launchers, resume=resume)]
-        assert [f" steps is on {newest}, not on a (rank 0)" in line for line in lines] == [
-            newest is not None
-        ] * 3
+        said = f"{tmp_path}/{newest}: the run after "  # the folder of that host
+        assert [
+            line.startswith(said) and f" steps is on {newest}, not on a (rank 0)" in line
+            for line in lines
+        ] == [newest is not None] * 3
     # Another run's; or rank 0 has said which file.
     for resume in (None, "some/last.pt"):
         assert check(hosts, tmp_path, "torchrun 2", resume=resume) == [None] * 3

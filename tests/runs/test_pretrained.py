@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.network.architecture import Architecture, build_network
-from unet_ddp.network.encoder import in_encoder
+from unet_ddp.network.architecture import Architecture, build_network, in_encoder
 from unet_ddp.runs.pretrained import (
     FittedWeights,
     adapt_bands,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.tiny import make_batch, make_network, make_state
 from unet_ddp.metrics.scores import Scores, Validation
-from unet_ddp.training.state import Schedule, TrainState, WeightAverage
+from unet_ddp.training.state import AdamW, Schedule, TrainState, WeightAverage
 from unet_ddp.training.step import train_steps
 
 YES, NO = torch.tensor(True), torch.tensor(False)
@@ -250,3 +251,25 @@ def test_a_run_is_over_after_the_validation_of_its_last_epoch() -> None:
     assert not state.is_over
     state.finish_epoch(None)
     assert state.is_over
+
+
+def test_adamw_is_torchs_and_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, other = make_network(), make_network()
+    theirs = torch.optim.AdamW(other.parameters(), lr=0.1, weight_decay=0.3, fused=True)
+    images = torch.rand(2, 3, 8, 8, dtype=torch.float64)
+    for _ in range(3):
+        other(images).square().sum().backward()
+        theirs.step()
+        theirs.zero_grad()
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # an import of it would fail
+    ours = AdamW(network.parameters(), lr=0.1, weight_decay=0.3, fused=True)
+    for _ in range(3):
+        network(images).square().sum().backward()
+        ours.step()
+        ours.zero_grad()
+    ours.load_state_dict(copy.deepcopy(ours.state_dict()))
+    ours.add_param_group({"params": [torch.zeros(1, requires_grad=True)]})
+    assert [len(group["params"]) for group in ours.param_groups] == [5, 1]
+    for one, two in zip(network.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+        assert torch.equal(ours.state[one]["exp_avg_sq"], theirs.state[two]["exp_avg_sq"])

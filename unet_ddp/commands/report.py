@@ -20,8 +20,7 @@ from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import check_described
-from unet_ddp.runs.hosts import COPIED
-from unet_ddp.runs.pointer import StoredRun, find_newest
+from unet_ddp.runs.pointer import COPIED, StoredRun, find_newest
 from unet_ddp.runs.weights import find_model, read_model
 from unet_ddp.storage import Url, as_path, list_objects, put, read
 

@@ -123,11 +123,8 @@ class SampleCache:
 
         The mapping is private and writable: changing a pixel copies its page.
         """
-        at_once = getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
         try:
-            with open(
-                path, "rb", opener=lambda name, flags: os.open(name, flags | at_once)
-            ) as file:
+            with path.open("rb") as file:
                 stored = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
                 if time.time() - os.fstat(file.fileno()).st_mtime > _DAY:
                     with contextlib.suppress(OSError):  # a folder of another user

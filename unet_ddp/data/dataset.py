@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.balance import ClassDraw
 from unet_ddp.data.cache import Arrays, SampleCache, Stamps
 from unet_ddp.data.formats.header import Codes, ImageFormat
 from unet_ddp.data.formats.maps import ground_scale
@@ -27,11 +26,9 @@ from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.memory import SampleMemory
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair, mask_size_message
+from unet_ddp.data.samplers import ClassDraw, Key
 from unet_ddp.errors import UserError
 from unet_ddp.storage import as_path, hold, is_remote, local_file
-
-Key = tuple[int, int]
-"""(epoch, index): all that a sample depends on, so that reading processes keep no state."""
 
 _WRITABLE: list[Literal["C", "W"]] = ["C", "W"]  # what torch.from_numpy needs; copied if not
 

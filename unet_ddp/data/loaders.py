@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import SampleCache
-from unet_ddp.data.dataset import Key, Sample, SegmentationDataset
+from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.memory import SampleMemory, share_memory
-from unet_ddp.data.samplers import AheadSampler, ScoringSampler, TrainingSampler
+from unet_ddp.data.samplers import AheadSampler, Key, ScoringSampler, TrainingSampler
 from unet_ddp.distributed.device import free_memory
 from unet_ddp.distributed.fork_server import end_with_rank, start_fork_server
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker

@@ -29,7 +29,6 @@ Entrypoint = Callable[[Config, World], int]
 """A program of one process in the world; it returns its exit status, 0 for success."""
 
 NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)  # for a file
-_LOST = "Connection timed out|No route to host|Network is unreachable|Connection reset by peer|Broken pipe"
 _SAY_WITHIN = 5  # seconds
 FAULT = 1  # exit status
 
@@ -145,6 +144,32 @@ def _exit_status(error: BaseException) -> int:
     return FAULT
 
 
+_LOST = (
+    "it or its process has died, or the network is down; torchrun goes on if --nnodes and --max-restarts "
+    "allow it, otherwise start it again on all hosts with --resume"
+)
+# Messages of the DataLoader and of gloo, and the lines for them: {0} is the text that is found.
+_EXPLAINED = {
+    "DataLoader timed out.*": (
+        "{rank}: a reading process hangs ({0}): the file system does not answer, or a file takes forever; "
+        "use --workers 0, or a longer --timeout if the storage is slow; continue with --resume"
+    ),
+    "unable to allocate shared memory.*": (
+        "{rank}: the machine's shared memory is full ({0}); use --workers 0 or a smaller batch, and in a "
+        "container a larger --shm-size; continue with --resume"
+    ),
+    "DataLoader worker .*(?:killed by signal|exited).*": (
+        "{rank}: a reading process died ({0}): the machine, or its shared memory, is out of memory; use "
+        "fewer --workers, or 0, and in a container a larger --shm-size; continue with --resume"
+    ),
+    r"\[([^\]\s]+)\]:\d+: (Connection timed out|No route to host|Network is unreachable"
+    "|Connection reset by peer|Broken pipe)": f"{{rank}} lost host {{1}} ({{2}}): {_LOST}",
+    r"Connection closed by peer \[([^\]\s]+)\]": (
+        f"{{rank}} lost host {{1}} (connection closed): {_LOST}"
+    ),
+}
+
+
 def explain_error(error: BaseException, world: World) -> str | None:
     """Return one line for an error that is no fault of the code; None if the traceback is needed."""
     if isinstance(error, (UserError, RunError)):
@@ -167,51 +192,9 @@ def explain_error(error: BaseException, world: World) -> str | None:
             f"{rank} can't continue: process {' and '.join(dead)} of this run died (out of memory, "
             "or killed); continue with --resume"
         )
-    return (
-        _explain_reading(reason, rank)
-        or _explain_connection(reason, rank)
-        or _explain_timeout(error, reason, rank)
-    )
-
-
-def _explain_reading(reason: str, rank: str) -> str | None:
-    """Explain the errors of a DataLoader whose reading process failed."""
-    if "DataLoader timed out" in reason:
-        return (
-            f"{rank}: a reading process hangs ({reason.splitlines()[0]}): the file system does not "
-            "answer, or a file takes forever; use --workers 0, or a longer --timeout if the storage "
-            "is slow; continue with --resume"
-        )
-    if "unable to allocate shared memory" in reason:
-        return (
-            f"{rank}: the machine's shared memory is full ({_last_line(reason)}); use --workers 0 or a "
-            "smaller batch, and in a container a larger --shm-size; continue with --resume"
-        )
-    if "DataLoader worker" in reason and ("killed by signal" in reason or "exited" in reason):
-        return (
-            f"{rank}: a reading process died ({reason.splitlines()[0]}): the machine, or its shared "
-            "memory, is out of memory; use fewer --workers, or 0, and in a container a larger "
-            "--shm-size; continue with --resume"
-        )
-    return None
-
-
-def _explain_connection(reason: str, rank: str) -> str | None:
-    """Explain gloo's error for a rank on another host that died or can't be reached."""
-    found = re.search(
-        rf"\[([^\]\s]+)\]:\d+: ({_LOST})|Connection closed by peer \[([^\]\s]+)\]", reason
-    )
-    if found is None:
-        return None
-    return (
-        f"{rank} lost host {found[1] or found[3]} ({found[2] or 'connection closed'}): it or its process "
-        "has died, or the network is down; torchrun goes on if --nnodes and --max-restarts allow it, "
-        "otherwise start it again on all hosts with --resume"
-    )
-
-
-def _explain_timeout(error: BaseException, reason: str, rank: str) -> str | None:
-    """Explain a collective in which this rank waited too long."""
+    for pattern, text in _EXPLAINED.items():
+        if found := re.search(pattern, reason):
+            return text.format(found[0], *found.groups(), rank=rank)
     if "timed out" not in reason.lower() and "timeout" not in reason.lower():
         return None
     frames = traceback.extract_tb(error.__traceback__)

@@ -156,7 +156,11 @@ class World:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
             replica.register_comm_hook(None, bf16_compress_hook)
-        _settle_buckets(replica, example)
+        # After its first backward pass DDP arranges its buckets again, in the order in which gradients
+        # arrived, and the place of a gradient decides in which order a ring of three or more ranks
+        # adds it up. Without this pass the step after a resume would differ in the last bit.
+        _backward(replica, example)
+        replica.zero_grad(set_to_none=True)
         return replica
 
 
@@ -169,18 +173,6 @@ def _freeze_unused(network: nn.Module, example: Tensor) -> None:
     for parameter in network.parameters():
         parameter.requires_grad_(parameter.grad is not None)
     network.zero_grad(set_to_none=True)
-
-
-def _settle_buckets(replica: DistributedDataParallel, example: Tensor) -> None:
-    """Let DDP arrange its buckets now, by a backward pass whose gradients are thrown away.
-
-    After its first backward pass DDP arranges the buckets again, in the order in which gradients
-    arrived, and the place of a gradient decides in which order a ring of three or more ranks adds
-    it up. Without this, the step after a resume would differ in the last bit from the undisturbed
-    run.
-    """
-    _backward(replica, example)
-    replica.zero_grad(set_to_none=True)
 
 
 def _backward(module: nn.Module, example: Tensor) -> None:

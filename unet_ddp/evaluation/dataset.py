@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 from tqdm import tqdm
 
-from unet_ddp.data.dataset import Key, SegmentationDataset
+from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.loaders import check_shared_memory, count_workers, how_to_read
 from unet_ddp.data.pairs import Pair
-from unet_ddp.data.samplers import ScoringSampler
+from unet_ddp.data.samplers import Key, ScoringSampler
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.predictor import Predictor

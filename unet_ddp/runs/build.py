@@ -17,20 +17,23 @@ from unet_ddp.distributed.device import describe_untried
 from unet_ddp.distributed.hosts import warn_of_launcher
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
+from unet_ddp.network.architecture import (
+    Architecture,
+    build_network,
+    choose_architecture,
+    freeze_encoder,
+    parameter_groups,
+)
 from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.compiled import compile_network
-from unet_ddp.network.depthwise import train_depthwise_in_float32
-from unet_ddp.network.encoder import freeze_encoder, parameter_groups
-from unet_ddp.network.precision import Precision
+from unet_ddp.network.precision import Precision, train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.pretrained import fit_weights
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import describe_data
 from unet_ddp.training.losses import SegmentationLoss
-from unet_ddp.training.optimizer import AdamW
-from unet_ddp.training.state import Schedule, TrainState, WeightAverage
+from unet_ddp.training.state import AdamW, Schedule, TrainState, WeightAverage
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,12 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.files import write_errors
 from unet_ddp.runs.checkpoint import previous
+from unet_ddp.runs.same_data import measure_files
 from unet_ddp.storage import Url
 
 _MAY_DIFFER = {"config", "nproc", "workers", "cache", "device", "timeout", "rescue_dir", "profile"}
 _LIBRARIES = ("torch", "numpy", "pillow", "albumentations")
 _SHARE = "let all hosts share one, or use object storage (--checkpoints s3://BUCKET/RUN)"
-COPIED = ("learning_rate.csv", "best.pt", "metrics.csv")
-"""Files that a run needs on another machine, beside its last.pt."""
 
 
 def compare_hosts(config: TrainConfig, world: World) -> None:
@@ -75,33 +74,19 @@ def _digest_program() -> str:
 
 
 def compare_data(split: Split, world: World) -> None:
-    """Check that every host has the files of rank 0's split, of the same sizes.
+    """Check that every host has the files of rank 0's split, by a fingerprint of them.
 
     Raises:
         UserError: a host has others, the same on every rank.
     """
-    if len(set(world.gather(host_id()))) == 1 or isinstance(
-        split.training[0].image, Url
-    ):  # one place for all hosts
+    if len(set(world.gather(host_id()))) == 1:
         return
-    is_first = world.local_rank == 0  # of its host; so is rank 0
-    _compare(
-        {"the data": _describe_files(split)} if is_first else None, world, "have the same data"
-    )
-
-
-def _describe_files(split: Split) -> str:
-    pairs = [*split.training, *split.validation]
-    sizes = [_size(Path(file)) for pair in pairs for file in (pair.image, pair.mask)]
-    known = [size for size in sizes if size is not None]
-    digest = hashlib.sha256(repr(sizes).encode()).hexdigest()[:8]
-    return f"{len(known)} of {len(sizes)} files, {sum(known):,} bytes ({digest})"
-
-
-def _size(file: Path) -> int | None:
-    with suppress(OSError):
-        return file.stat().st_size
-    return None
+    data = None
+    if world.local_rank == 0:  # of its host; so is rank 0
+        files = measure_files(split)
+        digest = hashlib.sha256(files.numpy().tobytes()).hexdigest()[:8]
+        data = {"the data": f"{int((files >= 0).sum())} of {files.numel()} files ({digest})"}
+    _compare(data, world, "have the same data")
 
 
 # -- the run's folder -----------------------------------------------------------------------------
@@ -132,22 +117,22 @@ def check_folders(config: TrainConfig, launchers: Sequence[str], world: World) -
     is_stored = world.on_main(lambda: isinstance(config.place, Url))
     if world.size == world.local_size or is_stored:
         return
-    state = read_state(config.folder) if world.local_rank == 0 else None
-    found = world.gather((socket.gethostname(), state))
-    wanted = [
-        (state.epoch, state.step, -rank)
-        for rank, (_, state) in enumerate(found)
-        if state
-        and (config.launch.resume == "auto" or not set(launchers).isdisjoint(state.launchers))
-    ]
-    epoch, step, newest = max(wanted, default=(0, 0, 0))
-    if newest:
+    done, folder = (-1, 0), config.folder
+    state = read_state(folder) if world.local_rank == 0 else None
+    if state is not None and (
+        config.launch.resume == "auto" or not set(launchers).isdisjoint(state.launchers)
+    ):
+        done = state.epoch, state.step
+    found = world.gather((done, socket.gethostname(), str(folder)))
+    main_done, main_host, _ = found[0]
+    newest, host, place = max(found, key=lambda each: each[0])  # the first of equal ones
+    if newest > main_done:
         raise UserError(
-            f"{config.folder}: the run after {epoch} epochs and {step} steps is on {found[-newest][0]}, not "
-            f"on {found[0][0]} (rank 0), which shares no folder with it: give it rank 0, or {_SHARE}"
+            f"{place}: the run after {newest[0]} epochs and {newest[1]} steps is on {host}, not on "
+            f"{main_host} (rank 0), which shares no folder with it: give it rank 0, or {_SHARE}"
         )
     if any(world.gather(is_elastic())):
-        _check_shared(config.folder, [host for host, _ in found], world)
+        _check_shared(folder, [host for _, host, _ in found], world)
 
 
 def _check_shared(folder: Path, hosts: Sequence[str], world: World) -> None:

@@ -31,6 +31,8 @@ from unet_ddp.storage import (
     read_version,
 )
 
+COPIED = ("learning_rate.csv", "best.pt", "metrics.csv")
+"""Files that a run needs on another machine, beside its last.pt."""
 _KEPT = 2  # checkpoints
 _OWN = re.compile(r"\d{6}-[0-9a-f]{8}(\.best)?\.pt")  # other objects below last/ are the user's
 

@@ -14,8 +14,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.errors import join_some
-from unet_ddp.network.architecture import Architecture
-from unet_ddp.network.encoder import in_encoder
+from unet_ddp.network.architecture import Architecture, in_encoder
 from unet_ddp.runs.weights import SavedModel, State, build_blank, check_weights, find_model
 from unet_ddp.storage import as_path
 

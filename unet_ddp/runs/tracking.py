@@ -20,7 +20,7 @@ from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.owned import owning
 from unet_ddp.runs.writers import Writer, open_files, open_wandb, score_columns
 from unet_ddp.training.guard import FiniteGuard
-from unet_ddp.training.profiling import Profile
+from unet_ddp.training.profiling import start_profile
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport
 
@@ -60,8 +60,10 @@ class Tracker:
         self._writers: list[Writer] = []
         self._open_files = partial(open_files, config, state)
         world.on_main(lambda: self._writers.extend(open_wandb(config, state, loaders)))
-        profiles = world.is_main and config.launch.profile
-        self._profile = Profile(config.folder, world.device, owning) if profiles else None
+        self._profiler = None
+        if world.is_main and config.launch.profile:
+            trace = config.folder / "profile.json"
+            self._profiler = start_profile(trace, world.device, self._log, owning)
         self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
             total=state.schedule.end,
             initial=state.done,
@@ -77,7 +79,8 @@ class Tracker:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.log(self._profile.close() if self._profile else [])
+        if self._profiler is not None:
+            self._profiler.stop()
         self._bar.close()
         for writer in self._writers:
             try:
@@ -107,7 +110,8 @@ class Tracker:
         self._waited = waited
         self._bar.update()
         self._guard.check(report, done)
-        self.log(self._profile.step() if self._profile else [])
+        if self._profiler is not None:
+            self._profiler.step()
         self._last = time.perf_counter()
         if self._bar.disable or self._last - self._refreshed < _REFRESH or not self._done:
             return

@@ -15,7 +15,6 @@ from unet_ddp.errors import UserError
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.checkpoint import load
 from unet_ddp.runs.folder import RunFolder, contains_a_run
-from unet_ddp.runs.hosts import COPIED
 from unet_ddp.runs.owned import (
     delete_owned,
     find_owned,
@@ -24,7 +23,7 @@ from unet_ddp.runs.owned import (
     owning,
     record_owned,
 )
-from unet_ddp.runs.pointer import Saved, StoredRun
+from unet_ddp.runs.pointer import COPIED, Saved, StoredRun
 from unet_ddp.storage import StorageError, Url, list_objects, read_chunks
 
 MAKE_ROOM = "make room, or name another folder with XDG_CACHE_HOME"

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -30,15 +31,13 @@ def deterministic(log: Callable[[str], None]) -> Iterator[None]:
     os.environ.setdefault(_CUBLAS, ":4096:8")  # before cuBLAS starts
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
-    logged: set[str] = set()
+    log_once = cache(log)
 
     def show(message: Warning | str, *where: Any, **more: Any) -> None:
-        found = re.match(rf"(.+?) {_WARNING}", str(message))
-        if found is None:
+        if found := re.match(rf"(.+?) {_WARNING}", str(message)):
+            log_once(f"--deterministic: {found[1]} has no deterministic implementation here")
+        else:
             show_others(message, *where, **more)
-        elif found[1] not in logged:
-            logged.add(found[1])
-            log(f"--deterministic: {found[1]} has no deterministic implementation here")
 
     try:
         with warnings.catch_warnings():

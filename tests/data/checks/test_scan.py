@@ -305,18 +305,6 @@ def test_a_cache_that_can_not_be_written_is_not_needed(
     assert len(scan(found_pairs(tmp_path)).pairs) == 1
 
 
-def test_a_pipe_in_the_place_of_the_cache_is_not_waited_for(
-    tmp_path: Path, reads: list[str]
-) -> None:
-    pairs = found_pairs(make_set(tmp_path, 1))
-    first = scan(pairs)
-    (path,) = cache_folder().iterdir()
-    path.unlink()
-    os.mkfifo(path)
-    assert scan(pairs) == first and len(reads) == 4 and path.is_file()
-    assert scan(pairs) == first and len(reads) == 4
-
-
 def test_a_cache_of_others_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
 ) -> None:

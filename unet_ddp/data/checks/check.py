@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from unet_ddp.config import DataConfig
-from unet_ddp.data.balance import ClassDraw
 from unet_ddp.data.checks.places import bring_to_ground, check_places
 from unet_ddp.data.checks.rules import (
     check_rules,
@@ -39,6 +38,7 @@ from unet_ddp.data.mask_values import MaskValues, warn_soft_edges
 from unet_ddp.data.packs import PackedPairs, open_pack
 from unet_ddp.data.pairs import Matches, Pair, match, read_list
 from unet_ddp.data.preprocessing import PixelRange
+from unet_ddp.data.samplers import ClassDraw
 from unet_ddp.data.splits import Split, group_names, split_by_folders, split_pairs
 from unet_ddp.errors import UserError
 from unet_ddp.storage import as_path

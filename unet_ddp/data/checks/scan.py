@@ -35,7 +35,7 @@ from unet_ddp.data.formats.resize import resize_area
 from unet_ddp.data.pairs import Pair, Stamp
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UserError
-from unet_ddp.files import cache_folder, refuse_special, write_text
+from unet_ddp.files import cache_folder, write_text
 from unet_ddp.storage import StorageError, find_stamp, hold, local_file
 
 _MOST_PIXELS = 100_000_000  # a file of a few KB can ask for gigabytes
@@ -139,7 +139,6 @@ class _Scanner:
         if self.path is None:
             return
         with suppress(OSError, ValueError, AttributeError, LookupError, TypeError):  # no cache yet
-            refuse_special(self.path)
             digest, text = self.path.read_text(encoding="utf-8").split("\n", 1)
             if digest != _digest(text):
                 return

@@ -48,14 +48,17 @@ class Table:
         """Return the table of scanned files."""
         kinds: dict[FileKind, int] = {}
         column = np.zeros(len(scanned), np.uint32)
+        thumbnails = np.zeros((len(scanned), THUMBNAIL**2), np.uint8)
         for row, (pair, image, mask) in enumerate(scanned):
             suffixes = (pair.image.suffix, pair.mask.suffix)
             kind = FileKind(suffixes, image.header, mask.header)
             column[row] = kinds.setdefault(kind, len(kinds))
+            if image.thumbnail:
+                thumbnails[row] = np.frombuffer(base64.b64decode(image.thumbnail), np.uint8)
         masks = [mask for _, _, mask in scanned]
         columns = {
             "kind": column,
-            "thumbnail": _unpack_thumbnails([image for _, image, _ in scanned]),
+            "thumbnail": thumbnails,
             "moments": _collect_moments([image for _, image, _ in scanned]),
             "end": np.cumsum([len(mask.values) for mask in masks], dtype=np.int64),
             "value": np.array([value for mask in masks for value in mask.values], np.int32),
@@ -150,15 +153,6 @@ class Table:
             lengths = np.diff(ends, prepend=begin)
             yield rows, slice(begin, int(ends[-1])), np.repeat(np.arange(start, rows.stop), lengths)
             begin = int(ends[-1])
-
-
-def _unpack_thumbnails(images: Sequence[ImageMetadata]) -> NDArray[np.uint8]:
-    """Return the thumbnails (N, 64) of images."""
-    thumbnails = np.zeros((len(images), THUMBNAIL**2), np.uint8)
-    for row, image in zip(thumbnails, images, strict=True):
-        if image.thumbnail:
-            row[:] = np.frombuffer(base64.b64decode(image.thumbnail), np.uint8)
-    return thumbnails
 
 
 def _collect_moments(images: Sequence[ImageMetadata]) -> NDArray[np.float64]:

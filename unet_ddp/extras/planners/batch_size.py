@@ -18,8 +18,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import free_memory, is_out_of_memory
 from unet_ddp.distributed.world import World, local_only
 from unet_ddp.errors import RunError
-from unet_ddp.network.architecture import Architecture, build_network
-from unet_ddp.network.encoder import freeze_encoder
+from unet_ddp.network.architecture import Architecture, build_network, freeze_encoder
 from unet_ddp.network.precision import Precision
 from unet_ddp.runs.plan import Rehearsal
 from unet_ddp.training.determinism import cudnn_autotuning
