@@ -134,13 +134,6 @@ def join_some(items: Sequence[str], most: int) -> str:
     return ", ".join(items[:most]) + more
 
 
-def describe_time(seconds: float) -> str:
-    """Return a time in a unit that suits it."""
-    if seconds < 120:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 @dataclass(frozen=True)
 class Limit:
     """Range of a number, or of each number in a tuple; nan is in none."""
