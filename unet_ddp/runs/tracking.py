@@ -17,6 +17,7 @@ from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.metrics.scores import Validation
+from unet_ddp.network.compiled import describe_uncompiled
 from unet_ddp.runs.owned import owning
 from unet_ddp.runs.writers import Writer, open_files, open_wandb, score_columns
 from unet_ddp.training.guard import FiniteGuard
@@ -62,6 +63,7 @@ class Tracker:
         world.on_main(lambda: self._writers.extend(open_wandb(config, state, loaders)))
         profiles = world.is_main and config.launch.profile
         self._profile = Profile(config.folder, world.device, owning) if profiles else None
+        self._compiles = config.optimization.compile
         self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
             total=state.schedule.end,
             initial=state.done,
@@ -107,6 +109,8 @@ class Tracker:
         self._waited = waited
         self._bar.update()
         self._guard.check(report, done)
+        self.log(describe_uncompiled() if self._compiles else [])
+        self._compiles = False  # said once: the first step has compiled
         self.log(self._profile.step() if self._profile else [])
         self._last = time.perf_counter()
         if self._bar.disable or self._last - self._refreshed < _REFRESH or not self._done:
