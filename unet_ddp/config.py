@@ -235,7 +235,7 @@ class LaunchConfig:
     nproc: Annotated[int, flag("N"), Limit(at_least=1)] = 1
     """Start N processes on this machine, as torchrun --nproc_per_node=N does."""
     workers: Annotated[int | None, flag("N"), Limit(at_least=0)] = None
-    """Data loading processes per training process (default: by the number of cores)."""
+    """Data loading processes per training process (default: by the number of cores, at most 16)."""
     cache: bool = False
     """Decode and scale each pair once, and keep it in the user's cache folder (XDG_CACHE_HOME) for this and later runs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

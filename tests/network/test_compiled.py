@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 import shutil
+from collections.abc import Callable, Iterator
 from os import fspath
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from unet_ddp.errors import UserError
-from unet_ddp.network.compiled import compile_network
+from unet_ddp.network.compiled import compile_network, describe_uncompiled
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -77,3 +80,68 @@ def test_on_several_gpus_what_cannot_be_compiled_runs_as_it_is(
     with config.patch(suppress_errors=False):  # and puts it back
         compile_network(torch.nn.Identity(), device, processes=processes)
         assert config.suppress_errors is goes_on
+
+
+# -- what was not compiled ------------------------------------------------------------------
+
+
+class Layer(nn.Module):
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.change(2 * images) + 1
+
+
+def branch(values: Tensor) -> Tensor:
+    return values if values.sum() > 0 else -values
+
+
+def scale(values: Tensor) -> Tensor:
+    return values * values.sum().item()
+
+
+@pytest.fixture
+def _new_counters() -> Iterator[None]:
+    from torch._dynamo import reset, utils
+
+    reset()
+    utils.counters.clear()
+    yield
+    reset()
+    utils.counters.clear()
+
+
+def run_compiled(change: Callable[[Tensor], Tensor], backend: object = "eager") -> None:
+    torch.compile(Layer(change), backend=backend, dynamic=False)(torch.ones(3))
+
+
+@pytest.mark.usefixtures("_new_counters")
+@pytest.mark.parametrize("breaks", [branch, scale])
+def test_what_is_not_compiled_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, breaks: Callable[[Tensor], Tensor]
+) -> None:
+    run_compiled(torch.relu)
+    assert describe_uncompiled() == []
+    run_compiled(breaks)
+    (line,) = describe_uncompiled()
+    counts = r"compile: [1-9]\d* graph break\(s\), 0 function\(s\) that failed, most often: \w.+"
+    assert re.fullmatch(f"{counts}; these parts run uncompiled", line)
+    with monkeypatch.context() as patch:
+        patch.delattr("torch._dynamo.utils.counters")
+        assert describe_uncompiled() == []
+
+
+@pytest.mark.usefixtures("_new_counters")
+def test_a_function_that_fails_to_compile_is_said() -> None:
+    from torch._dynamo import config
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no such kernel")
+
+    with config.patch(suppress_errors=True):
+        run_compiled(torch.relu, fail)
+    assert describe_uncompiled() == [
+        "compile: 0 graph break(s), 1 function(s) that failed; these parts run uncompiled"
+    ]

@@ -69,7 +69,7 @@ class EvaluateConfig:
     nproc: Annotated[int, flag("N"), Limit(at_least=1)] = 1
     """Start N processes on this machine, which share the images; the results are the same."""
     workers: Annotated[int | None, flag("N"), Limit(at_least=0)] = None
-    """Data loading processes for each of them (default: by the number of cores)."""
+    """Data loading processes for each of them (default: by the number of cores, at most 16)."""
     amp: bool = True
     """Compute in bfloat16 if the network was trained in it and this CPU has it (AVX512-BF16)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import shutil
+from collections import Counter
 from typing import cast
 
 import torch
@@ -44,3 +45,26 @@ def compile_network(network: nn.Module, device: torch.device, *, processes: int 
 
         _dynamo.config.suppress_errors = True  # what does not compile runs as it is
     return cast(nn.Module, torch.compile(network, dynamic=False))
+
+
+def describe_uncompiled() -> list[str]:
+    """Return a line about what torch.compile has left uncompiled in this process; none if nothing.
+
+    By torch's counters, which are private: of a torch without them nothing is known.
+    """
+    try:
+        from torch._dynamo.utils import counters
+    except ImportError:
+        return []
+    breaks = Counter[str]()
+    for kind in ("graph_break", "unimplemented"):
+        for reason, count in counters[kind].items():
+            breaks[reason.split("\n")[0]] += count
+    failed = counters["frames"]["total"] - counters["frames"]["ok"]
+    if not breaks and not failed:
+        return []
+    often = "".join(f", most often: {reason}" for reason, _ in breaks.most_common(1))
+    return [
+        f"compile: {breaks.total()} graph break(s), {failed} function(s) that failed{often}; these "
+        "parts run uncompiled"
+    ]
