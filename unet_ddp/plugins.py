@@ -31,7 +31,13 @@ _BUILT_IN = {
         "boundary_weight": "unet_ddp.extras.losses.factors:BoundaryWeight",
         "hard_pixels": "unet_ddp.extras.losses.factors:HardPixels",
     },
-    "outputs": {"objects": "unet_ddp.extras.objects.table:objects_file"},
+    "lists": {
+        "rle": "unet_ddp.prediction.outputs.rle:rle_file",
+        "objects": "unet_ddp.extras.objects.table:objects_file",
+        "polygons": "unet_ddp.prediction.outputs.polygons:polygon_file",
+        "rank": "unet_ddp.prediction.outputs.uncertainty:rank_file",
+        "annotations": "unet_ddp.prediction.outputs.annotations:coco_file",
+    },
 }
 
 

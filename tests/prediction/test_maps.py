@@ -24,10 +24,11 @@ from unet_ddp.data.formats.maps import INSTALL, Place
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
-from unet_ddp.prediction import pipeline, source
+from unet_ddp.prediction import source
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed
 from unet_ddp.prediction.outputs.polygons import format_geojson, polygon_file, polygons
-from unet_ddp.prediction.prediction import Prediction
+from unet_ddp.prediction.outputs.uncertainty import Uncertainty
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.streaming import ScaledReader
 
@@ -306,11 +307,11 @@ def test_the_edge_of_the_data_is_no_outline_by_which_images_are_ranked(
 ) -> None:
     largest = []
 
-    def measure(prediction: Prediction) -> float:
-        largest.append(prediction.ids.max())
+    def measure(self: Uncertainty, ids: np.ndarray) -> float:
+        largest.append(ids.max())
         return 0.5
 
-    monkeypatch.setattr(pipeline, "measure_uncertainty", measure)
+    monkeypatch.setattr(Uncertainty, "measure", measure)
     scene(here / "a.tif")
     assert run("a.tif", "--rank", "r.csv") == 0
     assert largest == [1] and np.asarray(Image.open("a_mask.tif"))[0, 0] == 254
@@ -318,7 +319,7 @@ def test_the_edge_of_the_data_is_no_outline_by_which_images_are_ranked(
 
 def test_an_image_in_storage_without_a_crs_is_one_line(here: Path) -> None:
     """Others are found before the job starts."""
-    file = polygon_file(Path("o.geojson"), Labels((0, 255)))
+    file = polygon_file(Path("o.geojson"), Labels((0, 255)), PredictConfig(()))
     place = Place("", at()[:6], 0.0, None)
     with pytest.raises(UserError, match=r"^e.tif: has map coordinates without a CRS"):
         file.format(Listed(Path("e.tif"), np.ones((2, 2), np.uint8), place=place))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event
@@ -138,14 +139,35 @@ def test_all_outputs_of_an_image(photos: PredictConfig) -> None:
     assert (overlay[mask == 1] != photo[mask == 1]).any()
 
 
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_all_outputs_take_one_pass_of_the_network(
+    photos: PredictConfig, batch_size: int | None
+) -> None:
+    """Of an image in windows, too: mask, overlay, probabilities, rank, run lengths and polygons."""
+    write_photo(Path("p/a.png"), (100, 75))
+    predictor, passes = make_predictor(tile=64), list[None]()
+    predictor.on_window = lambda: passes.append(None)
+    config = replace(photos, inputs=("p/a.png",), overlay=True, probabilities="npy", rank="r.csv")
+    config = replace(config, polygons="o.geojson", rle="l.csv", batch_size=batch_size)
+    (outcome,) = run(new_job(config, predictor))
+    assert not outcome.error and len(passes) == 4  # 2 x 2 windows
+
+
 def test_the_mask_is_written_last(photos: PredictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its presence tells the next job that all is there, but for what a person may have changed."""
     order: list[str] = []
-    for name in ("write_mask", "write_overlay", "write_probabilities", "write_labelme"):
+
+    @contextmanager
+    def writing(*_: object) -> Iterator[Callable[[object], None]]:
+        yield lambda band: None
+        order.append("writing_probabilities")
+
+    monkeypatch.setattr(module, "writing_probabilities", writing)
+    for name in ("write_mask", "write_overlay", "write_labelme"):
         monkeypatch.setattr(module, name, lambda *args, name=name: order.append(name))
     config = replace(photos, inputs=("p/a.png",), overlay=True, probabilities="png")
     run(new_job(replace(config, annotations="labelme"), make_predictor()))
-    assert order == ["write_overlay", "write_probabilities", "write_mask", "write_labelme"]
+    assert order == ["writing_probabilities", "write_overlay", "write_mask", "write_labelme"]
 
 
 def test_one_class_only_is_named(photos: PredictConfig) -> None:
@@ -336,7 +358,8 @@ def test_images_of_one_size_form_batches_and_each_gets_its_prediction(
     error = found.pop(2)
     assert isinstance(error, UserError) and "missing.png: not found" in str(error)
     # 20x30: images 0, 3, 4, 7; 30x20: images 1, 6; image 5 is 100x75, in 2x2 windows of 64
-    assert sorted(batches) == [1, 1, 1, 1, 2, 2, 2]
+    assert batches == [2, 2, 2]
+    assert found[5].ids.size and batches == [2, 2, 2, 1, 1, 1, 1]
     for index, prediction in found.items():
         expected = predictor(paths[index])
         assert not isinstance(prediction, UserError)

@@ -238,9 +238,10 @@ def test_out_of_memory_halves_the_batch_and_then_sees_windows(
     tiled, windows = make_predictor(), make_predictor(tile=32)
     tried = limited(tiled, 32 * 32)
     found = tiled.predict_batch(images[:2], [(50, 60)] * 2)
-    assert tried[:5] == [(2, 50, 60), *[(1, 50, 60)] * 2, (1, 32, 32), (1, 32, 32)]
+    assert tried == [(2, 50, 60), *[(1, 50, 60)] * 2]
     for one, image in zip(found, images, strict=False):
         assert np.array_equal(one.ids, windows(image).ids)
+    assert set(tried[3:]) <= {(1, 32, 32), (1, 32, 28), (1, 18, 32), (1, 18, 28)} and len(tried) > 4
     tried.clear()
     assert np.array_equal(tiled(images[0]).ids, found[0].ids)  # decided for this size
     assert (1, 50, 60) not in tried

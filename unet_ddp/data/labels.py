@@ -16,11 +16,11 @@ from unet_ddp.data.formats.header import Codes
 from unet_ddp.data.masks import (
     IGNORE_ID,
     Colour,
-    Decodable,
+    Decoder,
     Ids,
+    IdsDecoder,
     Mask,
     Part,
-    Shares,
     ValueTable,
     connected_parts,
     unpack_colour,
@@ -215,19 +215,16 @@ class Labels:
     def check_libraries(self) -> None:
         """Raise a UserError if a library that predicting needs is not installed."""
 
-    def decode(self, prediction: Decodable) -> tuple[Mask, Shares | None]:
-        """Return a prediction's mask (H, W), and each pixel's probability to be of an object.
-
-        The latter is None where masks contain classes.
-        """
-        return prediction.most_probable(), None
+    def decoder(self, size: tuple[int, int]) -> Decoder:
+        """Return what makes the mask of an image of a size (height, width)."""
+        return IdsDecoder(size)
 
     def ids_of(self, mask: Mask) -> Ids:
-        """Return the class ids (H, W) in a mask that `decode` returned."""
+        """Return the class ids (H, W) in a predicted mask."""
         return mask
 
     def renumber(self, mask: Mask) -> Mask:
-        """Return a mask in which pixels became `blank`, as `decode` would have returned it."""
+        """Return a mask in which pixels became `blank`, as it would have been predicted."""
         return mask
 
     def layer(self, mask: Mask) -> Ids:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -22,17 +21,16 @@ from unet_ddp.data.formats.header import TIFFS, Pixels
 from unet_ddp.data.formats.maps import Place, read_place
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Band
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.plugins import find
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
+from unet_ddp.prediction.outputs.annotations import write_labelme
 from unet_ddp.prediction.outputs.lists import Listed, ListFile, ShardFile
-from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
+from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, writing_probabilities
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
-from unet_ddp.prediction.outputs.polygons import polygon_file
-from unet_ddp.prediction.outputs.rle import rle_file
-from unet_ddp.prediction.outputs.uncertainty import measure_uncertainty, rank_file
+from unet_ddp.prediction.outputs.uncertainty import Uncertainty
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage, open_image
@@ -58,14 +56,10 @@ class Job:
 
 def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
     """Return the files of all images together."""
-    made_by: dict[str, Callable[[Path], ListFile]] = {
-        "--rle": lambda path: rle_file(path, config.rle_order, labels.num_classes),
-        "--objects": lambda path: find("outputs", "objects")(path, labels),
-        "--polygons": lambda path: polygon_file(path, labels),
-        "--rank": rank_file,
-        "--annotations": lambda path: coco_file(path, labels),
-    }
-    return [made_by[flag](path) for flag, path in config.lists.items()]
+    return [
+        find("lists", flag.removeprefix("--"))(path, labels, config)
+        for flag, path in config.lists.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -99,7 +93,7 @@ def process_images(job: Job) -> Iterator[Outcome]:
             yield from run(lambda pair: write_outputs(job, *pair), predictions)
         else:
             predictor.concurrency = threads
-            predict = partial(attempt, predictor)
+            predict = partial(attempt, lambda path: predictor.prepare(predictor.open(path)))
             yield from run(lambda files: write_outputs(job, files, predict(files.image)), remaining)
 
 
@@ -126,21 +120,21 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
 
 def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> Outcome:
     """Write the outputs of one image; raise its error if it is the only one."""
-    if isinstance(prediction, UserError):
+    try:
+        if isinstance(prediction, UserError):
+            raise _NotPredicted(prediction)
+        uncertainty = _compute(job, files, prediction)
+    except _NotPredicted as failure:
         if len(job.files) == 1:
-            raise prediction
-        return Outcome(error=str(prediction))
-    # Before pixels without data are marked, whose edge is no outline.
-    uncertainty = measure_uncertainty(prediction) if job.config.rank else None
+            raise failure.error from None
+        return Outcome(error=str(failure.error))
     place, labels = _find_place(job, files, prediction), prediction.labels
     mask = prediction.mask
     if files.overlay is not None:
         wanted = replace(job.predictor.format, ground_resolution=None)
         image = open_image(files.image, wanted, scale=1.0)
         write_overlay(mask, labels, image, files.overlay)
-    if files.probabilities:
-        write_probabilities(prediction, files.probabilities)
-    _add_to_lists(job, files, Listed(files.image, mask, place, uncertainty, prediction))
+    _add_to_lists(job, files, Listed(files.image, mask, place, uncertainty, prediction.extent))
     write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
     if files.labelme is not None:  # but for this: one without the mask is a person's
         write_labelme(mask, labels, files.image, files.labelme)
@@ -149,6 +143,33 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
     single_class = shares[0][0] if len(shares) == 1 else ""
     line = f"{files.image} -> {files.mask}: {labels.summarise(mask)}{summary}"
     return Outcome(line, single_class=single_class)
+
+
+class _NotPredicted(Exception):  # noqa: N818  # a failure of one image alone
+    """An image that can't be read, or does not fit into the memory."""
+
+    def __init__(self, error: UserError) -> None:
+        self.error = error
+
+
+def _compute(job: Job, files: ImageFiles, prediction: Prediction) -> float | None:
+    """Make the mask, and write what needs probabilities, in one pass; return the uncertainty for --rank.
+
+    It is measured before pixels without data are marked, whose edge is no outline.
+    """
+    uncertainty = Uncertainty(prediction.size) if job.config.rank else None
+    with ExitStack() as stack:
+        receivers: list[Callable[[Band], None]] = []
+        if uncertainty is not None:
+            receivers.append(uncertainty.see)
+        if files.probabilities:
+            shape = prediction.labels.num_classes, *prediction.size
+            receivers.append(stack.enter_context(writing_probabilities(files.probabilities, shape)))
+        try:
+            prediction.compute(receivers)
+        except UserError as error:
+            raise _NotPredicted(error) from None
+    return None if uncertainty is None else uncertainty.measure(prediction.ids)
 
 
 def _find_place(job: Job, files: ImageFiles, prediction: Prediction | None = None) -> Place | None:
@@ -223,7 +244,7 @@ def predict_in_batches(
         if isinstance(source, UserError):
             yield image, source
         elif pixels is None:
-            yield image, attempt(predictor.predict, source)
+            yield image, attempt(predictor.prepare, source)
         else:
             batch = waiting.setdefault(pixels.shape, [])
             batch.append((image, pixels, source.size))

@@ -22,7 +22,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.network.precision import has_native_bfloat16
 from unet_ddp.prediction import backends
 from unet_ddp.prediction.backends import LoadedModel, check_match, open_model
-from unet_ddp.prediction.prediction import Band, Prediction, Scores, reduce_logits
+from unet_ddp.prediction.prediction import Prediction, ScoreBand, Scores, reduce_logits
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
 from unet_ddp.prediction.streaming import ArrayReader
 from unet_ddp.prediction.tiling import Tiling, blend
@@ -174,20 +174,21 @@ class Predictor:
         return math.prod(input_size) * max(model.backend.bytes_per_pixel for model in self.models)
 
     def predict(self, source: SourceImage) -> Prediction:
-        """Return the prediction for an opened image, with its class ids if it is in windows."""
+        """Return the prediction for an opened image, with its mask if it is in windows."""
+        prediction = self.prepare(source)
+        if isinstance(prediction.scores, _TiledScores):
+            prediction.compute()
+        return prediction
+
+    def prepare(self, source: SourceImage) -> Prediction:
+        """Return the prediction for an opened image; see `in_windows` for one that is not seen whole."""
         if self.fits(source.input_size):
             return self.predict_batch([source.read()], [source.size])[0]
-        return self._predict_tiled(source)
+        return self.in_windows(source)
 
     def in_windows(self, source: SourceImage) -> Prediction:
         """Return the prediction for an image in windows, which are predicted at each use of it."""
         return self._prediction(_TiledScores(self, source), source.input_size, source.size)
-
-    def _predict_tiled(self, source: SourceImage) -> Prediction:
-        """Return the prediction for an image in windows, with its class ids."""
-        prediction = self.in_windows(source)
-        _ = prediction.ids
-        return prediction
 
     def predict_batch(
         self, images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]
@@ -207,12 +208,12 @@ class Predictor:
         height, width, _ = images[0].shape
         self._too_large.add((height, width))
         return [
-            self._predict_tiled(SourceImage(ArrayReader(pixels), size))
+            self.in_windows(SourceImage(ArrayReader(pixels), size))
             for pixels, size in zip(images, sizes, strict=True)
         ]
 
     def _prediction(
-        self, scores: Iterable[Band], input_size: tuple[int, int], size: tuple[int, int]
+        self, scores: Iterable[ScoreBand], input_size: tuple[int, int], size: tuple[int, int]
     ) -> Prediction:
         return Prediction(
             scores, self.labels, input_size=input_size, size=size, threshold=self.threshold
@@ -278,7 +279,7 @@ class _TiledScores:
         self.path = source.path
         self._source: SourceImage | None = source
 
-    def __iter__(self) -> Iterator[Band]:
+    def __iter__(self) -> Iterator[ScoreBand]:
         source = self._source
         if self.path is not None:  # its memory is freed at the end; the next time opens it again
             self._source = None

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from unet_ddp.data.labels import Labels
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ShardFile
 from unet_ddp.prediction.outputs.polygons import format_geojson, polygon_file, polygons
 
@@ -75,7 +76,7 @@ def test_of_more_than_two_classes_each_has_its_objects() -> None:
 
 
 def test_the_file_is_json_of_all_images_objects(tmp_path: Path) -> None:
-    each = polygon_file(tmp_path / "a.geojson", TWO)
+    each = polygon_file(tmp_path / "a.geojson", TWO, PredictConfig(()))
     shard = ShardFile(each, 0)
     objects = np.array([[1, 0, 1]], np.uint8)
     for index, ids in enumerate((objects, objects * 0, objects)):

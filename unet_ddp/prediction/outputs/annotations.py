@@ -19,6 +19,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
 from unet_ddp.errors import UserError
 from unet_ddp.files import write_errors, write_text
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ListFile, read_shards
 from unet_ddp.prediction.outputs.polygons import trace_rings
 
@@ -45,7 +46,7 @@ class CocoFile(ListFile):
                 separator = b",\n"
 
 
-def coco_file(path: Path, labels: Labels) -> ListFile:
+def coco_file(path: Path, labels: Labels, config: PredictConfig) -> ListFile:
     """Return the COCO file of the objects in all images; category ids are class ids."""
     if path.suffix.lower() != ".json":
         raise UserError(f"--annotations {path}: use labelme, or a name with .json for COCO")

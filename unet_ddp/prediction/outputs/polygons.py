@@ -21,6 +21,7 @@ from unet_ddp.data.formats.maps import Place
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask, Part
 from unet_ddp.errors import UserError
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ListFile
 
 Ring = list[list[int]]
@@ -28,7 +29,7 @@ Ring = list[list[int]]
 _DIGITS = 9  # of degrees: a tenth of a millimetre
 
 
-def polygon_file(path: Path, labels: Labels) -> ListFile:
+def polygon_file(path: Path, labels: Labels, config: PredictConfig) -> ListFile:
     """Return the GeoJSON file of the objects in all images."""
     header = b'{"type":"FeatureCollection","features":['
     return ListFile(path, partial(format_geojson, labels=labels), header, b",", footer=b"]}\n")

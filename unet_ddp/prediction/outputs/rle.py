@@ -8,19 +8,22 @@ from pathlib import Path
 import numpy as np
 
 from unet_ddp.data.csv_cells import format_row
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
 from unet_ddp.errors import UserError
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ListFile
 
 
-def rle_file(path: Path, order: str, num_classes: int) -> ListFile:
+def rle_file(path: Path, labels: Labels, config: PredictConfig) -> ListFile:
     """Return the CSV file of all images' run lengths, of two classes."""
+    num_classes = labels.num_classes
     if num_classes != 2:
         raise UserError(
             f"--rle: its format has two classes, this network has {num_classes}; use --polygons, "
             "or the masks themselves"
         )
-    return ListFile(path, partial(format_image, order=order), header=b"img,rle_mask")
+    return ListFile(path, partial(format_image, order=config.rle_order), header=b"img,rle_mask")
 
 
 def format_image(listed: Listed, order: str) -> str:
