@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,82 +70,56 @@ def polygons(name: str, mask: Mask, labels: Labels) -> Iterator[dict[str, Any]]:
     Of class ids, objects are the pixels of a class that share edges; of two classes, the first is
     the background and has none.
     """
+    classes = values = mask
+    counted = mask < labels.num_classes  # pixels without data have a larger value
     if labels.has_objects:
-        for k, number, rings, area in _numbered(*labels.split_values(mask)):
-            about = {"class": labels.class_names[k], "number": number}
-            yield _feature(rings, image=name, **about, area=area)
-        return
-    for k in range(1 if labels.num_classes == 2 else 0, labels.num_classes):
-        for rings, area in _objects(mask == k):
-            yield _feature(rings, image=name, **{"class": labels.class_names[k]}, area=area)
+        classes, values = labels.split_values(mask)
+        counted = values > 0
+    elif labels.num_classes == 2:
+        counted = mask == 1
+    for each in sorted(_find_areas(values, counted)):
+        about: dict[str, Any] = {"class": labels.class_names[classes[each.top, each.left]]}
+        if labels.has_objects:
+            about["number"] = each.value
+        yield {
+            "type": "Feature",
+            "geometry": {"type": "Polygon", "coordinates": each.rings},
+            "properties": {"image": name, **about, "area": each.pixels},
+        }
 
 
-def _feature(rings: list[Ring], **properties: object) -> dict[str, Any]:
-    geometry = {"type": "Polygon", "coordinates": rings}
-    return {"type": "Feature", "geometry": geometry, "properties": properties}
+class _Area(NamedTuple):
+    """Equal pixels that share edges."""
+
+    value: int
+    top: int  # of the first pixel
+    left: int
+    rings: list[Ring]  # closed, the outer one first
+    pixels: int
 
 
-def _numbered(classes: Mask, numbers: Mask) -> Iterator[tuple[int, int, list[Ring], int]]:
-    """Yield each object's class id, number, rings, the outer one first, and number of pixels."""
-    from scipy.ndimage import find_objects
+def _find_areas(values: Mask, counted: NDArray[np.bool_]) -> Iterator[_Area]:
+    """Yield the areas of the pixels that are `counted`.
 
-    for number, window in enumerate(find_objects(numbers.astype(np.int32, copy=False)), start=1):
-        if window is not None:
-            inside = numbers[window] == number
-            rings = _rings(inside, window[1].start, window[0].start)
-            yield classes[window][inside][0], number, rings, int(inside.sum())
-
-
-def _objects(mask: NDArray[np.bool_]) -> Iterator[tuple[list[Ring], int]]:
-    """Yield the rings of each object, the outer one first, and its number of pixels."""
-    import cv2
-
-    count, ids, boxes, _ = cv2.connectedComponentsWithStats(mask.view(np.uint8), connectivity=4)
-    for k in range(1, count):
-        left, top, width, height, area = map(int, boxes[k])
-        inside = ids[top : top + height, left : left + width] == k
-        yield _rings(inside, left, top), area
-
-
-def _rings(inside: NDArray[np.bool_], left: int, top: int) -> list[Ring]:
-    """Return the outer ring and the holes of one object, closed.
-
-    OpenCV's contours go through the centres of pixels. On a grid of twice the resolution, with a
-    point for each centre (odd), edge and corner (even) of a pixel, they go along the edges of the
-    original pixels, except for diagonal steps, which cut a corner off.
+    GDAL's rings run along the edges of pixels, but the other way round than RFC 7946 asks: the outer
+    ring counterclockwise, holes clockwise, with y upward. Here they begin after their upper left corner.
     """
-    import cv2
+    from rasterio import Affine
+    from rasterio.features import shapes
 
-    height, width = inside.shape
-    fine = np.zeros((2 * height + 1, 2 * width + 1), np.uint8)
-    for down in range(3):
-        for right in range(3):
-            fine[down : down + 2 * height : 2, right : right + 2 * width : 2] |= inside
-    contours, _ = cv2.findContours(fine, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
-    rings = [_corners(contour[:, 0]) // 2 + (left, top) for contour in contours]
-    rings.sort(key=lambda ring: -abs(_area(ring)))  # the outer one contains all others
-    wound = [  # RFC 7946: the outer ring counterclockwise, holes clockwise, with y upward
-        ring if (_area(ring) > 0) == (place == 0) else ring[::-1]
-        for place, ring in enumerate(rings)
-    ]
-    return [[*ring.tolist(), ring[0].tolist()] for ring in wound]
+    # Of coordinates that are not moved, rasterio warns now and then if several threads are at it.
+    moved = shapes(values, counted, connectivity=4, transform=Affine.translation(1, 1))
+    for shape, value in moved:
+        rings = [
+            np.array([*ring[-2:-1], *ring[:-1]], np.int64)[::-1] - 1
+            for ring in shape["coordinates"]
+        ]
+        left, top = min(rings[0].tolist(), key=lambda corner: corner[::-1])
+        pixels = sum(map(_area, rings))
+        yield _Area(int(value), top, left, [ring.tolist() for ring in rings], pixels)
 
 
-def _corners(points: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the corners of a contour on the fine grid, with those that it cuts off restored."""
-    after = np.roll(points, -1, axis=0)
-    diagonal = (points != after).all(axis=1)
-    x = np.where(points[:, 0] % 2 == 0, points[:, 0], after[:, 0])
-    y = np.where(points[:, 1] % 2 == 0, points[:, 1], after[:, 1])
-    pairs = np.stack([points, np.stack([x, y], axis=1)], axis=1)
-    path = pairs.reshape(-1, 2)[np.stack([np.ones_like(diagonal), diagonal], axis=1).ravel()]
-    before, ahead = path - np.roll(path, 1, axis=0), np.roll(path, -1, axis=0) - path
-    turns = (before * ahead[:, ::-1] * (1, -1)).sum(axis=1) != 0  # the cross product
-    corners: NDArray[np.int32] = path[turns]
-    return corners
-
-
-def _area(ring: NDArray[np.int32]) -> float:
+def _area(ring: NDArray[np.int64]) -> int:
     """Return the signed area (shoelace formula), above 0 if it turns from x towards y."""
-    x, y = ring[:, 0].astype(np.int64), ring[:, 1].astype(np.int64)
-    return float((x * np.roll(y, -1) - np.roll(x, -1) * y).sum()) / 2
+    x, y = ring.T
+    return int((x * np.roll(y, -1) - np.roll(x, -1) * y).sum()) // 2
