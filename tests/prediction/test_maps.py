@@ -233,6 +233,10 @@ def test_without_the_extra_a_line_says_what_is_lost(
         "pip install 'unet-ddp[geo]'\n"
     )
     assert capsys.readouterr().err == message
+    for flag, value in (("--polygons", "o.geojson"), ("--annotations", "labelme")):
+        assert run("a.tif", flag, value, "--overwrite") == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"error: {flag}: needs rasterio, which is not installed; pip install")
 
 
 def test_a_scene_without_any_data_has_a_mask(here: Path) -> None:

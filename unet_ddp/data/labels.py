@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +20,8 @@ from unet_ddp.data.masks import (
     Ids,
     IdsDecoder,
     Mask,
-    Part,
+    Regions,
     ValueTable,
-    connected_parts,
     unpack_colour,
     voc_colour,
 )
@@ -231,12 +230,11 @@ class Labels:
         """Return the class ids (H, W) to draw of a mask."""
         return mask
 
-    def parts(self, mask: Mask) -> Iterator[Part]:
-        """Yield the connected parts of each class in a mask: pixels that share edges.
-
-        Of two classes, the first is the background and has none.
-        """
-        return connected_parts(mask, range(1 if self.num_classes == 2 else 0, self.num_classes))
+    def regions(self, mask: Mask) -> Regions:
+        """Return where objects are: connected pixels of a class; of two classes, the first has none."""
+        if self.num_classes == 2:
+            return Regions(mask, mask == 1, are_numbers=False)
+        return Regions(mask, mask < self.num_classes, are_numbers=False)
 
     def score(self, mask: Mask, truth: Mask) -> list[Any]:
         """Count what `mask` shares with `truth` beside pixels of classes; counts add up over images."""

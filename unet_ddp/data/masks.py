@@ -1,10 +1,9 @@
-"""Masks as arrays: their types, the class ids of their values, their parts, and colours of classes."""
+"""Masks as arrays: their types, the class ids of their values, and colours of classes."""
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -78,29 +77,15 @@ class IdsDecoder:
         return self._ids, None
 
 
-class Part(NamedTuple):
-    """A connected part of a mask, or one of its objects."""
+class Regions(NamedTuple):
+    """Pixels of a mask of which connected ones of one value are an object."""
 
-    class_id: int
-    number: int | None
-    """Of an object; None for a connected part."""
-    inside: NDArray[np.bool_]
-    """(h, w): its pixels in a window of the mask."""
-    left: int
-    top: int
-
-
-def connected_parts(mask: Mask, class_ids: Sequence[int]) -> Iterator[Part]:
-    """Yield the parts of each class in a mask (H, W) whose pixels share edges."""
-    import cv2
-
-    for k in class_ids:
-        pixels = (mask == k).view(np.uint8)
-        count, numbers, boxes, _ = cv2.connectedComponentsWithStats(pixels, connectivity=4)
-        for number in range(1, count):
-            left, top, width, height, _ = map(int, boxes[number])
-            window = numbers[top : top + height, left : left + width]
-            yield Part(k, None, window == number, left, top)
+    values: Mask
+    """(H, W)."""
+    counted: NDArray[np.bool_]
+    """(H, W): the others belong to no object."""
+    are_numbers: bool
+    """The values are numbers of objects."""
 
 
 @dataclass(frozen=True)

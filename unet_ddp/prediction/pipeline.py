@@ -23,7 +23,7 @@ from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, check_installed
 from unet_ddp.plugins import find
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.annotations import write_labelme
@@ -55,7 +55,14 @@ class Job:
 
 
 def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
-    """Return the files of all images together."""
+    """Return the files of all images together.
+
+    Raises:
+        UserError: an output needs a library that is not installed, or can't have these classes.
+    """
+    for name in ("polygons", "annotations"):
+        if getattr(config, name) is not None:
+            check_installed("rasterio", "geo", f"--{name}")
     return [
         find("lists", flag.removeprefix("--"))(path, labels, config)
         for flag, path in config.lists.items()

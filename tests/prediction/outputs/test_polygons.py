@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -73,6 +74,13 @@ def test_of_more_than_two_classes_each_has_its_objects() -> None:
         for feature in polygons("a", ids, Labels((3, 5, 9)))
     ]
     assert found == [("3", 2), ("5", 2), ("9", 2)]
+
+
+def test_threads_find_what_one_finds_without_a_warning(rng: np.random.Generator) -> None:
+    masks = [(rng.random((20, 20)) < 0.6).astype(np.uint8) for _ in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda ids: list(polygons("a", ids, TWO)), masks))
+    assert found == [list(polygons("a", ids, TWO)) for ids in masks]
 
 
 def test_the_file_is_json_of_all_images_objects(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -23,7 +23,7 @@ from unet_ddp.data.borders import (
 )
 from unet_ddp.data.formats.header import Codes
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID, Band, Ids, Mask, Part, Shares, allocate
+from unet_ddp.data.masks import IGNORE_ID, Band, Ids, Mask, Regions, Shares, allocate
 from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.extras.objects.scores import ObjectCounts, count_objects
 from unet_ddp.extras.objects.separation import Numbers, separate, to_shares
@@ -224,17 +224,10 @@ class ObjectLabels(Labels):
 
         return cast(Ids, find_boundaries(mask, mode="inner") * self.ids_of(mask))
 
-    def parts(self, mask: Mask) -> Iterator[Part]:
-        """Yield the objects in the order of their numbers."""
-        from scipy.ndimage import find_objects
-
-        classes, numbers = self.split_values(mask)
-        windows = find_objects(numbers.astype(np.int32, copy=False))
-        for number, window in enumerate(windows, start=1):
-            if window is not None:
-                inside = numbers[window] == number
-                k = int(classes[window][inside][0])
-                yield Part(k, number, inside, window[1].start, window[0].start)
+    def regions(self, mask: Mask) -> Regions:
+        """Return the objects' numbers."""
+        _, numbers = self.split_values(mask)
+        return Regions(numbers, numbers > 0, are_numbers=True)
 
     def score(self, mask: Mask, truth: Mask) -> list[ObjectCounts]:
         """Count the objects of each class in masks of their values (H, W); a match has one class."""

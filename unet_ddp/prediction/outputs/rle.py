@@ -35,7 +35,7 @@ def encode_rle(ids: Mask, order: str) -> str:
     """Return where `ids` (H, W) is 1: "start length start length …", counted from 1.
 
     Pixels are counted along the rows, as in the Carvana challenge, or down the `columns`, as in the
-    Data Science Bowl of 2018 and most later challenges.
+    Data Science Bowl of 2018 and most later challenges. pycocotools has lengths alone, in its own text.
     """
     padded = np.zeros(ids.size + 2, bool)
     padded[1:-1] = np.equal(ids if order == "rows" else ids.T, 1, order="C").ravel()
