@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from unet_ddp.data.formats.maps import mark_nodata
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import IGNORE_ID, Labels
 from unet_ddp.errors import UserError
 from unet_ddp.files import reserve, write_errors
@@ -90,15 +90,15 @@ class Prediction:
         is_large = self.labels.has_object_classes or self.numbers.max(initial=0) >= 1 << 16
         return self.numbers if is_large else self.numbers.astype(np.uint16)
 
-    def mark_nodata(self, path: Path) -> None:
-        """Set ids to IGNORE_ID, or numbers to 0, where the image `path` has no data.
+    def mark_nodata(self, source: Source) -> None:
+        """Set ids to IGNORE_ID, or numbers to 0, where the image's file has no data.
 
         An object that is cut by such pixels becomes several.
         """
         if not self.labels.has_objects:
-            self.nodata = mark_nodata(self.ids, path, IGNORE_ID)
+            self.nodata = source.mark_nodata(self.ids, IGNORE_ID)
             return
-        self.nodata = mark_nodata(self.numbers, path, 0)
+        self.nodata = source.mark_nodata(self.numbers, 0)
         if self.nodata:
             from skimage.measure import label
 
