@@ -24,7 +24,7 @@ from unet_ddp.data.formats.fit import fit_pixels
 from unet_ddp.data.formats.header import TIFFS, Codes, Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.data.formats.maps import MapRows, Place
 from unet_ddp.data.formats.pillow import PillowReader
-from unet_ddp.data.formats.tiff import TiffFile
+from unet_ddp.data.formats.tiff import OpenTiff
 from unet_ddp.errors import UserError
 from unet_ddp.storage import StorageError, local_file
 
@@ -39,7 +39,7 @@ def _open(path: Path, local: Path) -> OpenFile:
         return NpyReader(path, local)
     file = local.open("rb")
     try:
-        return TiffFile(path, local, file) if suffix in TIFFS else PillowReader(path, file)
+        return OpenTiff(path, local, file) if suffix in TIFFS else PillowReader(path, file)
     except BaseException:
         file.close()
         raise

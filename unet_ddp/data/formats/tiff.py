@@ -116,7 +116,7 @@ class _Layout(NamedTuple):
         return cls()
 
 
-class TiffFile(OpenFile):
+class OpenTiff(OpenFile):
     """An open TIFF.
 
     GDAL gives the place on a map, and rows. Pillow and tifffile, which open a file in less time, give
