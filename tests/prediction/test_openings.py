@@ -12,13 +12,16 @@ import pytest
 import tifffile
 
 from tests.maps import rasterio, write_map
+from tests.object_store import MemoryBucket
 from tests.prediction.models import noise, write_photo
 from tests.prediction.test_predict import run
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.prediction import source
+from unet_ddp.storage import Url, copies, put
 
 ALL = ("--overlay", "--polygons", "o.geojson", "--probabilities", "npy")
 READERS = ((PIL.Image, "open"), (tifffile, "TiffFile"), (rasterio, "open"), (np, "load"))
@@ -84,3 +87,16 @@ def test_a_training_sample_opens_its_image_twice_at_most(
         SegmentationDataset([pair], Labels((0, 255)), wanted, scale=0.5)[0, 0], Sample
     )
     assert openings["image.tif"] <= 2 and openings["mask.png"] == 1
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+def test_an_object_is_fetched_once(tmp_path: Path, memory_store: MemoryBucket, name: str) -> None:
+    write_photo(tmp_path / name)
+    url = Url(f"s3://bucket/openings/{name}")
+    put(url, tmp_path / name)
+    before = memory_store.count_requests()
+    with Source(url) as file:
+        assert file.place is None and file.header.channels == 3
+        assert np.array_equal(file.image(ImageFormat(3))[0], file.image(ImageFormat(3))[0])
+        assert file.thumbnail(8).shape == (8, 8) and not copies
+    assert memory_store.count_requests() == before + 1
