@@ -17,6 +17,7 @@ from PIL import Image
 
 from tests.prediction.models import CPU, lively_network, load, make_predictor, write_photo
 from tests.prediction.outputs.test_rle import decode
+from unet_ddp.data.formats.read import Source
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
@@ -41,7 +42,9 @@ from unet_ddp.prediction.predictor import Predictor
 
 def new_job(config: PredictConfig, predictor: Predictor, world: World | None = None) -> Job:
     images = find_images(config.inputs)
-    files = name_outputs(dict.fromkeys(images, False), config, predictor.labels, models=[])
+    files = name_outputs(
+        dict.fromkeys(map(Source, images), False), config, predictor.labels, models=[]
+    )
     lists = list_files(config, predictor.labels)
     world = world or World()
     return Job(config, world, files, predictor, [ShardFile(each, world.rank) for each in lists])
@@ -320,7 +323,7 @@ def test_an_unreadable_image_is_a_result() -> None:
 
 
 def files_for(*paths: Path) -> list[ImageFiles]:
-    return [ImageFiles(n, path, path, None, []) for n, path in enumerate(paths)]
+    return [ImageFiles(n, Source(path), path, None, []) for n, path in enumerate(paths)]
 
 
 def test_a_batch_that_fails_is_an_error_of_each_of_its_images(photos: PredictConfig) -> None:

@@ -18,7 +18,7 @@ from typing import TypeVar
 import torch
 
 from unet_ddp.data.formats.header import TIFFS, Pixels
-from unet_ddp.data.formats.maps import Place, read_place
+from unet_ddp.data.formats.maps import Place
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band
@@ -34,9 +34,10 @@ from unet_ddp.prediction.outputs.uncertainty import Uncertainty
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage, open_image
-from unet_ddp.storage import hold, local_file
+from unet_ddp.storage import hold
 
 _BATCH_SIZE = 8
+_MOST_OPEN = 32  # images in a batch whose files stay open for the outputs
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -100,8 +101,8 @@ def process_images(job: Job) -> Iterator[Outcome]:
             yield from run(lambda pair: write_outputs(job, *pair), predictions)
         else:
             predictor.concurrency = threads
-            predict = partial(attempt, lambda path: predictor.prepare(predictor.open(path)))
-            yield from run(lambda files: write_outputs(job, files, predict(files.image)), remaining)
+            prepare = partial(attempt, lambda source: predictor.prepare(predictor.open(source)))
+            yield from run(lambda each: write_outputs(job, each, prepare(each.source)), remaining)
 
 
 def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageFiles]:
@@ -118,20 +119,20 @@ def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageF
 def _list_existing(job: Job, files: ImageFiles) -> Outcome:
     """Add a mask that was written before to the lists."""
     if job.shards:
-        with local_file(files.mask) as mask:
-            codes = read_mask(mask)
-        found = job.predictor.labels.from_file(codes, files.mask)
+        found = job.predictor.labels.from_file(read_mask(files.mask), files.mask)
         _add_to_lists(job, files, Listed(files.image, found, place=_find_place(job, files)))
+        files.source.close()
     return Outcome(is_skipped=True)
 
 
 def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> Outcome:
-    """Write the outputs of one image; raise its error if it is the only one."""
+    """Write the outputs of one image, and close it; raise its error if it is the only one."""
     try:
         if isinstance(prediction, UserError):
             raise _NotPredicted(prediction)
         uncertainty = _compute(job, files, prediction)
     except _NotPredicted as failure:
+        files.source.close()
         if len(job.files) == 1:
             raise failure.error from None
         return Outcome(error=str(failure.error))
@@ -139,9 +140,11 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
     mask = prediction.mask
     if files.overlay is not None:
         wanted = replace(job.predictor.format, ground_resolution=None)
-        image = open_image(files.image, wanted, scale=1.0)
+        image = open_image(files.source, wanted, scale=1.0)
         write_overlay(mask, labels, image, files.overlay)
-    _add_to_lists(job, files, Listed(files.image, mask, place, uncertainty, prediction.extent))
+    listed = Listed(files.image, mask, place, uncertainty, prediction.extent, files.source)
+    _add_to_lists(job, files, listed)
+    files.source.close()
     write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
     if files.labelme is not None:  # but for this: one without the mask is a person's
         write_labelme(mask, labels, files.image, files.labelme)
@@ -184,10 +187,9 @@ def _find_place(job: Job, files: ImageFiles, prediction: Prediction | None = Non
     is_tiff = files.mask.suffix.lower() in TIFFS
     if not (is_tiff or job.config.polygons) or files.image.suffix.lower() not in TIFFS:
         return None
-    with local_file(files.image) as file:  # an object is fetched again
-        place = read_place(file)
-        if place is not None and is_tiff and prediction is not None:
-            prediction.mark_nodata(file)
+    place = files.source.place
+    if place is not None and is_tiff and prediction is not None:
+        prediction.mark_nodata(files.source)
     return place
 
 
@@ -247,15 +249,17 @@ def predict_in_batches(
     Threads read ahead (decoders release Python's lock), and images of one size form batches.
     """
     waiting: dict[tuple[int, ...], list[_Scaled]] = {}
-    for image, source, pixels in in_threads(partial(_decode, predictor), files, threads):
-        if isinstance(source, UserError):
-            yield image, source
+    for each, image, pixels in in_threads(partial(_decode, predictor), files, threads):
+        if isinstance(image, UserError):
+            yield each, image
         elif pixels is None:
-            yield image, attempt(predictor.prepare, source)
+            yield each, attempt(predictor.prepare, image)
         else:
+            if batch_size > _MOST_OPEN:
+                each.source.close()
             batch = waiting.setdefault(pixels.shape, [])
-            batch.append((image, pixels, source.size))
-            most = min(batch_size, predictor.most_at_once(source.input_size))
+            batch.append((each, pixels, image.size))
+            most = min(batch_size, predictor.most_at_once(image.input_size))
             if len(batch) >= most or sum(map(len, waiting.values())) > 4 * batch_size:
                 fullest = max(waiting, key=lambda shape: len(waiting[shape]))
                 yield from _predict_batch(predictor, waiting.pop(fullest))
@@ -268,9 +272,9 @@ def _decode(
 ) -> tuple[ImageFiles, SourceImage | UserError, Pixels | None]:
     """Return an image opened, or the error, and its pixels if it is predicted whole."""
     try:
-        source = predictor.open(files.image)
-        fits = predictor.fits(source.input_size)
-        return files, source, source.read() if fits else None
+        image = predictor.open(files.source)
+        fits = predictor.fits(image.input_size)
+        return files, image, image.read() if fits else None
     except UserError as error:
         return files, error, None
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from unet_ddp.data.formats.maps import mark_nodata
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, Ids, Mask, Shares, allocate
 from unet_ddp.errors import UserError
@@ -100,9 +99,9 @@ class Prediction:
         """Class ids (H, W) at the image's size; of objects their class, on their border too."""
         return self.labels.ids_of(self.mask)
 
-    def mark_nodata(self, path: Path) -> None:
-        """Set the mask to IGNORE_ID, or an object's numbers to 0, where the image `path` has no data."""
-        self.nodata = mark_nodata(self.mask, path, self.labels.blank)
+    def mark_nodata(self, source: Source) -> None:
+        """Set the mask to IGNORE_ID, or an object's numbers to 0, where the image's file has no data."""
+        self.nodata = source.mark_nodata(self.mask, self.labels.blank)
         if self.nodata:
             self.mask = self.labels.renumber(self.mask)
             self.__dict__.pop("ids", None)

@@ -18,8 +18,8 @@ from tests.conftest import data_flags, make_set
 from tests.data.checks.catalogue import cut
 from tests.data.checks.test_check import make_tiffs, prepared
 from tests.ranks import Ranks, call_main
+from tests.reading import read_image
 from tests.test_resume import assert_same_state, last
-from unet_ddp.data.formats.read import read_image
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs import checkpoint, plan

@@ -14,6 +14,7 @@ from threading import Lock
 from typing import IO
 
 from unet_ddp.data.formats.maps import Place
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.masks import Mask, Shares
 from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
@@ -31,6 +32,7 @@ class Listed:
     place: Place | None = None  # on a map; None if it has no coordinates
     uncertainty: float | None = None  # None without --rank, or if an earlier job wrote the mask
     extent: Shares | None = None  # see `Prediction`; None if an earlier job wrote the mask
+    source: Source | None = None  # the image's file, if it is open
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ import numpy as np
 
 from unet_ddp.data.copies import ALIKE, THUMBNAIL, normalise
 from unet_ddp.data.csv_cells import format_row
-from unet_ddp.data.formats.read import read_thumbnail
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, Ids, allocate
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ListFile, read_shards
-from unet_ddp.storage import local_file
 
 
 class RankFile(ListFile):
@@ -53,8 +52,8 @@ def format_rank(listed: Listed) -> str:
     """Return the line of an image, none if its uncertainty is not known."""
     if listed.uncertainty is None:
         return ""
-    with local_file(listed.image) as file:
-        thumbnail = read_thumbnail(file, THUMBNAIL).ravel().tolist()
+    source = listed.source or Source(listed.image)
+    thumbnail = source.thumbnail(THUMBNAIL).ravel().tolist()
     return json.dumps([listed.uncertainty, str(listed.image), thumbnail])
 
 
