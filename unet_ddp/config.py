@@ -166,7 +166,7 @@ class OptimizationConfig:
     amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 if the GPU, or the CPU (AVX512-BF16), supports it, else float16 on a GPU and float32 on a CPU."""
     compile: bool = False
-    """Compile the network with torch.compile: a minute at the start, faster steps after it; not with --checkpointing."""
+    """Compile network and loss with torch.compile: a minute at the start, faster steps after it; not with --checkpointing."""
     compress_gradients: bool = False
     """Send gradients between processes in bfloat16: half the bytes, for Ethernet; the weights differ by its rounding."""
     ema: Annotated[float, flag("DECAY"), Limit(at_least=0, below=1)] = 0.0

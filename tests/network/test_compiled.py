@@ -8,11 +8,16 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from os import fspath
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo import reset, utils
 
+from tests.tiny import make_loss
+from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.network.compiled import compile_network, describe_uncompiled
 
@@ -45,7 +50,7 @@ def test_nothing_to_compile_with(
 ) -> None:
     installed.update(has)
     with pytest.raises(UserError, match=f"--compile: {missing}"):
-        compile_network(torch.nn.Identity(), device)
+        compile_network(nn.Identity(), nn.Identity(), World(device=device))
 
 
 @pytest.mark.parametrize(
@@ -54,8 +59,11 @@ def test_nothing_to_compile_with(
 )
 def test_any_usual_compiler_will_do(installed: set[str], device: torch.device, has: str) -> None:
     installed.update((has, "triton"))
-    network = torch.nn.Identity()
-    assert compile_network(network, device) == (network, {"dynamic": False})
+    network = nn.Identity()
+    assert compile_network(network, nn.Identity(), World(device=device)) == (
+        network,
+        {"dynamic": False},
+    )
     assert logging.getLogger("torch.utils.cpp_extension").level == logging.ERROR
 
 
@@ -65,7 +73,7 @@ def test_the_variable_that_names_a_compiler_is_read(
 ) -> None:
     installed.update(("/opt/mine", "triton"))
     monkeypatch.setenv(variable, "/opt/mine")
-    compile_network(torch.nn.Identity(), device)
+    compile_network(nn.Identity(), nn.Identity(), World(device=device))
 
 
 @pytest.mark.parametrize(
@@ -78,8 +86,38 @@ def test_on_several_gpus_what_cannot_be_compiled_runs_as_it_is(
 
     installed.update(("gcc", "g++", "triton"))
     with config.patch(suppress_errors=False):  # and puts it back
-        compile_network(torch.nn.Identity(), device, processes=processes)
+        compile_network(nn.Identity(), nn.Identity(), World(size=processes, device=device))
         assert config.suppress_errors is goes_on
+
+
+# -- the loss --------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_new_counters")
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"loss": "lovasz_ce"},
+     {"loss": "dice_focal", "label_smoothing": 0.2, "hard_pixels": 40.0, "boundary_weight": 2.0}],
+)  # fmt: skip
+def test_a_compiled_loss_is_the_loss(monkeypatch: pytest.MonkeyPatch, options: Any) -> None:
+    """In one graph, by torch's compiler without the code that it generates; on ranks, test_performance."""
+    monkeypatch.setattr(shutil, "which", str)
+    compile_module = nn.Module.compile
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda self, **how: compile_module(self, backend="aot_eager", **how)
+    )
+    masks = torch.randint(0, 3, (2, 20, 24), dtype=torch.uint8)
+    masks[:, :3] = IGNORE_ID
+    start, found = torch.randn(2, 3, 20, 24), []
+    for compiled in (False, True):
+        loss, logits = make_loss(**options), start.clone().requires_grad_()
+        if compiled:
+            compile_network(nn.Identity(), loss, World())
+        losses = loss(logits, masks)
+        losses.total.backward()
+        found.append((*losses, logits.grad))
+    torch.testing.assert_close(*found)
+    assert utils.counters["stats"]["unique_graphs"] == 1 and describe_uncompiled() == []
 
 
 # -- what was not compiled ------------------------------------------------------------------
@@ -104,8 +142,6 @@ def scale(values: Tensor) -> Tensor:
 
 @pytest.fixture
 def _new_counters() -> Iterator[None]:
-    from torch._dynamo import reset, utils
-
     reset()
     utils.counters.clear()
     yield

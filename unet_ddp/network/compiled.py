@@ -12,6 +12,7 @@ from typing import cast
 import torch
 from torch import nn
 
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 
 # Per device: language, environment variable, usual commands (the GPU's is for triton).
@@ -21,15 +22,17 @@ _COMPILERS = {
 }
 
 
-def compile_network(network: nn.Module, device: torch.device, *, processes: int = 1) -> nn.Module:
+def compile_network(network: nn.Module, loss: nn.Module, world: World) -> nn.Module:
     """Return `network` wrapped, to be compiled at its first call for the image size there.
 
     The wrapper shares the weights: `network` and its state dict stay as they are. `network` may be
-    DDP's replica, whose gradients still travel while others are computed.
+    DDP's replica, whose gradients still travel while others are computed. `loss` is compiled in
+    place: one pass over the pixels instead of twenty.
 
     Raises:
         UserError: this machine has no compiler.
     """
+    device = world.device
     if device.type == "cuda" and importlib.util.find_spec("triton") is None:
         raise UserError("--compile: triton is not installed; pip install triton, or leave it out")
     language, variable, *names = _COMPILERS[device.type]
@@ -40,10 +43,11 @@ def compile_network(network: nn.Module, device: torch.device, *, processes: int 
         )
     # Its warnings about a missing GPU appear wherever CUDA's compiler is installed.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    if device.type == "cuda" and processes > 1:  # batch norm's collectives are not made for it
+    if device.type == "cuda" and world.size > 1:  # batch norm's collectives are not made for it
         from torch import _dynamo
 
         _dynamo.config.suppress_errors = True  # what does not compile runs as it is
+    loss.compile(dynamic=False)
     return cast(nn.Module, torch.compile(network, dynamic=False))
 
 

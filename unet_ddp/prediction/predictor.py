@@ -69,9 +69,8 @@ class Predictor:
             raise UserError(f"--tta {tta}: must be one of {', '.join(KINDS)}")
         self.models = models
         self.labels = models[0].labels.average([model.labels for model in models])
-        own = models[0].preprocessing
-        ground_resolution = ground_resolution or own.ground_resolution
-        self.preprocessing = replace(own, ground_resolution=ground_resolution)
+        own, given = models[0].preprocessing, ground_resolution
+        self.preprocessing = replace(own, ground_resolution=given or own.ground_resolution)
         self.format = self.preprocessing.format
         """Format that images must have."""
         self.device = device
@@ -244,9 +243,8 @@ class Predictor:
     def logits(self, images: Tensor) -> Tensor:
         """Return the logits (N, num_classes, H, W) of images, on the device.
 
-        The images (N, H, W, C) are at the network's scale, as files contain them, on the CPU. Those
-        too large for the memory are seen in windows. All memory counts and not the free, so that
-        the logits are the same at any time and on any number of processes.
+        The images (N, H, W, C) are scaled, as files contain them, on the CPU. Too large ones are seen
+        in windows: by all memory and not by the free, so that the logits are the same at any time.
         """
         size = images.shape[1], images.shape[2]
         if max(size) <= TILE or self._bytes_for(size) < _TOTAL_SHARE * total_memory(self.device):
@@ -265,7 +263,9 @@ class Predictor:
 
     @torch.inference_mode()
     def _mean_logits(self, images: Tensor) -> Tensor:
-        return mean_logits([model.backend for model in self.models], images, self.tta)
+        networks = [model.backend for model in self.models]
+        pixels = images.to(networks[0].input_device, non_blocking=True)  # once, and flipped there
+        return mean_logits(networks, pixels, self.tta)
 
 
 class _TiledScores:
