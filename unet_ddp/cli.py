@@ -20,7 +20,16 @@ import tyro
 from unet_ddp.config import DATA_PLACES, RUN_PLACES, SAVED_NAMES, TrainConfig
 from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.files import write_text
-from unet_ddp.flags import Scalar, as_kind, convert, hide, naming_recipe, read_box, read_settings
+from unet_ddp.flags import (
+    Scalar,
+    as_kind,
+    check_texts,
+    convert,
+    hide,
+    naming_recipe,
+    read_box,
+    read_settings,
+)
 from unet_ddp.storage import is_address
 
 Config = TypeVar("Config")
@@ -36,9 +45,6 @@ _EXCLUDE_EACH_OTHER = (
     ("compile", "checkpointing"), ("resume", "load"), *(("instances", other) for other in (
     "binary", "mask_threshold", "palette", "classes", "invert")),
 )  # fmt: skip
-
-
-# -- command lines -------------------------------------------------------------------------
 
 
 def parse_train(argv: Sequence[str], *, prog: str = "train.py") -> TrainConfig:
@@ -214,15 +220,8 @@ def _validate(config: TrainConfig) -> None:
             raise UserError(f"{' and '.join(map(_as_flag, pair))}: use one of them")
     data, launch = config.data, config.launch
     config.optimization.check_loss()
-    _ = launch.budget_seconds
     data.check()
-    if data.group_pattern is not None:
-        try:
-            fault = "" if re.compile(data.group_pattern).groups else "has no group, as in '(.+)_'"
-        except re.error as error:
-            fault = f"not a regular expression: {error}"
-        if fault:
-            raise UserError(f"--group-pattern {data.group_pattern!r}: {fault}")
+    check_texts(data.group_pattern, launch.budget)
     if launch.resume == "auto" and launch.overwrite:
         raise UserError("--resume continues the run, --overwrite deletes it: use one of them")
     if config.run.wandb:

@@ -12,8 +12,8 @@ from typing import Annotated, ClassVar, Literal
 
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.files import working_folder
-from unet_ddp.flags import MASK_VALUE, NAMES, OPTIONAL_FILE, Plain, flag, parse_time
-from unet_ddp.plugins import is_known
+from unet_ddp.flags import MASK_VALUE, NAMES, OPTIONAL_FILE, Plain, flag
+from unet_ddp.plugins import is_built_in, is_known
 from unet_ddp.storage import as_path
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
@@ -181,16 +181,21 @@ class OptimizationConfig:
 
     def check_loss(self) -> None:
         """Raise a UserError if the loss is unknown, is 0, or lacks the term that a setting is about."""
-        terms = set(self.loss_terms)
-        if not all(is_known("losses", term) for term in terms):
+        terms = self.loss_terms
+        own = [term for term in terms if not is_built_in("losses", term)]
+        if not (own or self.loss in LOSSES) or not all(is_known("losses", term) for term in own):
             raise UserError(f"--loss {self.loss}: not one of {', '.join(LOSSES)}, nor MODULE:CLASS")
-        weights = {"--dice-weight": self.dice_weight} if terms - PIXEL_TERMS else {}
-        if terms & PIXEL_TERMS:
+        pixel = [term for term in terms if term in PIXEL_TERMS]
+        if len(pixel) > 1 or len(terms) - len(pixel) > 1:
+            raise UserError(f"--loss {self.loss}: at most one region term, and one of ce and focal")
+        weights = {"--dice-weight": self.dice_weight} if len(terms) > len(pixel) else {}
+        if pixel:
             weights["--cross-entropy-weight"] = self.cross_entropy_weight
         elif self.label_smoothing or self.hard_pixels < 100 or self.boundary_weight:
+            sign = "+" if own else "_"
             raise UserError(
                 f"--loss {self.loss} has no pixel term for --label-smoothing, --hard-pixels or "
-                f"--boundary-weight; use one with a term ce or focal, e.g. {self.loss}_ce"
+                f"--boundary-weight; use one with a term ce or focal, e.g. {self.loss}{sign}ce"
             )
         if not any(weights.values()):
             raise UserError(f"--loss {self.loss}: {' or '.join(weights)} must be above 0")
@@ -252,11 +257,6 @@ class LaunchConfig:
     """Print where the time of ten steps goes, and save their trace in the run's folder."""
     deterministic: bool = False
     """Use deterministic algorithms, slower on a GPU; warn where torch has none."""
-
-    @property
-    def budget_seconds(self) -> float | None:
-        """--budget in seconds; a UserError if it is no time."""
-        return parse_time(self.budget, "--budget") if self.budget is not None else None
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,20 @@ OPTIONAL_FILE = tyro.constructors.PrimitiveConstructorSpec(  # --resume, --resum
 )
 
 
+def check_texts(pattern: str | None, budget: str | None) -> None:
+    """Raise a UserError if --group-pattern is no regular expression with a group, or --budget no time."""
+    if budget is not None:
+        parse_time(budget, "--budget")
+    if pattern is None:
+        return
+    try:
+        fault = "" if re.compile(pattern).groups else "has no group, as in '(.+)_'"
+    except re.error as error:
+        fault = f"not a regular expression: {error}"
+    if fault:
+        raise UserError(f"--group-pattern {pattern!r}: {fault}")
+
+
 def parse_time(text: str, name: str) -> float:
     """Return the seconds in the value of the flag `name`: 90s, 30m, 1.5h.
 

@@ -57,9 +57,14 @@ def find(point: str, name: str) -> Any:
         if str(Path.cwd()) not in sys.path:
             sys.path.append(str(Path.cwd()))
         return _load(_find_path(point, name))
-    except Exception as error:  # of code that is not ours
+    except (Exception, SystemExit) as error:  # of code that is not ours
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"{name}: can't be imported ({reason}); fix it, or name another") from None
+
+
+def is_built_in(point: str, name: str) -> bool:
+    """Return whether the package has a part of that name."""
+    return name in _BUILT_IN[point]
 
 
 def is_known(point: str, name: str) -> bool:

@@ -357,9 +357,6 @@ def test_the_split_s_fingerprint_is_of_names_and_sides() -> None:
     assert Split(odd, [], "").fingerprint == hashlib.sha256(b"[['\\udcff'], []]").hexdigest()
 
 
-# -- --batch-size auto ----------------------------------------------------------------------------
-
-
 # -- version 0.1 ----------------------------------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ from unet_ddp.flags import naming_recipe
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import (
     build_metadata,
+    check_own_code,
     choose_model,
     describe_run,
 )
@@ -64,6 +65,7 @@ def train(config: TrainConfig, world: World) -> int:
         check_folders(config, folder.launchers, world)
         resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
         config = resumed.settle(config, world)
+        check_own_code(config)
         data = world.on_main(lambda: resumed.prepare_data(config))
         compare_data(data.split, world)
         spec = choose_model(config, data, resumed, world)

@@ -157,6 +157,7 @@ class Resumed:
             skip_bad=config.launch.skip_bad_files,
         )
         check_classes(data.labels, config.optimization.class_weights)
+        data.labels.check_libraries()
         notes = check_same_data(saved, data, self.source) if saved else []
         return replace(data, notes=[*data.notes, *notes]) if notes else data
 

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from unet_ddp.config import PIXEL_TERMS, OptimizationConfig
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import sum_over_ranks
-from unet_ddp.plugins import find
+from unet_ddp.errors import UserError, shorten
+from unet_ddp.plugins import find, is_built_in
+
+# Columns of metrics.csv that are others', and the beginnings of those of scores.
+_TAKEN = {
+    "epoch", "step", "learning_rate", "loss", "threshold", "calibration_error", "skipped_steps",
+    "images_per_second", "data_wait", "seconds", "cross_entropy", "focal_loss",
+}  # fmt: skip
+_SCORES = ("validation_", "dice_", "iou_")
 
 
 class Losses(NamedTuple):
@@ -140,7 +148,7 @@ class SegmentationLoss(nn.Module):
         options: the settings of the loss; default: the program's.
 
     Raises:
-        UserError: a term of the user's own can't be imported.
+        UserError: a term of the user's own can't be imported, or is no term.
     """
 
     class_weights: Tensor | None
@@ -151,7 +159,7 @@ class SegmentationLoss(nn.Module):
         self.region: Term | None = None
         self.pixel: Term | None = None
         for name in self.options.loss_terms:
-            term: Term = find("losses", name)(self.options)
+            term = make_term(name, self.options)
             if name in PIXEL_TERMS:
                 self.pixel = term
             else:
@@ -201,8 +209,35 @@ class SegmentationLoss(nn.Module):
         return Losses(loss, region.detach(), pixel.detach())
 
 
+def make_term(name: str, options: OptimizationConfig) -> Term:
+    """Return a term of the loss by its name.
+
+    Raises:
+        UserError: one of the user's own can't be made, or has no column of its own.
+    """
+    kind = find("losses", name)
+    if is_built_in("losses", name):
+        term: Term = kind(options)
+        return term
+    try:
+        term = kind(options)
+        column: object = term.column
+    except Exception as error:  # of code that is not ours
+        raise UserError(
+            f"--loss {name}: {type(error).__name__}: {error}; see docs/losses.md"
+        ) from None
+    if not isinstance(column, str) or not column or column in _TAKEN or column.startswith(_SCORES):
+        raise UserError(
+            f"--loss {name}: its column is {shorten(column)}; it must be a name that metrics.csv lacks"
+        )
+    return term
+
+
 def sum_all(*groups: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     """Return the vectors by name, each summed over all ranks: one collective for all of them."""
+    for name, sums in ((name, sums) for group in groups for name, sums in group.items()):
+        if sums.ndim != 1:
+            raise UserError(f"--loss: {name} is of {sums.ndim} dimensions; sums must be vectors")
     vectors = [vector for group in groups for vector in group.values()]
     total = sum_over_ranks(torch.cat(vectors))
     parts = iter(torch.split(total, [len(vector) for vector in vectors]))

@@ -89,6 +89,62 @@ def test_what_is_not_there_is_a_line(own_loss: Path, name: str, said: str) -> No
         SegmentationLoss(OptimizationConfig(loss=name))
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("column = 'loss'", "its column is 'loss'; it must be a name that metrics.csv lacks"),
+        ("column = 'dice_mine'", "its column is 'dice_mine'"),
+        ("column = 3", "its column is 3"),
+        ("pass", "AttributeError: 'Faulty' object has no attribute 'column'"),
+        ("def __init__(self): pass", "TypeError: .*takes 1 positional argument but 2 were given"),
+    ],
+)
+def test_what_is_no_term_is_a_line(own_loss: Path, text: str, said: str) -> None:
+    more = "" if "def" in text else "\n    def __init__(self, options): pass"
+    (own_loss / "my_losses.py").write_text(f"class Faulty:\n    {text}{more}\n")
+    with pytest.raises(UserError, match=f"--loss my_losses:Faulty: {said}"):
+        SegmentationLoss(OptimizationConfig(loss="my_losses:Faulty"))
+
+
+def test_sums_that_are_no_vectors_are_named(own_loss: Path) -> None:
+    (own_loss / "my_losses.py").write_text(SOURCE.replace(".sum().view(1)}", ".sum()}"))
+    with pytest.raises(UserError, match="--loss: squares is of 0 dimensions; sums must be vectors"):
+        losses("my_losses:SquaredDice")
+
+
+def test_code_runs_only_if_the_command_line_names_it(own_loss: Path) -> None:
+    """Neither a stranger's recipe nor a stranger's checkpoint starts any."""
+    make_set(own_loss, 6)
+    mark = own_loss / "was_run"
+    (own_loss / "my_losses.py").write_text(f"open({str(mark)!r}, 'w').close()\n{SOURCE}")
+    (own_loss / "evil.yaml").write_text("loss: my_losses:SquaredDice\n")
+    argv = [*data_flags(own_loss), *FLAGS, "--batch-size", "2"]
+    status, _, err = call_main("train", [*argv, "--config", "evil.yaml"], str(own_loss))
+    said = "a recipe or a checkpoint starts no code; if you trust it, type --loss my_losses:SquaredDice"
+    assert status == 2 and said in err and not mark.exists()
+    typed = ["--loss", "my_losses:SquaredDice"]
+    assert call_main("train", [*argv, *typed, "--max-steps", "1"], str(own_loss))[0] == 0
+    mark.unlink()
+    del sys.modules["my_losses"]
+    status, _, err = call_main("train", [*argv, "--resume"], str(own_loss))
+    assert status == 2 and said in err and not mark.exists()
+    assert call_main("train", [*argv, *typed, "--resume"], str(own_loss))[0] == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["dice+lovasz", "ce+focal", "ce+my_losses:A+focal", "my_losses:A+my_losses:B"]
+)
+def test_two_terms_of_a_kind_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match=r"--loss .*(at most one region term|not one of)"):
+        OptimizationConfig(loss=name).check_loss()
+
+
+def test_advice_has_the_form_of_the_loss() -> None:
+    for name, advice in (("my_losses:A", r"my_losses:A\+ce"), ("lovasz", "lovasz_ce")):
+        with pytest.raises(UserError, match=f"e.g. {advice}"):
+            OptimizationConfig(loss=name, label_smoothing=0.1).check_loss()
+
+
 @pytest.mark.parametrize("name", ["squarish", "dice+squarish", "dice_"])
 def test_an_unknown_name_is_refused_before_anything_is_read(name: str) -> None:
     with pytest.raises(UserError, match=r"--loss .*: not one of dice_ce, .*, nor MODULE:CLASS"):

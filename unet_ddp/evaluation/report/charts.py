@@ -104,7 +104,13 @@ def history_charts(
     """
     epochs = [to_float(row.get("epoch")) for row in rows]
     charts = []
-    for title, columns in _HISTORY.items():
+    names = list(rows[-1]) if rows else []
+    end = names.index("validation_dice") if "validation_dice" in names else 0
+    own = names[names.index("loss") : end] if "loss" in names[:end] else []
+    for title, known in _HISTORY.items():
+        columns = known
+        if title == "Loss":  # with the column of a loss of the user's own
+            columns = {**known, **{name: name.replace("_", " ") for name in own}}
         lines = [
             Line(name, epochs, [to_float(row.get(column)) for row in rows])
             for column, name in columns.items()

@@ -255,9 +255,7 @@ class ObjectLabels(Labels):
     def describe_tuning(self) -> list[str]:
         """Return a line about the separation."""
         body, extent = self.separation
-        return [
-            f"objects: seeded from probability {body:g}, extended to {extent:g}, the best of validation"
-        ]
+        return [f"objects: seeded from probability {body:g}, extended to {extent:g}"]
 
     def doubt(self, values: Sequence[int], shown: str) -> list[str]:
         """Return a warning if so few values are more likely classes."""

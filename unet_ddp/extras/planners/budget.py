@@ -13,6 +13,7 @@ from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.planners.rehearsal import rehearse, restoring
+from unet_ddp.flags import parse_time
 from unet_ddp.runs.plan import Rehearsal
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.determinism import cudnn_autotuning
@@ -30,9 +31,9 @@ def plan(config: TrainConfig, rehearsal: Rehearsal) -> dict[str, Any]:
     Raises:
         UserError: not one does.
     """
-    budget = config.launch.budget_seconds
-    if budget is None or not rehearsal.resumed.is_new:
+    if not rehearsal.resumed.is_new:
         return {}
+    budget = parse_time(str(config.launch.budget), "--budget")
     world, data = rehearsal.world, rehearsal.data
     with rehearsal.open(config) as (state, loaders):
         step = time_steps(state, loaders, config.optimization, world, budget=budget)
