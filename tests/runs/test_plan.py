@@ -128,4 +128,5 @@ def test_epochs_are_planned_with_the_rate_that_was_found(
 def test_a_resumed_run_keeps_its_epochs(opened: list[Opened], state: TrainState) -> None:
     assert plan_run(MINUTE, state, Resumed({})) == MINUTE
     assert plan_run(TrainConfig(), state, Resumed()) == TrainConfig()
-    assert not any(loaders.is_closed for loaders in opened)  # no planner's
+    assert len(opened) == 2 and not any(loaders.is_closed for loaders in opened)  # no planner's
+    assert state.schedule == new_schedule(TrainConfig().optimization, 2)

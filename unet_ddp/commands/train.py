@@ -23,7 +23,7 @@ from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.report.write import write_reports
-from unet_ddp.evaluation.tuning import tune_labels
+from unet_ddp.evaluation.tuning import LabelTuner
 from unet_ddp.flags import naming_recipe
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import (
@@ -79,13 +79,14 @@ def train(config: TrainConfig, world: World) -> int:
         tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes)
         tracker.log(describe_run(config, spec, state, loaders, world))
         folder.begin(state, resumed, world)  # no thread may write when processes are forked
+        tuner = LabelTuner(data, world, resize_masks=config.data.resize_masks)
         with loaders, tracker, StopSignal(world) as stop:
             while not state.is_over and not stop.reason:
                 with explain_out_of_memory(config, world, "training"), cudnn_autotuning():
                     train_one_epoch(config, state, loaders, folder, tracker, stop)
                 with explain_out_of_memory(config, world, "validation"):
                     validation = validate(state, loaders, folder, data, stop, world)
-                    labels = tune(config, state, validation, data, stop, world)
+                    labels = tune(tuner, state, validation, stop)
                 end_epoch(config, state, validation, labels, folder, tracker, stop)
             world.on_main(folder.wait)  # no rank leaves before the file is on the disk
         stop.raise_error()
@@ -157,21 +158,13 @@ def validate(
 
 
 def tune(
-    config: TrainConfig,
-    state: TrainState,
-    validation: Validation | None,
-    data: PreparedData,
-    stop: StopSignal,
-    world: World,
+    tuner: LabelTuner, state: TrainState, validation: Validation | None, stop: StopSignal
 ) -> Labels | None:
     """Return the labels that suit the best network so far; None if nothing is to be chosen."""
     is_best = validation is not None and validation.scores.dice > state.best
-    if stop.reason or not is_best or not data.labels.candidates():
+    if stop.reason or not is_best or not tuner.is_needed:
         return None
-    labels = tune_labels(
-        state, data.labels, data.split.validation, world,
-        resize_masks=config.data.resize_masks, watch=stop.until_stopped,
-    )  # fmt: skip
+    labels = tuner.tune(state, watch=stop.until_stopped)
     stop.poll_now()  # as in `validate`
     return labels
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
 
+from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample
 from unet_ddp.evaluation.scoring import Decided, decide, score_each
@@ -17,44 +17,75 @@ from unet_ddp.prediction.backends import LoadedModel, TorchBackend
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.training.state import TrainState
 
-_PIXELS = 1 << 22  # tried at each best network: on one core some 20 s, which ranks share
-_FEWEST = 4  # images, however large
+_PIXELS = 1 << 20  # that all ranks together decode at each best network: some 6 s of one core
+_SIDE = 512  # of the middle of an image that is decoded
 
 Watch = Callable[[Iterator[EvaluationSample]], Iterable[EvaluationSample]]
 
 
-def tune_labels(
-    state: TrainState,
-    labels: Labels,
-    pairs: Sequence[Pair],
-    world: World,
-    *,
-    resize_masks: bool,
-    watch: Watch,
-) -> Labels:
-    """Return the one of `labels.candidates` that decodes the network's predictions best.
+class LabelTuner:
+    """Chooses among the candidates of a data set's labels; those of most labels have none.
 
-    All ranks score their share of the validation `pairs`, or of some, evenly spaced. `watch` passes samples on until the run is
-    to stop: what is returned does not count then.
+    All ranks decode their share of the validation images: of all, or of some, evenly spaced, and of
+    large ones the middle. They are read once, and kept.
     """
-    network = state.validation_network
-    was_training = network.training
-    half = state.precision.dtype if world.device.type == "cpu" else torch.float32
-    backend = TorchBackend(network, state.preprocess, world.device, fold=False, dtype=half)
-    predictor = Predictor(
-        [LoadedModel(backend, labels, state.preprocess, None, [])], device=world.device
+
+    def __init__(self, data: PreparedData, world: World, *, resize_masks: bool) -> None:
+        self._labels, self._pairs = data.labels, data.split.validation
+        self._world, self._resize_masks = world, resize_masks
+        self._samples: list[EvaluationSample] = []
+
+    @property
+    def is_needed(self) -> bool:
+        """True if there is something to choose, and images to choose by."""
+        return bool(self._labels.candidates()) and len(self._pairs) > 0
+
+    def tune(self, state: TrainState, watch: Watch) -> Labels:
+        """Return the labels that decode the predictions of the state's network best, on every rank.
+
+        `watch` passes the samples on, until the run is to stop: what is returned does not count then.
+        """
+        network, device = state.validation_network, self._world.device
+        was_training = network.training
+        dtype = state.precision.dtype if device.type == "cpu" else torch.float32
+        backend = TorchBackend(network, state.preprocess, device, fold=False, dtype=dtype)
+        model = LoadedModel(backend, self._labels, state.preprocess, None, [])
+        predictor = Predictor([model], device=device)
+        chosen, _ = choose_labels(predictor, watch(self._read(predictor)), self._world)
+        network.train(was_training)
+        return chosen
+
+    def _read(self, predictor: Predictor) -> Iterator[EvaluationSample]:
+        """Yield this rank's share of the samples."""
+        if self._samples:
+            yield from self._samples
+            return
+        resize_masks, world = self._resize_masks, self._world
+        dataset = EvaluationDataset(
+            self._pairs, predictor, full_size=False, resize_masks=resize_masks
+        )
+        count = max(1, _PIXELS // _crop(dataset.read(0)).truth.numel())
+        last = len(dataset) - 1
+        rows = np.linspace(0, last, min(count, last + 1)).round().astype(int).tolist()
+        samples = []
+        for row in rows[world.rank :: world.size]:
+            samples.append(_crop(dataset.read(row)))
+            yield samples[-1]
+        self._samples = samples
+
+
+def _crop(sample: EvaluationSample) -> EvaluationSample:
+    """Return the middle of a sample, at most 512 pixels a side."""
+    _, height, width = sample.truth.shape
+    top, left = max(0, height - _SIDE) // 2, max(0, width - _SIDE) // 2
+    window = slice(None), slice(top, top + _SIDE), slice(left, left + _SIDE)
+    beside_ids = sample.beside_ids[window] if sample.beside_ids.numel() else sample.beside_ids
+    return sample._replace(
+        image=sample.image[window].clone(),
+        truth=sample.truth[window].clone(),
+        scaled_truth=sample.scaled_truth[window].clone(),
+        beside_ids=beside_ids.clone(),
     )
-    dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
-    chosen, _ = choose_labels(predictor, watch(_read_spread(dataset, world)), world)
-    network.train(was_training)
-    return chosen
-
-
-def _read_spread(dataset: EvaluationDataset, world: World) -> Iterator[EvaluationSample]:
-    """Yield this rank's share of samples that stand for all, as many as their sizes allow."""
-    most = max(_FEWEST, _PIXELS // dataset.read(0).truth.numel())
-    rows = np.linspace(0, len(dataset) - 1, min(most, len(dataset))).round().astype(int).tolist()
-    yield from map(dataset.read, rows[world.rank :: world.size])
 
 
 def choose_labels(
@@ -62,7 +93,7 @@ def choose_labels(
 ) -> tuple[Labels, float]:
     """Return the candidate with the highest score over the samples of all ranks, and that score.
 
-    Of equally good ones it is the first, on every rank.
+    Of equally good ones it is the first, on every rank; without samples, too.
     """
     candidates = predictor.labels.candidates()
 

@@ -7,6 +7,8 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,19 +17,23 @@ from PIL import Image, ImageDraw
 
 from benchmarks.objects import draw_ellipses
 from tests.conftest import data_flags
-from tests.evaluation.examples import CPU, grey_predictor
+from tests.evaluation.examples import CPU, Grey, grey_predictor
 from tests.ranks import call_main
+from tests.tiny import make_data
 from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
 from unet_ddp.evaluation.scoring import score_pairs
-from unet_ddp.evaluation.tuning import choose_labels
+from unet_ddp.evaluation.tuning import LabelTuner, choose_labels
 from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.extras.objects.labels import EXTENTS, SEEDS, ObjectLabels
 from unet_ddp.extras.objects.scores import ObjectCounts
+from unet_ddp.network.precision import Precision
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs.weights import read_model
@@ -117,6 +123,35 @@ def test_a_best_network_is_written_with_the_separation_that_suits_it(tmp_path: P
     dataset = EvaluationDataset(pairs, predictor, full_size=False)
     found, precision = choose_labels(predictor, fetch(dataset, world, workers=0), world)
     assert found == model.labels == predictor.labels and precision > 0
+
+
+def test_of_large_images_the_middle_is_tuned_and_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million pixels in all: four of six images; what is at their edges says another pair."""
+    image, numbers = np.zeros((700, 600)), np.zeros((700, 600))
+    for top, left, between in ((350, 300, 200), *((20, 20 + 40 * n, 128) for n in range(12))):
+        numbers[top : top + 14, left : left + 12] = numbers.max() + 1
+        numbers[top : top + 14, left + 12 : left + 24] = numbers.max() + 1
+        image[top : top + 14, left : left + 24] = 255
+        image[top : top + 14, left + 11 : left + 13] = between
+    pairs = [write_pair(tmp_path, f"{n}", image, numbers) for n in range(6)]
+    read: list[int] = []
+    real = EvaluationDataset.read
+    monkeypatch.setattr(
+        EvaluationDataset, "read", lambda self, index: read.append(index) or real(self, index)
+    )
+    data = make_data(labels=OBJECTS, split=Split(pairs, pairs, "by name"))
+    tuner = LabelTuner(data, World(device=CPU), resize_masks=False)
+    state: Any = SimpleNamespace(
+        validation_network=Grey(3),
+        preprocess=Preprocessing(1, (0.5,), (0.5,), 1.0),
+        precision=Precision(CPU, amp=False),
+    )
+    for _ in range(2):
+        found = tuner.tune(state, watch=lambda samples: samples)
+        assert found == replace(OBJECTS, separation=(0.6, 0.5))
+        assert read == [0, 0, 2, 3, 5]
 
 
 def test_a_resumed_run_of_objects_ends_as_the_undisturbed_one(run: Path, tmp_path: Path) -> None:

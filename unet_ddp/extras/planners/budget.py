@@ -12,6 +12,7 @@ from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.evaluation.tuning import LabelTuner
 from unet_ddp.extras.planners.rehearsal import rehearse, restoring
 from unet_ddp.flags import parse_time
 from unet_ddp.runs.plan import Rehearsal
@@ -40,6 +41,11 @@ def plan(config: TrainConfig, rehearsal: Rehearsal) -> dict[str, Any]:
         images = math.ceil(len(data.split.validation) / world.size)
         classes = data.labels.num_classes
         validation = time_validation(state, loaders, images=images, num_classes=classes)
+        tuner = LabelTuner(data, world, resize_masks=config.data.resize_masks)
+        if tuner.is_needed:  # each epoch's network may be the best so far
+            began = time.perf_counter()
+            tuner.tune(state, watch=lambda samples: samples)
+            validation += time.perf_counter() - began
     pace = Pace(step, state.steps_per_epoch, validation)
     epochs = world.on_main(lambda: pace.count_epochs(budget, time.monotonic() - rehearsal.began))
     rehearsal.resumed.notes.append(
