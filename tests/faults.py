@@ -28,12 +28,13 @@ import torch
 from tests.ranks import call_main
 from unet_ddp.commands import train
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.runs import checkpoint, pointer
+from unet_ddp.extras.cloud import pointer
+from unet_ddp.runs import checkpoint, plan
 from unet_ddp.storage import clients, objects
 from unet_ddp.training.state import TrainState
 
 RANK = "RANK"
-BUILD, SAVE, READ = train.build_state, checkpoint.save, SegmentationDataset.__getitem__
+BUILD, SAVE, READ = plan.build_state, checkpoint.save, SegmentationDataset.__getitem__
 PUT = pointer.put
 
 
@@ -151,7 +152,7 @@ def planted(fault: str) -> Iterator[None]:
             torch.set_default_dtype(torch.float64)  # nothing but the order of sums is left
             stack.callback(torch.set_default_dtype, torch.float32)
             stack.enter_context(mock.patch.object(train, "write_reports"))  # predicts in float32
-            stack.enter_context(mock.patch.object(train, "build_state", build_with(fault)))
+            stack.enter_context(mock.patch.object(plan, "build_state", build_with(fault)))
         elif fault == "a reading process dies":
             read = read_with(send(signal.SIGKILL))
             stack.enter_context(mock.patch.object(SegmentationDataset, "__getitem__", read))
@@ -164,7 +165,7 @@ def planted(fault: str) -> Iterator[None]:
             if fault == "storage ends":  # it is not waited for as long as usual
                 for module in (clients, objects):
                     stack.enter_context(mock.patch.object(module, "PATIENCE", timedelta(seconds=2)))
-            stack.enter_context(mock.patch.object(train, "build_state", build_with(fault)))
+            stack.enter_context(mock.patch.object(plan, "build_state", build_with(fault)))
         yield
 
 
