@@ -24,8 +24,8 @@ from PIL import Image
 
 from benchmarks.images import draw
 from benchmarks.timing import machine, new_parser, print_table, take_turns
+from tests.reading import read_image
 from unet_ddp.commands import predict
-from unet_ddp.data.formats.read import read_image
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World

@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 from benchmarks.timing import new_parser, print_table
 
-# The aim for the package is 66,000 statements and expressions; the limit keeps it from growing.
-PACKAGE_NODES, FILE_LINES, FUNCTION_LINES, ENTRIES = 95_000, 300, 40, 17
+# Of the statements and expressions there is an aim and no limit, under which code becomes dense: 66,000, of
+# which the core, all but unet_ddp/extras/, has at most 42,000.
+FILE_LINES, FUNCTION_LINES, ENTRIES = 300, 40, 17
 UNLIMITED_READERS = ("distributed", "world")  # rooms that may ask which rank this is
 
 
@@ -80,6 +81,8 @@ class Size:
     files: dict[str, int]
     code: Code
     """Of all files with a limit."""
+    extras: Code
+    """Of those in unet_ddp/extras/."""
     entries: list[str]
     long_files: list[Span]
     """All files with a limit, the longest first."""
@@ -88,11 +91,6 @@ class Size:
 
     def broken(self) -> Iterator[str]:
         """Yield a line for each limit that does not hold."""
-        if self.code.nodes > PACKAGE_NODES:
-            yield (
-                f"the package has {self.code.nodes:,} statements and expressions; at most "
-                f"{PACKAGE_NODES:,}"
-            )
         if len(self.entries) > ENTRIES:
             yield f"unet_ddp has {len(self.entries)} entries; at most {ENTRIES}"
         for spans, limit in ((self.long_files, FILE_LINES), (self.long_functions, FUNCTION_LINES)):
@@ -108,13 +106,16 @@ def measure(root: Path) -> Size:
     lines = {
         path: len(path.read_bytes().splitlines()) for paths in parts.values() for path in paths
     }
-    files, functions, reads, code = [], [], 0, Code(0, 0)
+    files, functions, reads, code, extras = [], [], 0, Code(0, 0), Code(0, 0)
     for path in (path for name, paths in parts.items() if name != "tests" for path in paths):
         place = path.relative_to(root)
         files.append(Span(lines[path], str(place)))
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
-        code = Code(*map(sum, zip(code, Code.of(text, tree), strict=True)))
+        own = Code.of(text, tree)
+        code = Code(*map(sum, zip(code, own, strict=True)))
+        if "extras" in place.parts:
+            extras = Code(*map(sum, zip(extras, own, strict=True)))
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 length = (node.end_lineno or 0) - node.lineno + 1
@@ -125,6 +126,7 @@ def measure(root: Path) -> Size:
         lines={name: sum(lines[path] for path in paths) for name, paths in parts.items()},
         files={name: len(paths) for name, paths in parts.items()},
         code=code,
+        extras=extras,
         entries=sorted(
             p.name
             for p in (root / "unet_ddp").iterdir()
@@ -149,6 +151,8 @@ def main(argv: list[str] | None = None) -> int:
     ]
     nodes, per_line = size.code.nodes, size.code.nodes / max(1, size.code.lines)
     rows.append(("statements and expressions, a line", f"{nodes:,}, {per_line:.2f}"))
+    extras = size.extras.nodes
+    rows.append(("of them in the core, in extras", f"{nodes - extras:,}, {extras:,}"))
     for name, spans, limit in (
         ("file", size.long_files, FILE_LINES),
         ("function", size.long_functions, FUNCTION_LINES),

@@ -166,7 +166,7 @@ class OptimizationConfig:
     amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 if the GPU, or the CPU (AVX512-BF16), supports it, else float16 on a GPU and float32 on a CPU."""
     compile: bool = False
-    """Compile the network with torch.compile: a minute at the start, faster steps after it; not with --checkpointing."""
+    """Compile network and loss with torch.compile: a minute at the start, faster steps after it; not with --checkpointing."""
     compress_gradients: bool = False
     """Send gradients between processes in bfloat16: half the bytes, for Ethernet; the weights differ by its rounding."""
     ema: Annotated[float, flag("DECAY"), Limit(at_least=0, below=1)] = 0.0
@@ -235,7 +235,7 @@ class LaunchConfig:
     nproc: Annotated[int, flag("N"), Limit(at_least=1)] = 1
     """Start N processes on this machine, as torchrun --nproc_per_node=N does."""
     workers: Annotated[int | None, flag("N"), Limit(at_least=0)] = None
-    """Data loading processes per training process (default: by the number of cores)."""
+    """Data loading processes per training process (default: by the number of cores, at most 16)."""
     cache: bool = False
     """Decode and scale each pair once, and keep it in the user's cache folder (XDG_CACHE_HOME) for this and later runs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -105,7 +105,7 @@ def cache_folder(*, warns: bool = True) -> Path | None:
 
     What is in such a folder can't be believed. A line says so once, if this process `warns`.
     """
-    root = os.environ.get("XDG_CACHE_HOME")
+    root = os.environ.get("XDG_CACHE_HOME")  # platformdirs would move the runs there on macOS
     try:
         folder = (Path(root) if root else Path.home() / ".cache") / "unet_ddp"
     except RuntimeError:  # a user without home, as in containers
@@ -208,7 +208,8 @@ def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
         reason = f"{folder}: {error.strerror or error}"
         raise UserError(f"{reason}; choose a writable folder with {flag}") from None
     try:
-        # A record lock belongs to this process alone: reading processes do not inherit it.
+        # A record lock belongs to this process alone: reading processes do not inherit it, as they do
+        # filelock's up to 3.20; and that is a file that a kill leaves where there is no flock.
         fcntl.lockf(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except OSError as error:
         if error.errno in _NO_LOCKS:

@@ -34,7 +34,13 @@ _BUILT_IN = {
     "runs": {"cloud": "unet_ddp.extras.cloud.mirror:CloudMirror"},
     "checkpoints": {"cloud": "unet_ddp.extras.cloud.pointer:find_newest"},
     "reports": {"cloud": "unet_ddp.extras.cloud.report:local_run"},
-    "outputs": {"objects": "unet_ddp.extras.objects.table:objects_file"},
+    "lists": {
+        "rle": "unet_ddp.prediction.outputs.rle:rle_file",
+        "objects": "unet_ddp.extras.objects.table:objects_file",
+        "polygons": "unet_ddp.prediction.outputs.polygons:polygon_file",
+        "rank": "unet_ddp.prediction.outputs.uncertainty:rank_file",
+        "annotations": "unet_ddp.prediction.outputs.annotations:coco_file",
+    },
 }
 
 

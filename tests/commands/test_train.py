@@ -18,9 +18,9 @@ from unet_ddp.commands import train
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.loaders import SampleLoader
 from unet_ddp.distributed.stop_signal import StopSignal
-from unet_ddp.runs import checkpoint
+from unet_ddp.runs import checkpoint, plan
 
-COUNT, BUILD, SAVE, READ = train.count_pixels, train.build_state, checkpoint.save, SegmentationDataset.__getitem__  # fmt: skip
+COUNT, BUILD, SAVE, READ = train.count_pixels, plan.build_state, checkpoint.save, SegmentationDataset.__getitem__  # fmt: skip
 FLAGS = ["--width", "1", "--batch-size", "2", "--validation", "40", "--workers", "0", "--device", "cpu"]  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_two_steps_are_read_ahead_of_the_one_that_is_taken(
         state.optimizer.register_step_pre_hook(lambda *_: seen.append(len(read)))
         return state
 
-    monkeypatch.setattr(train, "build_state", build)
+    monkeypatch.setattr(plan, "build_state", build)
     monkeypatch.setattr(
         SegmentationDataset, "__getitem__", lambda self, key: read.append(key) or READ(self, key)
     )

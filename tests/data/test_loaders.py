@@ -156,8 +156,8 @@ def test_reading_in_the_rank_itself_takes_one_core_too(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("cores", "device", "requested", "expected"),
-    [(4, "cpu", None, 3), (1, "cpu", None, 0), (16, "cpu", None, 8), (4, "cuda", None, 4),
-     (16, "cuda", None, 8), (4, "cpu", 0, 0), (4, "cpu", 12, 12)],
+    [(4, "cpu", None, 3), (1, "cpu", None, 0), (16, "cpu", None, 15), (4, "cuda", None, 4),
+     (12, "cuda", None, 12), (17, "cpu", None, 16), (64, "cuda", None, 16), (4, "cpu", 0, 0), (4, "cpu", 12, 12)],
 )  # fmt: skip
 def test_reading_processes_are_the_rank_s_share_of_the_cores(
     cores: int, device: str, requested: int | None, expected: int

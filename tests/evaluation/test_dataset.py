@@ -16,7 +16,7 @@ from PIL import Image
 from tests.evaluation.examples import grey_predictor, write_pairs
 from tests.ranks import Ranks
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.data.formats import arrays
+from unet_ddp.data.formats.arrays import NpyReader
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
@@ -71,8 +71,10 @@ def test_an_image_is_decoded_at_its_own_size_only_for_pixels_without_data(
     predictor.format = ImageFormat(1, "float32", nodata)
     pairs = [Pair("a", tmp_path / "a.npy", tmp_path / "a.png")]
     reads: list[Path] = []
-    real = arrays.read_image
-    monkeypatch.setattr(arrays, "read_image", lambda path: reads.append(path) or real(path))
+    real = NpyReader.read_bands
+    monkeypatch.setattr(
+        NpyReader, "read_bands", lambda reader: reads.append(reader.path) or real(reader)
+    )
     sample = EvaluationDataset(pairs, predictor, full_size=True).read(0)
     assert sample.truth.shape == (1, 2, 4) and sample.image.shape == (1, 1, 2, 1)
     assert (sample.truth[0, 0, 0] == IGNORE_ID).item() is (nodata is not None)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 import shutil
+from collections.abc import Callable, Iterator
 from os import fspath
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch._dynamo import reset, utils
 
+from tests.tiny import make_loss
+from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.network.compiled import compile_network
+from unet_ddp.network.compiled import compile_network, describe_uncompiled
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -42,7 +50,7 @@ def test_nothing_to_compile_with(
 ) -> None:
     installed.update(has)
     with pytest.raises(UserError, match=f"--compile: {missing}"):
-        compile_network(torch.nn.Identity(), device)
+        compile_network(nn.Identity(), nn.Identity(), World(device=device))
 
 
 @pytest.mark.parametrize(
@@ -51,8 +59,11 @@ def test_nothing_to_compile_with(
 )
 def test_any_usual_compiler_will_do(installed: set[str], device: torch.device, has: str) -> None:
     installed.update((has, "triton"))
-    network = torch.nn.Identity()
-    assert compile_network(network, device) == (network, {"dynamic": False})
+    network = nn.Identity()
+    assert compile_network(network, nn.Identity(), World(device=device)) == (
+        network,
+        {"dynamic": False},
+    )
     assert logging.getLogger("torch.utils.cpp_extension").level == logging.ERROR
 
 
@@ -62,7 +73,7 @@ def test_the_variable_that_names_a_compiler_is_read(
 ) -> None:
     installed.update(("/opt/mine", "triton"))
     monkeypatch.setenv(variable, "/opt/mine")
-    compile_network(torch.nn.Identity(), device)
+    compile_network(nn.Identity(), nn.Identity(), World(device=device))
 
 
 @pytest.mark.parametrize(
@@ -75,5 +86,98 @@ def test_on_several_gpus_what_cannot_be_compiled_runs_as_it_is(
 
     installed.update(("gcc", "g++", "triton"))
     with config.patch(suppress_errors=False):  # and puts it back
-        compile_network(torch.nn.Identity(), device, processes=processes)
+        compile_network(nn.Identity(), nn.Identity(), World(size=processes, device=device))
         assert config.suppress_errors is goes_on
+
+
+# -- the loss --------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_new_counters")
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"loss": "lovasz_ce"},
+     {"loss": "dice_focal", "label_smoothing": 0.2, "hard_pixels": 40.0, "boundary_weight": 2.0}],
+)  # fmt: skip
+def test_a_compiled_loss_is_the_loss(monkeypatch: pytest.MonkeyPatch, options: Any) -> None:
+    """In one graph, by torch's compiler without the code that it generates; on ranks, test_performance."""
+    monkeypatch.setattr(shutil, "which", str)
+    compile_module = nn.Module.compile
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda self, **how: compile_module(self, backend="aot_eager", **how)
+    )
+    masks = torch.randint(0, 3, (2, 20, 24), dtype=torch.uint8)
+    masks[:, :3] = IGNORE_ID
+    start, found = torch.randn(2, 3, 20, 24), []
+    for compiled in (False, True):
+        loss, logits = make_loss(**options), start.clone().requires_grad_()
+        if compiled:
+            compile_network(nn.Identity(), loss, World())
+        losses = loss(logits, masks)
+        losses.total.backward()
+        found.append((*losses, logits.grad))
+    torch.testing.assert_close(*found)
+    assert utils.counters["stats"]["unique_graphs"] == 1 and describe_uncompiled() == []
+
+
+# -- what was not compiled ------------------------------------------------------------------
+
+
+class Layer(nn.Module):
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.change(2 * images) + 1
+
+
+def branch(values: Tensor) -> Tensor:
+    return values if values.sum() > 0 else -values
+
+
+def scale(values: Tensor) -> Tensor:
+    return values * values.sum().item()
+
+
+@pytest.fixture
+def _new_counters() -> Iterator[None]:
+    reset()
+    utils.counters.clear()
+    yield
+    reset()
+    utils.counters.clear()
+
+
+def run_compiled(change: Callable[[Tensor], Tensor], backend: object = "eager") -> None:
+    torch.compile(Layer(change), backend=backend, dynamic=False)(torch.ones(3))
+
+
+@pytest.mark.usefixtures("_new_counters")
+@pytest.mark.parametrize("breaks", [branch, scale])
+def test_what_is_not_compiled_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, breaks: Callable[[Tensor], Tensor]
+) -> None:
+    run_compiled(torch.relu)
+    assert describe_uncompiled() == []
+    run_compiled(breaks)
+    (line,) = describe_uncompiled()
+    counts = r"compile: [1-9]\d* graph break\(s\), 0 function\(s\) that failed, most often: \w.+"
+    assert re.fullmatch(f"{counts}; these parts run uncompiled", line)
+    with monkeypatch.context() as patch:
+        patch.delattr("torch._dynamo.utils.counters")
+        assert describe_uncompiled() == []
+
+
+@pytest.mark.usefixtures("_new_counters")
+def test_a_function_that_fails_to_compile_is_said() -> None:
+    from torch._dynamo import config
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no such kernel")
+
+    with config.patch(suppress_errors=True):
+        run_compiled(torch.relu, fail)
+    assert describe_uncompiled() == [
+        "compile: 0 graph break(s), 1 function(s) that failed; these parts run uncompiled"
+    ]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from unet_ddp.data.formats.read import read_header
+from tests.reading import read_header
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.inputs import find_images
 from unet_ddp.storage import Url, put

@@ -21,13 +21,15 @@ from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.formats import header
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.maps import INSTALL, Place
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
-from unet_ddp.prediction import pipeline, source
+from unet_ddp.prediction import source
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed
 from unet_ddp.prediction.outputs.polygons import format_geojson, polygon_file, polygons
-from unet_ddp.prediction.prediction import Prediction
+from unet_ddp.prediction.outputs.uncertainty import Uncertainty
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.streaming import ScaledReader
 
@@ -142,8 +144,11 @@ def test_images_are_brought_to_the_networks_ground_resolution(here: Path) -> Non
     write_map(here / "fine.tif", noise(120, 90), at(0.25))
     write_map(here / "same.tif", noise(60, 45), at(0.5))
     found = Predictor.from_checkpoint("checkpoints/best.pt", device="cpu", ground_resolution=0.5)
-    assert found.open(Path("fine.tif")).input_size == (30, 22)  # at the checkpoint's scale of 0.5
-    assert found.open(Path("same.tif")).input_size == (30, 22)
+    assert found.open(Source(Path("fine.tif"))).input_size == (
+        30,
+        22,
+    )  # at the checkpoint's scale of 0.5
+    assert found.open(Source(Path("same.tif"))).input_size == (30, 22)
     assert found("fine.tif").ids.shape == (120, 90)
     write_photo(here / "plain.png")
     assert run("fine.tif", "same.tif", "plain.png", "--ground-resolution", "0.5") == 0
@@ -157,9 +162,9 @@ def test_a_files_own_no_data_value_is_filled(here: Path) -> None:
     image[:20] = 7
     found = Predictor.from_checkpoint("checkpoints/best.pt", device="cpu")
     fill = np.array(found.preprocessing.fill, np.uint8)
-    opened = found.open(write_map(here / "a.tif", image, nodata=7))
+    opened = found.open(Source(write_map(here / "a.tif", image, nodata=7)))
     assert (opened.read()[:9] == fill).all()
-    assert (found.open(write_map(here / "b.tif", image)).read()[:9] == 7).all()
+    assert (found.open(Source(write_map(here / "b.tif", image))).read()[:9] == 7).all()
 
 
 @pytest.mark.parametrize("options", [
@@ -175,7 +180,7 @@ def test_large_maps_are_read_in_windows(
     write_map(name, image, tiled=True, blockxsize=64, blockysize=64, **options)
     with rasterio.open(name, "r+") as dataset:
         dataset.build_overviews([2, 4])
-    found = source.open_image(name, ImageFormat(3, image.dtype.name), 1.0)
+    found = source.open_image(Source(name), ImageFormat(3, image.dtype.name), 1.0)
     assert isinstance(found.reader, ScaledReader)
     assert np.array_equal(found.reader.read(60, 70), image[60:70])
     assert np.array_equal(found.read(), image)
@@ -232,6 +237,10 @@ def test_without_the_extra_a_line_says_what_is_lost(
         "pip install 'unet-ddp[geo]'\n"
     )
     assert capsys.readouterr().err == message
+    for flag, value in (("--polygons", "o.geojson"), ("--annotations", "labelme")):
+        assert run("a.tif", flag, value, "--overwrite") == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"error: {flag}: needs rasterio, which is not installed; pip install")
 
 
 def test_a_scene_without_any_data_has_a_mask(here: Path) -> None:
@@ -281,7 +290,7 @@ def test_objects_that_pixels_without_data_cut_are_several(
     )
     prediction = grey_predictor(labels)(here / "a.tif")
     assert prediction.ids.mean() > 0.4 and prediction.mask.max() == base + 1
-    prediction.mark_nodata(here / "a.tif")
+    prediction.mark_nodata(Source(here / "a.tif"))
     assert prediction.mask[8, 8] == base + 1 and prediction.mask[20, 8] == base + 2
     assert prediction.mask.max() == base + 2 and not prediction.mask[data == 0].any()
     rings = [each["geometry"]["coordinates"] for each in polygons("a", prediction.mask, labels)]
@@ -297,7 +306,7 @@ def test_parts_of_an_object_that_touch_by_a_corner_are_several(here: Path) -> No
     write_map(here / "a.tif", bands, photometric="minisblack", alpha="yes")
     prediction = grey_predictor(ObjectLabels.of(("object",)))(here / "a.tif")
     assert prediction.mask.max() == 1
-    prediction.mark_nodata(here / "a.tif")
+    prediction.mark_nodata(Source(here / "a.tif"))
     assert prediction.mask[8, 16] == 1 and prediction.mask[16, 8] == 2
 
 
@@ -306,11 +315,11 @@ def test_the_edge_of_the_data_is_no_outline_by_which_images_are_ranked(
 ) -> None:
     largest = []
 
-    def measure(prediction: Prediction) -> float:
-        largest.append(prediction.ids.max())
+    def measure(self: Uncertainty, ids: np.ndarray) -> float:
+        largest.append(ids.max())
         return 0.5
 
-    monkeypatch.setattr(pipeline, "measure_uncertainty", measure)
+    monkeypatch.setattr(Uncertainty, "measure", measure)
     scene(here / "a.tif")
     assert run("a.tif", "--rank", "r.csv") == 0
     assert largest == [1] and np.asarray(Image.open("a_mask.tif"))[0, 0] == 254
@@ -318,7 +327,7 @@ def test_the_edge_of_the_data_is_no_outline_by_which_images_are_ranked(
 
 def test_an_image_in_storage_without_a_crs_is_one_line(here: Path) -> None:
     """Others are found before the job starts."""
-    file = polygon_file(Path("o.geojson"), Labels((0, 255)))
+    file = polygon_file(Path("o.geojson"), Labels((0, 255)), PredictConfig(()))
     place = Place("", at()[:6], 0.0, None)
     with pytest.raises(UserError, match=r"^e.tif: has map coordinates without a CRS"):
         file.format(Listed(Path("e.tif"), np.ones((2, 2), np.uint8), place=place))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event
@@ -16,6 +17,7 @@ from PIL import Image
 
 from tests.prediction.models import CPU, lively_network, load, make_predictor, write_photo
 from tests.prediction.outputs.test_rle import decode
+from unet_ddp.data.formats.read import Source
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
@@ -40,7 +42,9 @@ from unet_ddp.prediction.predictor import Predictor
 
 def new_job(config: PredictConfig, predictor: Predictor, world: World | None = None) -> Job:
     images = find_images(config.inputs)
-    files = name_outputs(dict.fromkeys(images, False), config, predictor.labels, models=[])
+    files = name_outputs(
+        dict.fromkeys(map(Source, images), False), config, predictor.labels, models=[]
+    )
     lists = list_files(config, predictor.labels)
     world = world or World()
     return Job(config, world, files, predictor, [ShardFile(each, world.rank) for each in lists])
@@ -138,14 +142,35 @@ def test_all_outputs_of_an_image(photos: PredictConfig) -> None:
     assert (overlay[mask == 1] != photo[mask == 1]).any()
 
 
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_all_outputs_take_one_pass_of_the_network(
+    photos: PredictConfig, batch_size: int | None
+) -> None:
+    """Of an image in windows, too: mask, overlay, probabilities, rank, run lengths and polygons."""
+    write_photo(Path("p/a.png"), (100, 75))
+    predictor, passes = make_predictor(tile=64), list[None]()
+    predictor.on_window = lambda: passes.append(None)
+    config = replace(photos, inputs=("p/a.png",), overlay=True, probabilities="npy", rank="r.csv")
+    config = replace(config, polygons="o.geojson", rle="l.csv", batch_size=batch_size)
+    (outcome,) = run(new_job(config, predictor))
+    assert not outcome.error and len(passes) == 4  # 2 x 2 windows
+
+
 def test_the_mask_is_written_last(photos: PredictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its presence tells the next job that all is there, but for what a person may have changed."""
     order: list[str] = []
-    for name in ("write_mask", "write_overlay", "write_probabilities", "write_labelme"):
+
+    @contextmanager
+    def writing(*_: object) -> Iterator[Callable[[object], None]]:
+        yield lambda band: None
+        order.append("writing_probabilities")
+
+    monkeypatch.setattr(module, "writing_probabilities", writing)
+    for name in ("write_mask", "write_overlay", "write_labelme"):
         monkeypatch.setattr(module, name, lambda *args, name=name: order.append(name))
     config = replace(photos, inputs=("p/a.png",), overlay=True, probabilities="png")
     run(new_job(replace(config, annotations="labelme"), make_predictor()))
-    assert order == ["write_overlay", "write_probabilities", "write_mask", "write_labelme"]
+    assert order == ["writing_probabilities", "write_overlay", "write_mask", "write_labelme"]
 
 
 def test_one_class_only_is_named(photos: PredictConfig) -> None:
@@ -298,7 +323,7 @@ def test_an_unreadable_image_is_a_result() -> None:
 
 
 def files_for(*paths: Path) -> list[ImageFiles]:
-    return [ImageFiles(n, path, path, None, []) for n, path in enumerate(paths)]
+    return [ImageFiles(n, Source(path), path, None, []) for n, path in enumerate(paths)]
 
 
 def test_a_batch_that_fails_is_an_error_of_each_of_its_images(photos: PredictConfig) -> None:
@@ -336,7 +361,8 @@ def test_images_of_one_size_form_batches_and_each_gets_its_prediction(
     error = found.pop(2)
     assert isinstance(error, UserError) and "missing.png: not found" in str(error)
     # 20x30: images 0, 3, 4, 7; 30x20: images 1, 6; image 5 is 100x75, in 2x2 windows of 64
-    assert sorted(batches) == [1, 1, 1, 1, 2, 2, 2]
+    assert batches == [2, 2, 2]
+    assert found[5].ids.size and batches == [2, 2, 2, 1, 1, 1, 1]
     for index, prediction in found.items():
         expected = predictor(paths[index])
         assert not isinstance(prediction, UserError)

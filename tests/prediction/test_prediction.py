@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.prediction.models import make_predictor, noise
+from unet_ddp.data import masks as data_masks
 from unet_ddp.data.labels import Labels
 from unet_ddp.prediction import prediction as module
 from unet_ddp.prediction.prediction import (
@@ -119,7 +120,7 @@ def test_the_threshold_holds_at_the_images_size() -> None:
 
 
 def test_large_arrays_are_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_IN_MEMORY", 24)
+    monkeypatch.setattr(data_masks, "_IN_MEMORY", 24)
     small, large = allocate((2, 3), np.float32), allocate((2, 4), np.float32)
     assert type(small) is np.ndarray and isinstance(large, np.memmap)
     assert large.shape == (2, 4) and large.dtype == np.float32

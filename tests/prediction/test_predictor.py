@@ -16,6 +16,7 @@ import tifffile
 import torch
 from PIL import Image
 
+from tests.operations import Operations
 from tests.prediction.models import CPU, lively_network, load, make_predictor, noise, write_model
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
@@ -23,7 +24,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction import predictor as module
 from unet_ddp.prediction import source
-from unet_ddp.prediction.backends import build_model
+from unet_ddp.prediction.backends import TorchBackend, build_model
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.tiling import Tiling, blend
 from unet_ddp.runs.weights import read_model
@@ -150,6 +151,26 @@ def test_an_ensemble_is_the_mean_of_probabilities() -> None:
     assert np.abs(single[0] - single[1]).max() > 0.1
 
 
+@pytest.mark.parametrize(("tta", "count"), [("none", 1), ("d4", 2)])
+def test_an_image_is_copied_to_the_device_once_and_flipped_there(tta: str, count: int) -> None:
+    """For an ensemble and all eight transforms; torch's device without values stands for a GPU."""
+    device, pixels = torch.device("meta"), make_predictor().preprocessing
+    networks = [lively_network().to(device) for _ in range(count)]
+    models = [replace(load(lively_network(), Labels((0, 1))), backend=TorchBackend(
+        network, pixels, device, fold=False)) for network in networks]  # fmt: skip
+    predictor, images = Predictor(models, device=device, tta=tta), torch.from_numpy(noise(40, 56))
+    predictor.logits(images[None])  # has copied what the normalisation subtracts
+    with Operations() as noted:
+        assert predictor.logits(images[None]).shape == (1, 2, 40, 56)
+    on_host = [
+        str(func)
+        for func, args, _ in noted.calls
+        if isinstance(args[0], torch.Tensor) and args[0].device.type == "cpu"
+    ]
+    (copy,) = (name for name in on_host if name != "aten.unsqueeze.default")
+    assert copy.startswith(("aten.to.", "aten._to_copy."))
+
+
 def test_an_image_is_predicted_from_a_file_an_array_or_pillow(tmp_path: Path) -> None:
     predictor, image = make_predictor(scale=0.5), noise(50, 61)
     Image.fromarray(image).save(tmp_path / "a.png")
@@ -238,9 +259,10 @@ def test_out_of_memory_halves_the_batch_and_then_sees_windows(
     tiled, windows = make_predictor(), make_predictor(tile=32)
     tried = limited(tiled, 32 * 32)
     found = tiled.predict_batch(images[:2], [(50, 60)] * 2)
-    assert tried[:5] == [(2, 50, 60), *[(1, 50, 60)] * 2, (1, 32, 32), (1, 32, 32)]
+    assert tried == [(2, 50, 60), *[(1, 50, 60)] * 2]
     for one, image in zip(found, images, strict=False):
         assert np.array_equal(one.ids, windows(image).ids)
+    assert set(tried[3:]) <= {(1, 32, 32), (1, 32, 28), (1, 18, 32), (1, 18, 28)} and len(tried) > 4
     tried.clear()
     assert np.array_equal(tiled(images[0]).ids, found[0].ids)  # decided for this size
     assert (1, 50, 60) not in tried

@@ -15,12 +15,13 @@ from PIL import Image
 from tests.object_store import MemoryBucket
 from tests.prediction.models import noise
 from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.formats.resize import resize_area
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import source as module
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
 from unet_ddp.prediction.streaming import ArrayReader, ScaledReader
-from unet_ddp.storage import Url, copies, put
+from unet_ddp.storage import StorageError, Url, copies, objects, put
 
 COLOUR, GREY, DEEP = ImageFormat(3), ImageFormat(1), ImageFormat(1, "uint16")
 
@@ -28,8 +29,9 @@ COLOUR, GREY, DEEP = ImageFormat(3), ImageFormat(1), ImageFormat(1, "uint16")
 def test_an_image_is_scaled_and_knows_its_own_size(tmp_path: Path) -> None:
     image = noise(40, 60)
     Image.fromarray(image).save(tmp_path / "a.png")
-    found = open_image(tmp_path / "a.png", COLOUR, 0.5)
-    assert (found.size, found.input_size, found.path) == ((40, 60), (20, 30), tmp_path / "a.png")
+    source = Source(tmp_path / "a.png")
+    found = open_image(source, COLOUR, 0.5)
+    assert (found.size, found.input_size, found.source) == ((40, 60), (20, 30), source)
     assert np.array_equal(found.read(), resize_area(image, (20, 30)))
 
 
@@ -40,11 +42,11 @@ def test_tiffs_are_streamed_from_a_size_on(
     monkeypatch.setattr(module, "_STREAMED", pixels)
     image = noise(40, 60)
     tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb")
-    found = open_image(tmp_path / "a.tif", COLOUR, 0.5)
+    source = Source(tmp_path / "a.tif")
+    found = open_image(source, COLOUR, 0.5)
     assert isinstance(found.reader, ScaledReader if pixels == 2400 else ArrayReader)
-    assert (found.size, found.input_size, found.path) == ((40, 60), (20, 30), tmp_path / "a.tif")
+    assert (found.size, found.input_size, found.source) == ((40, 60), (20, 30), source)
     assert np.array_equal(found.read(), resize_area(image, (20, 30)))
-    found.reader.close()
 
 
 def pillow(mode: str, orientation: int = 1) -> Image.Image:
@@ -111,7 +113,7 @@ def test_an_image_in_memory_is_what_it_is_as_a_file(
         saved = image.convert("I;16") if image.mode == "I" else image  # as PNG, 16 bit anyway
         saved.save(path, exif=image.getexif())
     before = np.array(image)
-    file = outcome(lambda: open_image(path, wanted, scale))
+    file = outcome(lambda: open_image(Source(path), wanted, scale))
     memory = outcome(lambda: open_array(image, wanted, scale))
     assert np.array_equal(np.array(image), before, equal_nan=before.dtype.kind == "f")
     if isinstance(file, str):
@@ -145,6 +147,51 @@ def test_a_truncated_image_of_pillow_is_an_error(tmp_path: Path) -> None:
         open_array(image, COLOUR, 1.0)
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.37])
+@pytest.mark.parametrize(
+    ("bands", "wanted", "options"),
+    [
+        (3, COLOUR, {"compress": "deflate"}),
+        (3, replace(COLOUR, nodata=7.0, fill=(1.0, 2.0, 3.0)), {"nodata": 7}),
+        (1, COLOUR, {}),
+        (3, GREY, {}),
+        (4, COLOUR, {"photometric": "rgb", "alpha": "yes"}),
+        (4, COLOUR, {"photometric": "rgb", "alpha": "premultiplied"}),
+        (5, ImageFormat(5, "int16"), {"interleave": "band", "compress": "lzw"}),
+        (3, COLOUR, {"compress": "jpeg", "photometric": "ycbcr"}),
+    ],
+    ids=str,
+)
+def test_a_map_has_the_pixels_that_other_libraries_read(
+    tmp_path: Path, bands: int, wanted: ImageFormat, options: Any, scale: float
+) -> None:
+    """The library that gives its place gives its pixels, if they are the same."""
+    maps = pytest.importorskip("tests.maps")
+    pixels = noise(40, 30)[..., [0, 1, 2, 0, 1][:bands]].astype(wanted.dtype)
+    pixels[:9, :9] = 7
+    path = maps.write_map(tmp_path / "a.tif", pixels, **options)
+    found = open_image(Source(path), wanted, scale)
+    expected, _ = Source(path).image(wanted, scale=scale)
+    assert found.size == (40, 30) and np.array_equal(found.read(), expected)
+
+
+@pytest.mark.parametrize("name", ["a.tif", "a.png"])
+def test_storage_that_fails_is_asked_once(
+    memory_store: MemoryBucket, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A request may wait for minutes."""
+    asked = []
+
+    def fail(path: Path) -> Any:
+        asked.append(path)
+        raise StorageError(f"{path}: can't be reached")
+
+    monkeypatch.setattr(objects, "read_chunks", fail)
+    with pytest.raises(StorageError, match="can't be reached"):
+        open_image(Source(Url(f"s3://bucket/{name}")), COLOUR, 1.0)
+    assert len(asked) == 1
+
+
 def test_a_large_tiff_in_storage_is_read_in_bands(
     tmp_path: Path, memory_store: MemoryBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,9 +202,9 @@ def test_a_large_tiff_in_storage_is_read_in_bands(
     )
     url = Url("s3://bucket/source/a.tif")
     put(url, tmp_path / "a.tif")
-    source = open_image(url, ImageFormat(3), scale=1.0)
+    source = open_image(Source(url), ImageFormat(3), scale=1.0)
     assert isinstance(source.reader, ScaledReader) and not copies
     assert np.array_equal(source.read(), pixels)
     put(url, (tmp_path / "a.tif").read_bytes()[:-200])
     with pytest.raises(UserError, match=r"^s3://bucket/source/a.tif: corrupt or truncated"):
-        open_image(url, ImageFormat(3), scale=1.0).read()
+        open_image(Source(url), ImageFormat(3), scale=1.0).read()

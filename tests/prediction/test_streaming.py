@@ -12,13 +12,14 @@ import pytest
 import tifffile
 
 from tests.prediction.models import noise
+from tests.reading import read_image
 from unet_ddp.data.formats import header
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import read_image
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.formats.resize import resize_area, scaled_size
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import streaming as module
-from unet_ddp.prediction.streaming import ArrayReader, MapReader, ScaledReader
+from unet_ddp.prediction.streaming import ArrayReader, ScaledReader
 
 
 class Counting(ArrayReader):
@@ -86,13 +87,13 @@ def test_a_ratio_without_small_groups_is_weighted(monkeypatch: pytest.MonkeyPatc
 def test_tiffs_of_all_layouts_are_read_by_rows(tmp_path: Path, how: Any, dtype: Any) -> None:
     image = noise(150, 131).astype(dtype) * (1 if dtype is np.uint8 else 257)
     tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb", **how)
-    reader = MapReader.open(tmp_path / "a.tif", ImageFormat(3, np.dtype(dtype).name))
+    source = Source(tmp_path / "a.tif")
+    reader = source.rows(ImageFormat(3, np.dtype(dtype).name))
     assert reader is not None and (reader.height, reader.width) == (150, 131)
     for top, bottom in ((0, 1), (0, 150), (60, 70), (63, 129), (64, 128), (149, 150)):
         rows = reader.read(top, bottom)
         assert rows.dtype == dtype and np.array_equal(rows, image[top:bottom])
-    reader.close()
-    assert MapReader.open(tmp_path / "a.tif", ImageFormat(4, "uint8")) is None
+    assert Source(tmp_path / "a.tif").rows(ImageFormat(4, "uint8")) is None
 
 
 @pytest.mark.parametrize(
@@ -125,12 +126,12 @@ def test_channels_are_those_wanted_or_the_image_is_read_whole(
     tmp_path: Path, stored: Any, how: Any, wanted: ImageFormat, expected: Any
 ) -> None:
     tifffile.imwrite(tmp_path / "a.tif", stored, **how)
-    reader = MapReader.open(tmp_path / "a.tif", wanted)
+    source = Source(tmp_path / "a.tif")
+    reader = source.rows(wanted)
     if expected is None:
         assert reader is None
         return
     assert reader is not None and np.array_equal(reader.read(2, 7), expected[2:7])
-    reader.close()
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5, 0.3])
@@ -145,7 +146,8 @@ def test_floats_and_nodata_are_read_by_rows_as_whole(
         image[20:50, 30:60] = nodata
     path, wanted = tmp_path / "a.tif", ImageFormat(3, dtype, nodata, (1.0, 2.0, 3.0))
     tifffile.imwrite(path, image, photometric="rgb", tile=(64, 64), compression="zlib")
-    reader = MapReader.open(path, wanted)
+    source = Source(path)
+    reader = source.rows(wanted)
     assert reader is not None
     whole = read_image(path, wanted, scale=scale)
     scaled = ScaledReader(reader, whole.shape[:2])
@@ -154,18 +156,17 @@ def test_floats_and_nodata_are_read_by_rows_as_whole(
     assert found.dtype == whole.dtype and np.abs(found - whole).max() < 1e-5
     if nodata is not None:
         assert reader.read(30, 31)[0, 40].tolist() == [1, 2, 3]
-    scaled.close()
 
 
 def test_nan_deep_in_a_tiff_is_an_error_when_it_is_read(tmp_path: Path) -> None:
     image = np.zeros((90, 40, 3), np.float32)
     image[77, 5] = np.nan
     tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb")
-    reader = MapReader.open(tmp_path / "a.tif", ImageFormat(3, "float32"))
+    source = Source(tmp_path / "a.tif")
+    reader = source.rows(ImageFormat(3, "float32"))
     assert reader is not None and reader.read(0, 70).sum() == 0
     with pytest.raises(UserError, match=r"a\.tif: nan or infinity in 1 pixel"):
         reader.read(70, 90)
-    reader.close()
 
 
 def test_a_damaged_strip_is_an_error_when_it_is_read(tmp_path: Path) -> None:
@@ -176,13 +177,13 @@ def test_a_damaged_strip_is_an_error_when_it_is_read(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[offset : offset + 20] = b"x" * 20
     path.write_bytes(content)
-    reader = MapReader.open(path, ImageFormat(3))
+    source = Source(path)
+    reader = source.rows(ImageFormat(3))
     assert reader is not None and np.array_equal(reader.read(0, 80), noise(90, 40)[:80])
     with pytest.raises(UserError, match=r"a\.tif: corrupt or truncated \(.*\); replace it"):
         reader.read(79, 81)
-    reader.close()
     (tmp_path / "b.tif").write_bytes(b"II*\0no image")
-    assert MapReader.open(tmp_path / "b.tif", ImageFormat(3)) is None
+    assert Source(tmp_path / "b.tif").rows(ImageFormat(3)) is None
 
 
 def test_a_file_that_an_ome_tiff_names_is_not_opened(tmp_path: Path) -> None:
@@ -195,9 +196,9 @@ def test_a_file_that_an_ome_tiff_names_is_not_opened(tmp_path: Path) -> None:
     >urn:uuid:2</UUID></TiffData></Pixels></Image></OME>"""
     image = noise(8, 9)[..., 0]
     tifffile.imwrite(tmp_path / "a.tif", image, description=xml, metadata=None)
-    reader = MapReader.open(tmp_path / "a.tif", ImageFormat(1))
+    source = Source(tmp_path / "a.tif")
+    reader = source.rows(ImageFormat(1))
     assert reader is not None and np.array_equal(reader.read(0, 8)[..., 0], image)
-    reader.close()
 
 
 def test_smaller_copies_are_passed_over_and_several_images_are_left_to_others(
@@ -208,11 +209,11 @@ def test_smaller_copies_are_passed_over_and_several_images_are_left_to_others(
         with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
             tiff.write(image, photometric="rgb", metadata=None)
             tiff.write(image[::2, ::2], photometric="rgb", subfiletype=kind, metadata=None)
-        reader = MapReader.open(tmp_path / "a.tif", ImageFormat(3))
+        source = Source(tmp_path / "a.tif")
+        reader = source.rows(ImageFormat(3))
         assert (reader is not None) == is_read
         if reader is not None:
             assert np.array_equal(reader.read(0, 64), image)
-            reader.close()
 
 
 def test_scenes_of_any_size_are_read_by_rows_but_not_tiles_of_any_size(
@@ -224,8 +225,8 @@ def test_scenes_of_any_size_are_read_by_rows_but_not_tiles_of_any_size(
     image, path = np.zeros((640, 640, 3), np.uint8), tmp_path / "a.tif"
     for tile, is_read in ((64, True), (80, False)):
         tifffile.imwrite(path, image, photometric="rgb", tile=(tile, tile), compression="zlib")
-        reader = MapReader.open(path, ImageFormat(3))
+        source = Source(path)
+        reader = source.rows(ImageFormat(3))
         assert (reader is not None) == is_read
         if reader is not None:
             assert reader.read(0, 640).shape == (640, 640, 3)
-            reader.close()

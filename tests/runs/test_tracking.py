@@ -76,10 +76,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @contextmanager
 def open_tracker(
-    folder: Path, *, world: World | None = None, state: Any = None, **launch: Any
+    folder: Path,
+    *,
+    world: World | None = None,
+    state: Any = None,
+    compiled: bool = False,
+    **launch: Any,
 ) -> Iterator[Tracker]:
     config = TrainConfig(
-        optimization=OptimizationConfig(epochs=2),
+        optimization=OptimizationConfig(epochs=2, compile=compiled),
         run=RunConfig(checkpoints=str(folder)),
         launch=LaunchConfig(**launch),
     )
@@ -253,6 +258,22 @@ def test_a_profile_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             tracker.step(report(), step, waited=0.0)
     assert capsys.readouterr().out.startswith("profile of 3 steps, ")
     assert (tmp_path / "profile.json").exists()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_is_not_compiled_is_said_once_after_the_first_step(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    compiled: bool,
+) -> None:
+    monkeypatch.setattr(tracking, "describe_uncompiled", lambda: ["compile: 1 graph break(s)"])
+    with open_tracker(tmp_path, compiled=compiled) as tracker:
+        said = []
+        for step in range(2):
+            tracker.step(report(), step, waited=0.0)
+            said.append(capsys.readouterr().out)
+    assert said == ["compile: 1 graph break(s)\n" if compiled else "", ""]
 
 
 class BadWriter:

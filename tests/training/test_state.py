@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.tiny import make_batch, make_network, make_state
 from unet_ddp.metrics.scores import Scores, Validation
-from unet_ddp.training.state import AdamW, Schedule, TrainState, WeightAverage
+from unet_ddp.training.state import AdamW, Schedule, Tensors, TrainState, WeightAverage
 from unet_ddp.training.step import train_steps
 
 YES, NO = torch.tensor(True), torch.tensor(False)
@@ -54,7 +54,7 @@ def test_the_average_is_torchs() -> None:
         with torch.no_grad():
             for tensor in [*network.parameters(), *network.buffers()]:
                 tensor += number + 1
-        ours.update_ema(network, YES)
+        ours.update_ema(Tensors(network), YES)
         theirs.update_parameters(network)
         for average, expected in zip(ours.network.parameters(), theirs.parameters(), strict=True):
             assert torch.equal(average, expected)
@@ -71,7 +71,7 @@ def test_the_average_follows_by_hand_and_not_a_skipped_step() -> None:
     average = WeightAverage(network, 0.75)
     for weight, is_finite, expected in ((4.0, YES, 4.0), (8.0, YES, 5.0), (9.0, NO, 5.0)):
         torch.nn.init.constant_(network.weight, weight)
-        average.update_ema(network, is_finite)
+        average.update_ema(Tensors(network), is_finite)
         assert average.network.weight.item() == expected
 
 
@@ -81,7 +81,7 @@ def test_the_average_costs_no_kernel_for_each_parameter() -> None:
         network = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(depth)))
         average = WeightAverage(network, 0.9)
         with Counting() as calls:
-            average.update_ema(network, YES)
+            average.update_ema(Tensors(network), YES)
         counts.append(calls.count)
     assert counts[0] == counts[1]
 

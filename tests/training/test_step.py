@@ -332,3 +332,22 @@ def test_a_step_takes_as_many_batches_as_it_accumulates() -> None:
     assert next(source) is BATCHES[3]
     train_step(state, source)
     assert next(source) is BATCHES[5]
+
+
+def test_the_network_s_tensors_are_listed_in_the_first_step_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A walk over the modules of a large network takes longer than launching a kernel for each."""
+    state = make_state(ema=0.9)
+    train_step(state, iter(BATCHES))
+    walks: list[str] = []
+    for name in ("buffers", "parameters"):
+        walk = getattr(nn.Module, name)
+
+        def note(network: nn.Module, name: str = name, walk: Any = walk) -> Any:
+            walks.append(name)
+            return walk(network)
+
+        monkeypatch.setattr(nn.Module, name, note)
+    train_step(state, iter(BATCHES))
+    assert walks == ["parameters"]  # the first of them says in which dtype images are wanted

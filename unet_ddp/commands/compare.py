@@ -14,13 +14,13 @@ import tyro
 
 from unet_ddp.cli import parse
 from unet_ddp.config import RUN_PLACES
-from unet_ddp.errors import UserError, align, describe_time, join_some, print_lines
+from unet_ddp.errors import UserError, align, join_some, print_lines
 from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.files import write_errors, write_text
 from unet_ddp.flags import flag
 from unet_ddp.metrics.scores import show
 from unet_ddp.runs.weights import best_of, build_blank, read_model
-from unet_ddp.runs.writers import read_rows, to_float
+from unet_ddp.runs.writers import describe_time, read_rows, to_float
 from unet_ddp.storage import Url, as_path, local_file, local_path
 
 _MOST_LINES = 8

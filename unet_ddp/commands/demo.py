@@ -69,12 +69,12 @@ def try_image(predictor: Predictor, path: Path, progress: Callable[..., object])
     config, wanted = PredictConfig((), overwrite=True), predictor.format
     maps = find_maps([path], None, wanted.ground_resolution)
     (files,) = name_outputs(maps, config, predictor.labels, models=())
-    source, done = predictor.open(path), count()
-    is_whole, has_threshold = predictor.fits(source.input_size), predictor.labels.num_classes == 2
-    total = 1 if is_whole else math.prod(len(predictor.tiling.along(n)) for n in source.input_size)
+    image, done = predictor.open(files.source), count()
+    is_whole, has_threshold = predictor.fits(image.input_size), predictor.labels.num_classes == 2
+    total = 1 if is_whole else math.prod(len(predictor.tiling.along(n)) for n in image.input_size)
     predictor.on_window = lambda: progress((next(done), total), desc=path.name, unit="windows")
     is_lazy = has_threshold and not is_whole
-    prediction = predictor.in_windows(source) if is_lazy else predictor.predict(source)
+    prediction = predictor.in_windows(image) if is_lazy else predictor.predict(image)
     if has_threshold:  # another one does not run the network
         prediction.scores = list(prediction.scores)
     return files, prediction, draw_photo(path, wanted, _LONGEST)

@@ -40,7 +40,7 @@ from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.owned import EVALUATION_FILES, LIST, owning
 from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
-from unet_ddp.storage import Url, as_path, local_file, local_path
+from unet_ddp.storage import Url, as_path, local_path
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class EvaluateConfig:
     nproc: Annotated[int, flag("N"), Limit(at_least=1)] = 1
     """Start N processes on this machine, which share the images; the results are the same."""
     workers: Annotated[int | None, flag("N"), Limit(at_least=0)] = None
-    """Data loading processes for each of them (default: by the number of cores)."""
+    """Data loading processes for each of them (default: by the number of cores, at most 16)."""
     amp: bool = True
     """Compute in bfloat16 if the network was trained in it and this CPU has it (AVX512-BF16)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -193,8 +193,7 @@ def finish(
 def check_threshold(pairs: Sequence[Pair], labels: Labels) -> None:
     """Refuse masks of which all pixels are on one side of the network's threshold, though they differ."""
     for pair in pairs if labels.threshold is not None else ():
-        with local_file(pair.mask) as file:
-            values = np.unique(read_mask(file))
+        values = np.unique(read_mask(pair.mask))
         kept = values[values != labels.ignore] if labels.ignore is not None else values
         if len(kept) > 1:
             raise UserError(

@@ -23,7 +23,7 @@ from unet_ddp.cli import parse
 from unet_ddp.data.annotations import masks
 from unet_ddp.data.annotations.readers import AnnotatedImage, open_source
 from unet_ddp.data.csv_cells import format_row
-from unet_ddp.data.formats.read import read_header
+from unet_ddp.data.formats.read import Source
 from unet_ddp.errors import UserError, print_lines, shorten
 from unet_ddp.files import check_writable, ended_by_sigterm, write_errors, write_text
 from unet_ddp.flags import flag
@@ -118,7 +118,7 @@ class _Import:
             pairs.writerow(("image", "mask"))
             for name, image in self._find_images():
                 path = self.images[name]
-                size = read_header(path).size
+                size = Source(path).header.size
                 with self._errors(image.name):
                     mask = self.painter.paint(image, size)
                 mask_name = f"{name}.{self.painter.labels.mask_suffix}"

@@ -113,6 +113,9 @@ class Augmentation:
 def _transforms(a: Any, preset: str, crop_size: _Size | None, colour: bool) -> list[Any]:
     """Return the transforms of a preset; `a` is the library."""
     outside = {"fill": 0, "fill_mask": IGNORE_ID}
+    changes = a
+    if colour:
+        from unet_ddp.data import colour_transforms as changes  # faster
     transforms = []
     if crop_size is not None:
         transforms.append(a.RandomCrop(*crop_size, pad_if_needed=True, **outside))
@@ -125,11 +128,11 @@ def _transforms(a: Any, preset: str, crop_size: _Size | None, colour: bool) -> l
             transforms.append(a.RandomRotate90(p=0.5))  # a batch has one size
     if preset == "street":  # as in mmsegmentation and HRNet: no rotation; colours of SSD's
         strong = {"brightness": (0.875, 1.125), "contrast": (0.5, 1.5), "saturation": (0.5, 1.5)}
-        return transforms + [a.ColorJitter(**strong, hue=(-0.05, 0.05), p=0.5)] * colour
+        return transforms + [changes.ColorJitter(**strong, hue=(-0.05, 0.05), p=0.5)] * colour
     shift = {"scale": (0.9, 1.1), "translate_percent": (-0.05, 0.05), "rotate": (-10, 10)}
-    transforms.append(a.Affine(**shift, p=0.5, **outside))
+    transforms.append(changes.Affine(**shift, p=0.5, **outside))
     if colour:
         share = (0.8, 1.2)
         jitter = {"brightness": share, "contrast": share, "saturation": share}
-        transforms.append(a.ColorJitter(**jitter, hue=(-0.02, 0.02), p=0.5))
+        transforms.append(changes.ColorJitter(**jitter, hue=(-0.02, 0.02), p=0.5))
     return transforms

@@ -19,7 +19,7 @@ from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import Arrays, SampleCache, Stamps
 from unet_ddp.data.formats.header import Codes, ImageFormat
 from unet_ddp.data.formats.maps import ground_scale
-from unet_ddp.data.formats.read import read_header, read_mask, read_with_nodata_mask
+from unet_ddp.data.formats.read import Source, read_mask
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
@@ -28,7 +28,7 @@ from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair, mask_size_message
 from unet_ddp.data.samplers import ClassDraw, Key
 from unet_ddp.errors import UserError
-from unet_ddp.storage import as_path, hold, is_remote, local_file
+from unet_ddp.storage import as_path, hold, is_remote
 
 _WRITABLE: list[Literal["C", "W"]] = ["C", "W"]  # what torch.from_numpy needs; copied if not
 
@@ -137,11 +137,11 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     def _decode(self, image_path: Path, mask_path: Path) -> Arrays:
         """Return image (H, W, C) and class ids (H, W) of two files, scaled."""
         scale, ground = self.scale, self.image_format.ground_resolution
-        with local_file(image_path) as file:
+        with Source(image_path) as source:
             if ground is not None:
-                own = read_header(file).ground_resolution
+                own = source.place and source.place.resolution
                 scale = ground_scale(image_path, own, scale, ground)
-            image, nodata_mask = read_with_nodata_mask(file, self.image_format, scale=scale)
+            image, nodata_mask = source.image(self.image_format, scale=scale)
         codes = self._read_codes(mask_path, image.shape[:2], scale)
         mask = self.labels.to_ids(codes, mask_path)  # after scaling: borders keep their width
         if nodata_mask is not None:
@@ -154,12 +154,12 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         The image is decoded only if the data set has a no-data value.
         """
         image_path, mask_path = self._files(index)
-        with local_file(image_path) as file:
+        with Source(image_path) as source:
             ids = self.labels.to_ids(
-                self._read_codes(mask_path, read_header(file).size, 1.0), mask_path
+                self._read_codes(mask_path, source.header.size, 1.0), mask_path
             )
             if self.image_format.nodata is not None:
-                _, nodata_mask = read_with_nodata_mask(file, self.image_format)
+                _, nodata_mask = source.image(self.image_format)
                 ids[nodata_mask] = IGNORE_ID
         return ids
 
@@ -169,8 +169,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
 
     def _read_codes(self, path: Path, size: tuple[int, int], scale: float) -> Codes:
         """Return the values of a mask at `scale`, which must have or get this size."""
-        with local_file(path) as file:
-            codes = read_mask(file, scale=scale)
+        codes = read_mask(path, scale=scale)
         if codes.shape == size:
             return codes
         if not self.resize_masks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +16,12 @@ from unet_ddp.data.formats.header import Codes
 from unet_ddp.data.masks import (
     IGNORE_ID,
     Colour,
-    Decodable,
+    Decoder,
     Ids,
+    IdsDecoder,
     Mask,
-    Part,
-    Shares,
+    Regions,
     ValueTable,
-    connected_parts,
     unpack_colour,
     voc_colour,
 )
@@ -215,31 +214,27 @@ class Labels:
     def check_libraries(self) -> None:
         """Raise a UserError if a library that predicting needs is not installed."""
 
-    def decode(self, prediction: Decodable) -> tuple[Mask, Shares | None]:
-        """Return a prediction's mask (H, W), and each pixel's probability to be of an object.
-
-        The latter is None where masks contain classes.
-        """
-        return prediction.most_probable(), None
+    def decoder(self, size: tuple[int, int]) -> Decoder:
+        """Return what makes the mask of an image of a size (height, width)."""
+        return IdsDecoder(size)
 
     def ids_of(self, mask: Mask) -> Ids:
-        """Return the class ids (H, W) in a mask that `decode` returned."""
+        """Return the class ids (H, W) in a predicted mask."""
         return mask
 
     def renumber(self, mask: Mask) -> Mask:
-        """Return a mask in which pixels became `blank`, as `decode` would have returned it."""
+        """Return a mask in which pixels became `blank`, as it would have been predicted."""
         return mask
 
     def layer(self, mask: Mask) -> Ids:
         """Return the class ids (H, W) to draw of a mask."""
         return mask
 
-    def parts(self, mask: Mask) -> Iterator[Part]:
-        """Yield the connected parts of each class in a mask: pixels that share edges.
-
-        Of two classes, the first is the background and has none.
-        """
-        return connected_parts(mask, range(1 if self.num_classes == 2 else 0, self.num_classes))
+    def regions(self, mask: Mask) -> Regions:
+        """Return where objects are: connected pixels of a class; of two classes, the first has none."""
+        if self.num_classes == 2:
+            return Regions(mask, mask == 1, are_numbers=False)
+        return Regions(mask, mask < self.num_classes, are_numbers=False)
 
     def score(self, mask: Mask, truth: Mask) -> list[Any]:
         """Count what `mask` shares with `truth` beside pixels of classes; counts add up over images."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 # Ranks that --nproc spawns would spawn their reading processes too: seconds of imports for each.
 FORK = "fork" if sys.platform == "linux" else None
 
+_MAX_WORKERS = 16  # of a rank; each reads about 27 samples a second, and a GPU may take 330
 _MAX_BATCH, _MAX_BYTES = 8, 2**21  # images, and bytes, that validation fetches at once
 _CPU = torch.device("cpu")
 _KEPT_SHARE = 0.1  # of the free memory: the most that decoded samples may take
@@ -241,11 +242,11 @@ def _open_cache(
 
 
 def count_workers(world: World, requested: int | None) -> int:
-    """Return the number of reading processes of one rank: its share of the processors, at most 8.
+    """Return the number of reading processes of one rank: its share of the processors, at most 16.
 
     On a CPU one less than cores, for they compete with the network: a rank with one core reads itself.
     """
-    share = min(8, world.processors if world.device.type == "cuda" else world.cores - 1)
+    share = min(_MAX_WORKERS, world.processors if world.device.type == "cuda" else world.cores - 1)
     return share if requested is None else requested
 
 

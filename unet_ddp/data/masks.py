@@ -1,17 +1,20 @@
-"""Masks as arrays: their types, the class ids of their values, their parts, and colours of classes."""
+"""Masks as arrays: their types, the class ids of their values, and colours of classes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+import tempfile
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import Codes
 from unet_ddp.errors import Limit
+from unet_ddp.files import reserve, write_errors
 
 IGNORE_ID = 255
 """Class id of pixels that are left out of the loss and the scores."""
@@ -23,47 +26,66 @@ Shares = NDArray[np.uint8]
 Mask = NDArray[Any]
 """Class ids (H, W) uint8, or what else a mask's file has: numbers of objects, uint16 or int32."""
 
+Value = TypeVar("Value", bound=np.generic)
+
+_IN_MEMORY = 1 << 30  # bytes; larger arrays are in a temporary file
 _Byte = Annotated[int, Limit(0, 255)]
 Colour = tuple[_Byte, _Byte, _Byte]
 
 
-class Decodable(Protocol):
-    """The part of a prediction from which labels make its mask."""
+class Band(Protocol):
+    """Some rows of a prediction, at the image's size."""
 
     @property
-    def size(self) -> tuple[int, int]:
-        """(height, width) of the image."""
+    def rows(self) -> slice:
+        """Their place in the image."""
 
-    def most_probable(self) -> Ids:
-        """Return the class ids (H, W) by probability, or by a threshold."""
+    @property
+    def ids(self) -> Ids:
+        """Class ids (rows, W) by probability, or by a threshold."""
 
-    def probability_bands(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield the first row of a band of the image, and its probabilities (C, rows, W)."""
-
-
-class Part(NamedTuple):
-    """A connected part of a mask, or one of its objects."""
-
-    class_id: int
-    number: int | None
-    """Of an object; None for a connected part."""
-    inside: NDArray[np.bool_]
-    """(h, w): its pixels in a window of the mask."""
-    left: int
-    top: int
+    @property
+    def probabilities(self) -> NDArray[np.float32]:
+        """(C, rows, W); over the classes they add up to 1."""
 
 
-def connected_parts(mask: Mask, class_ids: Sequence[int]) -> Iterator[Part]:
-    """Yield the parts of each class in a mask (H, W) whose pixels share edges."""
-    import cv2
+class Decoder(Protocol):
+    """Makes the mask of one image from its bands."""
 
-    for k in class_ids:
-        pixels = (mask == k).view(np.uint8)
-        count, numbers, boxes, _ = cv2.connectedComponentsWithStats(pixels, connectivity=4)
-        for number in range(1, count):
-            left, top, width, height, _ = map(int, boxes[number])
-            window = numbers[top : top + height, left : left + width]
-            yield Part(k, None, window == number, left, top)
+    def see(self, band: Band) -> None:
+        """Take in the next band, from the top."""
+
+    def finish(self) -> tuple[Mask, Shares | None]:
+        """Return the mask (H, W), and each pixel's probability to be of an object.
+
+        The latter is None where masks contain classes.
+        """
+
+
+class IdsDecoder:
+    """Makes masks of class ids, of images of a size (height, width)."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        self._ids = allocate(size, np.uint8)
+
+    def see(self, band: Band) -> None:
+        """Keep its class ids."""
+        self._ids[band.rows] = band.ids
+
+    def finish(self) -> tuple[Ids, None]:
+        """Return the class ids (H, W)."""
+        return self._ids, None
+
+
+class Regions(NamedTuple):
+    """Pixels of a mask of which connected ones of one value are an object."""
+
+    values: Mask
+    """(H, W)."""
+    counted: NDArray[np.bool_]
+    """(H, W): the others belong to no object."""
+    are_numbers: bool
+    """The values are numbers of objects."""
 
 
 @dataclass(frozen=True)
@@ -123,3 +145,14 @@ def voc_colour(k: int) -> Colour:
         for channel in range(3)
     )
     return red, green, blue
+
+
+def allocate(shape: tuple[int, ...], dtype: type[Value]) -> NDArray[Value]:
+    """Return an uninitialised array; a large one is in a temporary file that ends with it."""
+    if math.prod(shape) * np.dtype(dtype).itemsize <= _IN_MEMORY:
+        return np.empty(shape, dtype)
+    advice = "make room, or set TMPDIR to another folder"
+    with write_errors(Path(tempfile.gettempdir()), advice), tempfile.TemporaryFile() as file:
+        array = np.memmap(file, dtype, mode="w+", shape=shape)
+        reserve(file.fileno())
+        return array

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -234,12 +233,14 @@ def open_pack(folder: Path, digest: str | None = None) -> Pack:
 
 def _copy_index(folder: Url) -> Path:
     """Return this machine's copy of a remote index, made by the first process that asks."""
+    from filelock import FileLock
+
     source, caches = folder / INDEX, cache_folder()
     if caches is None:
         raise UserError(f"{source}: needs a cache folder; name one with XDG_CACHE_HOME")
     name, version = map(_digest, (source, find_stamp(source)))
     path = caches / f"pack-{name}-{version}.index"
-    with lock_file(caches / f"pack-{name}.lock"):
+    with FileLock(caches / f"pack-{name}.lock"):
         if not path.exists():
             for older in caches.glob(f"pack-{name}-*.index"):
                 older.unlink()  # processes that have it open read on
@@ -252,13 +253,3 @@ def _copy_index(folder: Url) -> Path:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(str(value).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-@contextmanager
-def lock_file(path: Path) -> Iterator[None]:
-    """Wait until no other process is in this block for the same `path`, an empty file."""
-    import fcntl  # Windows has none
-
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

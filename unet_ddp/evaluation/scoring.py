@@ -135,7 +135,7 @@ def _bands(masks: Tensor) -> Iterator[slice]:
 
 @dataclass
 class Decided:
-    """The prediction of one image of which labels make a mask."""
+    """The prediction of one image, of which labels make a mask."""
 
     ids: Ids
     """(H, W): see `decide`."""
@@ -143,26 +143,20 @@ class Decided:
     """(1, C, H, W)."""
 
     @property
-    def size(self) -> tuple[int, int]:
-        """(height, width) of the image."""
-        height, width = self.ids.shape
-        return height, width
-
-    def most_probable(self) -> Ids:
-        """Return the class ids (H, W)."""
-        return self.ids
+    def rows(self) -> slice:
+        """All of them."""
+        return slice(None)
 
     @cached_property
-    def _probabilities(self) -> NDArray[np.float32]:
+    def probabilities(self) -> NDArray[np.float32]:
+        """(C, H, W)."""
         return self.logits[0].softmax(0).cpu().numpy()
-
-    def probability_bands(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield the probabilities (C, H, W)."""
-        yield 0, self._probabilities
 
     def decode(self, labels: Labels, truth: Ids) -> Mask:
         """Return the mask (H, W), without pixels that are ignored in `truth`."""
-        mask, _ = labels.decode(self)
+        decoder = labels.decoder((truth.shape[0], truth.shape[1]))
+        decoder.see(self)
+        mask, _ = decoder.finish()
         mask[truth == IGNORE_ID] = labels.blank
         return mask
 

@@ -53,7 +53,7 @@ class TorchBackend:
         self.network = network.to(device)
         self.dtype = dtype
         self.preprocessing = preprocessing
-        self.device = device
+        self.device = self.input_device = device
         self.stride = int(getattr(network, "stride", SMALLEST_SIDE))
         """Total downsampling factor, a power of two."""
         first = getattr(network, "inc", None)  # the classic U-Net's first level
@@ -102,6 +102,8 @@ class OnnxFacts:
 class OnnxBackend:
     """A network that `python -m unet_ddp export` wrote, run by onnxruntime."""
 
+    input_device = torch.device("cpu")  # which it copies from itself
+
     def __init__(self, path: Path, device: torch.device) -> None:
         onnxruntime = import_extra("onnxruntime", path)
         has_gpu = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
@@ -139,7 +141,7 @@ class OnnxBackend:
         count, height, width, _ = pixels.shape
         reason = ""
         try:
-            feed = {"pixels": np.ascontiguousarray(pixels.numpy())}
+            feed = {"pixels": np.ascontiguousarray(pixels.cpu().numpy())}
             (logits,) = self.session.run(["logits"], feed)
         except Exception as error:  # see above
             if is_out_of_memory(error):

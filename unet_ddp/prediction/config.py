@@ -53,11 +53,11 @@ class PredictConfig:
     rle_order: Literal["rows", "columns"] = "rows"
     """Pixel order of --rle. rows: as in the Carvana challenge; columns: as in the Data Science Bowl and most others."""
     polygons: Annotated[str | None, flag("FILE")] = None
-    """Also write the outlines of all objects to a GeoJSON file."""
+    """Also write the outlines of all objects to a GeoJSON file (needs the extra geo)."""
     objects: Annotated[str | None, flag("FILE")] = None
     """Network trained with --instances: also write area, centre, box, class and mean probability of all objects to a CSV file."""
     annotations: Annotated[str | None, flag("FILE|labelme")] = None
-    """Also write the objects for an annotation tool to correct: FILE.json in COCO's format, or with labelme a file next to each mask."""
+    """Also write the objects for an annotation tool to correct: FILE.json in COCO's format, or with labelme a file next to each mask (needs the extra geo)."""
     rank: Annotated[str | None, flag("FILE")] = None
     """Also write the images to a CSV file, those first that the network is least sure of: the next ones to label."""
     overwrite: bool = False

@@ -7,16 +7,19 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from unet_ddp.data.formats.header import SUFFIXES, TIFFS
-from unet_ddp.data.formats.maps import INSTALL, check_resolutions, is_readable, read_place
+from unet_ddp.data.formats.maps import INSTALL, Place, check_resolutions, is_readable
 from unet_ddp.data.formats.pillow import identify
+from unet_ddp.data.formats.read import Source
 from unet_ddp.errors import UserError, print_lines
 from unet_ddp.files import refuse_special
 from unet_ddp.storage import Url, as_path, exists, list_objects, local_file
 
 _PIXEL_SCALE = 33550  # tag of a GeoTIFF
+_MOST_OPEN = 64  # files
 _OUTPUT_ENDINGS = ("_mask", "_overlay", "_probabilities")
 
 
@@ -53,27 +56,42 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
 
 def find_maps(
     images: Sequence[Path], polygons: Path | None, ground_resolution: float | None
-) -> dict[Path, bool]:
+) -> dict[Source, bool]:
     """Return which images have map coordinates; those in storage are not asked.
+
+    The first maps stay open: predicting them need not open them again.
 
     Raises:
         UserError: their ground resolutions differ, and the network's is None, or they can't be in
             one file of `polygons`.
     """
-    local = [image for image in images if not isinstance(image, Url)]
+    sources = [Source(image) for image in images]
     with ThreadPoolExecutor() as pool:
-        places = dict(zip(local, pool.map(read_place, local), strict=True))
+        places = dict(zip(sources, pool.map(_find_place, sources, count()), strict=False))
+    local = [image for image in images if not isinstance(image, Url)]
     tiff = next((image for image in local if image.suffix.lower() in TIFFS), None)
     if tiff is not None and not is_readable(tiff):
         with suppress(Exception), identify(tiff) as image:  # unreadable: reading it says why
             if _PIXEL_SCALE in image.getexif():
                 print_lines(f"warning: {tiff}: its mask gets no map coordinates without {INSTALL}")
     if ground_resolution is None:
-        check_resolutions((place.resolution, image) for image, place in places.items() if place)
-    if polygons is not None and places:
-        crs = {place and place.crs: image for image, place in places.items()}
+        check_resolutions((place.resolution, each.path) for each, place in places.items() if place)
+    if polygons is not None:
+        crs = {
+            place and place.crs: source.path
+            for source, place in places.items()
+            if not isinstance(source.path, Url)
+        }
         _check_polygons(polygons, crs)
-    return {image: places.get(image) is not None for image in images}
+    return {source: place is not None for source, place in places.items()}
+
+
+def _find_place(source: Source, index: int) -> Place | None:
+    if isinstance(source.path, Url) or not is_readable(source.path):
+        return None
+    if source.place is None or index >= _MOST_OPEN:
+        source.close()
+    return source.place
 
 
 def _check_polygons(path: Path, owners: dict[str | None, Path]) -> None:

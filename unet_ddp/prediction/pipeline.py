@@ -10,35 +10,34 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 
 from unet_ddp.data.formats.header import TIFFS, Pixels
-from unet_ddp.data.formats.maps import Place, read_place
+from unet_ddp.data.formats.maps import Place
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Band
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, check_installed
 from unet_ddp.plugins import find
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
+from unet_ddp.prediction.outputs.annotations import write_labelme
 from unet_ddp.prediction.outputs.lists import Listed, ListFile, ShardFile
-from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, write_probabilities
+from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, writing_probabilities
 from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
-from unet_ddp.prediction.outputs.polygons import polygon_file
-from unet_ddp.prediction.outputs.rle import rle_file
-from unet_ddp.prediction.outputs.uncertainty import measure_uncertainty, rank_file
+from unet_ddp.prediction.outputs.uncertainty import Uncertainty
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage, open_image
-from unet_ddp.storage import hold, local_file
+from unet_ddp.storage import hold
 
 _BATCH_SIZE = 8
+_MOST_OPEN = 32  # images in a batch whose files stay open for the outputs
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,15 +56,18 @@ class Job:
 
 
 def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
-    """Return the files of all images together."""
-    made_by: dict[str, Callable[[Path], ListFile]] = {
-        "--rle": lambda path: rle_file(path, config.rle_order, labels.num_classes),
-        "--objects": lambda path: find("outputs", "objects")(path, labels),
-        "--polygons": lambda path: polygon_file(path, labels),
-        "--rank": rank_file,
-        "--annotations": lambda path: coco_file(path, labels),
-    }
-    return [made_by[flag](path) for flag, path in config.lists.items()]
+    """Return the files of all images together.
+
+    Raises:
+        UserError: an output needs a library that is not installed, or can't have these classes.
+    """
+    for name in ("polygons", "annotations"):
+        if getattr(config, name) is not None:
+            check_installed("rasterio", "geo", f"--{name}")
+    return [
+        find("lists", flag.removeprefix("--"))(path, labels, config)
+        for flag, path in config.lists.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,8 @@ def process_images(job: Job) -> Iterator[Outcome]:
             yield from run(lambda pair: write_outputs(job, *pair), predictions)
         else:
             predictor.concurrency = threads
-            predict = partial(attempt, predictor)
-            yield from run(lambda files: write_outputs(job, files, predict(files.image)), remaining)
+            prepare = partial(attempt, lambda source: predictor.prepare(predictor.open(source)))
+            yield from run(lambda each: write_outputs(job, each, prepare(each.source)), remaining)
 
 
 def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageFiles]:
@@ -117,30 +119,32 @@ def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageF
 def _list_existing(job: Job, files: ImageFiles) -> Outcome:
     """Add a mask that was written before to the lists."""
     if job.shards:
-        with local_file(files.mask) as mask:
-            codes = read_mask(mask)
-        found = job.predictor.labels.from_file(codes, files.mask)
+        found = job.predictor.labels.from_file(read_mask(files.mask), files.mask)
         _add_to_lists(job, files, Listed(files.image, found, place=_find_place(job, files)))
+        files.source.close()
     return Outcome(is_skipped=True)
 
 
 def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> Outcome:
-    """Write the outputs of one image; raise its error if it is the only one."""
-    if isinstance(prediction, UserError):
+    """Write the outputs of one image, and close it; raise its error if it is the only one."""
+    try:
+        if isinstance(prediction, UserError):
+            raise _NotPredicted(prediction)
+        uncertainty = _compute(job, files, prediction)
+    except _NotPredicted as failure:
+        files.source.close()
         if len(job.files) == 1:
-            raise prediction
-        return Outcome(error=str(prediction))
-    # Before pixels without data are marked, whose edge is no outline.
-    uncertainty = measure_uncertainty(prediction) if job.config.rank else None
+            raise failure.error from None
+        return Outcome(error=str(failure.error))
     place, labels = _find_place(job, files, prediction), prediction.labels
     mask = prediction.mask
     if files.overlay is not None:
         wanted = replace(job.predictor.format, ground_resolution=None)
-        image = open_image(files.image, wanted, scale=1.0)
+        image = open_image(files.source, wanted, scale=1.0)
         write_overlay(mask, labels, image, files.overlay)
-    if files.probabilities:
-        write_probabilities(prediction, files.probabilities)
-    _add_to_lists(job, files, Listed(files.image, mask, place, uncertainty, prediction))
+    listed = Listed(files.image, mask, place, uncertainty, prediction.extent, files.source)
+    _add_to_lists(job, files, listed)
+    files.source.close()
     write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
     if files.labelme is not None:  # but for this: one without the mask is a person's
         write_labelme(mask, labels, files.image, files.labelme)
@@ -151,15 +155,41 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
     return Outcome(line, single_class=single_class)
 
 
+class _NotPredicted(Exception):  # noqa: N818  # a failure of one image alone
+    """An image that can't be read, or does not fit into the memory."""
+
+    def __init__(self, error: UserError) -> None:
+        self.error = error
+
+
+def _compute(job: Job, files: ImageFiles, prediction: Prediction) -> float | None:
+    """Make the mask, and write what needs probabilities, in one pass; return the uncertainty for --rank.
+
+    It is measured before pixels without data are marked, whose edge is no outline.
+    """
+    uncertainty = Uncertainty(prediction.size) if job.config.rank else None
+    with ExitStack() as stack:
+        receivers: list[Callable[[Band], None]] = []
+        if uncertainty is not None:
+            receivers.append(uncertainty.see)
+        if files.probabilities:
+            shape = prediction.labels.num_classes, *prediction.size
+            receivers.append(stack.enter_context(writing_probabilities(files.probabilities, shape)))
+        try:
+            prediction.compute(receivers)
+        except UserError as error:
+            raise _NotPredicted(error) from None
+    return None if uncertainty is None else uncertainty.measure(prediction.ids)
+
+
 def _find_place(job: Job, files: ImageFiles, prediction: Prediction | None = None) -> Place | None:
     """Return the place of an image, if an output has it, and mark no data for a mask that is a TIFF."""
     is_tiff = files.mask.suffix.lower() in TIFFS
     if not (is_tiff or job.config.polygons) or files.image.suffix.lower() not in TIFFS:
         return None
-    with local_file(files.image) as file:  # an object is fetched again
-        place = read_place(file)
-        if place is not None and is_tiff and prediction is not None:
-            prediction.mark_nodata(file)
+    place = files.source.place
+    if place is not None and is_tiff and prediction is not None:
+        prediction.mark_nodata(files.source)
     return place
 
 
@@ -219,15 +249,17 @@ def predict_in_batches(
     Threads read ahead (decoders release Python's lock), and images of one size form batches.
     """
     waiting: dict[tuple[int, ...], list[_Scaled]] = {}
-    for image, source, pixels in in_threads(partial(_decode, predictor), files, threads):
-        if isinstance(source, UserError):
-            yield image, source
+    for each, image, pixels in in_threads(partial(_decode, predictor), files, threads):
+        if isinstance(image, UserError):
+            yield each, image
         elif pixels is None:
-            yield image, attempt(predictor.predict, source)
+            yield each, attempt(predictor.prepare, image)
         else:
+            if batch_size > _MOST_OPEN:
+                each.source.close()
             batch = waiting.setdefault(pixels.shape, [])
-            batch.append((image, pixels, source.size))
-            most = min(batch_size, predictor.most_at_once(source.input_size))
+            batch.append((each, pixels, image.size))
+            most = min(batch_size, predictor.most_at_once(image.input_size))
             if len(batch) >= most or sum(map(len, waiting.values())) > 4 * batch_size:
                 fullest = max(waiting, key=lambda shape: len(waiting[shape]))
                 yield from _predict_batch(predictor, waiting.pop(fullest))
@@ -240,9 +272,9 @@ def _decode(
 ) -> tuple[ImageFiles, SourceImage | UserError, Pixels | None]:
     """Return an image opened, or the error, and its pixels if it is predicted whole."""
     try:
-        source = predictor.open(files.image)
-        fits = predictor.fits(source.input_size)
-        return files, source, source.read() if fits else None
+        image = predictor.open(files.source)
+        fits = predictor.fits(image.input_size)
+        return files, image, image.read() if fits else None
     except UserError as error:
         return files, error, None
 

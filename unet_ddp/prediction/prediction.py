@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -16,29 +14,50 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from unet_ddp.data.formats.maps import mark_nodata
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Ids, Mask, Shares
+from unet_ddp.data.masks import Band, Ids, Mask, Shares, allocate
 from unet_ddp.errors import UserError
-from unet_ddp.files import reserve, write_errors
 
 Scores = NDArray[np.float32]
 """(C, rows, width): logits up to a constant per pixel; for two classes (1, …), their difference."""
-Band = tuple[int, Scores]
-"""The first row of a band of an image, and the band."""
-
-Value = TypeVar("Value", bound=np.generic)
+ScoreBand = tuple[int, Scores]
+"""The first row of a band of scores, and the band."""
 
 _SMALL = 1 << 22  # pixels of an image up to which all scores are upsampled at once
 _AT_ONCE = 1 << 18  # pixels of a band of a larger image: they fit into a core's cache
-_IN_MEMORY = 1 << 30  # bytes; larger arrays are in a temporary file
+
+
+@dataclass
+class PredictedBand:
+    """Some rows of a prediction at the image's size."""
+
+    top: int
+    scores: Scores
+    threshold: float | None
+    """As that of `Prediction`."""
+
+    @property
+    def rows(self) -> slice:
+        """Their place in the image."""
+        return slice(self.top, self.top + self.scores.shape[1])
+
+    @cached_property
+    def ids(self) -> Ids:
+        """Class ids (rows, W)."""
+        return decide(self.scores, self.threshold)
+
+    @cached_property
+    def probabilities(self) -> Scores:
+        """(C, rows, W)."""
+        return to_probabilities(self.scores)
 
 
 @dataclass(eq=False)
 class Prediction:
     """The prediction for one image; ids and probabilities are computed when first used."""
 
-    scores: Iterable[Band]
+    scores: Iterable[ScoreBand]
     """At the network's input size, from the top without a gap; iterated over at each use."""
     labels: Labels
     _: KW_ONLY
@@ -55,27 +74,34 @@ class Prediction:
     extent: Shares | None = field(default=None, init=False)
     """Each pixel's probability (H, W) to be of an object, in 255ths, once there is a mask of objects."""
 
-    def most_probable(self) -> Ids:
-        """Return the class ids (H, W) at the image's size by probability, or by the threshold."""
-        ids = allocate(self.size, np.uint8)
+    def bands(self) -> Iterator[PredictedBand]:
+        """Yield the prediction in bands from the top; of an image in windows, the network runs."""
         for top, scores in upsample(self.scores, self.input_size, self.size):
-            ids[top : top + scores.shape[1]] = decide(scores, self.threshold)
-        return ids
+            yield PredictedBand(top, scores, self.threshold)
+
+    def compute(self, receivers: Sequence[Callable[[Band], None]] = ()) -> None:
+        """Make the mask, and show each band to the receivers on the way: one pass for all of them."""
+        decoder = self.labels.decoder(self.size)
+        for band in self.bands():
+            for see in (decoder.see, *receivers):
+                see(band)
+        self.mask, self.extent = decoder.finish()
 
     @cached_property
     def mask(self) -> Mask:
-        """Class ids (H, W) uint8, or what else the labels say: see `Labels.decode`."""
-        mask, self.extent = self.labels.decode(self)
-        return mask
+        """Class ids (H, W) uint8, or what else the labels say; see `Decoder`."""
+        self.compute()
+        found: Mask = self.__dict__["mask"]
+        return found
 
     @cached_property
     def ids(self) -> Ids:
         """Class ids (H, W) at the image's size; of objects their class, on their border too."""
         return self.labels.ids_of(self.mask)
 
-    def mark_nodata(self, path: Path) -> None:
-        """Set the mask to IGNORE_ID, or an object's numbers to 0, where the image `path` has no data."""
-        self.nodata = mark_nodata(self.mask, path, self.labels.blank)
+    def mark_nodata(self, source: Source) -> None:
+        """Set the mask to IGNORE_ID, or an object's numbers to 0, where the image's file has no data."""
+        self.nodata = source.mark_nodata(self.mask, self.labels.blank)
         if self.nodata:
             self.mask = self.labels.renumber(self.mask)
             self.__dict__.pop("ids", None)
@@ -84,14 +110,9 @@ class Prediction:
     def probabilities(self) -> Scores:
         """Probabilities (C, H, W) at the image's size; over the classes they add up to 1."""
         probabilities = allocate((self.labels.num_classes, *self.size), np.float32)
-        for top, band in self.probability_bands():
-            probabilities[:, top : top + band.shape[1]] = band
+        for band in self.bands():
+            probabilities[:, band.rows] = band.probabilities
         return probabilities
-
-    def probability_bands(self) -> Iterator[Band]:
-        """Yield the probabilities in bands (C, rows, W) from the top."""
-        for top, scores in upsample(self.scores, self.input_size, self.size):
-            yield top, to_probabilities(scores)
 
     @cached_property
     def shares(self) -> list[float]:
@@ -140,8 +161,8 @@ def to_probabilities(scores: Scores) -> Scores:
 
 
 def upsample(
-    bands: Iterable[Band], input_size: tuple[int, int], size: tuple[int, int]
-) -> Iterator[Band]:
+    bands: Iterable[ScoreBand], input_size: tuple[int, int], size: tuple[int, int]
+) -> Iterator[ScoreBand]:
     """Yield scores of `input_size` upsampled bilinearly to `size`, both (height, width).
 
     As torch's interpolate with align_corners=False, but in bands: a row depends on two rows of
@@ -179,14 +200,3 @@ def _resize(scores: Scores, size: tuple[int, int]) -> Scores:
     for plane, target in zip(scores, resized, strict=True):
         cv2.resize(plane, size[::-1], dst=target, interpolation=cv2.INTER_LINEAR)
     return resized
-
-
-def allocate(shape: tuple[int, ...], dtype: type[Value]) -> NDArray[Value]:
-    """Return an uninitialised array; a large one is in a temporary file that ends with it."""
-    if math.prod(shape) * np.dtype(dtype).itemsize <= _IN_MEMORY:
-        return np.empty(shape, dtype)
-    advice = "make room, or set TMPDIR to another folder"
-    with write_errors(Path(tempfile.gettempdir()), advice), tempfile.TemporaryFile() as file:
-        array = np.memmap(file, dtype, mode="w+", shape=shape)
-        reserve(file.fileno())
-        return array

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -17,12 +17,13 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.formats.header import Pixels
+from unet_ddp.data.formats.read import Source
 from unet_ddp.distributed.device import free_memory, is_out_of_memory, pick_device, total_memory
 from unet_ddp.errors import UserError
 from unet_ddp.network.precision import has_native_bfloat16
 from unet_ddp.prediction import backends
 from unet_ddp.prediction.backends import LoadedModel, check_match, open_model
-from unet_ddp.prediction.prediction import Band, Prediction, Scores, reduce_logits
+from unet_ddp.prediction.prediction import Prediction, ScoreBand, Scores, reduce_logits
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
 from unet_ddp.prediction.streaming import ArrayReader
 from unet_ddp.prediction.tiling import Tiling, blend
@@ -68,9 +69,8 @@ class Predictor:
             raise UserError(f"--tta {tta}: must be one of {', '.join(KINDS)}")
         self.models = models
         self.labels = models[0].labels.average([model.labels for model in models])
-        own = models[0].preprocessing
-        ground_resolution = ground_resolution or own.ground_resolution
-        self.preprocessing = replace(own, ground_resolution=ground_resolution)
+        own, given = models[0].preprocessing, ground_resolution
+        self.preprocessing = replace(own, ground_resolution=given or own.ground_resolution)
         self.format = self.preprocessing.format
         """Format that images must have."""
         self.device = device
@@ -125,10 +125,9 @@ class Predictor:
     def _pick_threshold(self, threshold: float | None) -> float | None:
         if threshold is None:
             return backends.mean_threshold(self.models)
-        if self.labels.num_classes != 2:
+        if (count := self.labels.num_classes) != 2:
             raise UserError(
-                f"--threshold {threshold:g}: is for two classes, this network has "
-                f"{self.labels.num_classes}; leave the flag out"
+                f"--threshold {threshold:g}: is for two classes, this network has {count}; leave it out"
             )
         if not 0 < threshold < 1:
             raise UserError(f"--threshold {threshold:g}: must be above 0 and below 1")
@@ -143,12 +142,13 @@ class Predictor:
             UserError: it can't be read, or is not of the network's format.
         """
         if isinstance(image, (str, Path)):
-            return self.predict(self.open(as_path(str(image))))
+            with Source(as_path(str(image))) as source:
+                return self.predict(self.open(source))
         return self.predict(open_array(image, self.format, self.preprocessing.scale))
 
-    def open(self, path: Path) -> SourceImage:
-        """Return the image at `path` at the network's scale, see `open_image`."""
-        return open_image(path, self.format, self.preprocessing.scale)
+    def open(self, source: Source) -> SourceImage:
+        """Return an image at the network's scale, see `open_image`."""
+        return open_image(source, self.format, self.preprocessing.scale)
 
     def fits(self, input_size: tuple[int, int]) -> bool:
         """Return whether a scaled image (height, width) is predicted whole."""
@@ -173,21 +173,22 @@ class Predictor:
         """Return the bytes at the networks' widest point for an image seen whole."""
         return math.prod(input_size) * max(model.backend.bytes_per_pixel for model in self.models)
 
-    def predict(self, source: SourceImage) -> Prediction:
-        """Return the prediction for an opened image, with its class ids if it is in windows."""
-        if self.fits(source.input_size):
-            return self.predict_batch([source.read()], [source.size])[0]
-        return self._predict_tiled(source)
-
-    def in_windows(self, source: SourceImage) -> Prediction:
-        """Return the prediction for an image in windows, which are predicted at each use of it."""
-        return self._prediction(_TiledScores(self, source), source.input_size, source.size)
-
-    def _predict_tiled(self, source: SourceImage) -> Prediction:
-        """Return the prediction for an image in windows, with its class ids."""
-        prediction = self.in_windows(source)
-        _ = prediction.ids
+    def predict(self, image: SourceImage) -> Prediction:
+        """Return the prediction for an opened image, with its mask if it is in windows."""
+        prediction = self.prepare(image)
+        if isinstance(prediction.scores, _TiledScores):
+            prediction.compute()
         return prediction
+
+    def prepare(self, image: SourceImage) -> Prediction:
+        """Return the prediction for an opened image; see `in_windows` for one that is not seen whole."""
+        if self.fits(image.input_size):
+            return self.predict_batch([image.read()], [image.size])[0]
+        return self.in_windows(image)
+
+    def in_windows(self, image: SourceImage) -> Prediction:
+        """Return the prediction for an image in windows, which are predicted at each use of it."""
+        return self._prediction(_TiledScores(self, image), image.input_size, image.size)
 
     def predict_batch(
         self, images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]
@@ -207,21 +208,21 @@ class Predictor:
         height, width, _ = images[0].shape
         self._too_large.add((height, width))
         return [
-            self._predict_tiled(SourceImage(ArrayReader(pixels), size))
+            self.in_windows(SourceImage(ArrayReader(pixels), size))
             for pixels, size in zip(images, sizes, strict=True)
         ]
 
     def _prediction(
-        self, scores: Iterable[Band], input_size: tuple[int, int], size: tuple[int, int]
+        self, scores: Iterable[ScoreBand], input_size: tuple[int, int], size: tuple[int, int]
     ) -> Prediction:
         return Prediction(
             scores, self.labels, input_size=input_size, size=size, threshold=self.threshold
         )
 
     def scores(self, images: Sequence[Pixels], *, is_second: bool = False) -> Scores:
-        """Return the scores (N, C, H, W) of N images (H, W, C); C is 1 for two classes, see `Scores`.
+        """Return the scores (N, C, H, W), see `Scores`, of N images (H, W, C) at the network's scale.
 
-        They are at the network's scale. Out of memory, the batch is halved, and an image alone is tried a second time.
+        Out of memory, the batch is halved, and an image alone is tried a second time.
         """
         self.on_window()
         try:
@@ -242,9 +243,8 @@ class Predictor:
     def logits(self, images: Tensor) -> Tensor:
         """Return the logits (N, num_classes, H, W) of images, on the device.
 
-        The images (N, H, W, C) are at the network's scale, as files contain them, on the CPU. Those
-        too large for the memory are seen in windows. All memory counts and not the free, so that
-        the logits are the same at any time and on any number of processes.
+        The images (N, H, W, C) are scaled, as files contain them, on the CPU. Too large ones are seen
+        in windows: by all memory and not by the free, so that the logits are the same at any time.
         """
         size = images.shape[1], images.shape[2]
         if max(size) <= TILE or self._bytes_for(size) < _TOTAL_SHARE * total_memory(self.device):
@@ -263,7 +263,9 @@ class Predictor:
 
     @torch.inference_mode()
     def _mean_logits(self, images: Tensor) -> Tensor:
-        return mean_logits([model.backend for model in self.models], images, self.tta)
+        networks = [model.backend for model in self.models]
+        pixels = images.to(networks[0].input_device, non_blocking=True)  # once, and flipped there
+        return mean_logits(networks, pixels, self.tta)
 
 
 class _TiledScores:
@@ -273,24 +275,22 @@ class _TiledScores:
         UserError: when iterated over, a window does not fit into the memory.
     """
 
-    def __init__(self, predictor: Predictor, source: SourceImage) -> None:
+    def __init__(self, predictor: Predictor, image: SourceImage) -> None:
         self.predictor = predictor
-        self.path = source.path
-        self._source: SourceImage | None = source
+        self._image: SourceImage | None = image
+        self._source = image.source
 
-    def __iter__(self) -> Iterator[Band]:
-        source = self._source
-        if self.path is not None:  # its memory is freed at the end; the next time opens it again
-            self._source = None
-            source = source or self.predictor.open(self.path)
-        assert source is not None
-        predictor, side = self.predictor, self.predictor.tiling.window
+    def __iter__(self) -> Iterator[ScoreBand]:
+        predictor, side, image = self.predictor, self.predictor.tiling.window, self._image
+        if self._source is not None:  # the memory is freed at the end; the next time reads again
+            self._image = None
+            image = image or predictor.open(self._source)
+        assert image is not None
         is_gpu = predictor.device.type == "cuda"
         at_once = min(_WINDOWS, predictor.most_at_once((side, side))) if is_gpu else 1
-        read, size = source.reader.read, source.input_size
+        read, size = image.reader.read, image.input_size
         try:
-            with closing(source.reader):
-                yield from blend(read, predictor.scores, size, predictor.tiling, at_once=at_once)
+            yield from blend(read, predictor.scores, size, predictor.tiling, at_once=at_once)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

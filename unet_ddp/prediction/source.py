@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from unet_ddp.data.formats import arrays, pillow
+from unet_ddp.data.formats.fit import fit_pixels
 from unet_ddp.data.formats.header import TIFFS, ImageFormat, Pixels, TooLargeError
-from unet_ddp.data.formats.maps import INSTALL, ground_scale, is_readable, read_place
-from unet_ddp.data.formats.read import fit_pixels, read_header, read_image
+from unet_ddp.data.formats.maps import INSTALL, ground_scale, is_readable
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.streaming import ArrayReader, MapReader, RowReader, ScaledReader
-from unet_ddp.storage import local_file
+from unet_ddp.prediction.streaming import ArrayReader, RowReader, ScaledReader
 
 _STREAMED = 1 << 24  # pixels from which an image is read in bands where rasterio can
 
@@ -28,7 +26,7 @@ class SourceImage:
 
     reader: RowReader  # reads the scaled image
     size: tuple[int, int]  # (height, width) of the image itself
-    path: Path | None = None  # None for an image that was passed as an array
+    source: Source | None = None  # its file; None for an image that was passed as an array
 
     @property
     def input_size(self) -> tuple[int, int]:
@@ -36,41 +34,38 @@ class SourceImage:
         return self.reader.height, self.reader.width
 
     def read(self) -> Pixels:
-        """Return all of the scaled image (H, W, C), and close its file."""
-        with closing(self.reader):
-            return self.reader.read(0, self.reader.height)
+        """Return all of the scaled image (H, W, C)."""
+        return self.reader.read(0, self.reader.height)
 
     def read_reduced(self, longest: int) -> Pixels:
-        """Return all of it (H, W, C), its longer side at most `longest` pixels; close its file."""
+        """Return all of it (H, W, C), its longer side at most `longest` pixels."""
         size = scaled_size(*self.input_size, min(1.0, longest / max(self.input_size)))
-        return SourceImage(ScaledReader(self.reader, size), self.size).read()
+        return ScaledReader(self.reader, size).read(0, size[0])
 
 
-def open_image(path: Path, wanted: ImageFormat, scale: float) -> SourceImage:
-    """Open the image at `path`, scaled; rasterio reads a large one when its rows are asked for.
+def open_image(source: Source, wanted: ImageFormat, scale: float) -> SourceImage:
+    """Open an image, scaled; rasterio reads a large one when its rows are asked for.
 
     On a map, the scale is that for its ground resolution, and its own no-data value counts.
     """
-    with local_file(path) as file:
-        place = read_place(file)
-        if wanted.ground_resolution is not None:
-            own = place and place.resolution
-            scale = ground_scale(path, own, scale, wanted.ground_resolution)
-        if place is not None and place.nodata is not None:
-            wanted = replace(wanted, nodata=place.nodata)
-        rows = MapReader.open(file, wanted, at_least=_STREAMED)
-        if rows is not None:
-            rows.path = path  # for messages; an object's copy stays open without a name
-            size = rows.height, rows.width
-            return SourceImage(ScaledReader(rows, scaled_size(*size, scale)), size, path)
-        try:
-            header = read_header(file)
-            pixels = read_image(file, wanted, scale=scale)
-        except TooLargeError as error:
-            if path.suffix.lower() not in TIFFS or is_readable(path):
-                raise
-            raise UserError(f"{error}, or read it in windows: {INSTALL}") from None
-    return SourceImage(ArrayReader(pixels), (header.height, header.width), path)
+    path, place = source.path, source.place
+    if wanted.ground_resolution is not None:
+        own = place and place.resolution
+        scale = ground_scale(path, own, scale, wanted.ground_resolution)
+    if place is not None and place.nodata is not None:
+        wanted = replace(wanted, nodata=place.nodata)
+    rows = source.rows(wanted, at_least=_STREAMED)
+    if rows is not None:
+        size = rows.height, rows.width
+        return SourceImage(ScaledReader(rows, scaled_size(*size, scale)), size, source)
+    try:
+        size = source.header.size
+        pixels, _ = source.image(wanted, scale=scale)
+    except TooLargeError as error:
+        if path.suffix.lower() not in TIFFS or is_readable(path):
+            raise
+        raise UserError(f"{error}, or read it in windows: {INSTALL}") from None
+    return SourceImage(ArrayReader(pixels), size, source)
 
 
 def open_array(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.formats.header import Pixels
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.prediction import Band, Scores
+from unet_ddp.prediction.prediction import ScoreBand, Scores
 
 _UNUSED = 7 / 16
 """Share of an overlap at a window's cut edge that has no weight: there the network lacks context.
@@ -93,7 +93,7 @@ def blend(
     tiling: Tiling,
     *,
     at_once: int = 1,
-) -> Iterator[Band]:
+) -> Iterator[ScoreBand]:
     """Yield the scores of an image in bands from the top, with one row of windows in memory.
 
     `read` gives the image's rows (rows, W, C) between two, and `predict` the scores (classes, rows,

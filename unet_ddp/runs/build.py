@@ -132,7 +132,7 @@ def build_state(
         options.patience,
         options.seed * world.size + world.rank,
         WeightAverage(network, options.ema) if options.ema else None,
-        compile_network(replica, world.device, processes=world.size) if options.compile else None,
+        compile_network(replica, spec.loss, world) if options.compile else None,
         frozen,
         has_local_norms=config.network.batch_norm == "local" and world.size > 1,
     )

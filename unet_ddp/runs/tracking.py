@@ -17,6 +17,7 @@ from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.metrics.scores import Validation
+from unet_ddp.network.compiled import describe_uncompiled
 from unet_ddp.runs.owned import owning
 from unet_ddp.runs.writers import Writer, open_files, open_wandb, score_columns
 from unet_ddp.training.guard import FiniteGuard
@@ -64,6 +65,7 @@ class Tracker:
         if world.is_main and config.launch.profile:
             trace = config.folder / "profile.json"
             self._profiler = start_profile(trace, world.device, self._log, owning)
+        self._compiles = config.optimization.compile
         self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
             total=state.schedule.end,
             initial=state.done,
@@ -110,6 +112,8 @@ class Tracker:
         self._waited = waited
         self._bar.update()
         self._guard.check(report, done)
+        self.log(describe_uncompiled() if self._compiles else [])
+        self._compiles = False  # said once: the first step has compiled
         if self._profiler is not None:
             self._profiler.step()
         self._last = time.perf_counter()

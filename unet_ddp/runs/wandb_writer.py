@@ -57,7 +57,11 @@ class WandbWriter:
         state.optimizer.register_step_pre_hook(lambda *_: self._keep_histograms())
 
     def _keep_histograms(self) -> None:
-        """Keep histograms of the first step of an epoch; its gradients are gone after it."""
+        """Keep histograms of the first step of an epoch; its gradients are gone after it.
+
+        wandb.watch takes the gradients of one batch of one process, times the scaler's factor, and logs
+        them with the row of the epoch before.
+        """
         if self._histograms:
             return
         for name, weight in self._state.network.named_parameters():

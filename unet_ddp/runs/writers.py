@@ -95,6 +95,13 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
+def describe_time(seconds: float) -> str:
+    """Return a time in a unit that suits it."""
+    if seconds < 120:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def to_float(cell: str | None) -> float:
     """Return nan for an empty cell, and for one that a crash has left unfinished."""
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -49,8 +49,8 @@ def train_step(
 
     The replica must be in training mode, the batches on its device; clip 0 is for any norm.
     """
-    network, optimizer, scaler = state.network, state.optimizer, state.precision.scaler
-    buffers = snapshot_buffers(network)
+    tensors, optimizer, scaler = state.tensors, state.optimizer, state.precision.scaler
+    buffers = snapshot_buffers(tensors.buffers)
     losses = torch.zeros(3, device=state.precision.device)
     pairs: list[int] = []
     for k, (images, masks, indices) in enumerate(islice(batches, accumulate), start=1):
@@ -66,7 +66,7 @@ def train_step(
         losses += torch.stack([part.detach().float() for part in loss]) / accumulate
     with record_function("step"):
         scaler.unscale_(optimizer)  # the limit is for true gradients, not for scaled ones
-        norm = nn.utils.clip_grad_norm_(network.parameters(), clip or math.inf)
+        norm = nn.utils.clip_grad_norm_(tensors.parameters, clip or math.inf)
         is_finite = norm.isfinite() & losses[0].isfinite()  # () bool
         # Not scaler.step: it knows of the gradients only, and would apply those of a bad loss.
         optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
@@ -77,7 +77,7 @@ def train_step(
         correct_averages(state, buffers, batches=accumulate)
         restore_unless(is_finite, buffers)
         if state.average is not None:
-            state.average.update_ema(network, is_finite)
+            state.average.update_ema(tensors, is_finite)
         state.count_step(losses, is_finite)
     return StepReport(losses, optimizer.param_groups[-1]["lr"], is_finite, pairs)
 
@@ -132,13 +132,13 @@ def forward(network: nn.Module, preprocess: Preprocessing, images: Tensor) -> Te
     return logits
 
 
-def snapshot_buffers(network: nn.Module) -> Snapshot:
+def snapshot_buffers(buffers: Iterable[Tensor]) -> Snapshot:
     """Return batch norm's buffers, grouped by dtype, each group with a flat copy of its values.
 
     Flat, as a copy and a choice for each buffer would be a hundred kernels in a step.
     """
     groups: dict[torch.dtype, list[Tensor]] = {}
-    for buffer in network.buffers():
+    for buffer in buffers:
         groups.setdefault(buffer.dtype, []).append(buffer)
     return [(group, flatten(group)) for group in groups.values()]
 

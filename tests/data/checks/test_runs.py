@@ -18,11 +18,11 @@ from tests.conftest import data_flags, make_set
 from tests.data.checks.catalogue import cut
 from tests.data.checks.test_check import make_tiffs, prepared
 from tests.ranks import Ranks, call_main
+from tests.reading import read_image
 from tests.test_resume import assert_same_state, last
-from unet_ddp.data.formats.read import read_image
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs import checkpoint
+from unet_ddp.runs import checkpoint, plan
 
 FLAGS = ["--width", "2", "--epochs", "2", "--batch-size", "1", "--workers", "0",
          "--augmentation", "none"]  # fmt: skip
@@ -50,9 +50,8 @@ def test_prediction_sees_what_training_saw(
 
 def breaking_run(folder: str, argv: list[str], names: list[str]) -> tuple[int, str, str]:
     """Run train.py; its images `names` break after its second step."""
-    from unet_ddp.commands import train
 
-    build_state = train.build_state
+    build_state = plan.build_state
 
     def build(*args: Any) -> Any:
         state = build_state(*args)
@@ -65,7 +64,7 @@ def breaking_run(folder: str, argv: list[str], names: list[str]) -> tuple[int, s
         state.optimizer.register_step_post_hook(break_files)
         return state
 
-    with mock.patch.object(train, "build_state", build):
+    with mock.patch.object(plan, "build_state", build):
         return call_main("train", argv, folder)
 
 

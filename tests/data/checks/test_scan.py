@@ -21,6 +21,7 @@ from tests.object_store import MemoryBucket, ObjectStore, put_folder
 from unet_ddp.data.checks import scan as module
 from unet_ddp.data.checks.scan import read_image_metadata, read_mask_metadata, scan
 from unet_ddp.data.formats.header import Header
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.errors import UserError
 from unet_ddp.files import cache_folder
@@ -47,14 +48,14 @@ def thumbnail(text: str) -> np.ndarray:
 def test_an_8_bit_image_has_a_thumbnail_and_no_statistics(tmp_path: Path) -> None:
     blocks = np.arange(64, dtype=np.uint8).reshape(8, 8) + 10
     Image.fromarray(np.kron(blocks, np.ones((3, 5), np.uint8))).save(tmp_path / "x.png")
-    metadata = read_image_metadata(tmp_path / "x.png")
+    metadata = read_image_metadata(Source(tmp_path / "x.png"))
     assert metadata.header == Header(40, 24, 1, "uint8")
     assert (thumbnail(metadata.thumbnail) == np.round((blocks - 10) * (255 / 63))).all()
     assert metadata[3:] == (0, 0.0, 0.0, (), (), None)
     status = (tmp_path / "x.png").stat()
     assert metadata.stamp == (status.st_size, status.st_mtime_ns)
     Image.new("L", (9, 9), 7).save(tmp_path / "y.png")
-    assert read_image_metadata(tmp_path / "y.png").thumbnail == ""
+    assert read_image_metadata(Source(tmp_path / "y.png")).thumbnail == ""
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "int16", "float32"])
@@ -63,7 +64,7 @@ def test_statistics_are_of_each_channel(
 ) -> None:
     pixels = rng.integers(-90 if dtype != "uint16" else 0, 300, (9, 11, 3)).astype(dtype)
     tifffile.imwrite(tmp_path / "x.tif", pixels, photometric="minisblack", planarconfig="contig")
-    metadata = read_image_metadata(tmp_path / "x.tif")
+    metadata = read_image_metadata(Source(tmp_path / "x.tif"))
     assert metadata.num_pixels == 99
     assert (metadata.low, metadata.high) == (pixels.min(), pixels.max())
     wide = pixels.astype(np.float64)
@@ -78,13 +79,13 @@ def test_pixels_without_data_are_in_no_statistics(tmp_path: Path, tag: bool) -> 
     pixels = np.array([[1, -9], [3, 5]], np.int16)
     tags = [(42113, 2, 0, "-9", True)] if tag else None
     tifffile.imwrite(tmp_path / "x.tif", pixels, extratags=tags)
-    metadata = read_image_metadata(tmp_path / "x.tif", None if tag else -9)
+    metadata = read_image_metadata(Source(tmp_path / "x.tif"), None if tag else -9)
     assert metadata.header.nodata == (-9 if tag else None)
     assert metadata[3:] == (3, 1.0, 5.0, (9.0,), (35.0,), None)
-    metadata = read_image_metadata(tmp_path / "x.tif", 3)  # the flag before the file's own
+    metadata = read_image_metadata(Source(tmp_path / "x.tif"), 3)  # the flag before the file's own
     assert metadata[3:] == (3, -9.0, 5.0, (-3.0,), (107.0,), None)
     tifffile.imwrite(tmp_path / "y.tif", np.full((2, 2), -9, np.int16))
-    assert read_image_metadata(tmp_path / "y.tif", -9)[3:] == (0, 0.0, 0.0, (), (), None)
+    assert read_image_metadata(Source(tmp_path / "y.tif"), -9)[3:] == (0, 0.0, 0.0, (), (), None)
 
 
 @pytest.mark.parametrize(("channels", "expected"), [(None, 3), (3, 3), (4, 4), (5, 3)])
@@ -93,7 +94,7 @@ def test_alpha_is_measured_if_it_is_asked_for(
 ) -> None:
     pixels = np.arange(64, dtype=np.uint16).reshape(4, 4, 4)
     tifffile.imwrite(tmp_path / "x.tif", pixels, photometric="rgb", extrasamples=["unassalpha"])
-    metadata = read_image_metadata(tmp_path / "x.tif", None, channels)
+    metadata = read_image_metadata(Source(tmp_path / "x.tif"), None, channels)
     assert metadata.header.has_alpha and len(metadata.sums) == expected
     assert metadata.sums == tuple(pixels[..., :expected].sum((0, 1)))
 
@@ -103,7 +104,7 @@ def test_values_of_a_mask_are_counted(tmp_path: Path, first: int) -> None:
     """Also those that are negative, or need more than 16 bits."""
     codes = np.array([[first + 5, first, first], [first + 1, first, first + 5]], np.int32)
     np.save(tmp_path / "x.npy", codes)
-    metadata = read_mask_metadata(tmp_path / "x.npy")
+    metadata = read_mask_metadata(Source(tmp_path / "x.npy"))
     assert metadata.values == (first, first + 1, first + 5) and metadata.counts == (3, 1, 2)
     assert not metadata.header.has_colour_values
 
@@ -113,10 +114,10 @@ def test_a_mask_of_too_many_values_keeps_the_commonest_and_the_ends(tmp_path: Pa
     codes[1::2] = codes[::2]  # even rows twice
     codes.flat[-1] = 5000
     np.save(tmp_path / "x.npy", codes)
-    metadata = read_mask_metadata(tmp_path / "x.npy")  # 1001 values: all are kept
+    metadata = read_mask_metadata(Source(tmp_path / "x.npy"))  # 1001 values: all are kept
     assert len(metadata.values) == 1001 and metadata.values[-1] == 5000
     np.save(tmp_path / "x.npy", np.arange(2000, dtype=np.int32).repeat(2)[1:-1].reshape(2, -1))
-    metadata = read_mask_metadata(tmp_path / "x.npy")
+    metadata = read_mask_metadata(Source(tmp_path / "x.npy"))
     assert metadata.values == (0, *range(1, 1023), 1999)
     assert metadata.counts == (1, *[2] * 1022, 1)
 
@@ -127,11 +128,12 @@ def test_which_masks_are_colour_images(tmp_path: Path) -> None:
         ("grey", grey, False), ("rgb", grey.convert("RGB"), True), ("palette", grey.convert("P"), False),
     ]:  # fmt: skip
         image.save(tmp_path / f"{name}.png")
-        assert read_mask_metadata(tmp_path / f"{name}.png").header.has_colour_values == is_colour, (
-            name
-        )
+        assert (
+            read_mask_metadata(Source(tmp_path / f"{name}.png")).header.has_colour_values
+            == is_colour
+        ), name
     np.save(tmp_path / "x.npy", np.zeros((4, 5, 3), np.uint8))
-    assert read_mask_metadata(tmp_path / "x.npy").header.has_colour_values
+    assert read_mask_metadata(Source(tmp_path / "x.npy")).header.has_colour_values
 
 
 def test_a_file_too_large_to_decode_safely_is_refused(
@@ -139,11 +141,11 @@ def test_a_file_too_large_to_decode_safely_is_refused(
 ) -> None:
     Image.new("L", (20, 30)).save(tmp_path / "x.png")
     monkeypatch.setattr(module, "_MOST_PIXELS", 600)
-    assert read_image_metadata(tmp_path / "x.png").header.height == 30
+    assert read_image_metadata(Source(tmp_path / "x.png")).header.height == 30
     monkeypatch.setattr(module, "_MOST_PIXELS", 599)
     for read in (read_image_metadata, read_mask_metadata):
         with pytest.raises(UserError, match=r"x\.png: 20x30 pixels, more than are safe to decode"):
-            read(tmp_path / "x.png")
+            read(Source(tmp_path / "x.png"))
 
 
 # -- all files -----------------------------------------------------------------------------
@@ -174,7 +176,8 @@ def test_the_scan_of_all_files_is_that_of_each(
     assert threads == [workers]
     assert len(seen) == 22 and result.errors == {}
     assert result.pairs == [
-        (pair, read_image_metadata(pair.image), read_mask_metadata(pair.mask)) for pair in pairs
+        (pair, read_image_metadata(Source(pair.image)), read_mask_metadata(Source(pair.mask)))
+        for pair in pairs
     ]
 
 
@@ -200,9 +203,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def watched(read: Any) -> Any:
-        def watch(path: Path, *options: Any) -> Any:
-            names.append(f"{path.parent.name}/{path.name}")
-            return read(path, *options)
+        def watch(source: Source, *options: Any) -> Any:
+            names.append(f"{source.path.parent.name}/{source.path.name}")
+            return read(source, *options)
 
         return watch
 
@@ -358,12 +361,12 @@ def test_statistics_take_no_copy_of_eight_bytes_for_each_sample(
 ) -> None:
     pixels = np.arange(500 * 400 * 3, dtype=np.uint16).reshape(500, 400, 3)
     np.save(tmp_path / "x.npy", pixels)
-    whole = read_image_metadata(tmp_path / "x.npy")
+    whole = read_image_metadata(Source(tmp_path / "x.npy"))
     assert whole.sums == tuple(pixels.reshape(-1, 3).sum(axis=0, dtype=np.float64))
     assert whole.squares == tuple((pixels.reshape(-1, 3).astype(float) ** 2).sum(axis=0))
     monkeypatch.setattr(module, "_AT_ONCE", 10_000)
     tracemalloc.start()
-    assert read_image_metadata(tmp_path / "x.npy") == whole
+    assert read_image_metadata(Source(tmp_path / "x.npy")) == whole
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 * pixels.nbytes  # in one piece 9 times

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from tests.conftest import make_set
+from tests.reading import read_header, read_image
 from unet_ddp.data.formats import header
 from unet_ddp.data.formats.header import (
     SUFFIXES,
@@ -28,7 +29,7 @@ from unet_ddp.data.formats.header import (
     refuse_bomb,
     upright,
 )
-from unet_ddp.data.formats.read import read_header, read_image, read_mask, read_thumbnail
+from unet_ddp.data.formats.read import Source, read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.source import open_image
 
@@ -98,7 +99,7 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path, suffix: str) -> None:
     for name in ("pipe", "zero", "socket"):
         path = tmp_path / f"{name}{suffix}"
         for read in (read_header, read_mask, lambda p: read_image(p, ImageFormat(3)),
-                     lambda p: read_thumbnail(p, 8), lambda p: open_image(p, ImageFormat(3), 1)):  # fmt: skip
+                     lambda p: Source(p).thumbnail(8), lambda p: open_image(Source(p), ImageFormat(3), 1)):  # fmt: skip
             with pytest.raises(UserError) as caught:
                 read(path)
             assert (
@@ -187,4 +188,4 @@ def test_an_image_is_a_bomb_if_both_its_size_and_its_compression_are_extreme(
         monkeypatch.setattr(header, "_MOST_RATIO", ratio)
         refused = pytest.raises(TooLargeError, match="20x10 pixels of 3 bytes")
         with refused if is_bomb else nullcontext():
-            refuse_bomb(path, 20, 10, pixel_bytes=3, copies=copies)
+            refuse_bomb(path, 20, 10, file=path, pixel_bytes=3, copies=copies)

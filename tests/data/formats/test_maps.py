@@ -15,16 +15,11 @@ from torch.utils.data import DataLoader
 
 from tests.maps import CORNER, UTM, at, rasterio, write_map
 from tests.prediction.models import noise
+from tests.reading import read_header, read_image
 from unet_ddp.data.formats import header as header_module
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.maps import (
-    check_resolutions,
-    ground_scale,
-    mark_nodata,
-    open_map,
-    read_place,
-)
-from unet_ddp.data.formats.read import read_header, read_image
+from unet_ddp.data.formats.maps import check_resolutions, ground_scale
+from unet_ddp.data.formats.read import Source
 from unet_ddp.errors import UserError
 
 COLOUR = ImageFormat(3)
@@ -44,7 +39,7 @@ def test_a_place_has_the_files_coordinates_and_metres(
     tmp_path: Path, crs: str | None, transform: Any, resolution: float
 ) -> None:
     path = write_map(tmp_path / "a.tif", noise(8, 6), transform, crs=crs, nodata=7)
-    place = read_place(path)
+    place = Source(path).place
     assert place is not None and place.nodata == 7
     assert place.resolution == pytest.approx(resolution, rel=1e-5)
     assert read_header(path).ground_resolution == place.resolution
@@ -59,7 +54,7 @@ def test_plain_unreadable_and_other_files_have_none(tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "a.tif", noise(8, 6), photometric="rgb")
     (tmp_path / "b.tif").write_bytes(b"II*\0no image")
     (tmp_path / "c.png").write_bytes(b"")
-    assert [read_place(tmp_path / name) for name in ("a.tif", "b.tif", "c.png")] == [None] * 3
+    assert [Source(tmp_path / name).place for name in ("a.tif", "b.tif", "c.png")] == [None] * 3
 
 
 def test_compressions_that_tifffile_alone_can_not_decode_are_read(tmp_path: Path) -> None:
@@ -77,8 +72,8 @@ def test_files_next_to_an_image_are_not_opened(tmp_path: Path) -> None:
         dataset.update_tags(ns="OVERVIEWS", OVERVIEW_FILE=str(tmp_path / "pipe"))
     for name in ("a.tif.ovr", "a.tif.msk", "a.tif.aux.xml", "a.tfw", "a.tifw", "pipe"):
         os.mkfifo(tmp_path / name)
-    assert read_place(path) is None
-    assert mark_nodata(np.zeros((600, 600), np.uint8), path, 9) == 0
+    assert Source(path).place is None
+    assert Source(path).mark_nodata(np.zeros((600, 600), np.uint8), 9) == 0
 
 
 def test_a_file_that_names_others_is_no_image(tmp_path: Path) -> None:
@@ -88,7 +83,7 @@ def test_a_file_that_names_others_is_no_image(tmp_path: Path) -> None:
     </SimpleSource></VRTRasterBand></VRTDataset>"""
     for name in ("a.tif", "a.tiff"):
         (tmp_path / name).write_text(vrt)
-        assert read_place(tmp_path / name) is None
+        assert Source(tmp_path / name).place is None
         with pytest.raises(UserError, match=f"^{tmp_path / name}: "):
             read_header(tmp_path / name)
 
@@ -100,7 +95,7 @@ def test_a_small_file_with_too_many_pixels_is_refused(
     monkeypatch.setattr(header_module, "_MOST_RATIO", 0.001)
     path = write_map(tmp_path / "a.tif", noise(64, 64))
     with pytest.raises(UserError, match=r"64x64 pixels of 3 bytes in a small file: too large"):
-        open_map(path, is_whole=True)
+        read_image(path, COLOUR)
 
 
 def test_without_rasterio_geotiffs_are_plain_and_others_say_what_to_install(
@@ -108,7 +103,7 @@ def test_without_rasterio_geotiffs_are_plain_and_others_say_what_to_install(
 ) -> None:
     path = write_map(tmp_path / "a.tif", noise(8, 6))
     monkeypatch.setitem(sys.modules, "rasterio", None)
-    assert read_place(path) is None and np.array_equal(read_image(path, COLOUR), noise(8, 6))
+    assert Source(path).place is None and np.array_equal(read_image(path, COLOUR), noise(8, 6))
     with pytest.raises(
         UserError,
         match="its ground resolution: needs rasterio, which is not installed; pip install",
@@ -149,7 +144,7 @@ def test_pixels_without_data_are_marked(
     alpha = {"photometric": "rgb", "alpha": "yes"} if bands == 4 else {}
     path = write_map(tmp_path / "a.tif", image, nodata=nodata, **alpha)
     ids = np.ones((700, 6), np.uint8)
-    assert mark_nodata(ids, path, 255) == expected == (ids == 255).sum()
+    assert Source(path).mark_nodata(ids, 255) == expected == (ids == 255).sum()
     assert expected == 0 or (ids[600:602] == 255).all()
 
 
@@ -176,11 +171,11 @@ class Images:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        assert read_place(self.paths[index]) is not None
+        assert Source(self.paths[index]).place is not None
         return np.array(read_image(self.paths[index], COLOUR))
 
 
 def test_corner_is_the_upper_left_one(tmp_path: Path) -> None:
-    place = read_place(write_map(tmp_path / "a.tif", noise(8, 6)))
+    place = Source(write_map(tmp_path / "a.tif", noise(8, 6))).place
     assert place is not None
     assert place.to_map(np.zeros((1, 2))).tolist() == [list(CORNER)]

@@ -12,9 +12,10 @@ import pytest
 import tifffile
 from PIL import Image, ImageOps, TiffImagePlugin
 
+from tests.reading import read_header, read_image
 from unet_ddp.data.formats import header, pillow
 from unet_ddp.data.formats.header import Header, ImageFormat
-from unet_ddp.data.formats.read import read_header, read_image, read_mask, read_thumbnail
+from unet_ddp.data.formats.read import Source, read_mask
 from unet_ddp.data.formats.resize import resize_area, scaled_size
 from unet_ddp.errors import UserError
 
@@ -202,7 +203,7 @@ def test_every_orientation_is_turned_as_pillow_does(
         grey = np.asarray(
             Image.fromarray(expected.squeeze()).convert("L").resize((4, 4), Image.Resampling.BOX)
         )
-        assert np.abs(read_thumbnail(path, 4) - grey).max() < 12
+        assert np.abs(Source(path).thumbnail(4) - grey).max() < 12
 
 
 # -- JPEG -----------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ def test_a_truncated_jpeg_is_not_filled_with_grey(tmp_path: Path, picture: np.nd
     with pytest.raises(UserError, match=r"x\.jpg: corrupt or truncated"):
         read_image(path, COLOUR)
     with pytest.raises(UserError, match=r"x\.jpg: corrupt or truncated"):
-        read_thumbnail(path, 8)
+        Source(path).thumbnail(8)
 
 
 def test_scaled_jpeg_is_the_scaled_image(tmp_path: Path, picture: np.ndarray) -> None:

@@ -8,15 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.reading import read_header, read_image
+from unet_ddp.data.formats.fit import find_nodata
 from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import (
-    find_nodata,
-    read_header,
-    read_image,
-    read_mask,
-    read_thumbnail,
-    read_with_nodata_mask,
-)
+from unet_ddp.data.formats.read import Source, read_mask
 from unet_ddp.errors import UserError
 
 GREY, FLOAT = ImageFormat(1), ImageFormat(1, "float32")
@@ -84,19 +79,19 @@ def test_pixels_without_data_are_filled_before_scaling(tmp_path: Path) -> None:
     values = np.array([[1, 3, -9, 5, 2, 2], [1, 3, 5, 5, 2, 2]], np.float32)
     np.save(tmp_path / "x.npy", values)
     wanted = ImageFormat(1, "float32", -9.0, (6.0,))
-    pixels, mask = read_with_nodata_mask(tmp_path / "x.npy", wanted)
+    pixels, mask = Source(tmp_path / "x.npy").image(wanted)
     assert pixels[..., 0].tolist() == [[1, 3, 6, 5, 2, 2], [1, 3, 5, 5, 2, 2]]
     assert mask is not None and np.argwhere(mask).tolist() == [[0, 2]]
-    pixels, mask = read_with_nodata_mask(tmp_path / "x.npy", wanted, scale=0.5)
+    pixels, mask = Source(tmp_path / "x.npy").image(wanted, scale=0.5)
     assert mask is not None and mask.tolist() == [[False, True, False]]
     assert pixels[0, :, 0].tolist() == pytest.approx([2, 5.25, 2])
-    pixels, _ = read_with_nodata_mask(tmp_path / "x.npy", ImageFormat(1, "float32", -9.0))
+    pixels, _ = Source(tmp_path / "x.npy").image(ImageFormat(1, "float32", -9.0))
     assert pixels[0, 2, 0] == 0
-    pixels, mask = read_with_nodata_mask(tmp_path / "x.npy", ImageFormat(1, "float32", -8.0))
+    pixels, mask = Source(tmp_path / "x.npy").image(ImageFormat(1, "float32", -8.0))
     assert mask is not None and not mask.any() and (pixels[..., 0] == values).all()
-    _, mask = read_with_nodata_mask(tmp_path / "x.npy", ImageFormat(1, "float32", -8.0), scale=0.5)
+    _, mask = Source(tmp_path / "x.npy").image(ImageFormat(1, "float32", -8.0), scale=0.5)
     assert mask is not None and mask.tolist() == [[False] * 3]  # of the scaled image's size
-    assert read_with_nodata_mask(tmp_path / "x.npy", FLOAT)[1] is None
+    assert Source(tmp_path / "x.npy").image(FLOAT)[1] is None
 
 
 def test_nan_and_infinity_must_be_explained(tmp_path: Path) -> None:
@@ -120,7 +115,7 @@ def test_a_thumbnail_is_grey_and_the_mean_of_each_area(tmp_path: Path, name: str
     colours = np.stack([blocks] * 3, axis=-1)
     Image.fromarray(colours).save(tmp_path / "x.png")
     np.save(tmp_path / "x.npy", colours + np.array([3, 0, 0], np.uint8))
-    found = read_thumbnail(tmp_path / name, 2)
+    found = Source(tmp_path / name).thumbnail(2)
     assert found.dtype == np.float32
     assert (found - (name == "x.npy")).tolist() == [[10, 200], [90, 30]]
 
@@ -129,6 +124,6 @@ def test_a_thumbnail_is_grey_and_the_mean_of_each_area(tmp_path: Path, name: str
 def test_every_reader_names_a_missing_file(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     for read in (read_header, read_mask, lambda path: read_image(path, GREY),
-                 lambda path: read_thumbnail(path, 8)):  # fmt: skip
+                 lambda path: Source(path).thumbnail(8)):  # fmt: skip
         with pytest.raises(UserError, match=rf"{name}: not found"):
             read(path)

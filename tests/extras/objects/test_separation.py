@@ -16,12 +16,14 @@ from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.objects.separation import separate, to_shares
 from unet_ddp.prediction.predictor import Predictor
 
-NO_IDS = np.zeros((2, 7), np.uint8)
 
-
-def logits_of(probabilities: np.ndarray) -> torch.Tensor:
-    """Logits (1, C, H, W) whose softmax is `probabilities`."""
-    return torch.from_numpy(probabilities).log()[None]
+def decode(labels: ObjectLabels, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mask and the extent of probabilities (C, H, W), in one band."""
+    _, height, width = probabilities.shape
+    logits = torch.from_numpy(probabilities).log()[None]
+    decoder = labels.decoder((height, width))
+    decoder.see(Decided(np.zeros((height, width), np.uint8), logits))
+    return decoder.finish()
 
 
 def shares(*rows: str) -> np.ndarray:
@@ -121,11 +123,11 @@ def test_an_object_has_the_class_of_the_highest_mean_probability() -> None:
     assert planes.shape == (4, 2, 7) and planes[0, 0].tolist() == planes[1, 0].tolist()
     assert np.array_equal(planes[2:], np.rint(255 * probabilities[1:3]))
     labels = ObjectLabels.of(("car", "tree"))
-    values, extent = labels.decode(Decided(NO_IDS, logits_of(probabilities)))
+    values, extent = decode(labels, probabilities)
     assert np.array_equal(extent, planes[1])
     assert values.tolist() == [[2_000_001] * 4 + [0] + [1_000_002] * 2, [0] * 7]
     sky = np.stack([background * 0 + 1, *np.zeros((3, 2, 7))]).astype(np.float32)
-    nothing, _ = labels.decode(Decided(NO_IDS, logits_of(sky)))
+    nothing, _ = decode(labels, sky)
     assert nothing.dtype == np.int32 and not nothing.any()
 
 

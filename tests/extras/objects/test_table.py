@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +18,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.objects.table import format_objects, objects_file
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs import masks
 from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
 from unet_ddp.prediction.outputs.lists import Listed, ShardFile
@@ -33,12 +32,11 @@ NUMBERS = np.array([[0, 1, 1, 2], [0, 1, 1, 2], [0, 0, 0, 2]], np.uint16)
 
 
 def test_rows_of_all_images(tmp_path: Path) -> None:
-    file = objects_file(tmp_path / "objects.csv", OBJECTS)
+    file = objects_file(tmp_path / "objects.csv", OBJECTS, PredictConfig(()))
     shard = ShardFile(file, 0)
     extent = np.array([[9, 255, 255, 51], [9, 51, 51, 51], [9, 9, 9, 102]], np.uint8)
-    found: Any = SimpleNamespace(extent=extent)
-    shard.add(0, Listed(Path("=a.png"), NUMBERS, prediction=found))
-    shard.add(1, Listed(Path("empty.png"), NUMBERS * 0, prediction=found))
+    shard.add(0, Listed(Path("=a.png"), NUMBERS, extent=extent))
+    shard.add(1, Listed(Path("empty.png"), NUMBERS * 0, extent=extent))
     shard.add(2, Listed(Path("b.png"), NUMBERS))  # written by an earlier job
     file.merge(1)
     shard.close()
@@ -54,7 +52,7 @@ def test_rows_of_all_images(tmp_path: Path) -> None:
 
 def test_a_network_for_classes_has_no_objects() -> None:
     with pytest.raises(UserError, match=r"--objects a\.csv: .* not trained with --instances"):
-        objects_file(Path("a.csv"), Labels((0, 255)))
+        objects_file(Path("a.csv"), Labels((0, 255)), PredictConfig(()))
 
 
 def test_polygons_have_one_feature_for_each_object_though_they_touch() -> None:
@@ -124,7 +122,7 @@ def test_objects_of_several_classes_have_their_names_in_all_lists(tmp_path: Path
     assert rows == [["1", "big tree", "2"], ["2", "car", "1"]]
     about = [f["properties"] for f in json.loads(f"[{format_geojson(listed, labels)}]")]
     assert [(each["class"], each["number"]) for each in about] == [("big tree", 1), ("car", 2)]
-    file = coco_file(tmp_path / "coco.json", labels)
+    file = coco_file(tmp_path / "coco.json", labels, PredictConfig(()))
     shard = ShardFile(file, 0)
     shard.add(0, listed)
     file.merge(1)

@@ -15,9 +15,10 @@ from tests.tiny import make_batch, make_state
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.data.dataset import Sample
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, describe_time
+from unet_ddp.errors import UserError
 from unet_ddp.extras.planners.budget import Pace, time_steps, time_validation
 from unet_ddp.extras.planners.rehearsal import rehearse, restoring
+from unet_ddp.runs.writers import describe_time
 
 
 class Loaders:

@@ -19,6 +19,7 @@ from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
 from unet_ddp.prediction.outputs.lists import Listed, ShardFile
 
@@ -49,7 +50,7 @@ def write(folder: Path, kind: str, images: dict[str, Ids]) -> Path:
             path = folder / "json" / f"{name}.json"
             write_labelme(ids, LABELS, folder / "images" / f"{name}.png", path)
         return folder / "json"
-    file = coco_file(folder / "coco.json", LABELS)
+    file = coco_file(folder / "coco.json", LABELS, PredictConfig(()))
     shards = [ShardFile(file, rank) for rank in range(2)]
     for index, (name, ids) in enumerate(images.items()):
         shards[index % 2].add(index, Listed(Path(f"{name}.png"), ids))
@@ -82,7 +83,7 @@ def test_class_ids_to_a_file_and_back(kind: str, tmp_path: Path, rng: np.random.
     ],
 )
 def test_classes_of_objects_are_categories(labels: Labels, categories: dict[int, str]) -> None:
-    header = json.loads(coco_file(Path("a.json"), labels).header + b"]}")
+    header = json.loads(coco_file(Path("a.json"), labels, PredictConfig(())).header + b"]}")
     assert {each["id"]: each["name"] for each in header["categories"]} == categories
 
 
@@ -124,4 +125,4 @@ def test_another_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"--annotations a\.xml: use labelme, or a name with \.json"
     ):
-        coco_file(Path("a.xml"), LABELS)
+        coco_file(Path("a.xml"), LABELS, PredictConfig(()))

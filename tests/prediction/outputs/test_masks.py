@@ -14,20 +14,21 @@ import tifffile
 from PIL import Image
 
 from tests.prediction.models import make_predictor, noise
+from unet_ddp.data import masks as data_masks
 from unet_ddp.data.drawing import draw_mask
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.formats.resize import resize_area, resize_nearest
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.prediction import prediction as prediction_module
 from unet_ddp.prediction.outputs import masks as module
 from unet_ddp.prediction.outputs.masks import (
     probability_paths,
     write_mask,
     write_overlay,
-    write_probabilities,
+    writing_probabilities,
 )
+from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.source import open_array
 
 LABELS = [
@@ -71,6 +72,12 @@ def test_a_tiff_is_in_compressed_tiles(tmp_path: Path) -> None:
         assert page.tile == (256, 256) and page.compression.name == "ADOBE_DEFLATE"
 
 
+def write_probabilities(prediction: Prediction, paths: list[Path]) -> None:
+    shape = prediction.labels.num_classes, *prediction.size
+    with writing_probabilities(paths, shape) as see:
+        prediction.compute([see])
+
+
 def test_what_can_not_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     path = tmp_path / "file" / "a.png"
@@ -103,9 +110,9 @@ def test_a_full_disk_is_one_line_and_not_a_signal(
     ):
         write_probabilities(prediction, [tmp_path / "a.npy"])
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(prediction_module, "_IN_MEMORY", 99)
+    monkeypatch.setattr(data_masks, "_IN_MEMORY", 99)
     with pytest.raises(UserError, match=r"tmp: .* No space left on device; .*TMPDIR"):
-        prediction_module.allocate((2, 30, 40), np.float32)
+        data_masks.allocate((2, 30, 40), np.float32)
 
 
 def test_probabilities_are_named_after_image_and_class() -> None:

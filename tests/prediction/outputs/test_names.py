@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.object_store import MemoryBucket
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
@@ -34,13 +35,16 @@ def outputs(*images: str, **options: object) -> list[ImageFiles]:
         [Path(image) for image in images],
         PredictConfig(**{"inputs": images, **options}),
     )  # type: ignore[arg-type]
-    return name_outputs(dict.fromkeys(paths, False), config, LABELS, models=[Path("best.pt")])
+    return name_outputs(
+        dict.fromkeys(map(Source, paths), False), config, LABELS, models=[Path("best.pt")]
+    )
 
 
 def test_masks_go_next_to_their_images_or_to_a_folder() -> None:
     first, second = outputs("a.jpg", "q/b.png")
-    assert first == ImageFiles(0, Path("a.jpg"), Path("a_mask.png"), None, [])
-    assert second == ImageFiles(1, Path("q/b.png"), Path("q/b_mask.png"), None, [])
+    assert first == ImageFiles(0, first.source, Path("a_mask.png"), None, [])
+    assert second == ImageFiles(1, second.source, Path("q/b_mask.png"), None, [])
+    assert (first.image, second.image) == (Path("a.jpg"), Path("q/b.png"))
     in_folder = outputs("a.jpg", "q/b.png", output="out", mask_format="tif")
     assert [files.mask for files in in_folder] == [Path("out/a_mask.tif"), Path("out/b_mask.tif")]
     assert [files.mask for files in outputs("a.jpg", output="q")] == [Path("q/a_mask.png")]
@@ -55,14 +59,16 @@ def test_masks_of_several_classes_of_objects_are_tiffs() -> None:
     """Their values need 32 bit; numbers alone fit into a PNG."""
     for names, ending in ((("car",), "png"), (("car", "tree"), "tif")):
         config = PredictConfig(("a.jpg",))
-        (files,) = name_outputs({Path("a.jpg"): False}, config, ObjectLabels.of(names), models=[])
+        (files,) = name_outputs(
+            {Source(Path("a.jpg")): False}, config, ObjectLabels.of(names), models=[]
+        )
         assert files.mask == Path(f"a_mask.{ending}")
     for flags in ({"output": "a.png"}, {"mask_format": "png"}):
         config = PredictConfig(("a.jpg",), **flags)
         with pytest.raises(
             UserError, match="png: values of several classes of objects need 32 bit"
         ):
-            name_outputs({Path("a.jpg"): False}, config, ObjectLabels.of(names), models=[])
+            name_outputs({Source(Path("a.jpg")): False}, config, ObjectLabels.of(names), models=[])
 
 
 def test_annotations_that_a_person_may_have_made_are_kept() -> None:

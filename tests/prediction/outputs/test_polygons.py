@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from unet_ddp.data.labels import Labels
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ShardFile
 from unet_ddp.prediction.outputs.polygons import format_geojson, polygon_file, polygons
 
@@ -74,8 +76,15 @@ def test_of_more_than_two_classes_each_has_its_objects() -> None:
     assert found == [("3", 2), ("5", 2), ("9", 2)]
 
 
+def test_threads_find_what_one_finds_without_a_warning(rng: np.random.Generator) -> None:
+    masks = [(rng.random((20, 20)) < 0.6).astype(np.uint8) for _ in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda ids: list(polygons("a", ids, TWO)), masks))
+    assert found == [list(polygons("a", ids, TWO)) for ids in masks]
+
+
 def test_the_file_is_json_of_all_images_objects(tmp_path: Path) -> None:
-    each = polygon_file(tmp_path / "a.geojson", TWO)
+    each = polygon_file(tmp_path / "a.geojson", TWO, PredictConfig(()))
     shard = ShardFile(each, 0)
     objects = np.array([[1, 0, 1]], np.uint8)
     for index, ids in enumerate((objects, objects * 0, objects)):

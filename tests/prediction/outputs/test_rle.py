@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed
 from unet_ddp.prediction.outputs.rle import encode_rle, format_image, rle_file
 
@@ -45,7 +47,7 @@ def test_any_mask_comes_back(
 
 
 def test_the_file_is_the_challenges() -> None:
-    file = rle_file(Path("a.csv"), "columns", 2)
+    file = rle_file(Path("a.csv"), Labels((0, 255)), PredictConfig((), rle_order="columns"))
     assert (file.path, file.header, file.separator) == (Path("a.csv"), b"img,rle_mask", b"")
     mask = np.array([[0, 1], [1, 0]], np.uint8)
     assert file.format(Listed(Path("a.png"), mask)) == "a.png,2 2"
@@ -54,4 +56,4 @@ def test_the_file_is_the_challenges() -> None:
     row = format_image(Listed(Path(name), mask), "rows")
     assert list(csv.reader(io.StringIO(row, newline=""))) == [[name, "2 2"]]
     with pytest.raises(UserError, match=r"--rle: .* two classes, this network has 3"):
-        rle_file(Path("a.csv"), "rows", 3)
+        rle_file(Path("a.csv"), Labels((0, 1, 2)), PredictConfig(()))

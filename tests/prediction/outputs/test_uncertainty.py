@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from unet_ddp.data.labels import Labels
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ShardFile
-from unet_ddp.prediction.outputs.uncertainty import measure_uncertainty, rank_file
+from unet_ddp.prediction.outputs.uncertainty import Uncertainty, rank_file
 from unet_ddp.prediction.prediction import Prediction
 
 
@@ -23,6 +24,12 @@ def predict(logits: list[list[float]], *, classes: int = 2) -> Prediction:
     return Prediction(bands, Labels(tuple(range(classes))), input_size=size, size=size)
 
 
+def measure(prediction: Prediction) -> float:
+    uncertainty = Uncertainty(prediction.size)
+    prediction.compute([uncertainty.see])
+    return uncertainty.measure(prediction.ids)
+
+
 def entropy(p: float) -> float:
     return float(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)))
 
@@ -32,13 +39,13 @@ def test_uncertainty_is_the_entropy_at_the_outline() -> None:
     rows = [[0.0, *[-9.0] * 5, -1.0, 1.0, *[9.0] * 4]] * 3
     beside = entropy(1 / (1 + np.e))
     for turned in (rows, np.transpose(rows).tolist()):
-        assert measure_uncertainty(predict(turned)) == pytest.approx(beside, abs=1e-5)
-    assert measure_uncertainty(predict([[-1.0] * 5] * 4)) == pytest.approx(beside, abs=1e-5)
-    assert measure_uncertainty(predict([[-90.0] * 5] * 4)) == 0
+        assert measure(predict(turned)) == pytest.approx(beside, abs=1e-5)
+    assert measure(predict([[-1.0] * 5] * 4)) == pytest.approx(beside, abs=1e-5)
+    assert measure(predict([[-90.0] * 5] * 4)) == 0
 
 
 def test_of_several_classes_a_uniform_guess_is_1() -> None:
-    assert measure_uncertainty(predict(np.zeros((3, 4, 5)).tolist(), classes=3)) == pytest.approx(1)
+    assert measure(predict(np.zeros((3, 4, 5)).tolist(), classes=3)) == pytest.approx(1)
 
 
 def test_the_least_sure_come_first_and_copies_last(
@@ -48,13 +55,13 @@ def test_the_least_sure_come_first_and_copies_last(
     photos = {name: rng.integers(0, 256, (40, 40, 3), np.uint8) for name in "abcd"}
     photos["c"] = np.clip(photos["a"] * 0.9 + 5, 0, 255).astype(np.uint8)  # of another exposure
     strength = {"a": 0.5, "b": 2.0, "c": 0.6, "d": 0.1}
-    file = rank_file(tmp_path / "rank.csv")
+    file = rank_file(tmp_path / "rank.csv", Labels((0, 1)), PredictConfig(()))
     shards = [ShardFile(file, rank) for rank in range(2)]
     for index, (name, pixels) in enumerate(photos.items()):
         image = tmp_path / f"{name}_\udcff.png"  # no UTF-8
         Image.fromarray(pixels).save(image)
         found = predict([[-strength[name]] * 3] * 3)
-        listed = Listed(image, found.mask, uncertainty=measure_uncertainty(found))
+        listed = Listed(image, found.mask, uncertainty=measure(found))
         shards[index % 2].add(index, listed)
     shards[0].add(len(photos), Listed(Path("done.png"), found.mask))  # by an earlier job
     file.merge(2)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from unet_ddp.data.annotations.readers import AnnotatedImage, Region, Source
 from unet_ddp.data.annotations.regions import Patch, Size, paste
 from unet_ddp.data.borders import CLASS_STEP, number_densely
-from unet_ddp.data.formats.read import read_header, read_mask
+from unet_ddp.data.formats.read import Source as ImageSource
 from unet_ddp.data.label_rules import read_palette
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, unpack_colour
@@ -61,9 +61,10 @@ def _read_folders(masks: Mapping[str, list[tuple[str, Path]]]) -> Iterator[Annot
     for name, files in masks.items():
         image = AnnotatedImage(f"{name}.png", None)
         for label, path in files:
-            if read_header(path).is_lossy:
-                raise UserError(f"{path}: lossy compression changes values; save masks as PNG")
-            numbers = number_densely(read_mask(path))
+            with ImageSource(path) as opened:
+                if opened.header.is_lossy:
+                    raise UserError(f"{path}: lossy compression changes values; save masks as PNG")
+                numbers = number_densely(opened.mask())
             height, width = numbers.shape
             if image.size not in (None, (height, width)):
                 raise UserError(

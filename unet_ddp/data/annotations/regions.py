@@ -3,7 +3,7 @@
 Coordinates are pixels, x to the right and y down, from the upper left corner of the upper left
 pixel. A pixel is inside an outline if its centre is, by the even-odd rule: a hole may be joined to
 its outline by a line there and back. pycocotools knows neither clipping nor outlines that cross
-themselves, and its C code believes the run lengths in a file.
+themselves, and returns memory that nobody wrote for run lengths that end too early (2.0.11).
 """
 
 from __future__ import annotations

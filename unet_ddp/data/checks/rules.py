@@ -15,10 +15,10 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.checks.summary import Report, describe_alpha
 from unet_ddp.data.checks.table import Table
 from unet_ddp.data.copies import ALIKE, normalise
-from unet_ddp.data.formats.arrays import is_array
 from unet_ddp.data.formats.header import ImageFormat, bits_of
 from unet_ddp.data.formats.maps import check_resolutions
 from unet_ddp.data.formats.resize import scaled_size
+from unet_ddp.data.formats.tiff import is_array
 from unet_ddp.data.mask_values import MaskValues
 from unet_ddp.data.masks import Colour
 from unet_ddp.data.pack_index import FileKind

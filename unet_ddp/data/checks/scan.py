@@ -23,14 +23,8 @@ from tqdm import tqdm
 
 from unet_ddp.data.copies import THUMBNAIL
 from unet_ddp.data.formats.header import Codes, Header, ImageFormat, Pixels, as_user_error
-from unet_ddp.data.formats.maps import Place, is_readable, read_place
-from unet_ddp.data.formats.read import (
-    READERS,
-    read_header,
-    read_mask,
-    read_thumbnail,
-    read_with_nodata_mask,
-)
+from unet_ddp.data.formats.maps import Place, is_readable
+from unet_ddp.data.formats.read import READERS, Source
 from unet_ddp.data.formats.resize import resize_area
 from unet_ddp.data.pairs import Pair, Stamp
 from unet_ddp.distributed.device import usable_cores
@@ -178,12 +172,12 @@ class _Scanner:
         path, is_mask, stamp = file
         found: Metadata
         try:
-            with local_file(path) as local:
+            with local_file(path) as local, Source(local) as source:
                 if is_mask:
-                    found = read_mask_metadata(local)
+                    found = read_mask_metadata(source)
                 else:
-                    found = read_image_metadata(local, *self.options)
-                found = found._replace(place=read_place(local))
+                    found = read_image_metadata(source, *self.options)
+                found = found._replace(place=source.place)
         except StorageError:  # the other files can't be read either
             raise
         except UserError as error:
@@ -222,16 +216,16 @@ def as_tuples(value: Any) -> Any:
 
 
 def read_image_metadata(
-    path: Path, nodata: float | None = None, channels: int | None = None
+    source: Source, nodata: float | None = None, channels: int | None = None
 ) -> ImageMetadata:
-    """Decode an image and return its metadata; arguments as for `scan`."""
-    header, stamp = _read_header(path)
+    """Decode an image and return its metadata but its place; arguments as for `scan`."""
+    header, stamp = _read_header(source)
     if header.dtype == "uint8":
-        return ImageMetadata(header, stamp, _pack(read_thumbnail(path, THUMBNAIL)))
+        return ImageMetadata(header, stamp, _pack(source.thumbnail(THUMBNAIL)))
     whole = header.channels + header.has_alpha
     nodata = header.nodata if nodata is None else nodata
     form = ImageFormat(whole if channels == whole else header.channels, header.dtype, nodata)
-    pixels, nodata_mask = read_with_nodata_mask(path, form)  # (H, W, C), (H, W)
+    pixels, nodata_mask = source.image(form)  # (H, W, C), (H, W)
     grey = pixels.mean(axis=2, dtype=np.float32)[..., None]
     thumbnail = _pack(resize_area(grey, (THUMBNAIL, THUMBNAIL))[..., 0])
     kept = pixels[~nodata_mask] if nodata_mask is not None else pixels.reshape(-1, pixels.shape[2])
@@ -246,10 +240,10 @@ def read_image_metadata(
     return ImageMetadata(header, stamp, thumbnail, len(kept), low, high, *moments)
 
 
-def read_mask_metadata(path: Path) -> MaskMetadata:
-    """Decode a mask and return its metadata."""
-    header, stamp = _read_header(path)
-    values, counts = _count(read_mask(path))
+def read_mask_metadata(source: Source) -> MaskMetadata:
+    """Decode a mask and return its metadata but its place."""
+    header, stamp = _read_header(source)
+    values, counts = _count(source.mask())
     if len(values) > _MOST_VALUES:
         kept = np.sort(np.argsort(-counts, kind="stable")[: _MOST_VALUES - 2])
         kept = np.unique(np.concatenate([[0], kept, [len(values) - 1]]))
@@ -257,14 +251,14 @@ def read_mask_metadata(path: Path) -> MaskMetadata:
     return MaskMetadata(header, stamp, tuple(values.tolist()), tuple(counts.tolist()))
 
 
-def _read_header(path: Path) -> tuple[Header, tuple[int, int]]:
+def _read_header(source: Source) -> tuple[Header, tuple[int, int]]:
     """Return header and stamp of a file that is safe to decode."""
-    with as_user_error(path):
-        stamp = find_stamp(path)
-    header = read_header(path)
+    with as_user_error(source.path):
+        stamp = find_stamp(source.path)
+    header = source.header
     if header.width * header.height > _MOST_PIXELS:
         raise UserError(
-            f"{path}: {header.width}x{header.height} pixels, more than are safe to decode while "
+            f"{source.path}: {header.width}x{header.height} pixels, more than are safe to decode while "
             f"training ({_MOST_PIXELS // 10**6} million); cut it into tiles"
         )
     return _share(header), stamp

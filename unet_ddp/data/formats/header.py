@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -112,10 +113,15 @@ def bits_of(dtype: str) -> str:
     return {"uint8": "8 bit", "uint16": "16 bit"}.get(dtype, dtype)
 
 
-def refuse_bomb(path: Path, width: int, height: int, *, pixel_bytes: int, copies: int = 1) -> None:
-    """Raise a TooLargeError if so many pixels in a file as small as `path` are no real image."""
+def refuse_bomb(
+    path: Path, width: int, height: int, *, file: Path | int, pixel_bytes: int, copies: int = 1
+) -> None:
+    """Raise a TooLargeError if so many pixels in so small a file are no real image.
+
+    `path` is for messages, `file` the number or the path of the file itself.
+    """
     size = width * height * pixel_bytes
-    if size * copies > MOST_BYTES and size > _MOST_RATIO * path.stat().st_size:
+    if size * copies > MOST_BYTES and size > _MOST_RATIO * os.stat(file).st_size:  # noqa: PTH116
         raise TooLargeError(
             f"{path}: {width}x{height} pixels of {pixel_bytes} bytes in a small file: too large to "
             "open safely; cut it into tiles, or save it uncompressed"

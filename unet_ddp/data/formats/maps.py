@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.formats.header import TIFFS, as_user_error, refuse_bomb
+from unet_ddp.data.formats.fit import fit_pixels
+from unet_ddp.data.formats.header import TIFFS, ImageFormat, Pixels, as_user_error, refuse_bomb
 from unet_ddp.errors import UserError, check_installed
 
 INSTALL = "pip install 'unet-ddp[geo]'"
@@ -63,37 +64,33 @@ def gdal(path: Path) -> Iterator[None]:
         yield
 
 
-def open_map(path: Path, *, is_whole: bool = False, mode: str = "r") -> Any:
-    """Return rasterio's dataset of a file, to update it (mode r+) or to read it whole or in part.
+def open_map(path: Path, *, mode: str = "r") -> Any:
+    """Return rasterio's dataset of a file, to read parts of it, or to update it (mode r+).
 
-    Each thread needs its own.
+    One thread uses it at a time.
     """
     with gdal(path):
         import rasterio
 
         dataset = rasterio.open(str(path.absolute()), mode, driver="GTiff")
-        decoded = [dataset.shape] if is_whole else dataset.block_shapes
-        height, width = map(max, zip(*decoded, strict=True))
+        height, width = map(max, zip(*dataset.block_shapes, strict=True))
         pixel_bytes = sum(np.dtype(name).itemsize for name in dataset.dtypes)
-        refuse_bomb(path, width, height, pixel_bytes=pixel_bytes)
+        refuse_bomb(path, width, height, file=path, pixel_bytes=pixel_bytes)
         return dataset
 
 
-def read_place(path: Path) -> Place | None:
-    """Return the place of an image; None without map coordinates, without rasterio, or if unreadable."""
-    if not is_readable(path):
+def find_place(dataset: Any) -> Place | None:
+    """Return the place of rasterio's dataset; None without map coordinates."""
+    crs, transform = dataset.crs, dataset.transform
+    side, metres = math.sqrt(abs(transform.determinant)), 0.0
+    if crs and crs.is_geographic:
+        side, metres = math.hypot(transform.b, transform.e), _DEGREE
+    elif crs and crs.is_projected:
+        metres = crs.linear_units_factor[1]
+    wkt, resolution = crs.to_wkt() if crs else "", float(f"{side * metres:.6g}")
+    if transform.is_identity:
         return None
-    with suppress(Exception), open_map(path) as dataset:
-        crs, transform = dataset.crs, dataset.transform
-        side, metres = math.sqrt(abs(transform.determinant)), 0.0
-        if crs and crs.is_geographic:
-            side, metres = math.hypot(transform.b, transform.e), _DEGREE
-        elif crs and crs.is_projected:
-            metres = crs.linear_units_factor[1]
-        wkt, resolution = crs.to_wkt() if crs else "", float(f"{side * metres:.6g}")
-        if not transform.is_identity:
-            return Place(sys.intern(wkt), tuple(transform)[:6], resolution, dataset.nodata)
-    return None
+    return Place(sys.intern(wkt), tuple(transform)[:6], resolution, dataset.nodata)
 
 
 def georeference(mask: Path, place: Place, nodata: int | None) -> None:
@@ -106,10 +103,10 @@ def georeference(mask: Path, place: Place, nodata: int | None) -> None:
             dataset.crs = place.crs
 
 
-def mark_nodata(ids: NDArray[Any], path: Path, mark: int) -> int:
+def mark_nodata(ids: NDArray[Any], path: Path, dataset: Any, mark: int) -> int:
     """Set `ids` (H, W) to `mark` where an image is transparent or without data; return how often."""
     count = 0
-    with open_map(path) as dataset, gdal(path):
+    with gdal(path):
         flags = enumerate(dataset.mask_flag_enums, start=1)
         bands = [band for band, kinds in flags if kinds[0].name != "all_valid"]
         is_empty = np.all if dataset.dtypes[0] == "uint8" else np.any  # as in find_nodata
@@ -153,7 +150,27 @@ def check_resolutions(found: Iterable[tuple[float | None, Path]]) -> None:
         )
 
 
-def read_bands(path: Path) -> NDArray[Any]:
-    """Return all bands of an image, (H, W, C), in the file's own type."""
-    with open_map(path, is_whole=True) as dataset:
-        return np.ascontiguousarray(np.moveaxis(dataset.read(), 0, -1))
+def read_bands(
+    path: Path, dataset: Any, bands: list[int] | None = None, window: Any = None
+) -> NDArray[Any]:
+    """Return bands of an image, or all, (H, W, C), in the file's own type."""
+    with gdal(path):
+        return np.ascontiguousarray(np.moveaxis(dataset.read(bands, window=window), 0, -1))
+
+
+class MapRows:
+    """A TIFF, read when its rows are asked for; `path` is for messages."""
+
+    def __init__(self, path: Path, dataset: Any, wanted: ImageFormat, bands: list[int]) -> None:
+        self.height, self.width = dataset.height, dataset.width
+        self._path = path
+        self._dataset = dataset
+        self._wanted = wanted
+        self._bands = bands
+
+    def read(self, top: int, bottom: int) -> Pixels:
+        """Return the rows `top` to `bottom`, with no-data pixels filled."""
+        window = ((top, bottom), (0, self.width))
+        stored = read_bands(self._path, self._dataset, self._bands, window)
+        pixels = cast(Pixels, stored.astype(self._wanted.dtype, copy=False))
+        return fit_pixels(pixels, self._wanted, (bottom - top, self.width), self._path)[0]

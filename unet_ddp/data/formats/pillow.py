@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from unet_ddp.data.formats.base import Reader
 from unet_ddp.data.formats.header import Header, ImageFormat, Pixels, refuse_bomb, upright
 from unet_ddp.data.formats.resize import scaled_size
 from unet_ddp.errors import UserError
@@ -38,11 +38,26 @@ def identify(path: Path | IO[bytes]) -> Image.Image:
     return image
 
 
-@contextmanager
-def open_image(path: Path) -> Iterator[Image.Image]:
-    """Yield the image, its pixels not decoded yet; refuse several frames, bombs and truncated files."""
-    # Of a path Pillow maps the pixels of some TIFFs, in rows as long as those of the turned image.
-    with path.open("rb") as opened, identify(opened) as image:
+class PillowReader(Reader):
+    """An open file that Pillow reads; several frames, bombs and truncated files are refused."""
+
+    def __init__(self, path: Path, file: IO[bytes], image: Image.Image | None = None) -> None:
+        super().__init__(path)
+        self._file = file
+        self._image: Image.Image | None = self._check(image or identify(file))
+
+    def _take(self) -> Image.Image:
+        """Return the image to be decoded; nothing here keeps its pixels in memory."""
+        image, self._image = self._image, None
+        if image is None:
+            self._file.seek(0, os.SEEK_END)  # what is buffered is void: libtiff moved the position
+            self._file.seek(0)
+            image = identify(self._file)
+        return image
+
+    def _check(self, image: Image.Image) -> Image.Image:
+        """Return an image that is safe to decode."""
+        path, file = self.path, self._file
         if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
             raise UserError(f"{path}: holds several frames or pages; save one image per file")
         if image.format == "TIFF":  # which Pillow would fill up, too
@@ -56,25 +71,22 @@ def open_image(path: Path) -> Iterator[Image.Image]:
         sample_bytes = 2 if image.mode in _DEEP or _is_deep_png(image) else 1
         pixel_bytes = len(image.getbands()) * sample_bytes
         copies = 3 if image.format == "WEBP" else 1  # in Pillow's decoder
-        refuse_bomb(path, *image.size, pixel_bytes=pixel_bytes, copies=copies)
+        refuse_bomb(path, *image.size, file=file.fileno(), pixel_bytes=pixel_bytes, copies=copies)
         if image.format == "PNG":
-            with path.open("rb") as file:
-                file.seek(-min(_TAIL, path.stat().st_size), os.SEEK_END)
-                if b"IEND" not in file.read():  # Pillow would fill it up with black rows
-                    raise UserError(
-                        f"{path}: corrupt or truncated (its end is missing); replace it"
-                    )
-        yield image
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            if b"IEND" not in file.read():  # Pillow would fill it up with black rows
+                raise UserError(f"{path}: corrupt or truncated (its end is missing); replace it")
+        return image
 
-
-def read_header(path: Path) -> Header:
-    """Return the properties of the file; its pixels are not decoded."""
-    with open_image(path) as image:
+    @cached_property
+    def header(self) -> Header:
+        """Properties of the file; its pixels are not decoded."""
+        self._image = image = self._take()
         width, height = image.size
         if _orientation(image) >= 5:  # turned by 90 degrees
             width, height = height, width
         if image.mode not in _GREY | _COLOUR:
-            raise UserError(f"{path}: pixels of kind {image.mode}; save as 8 or 16 bit")
+            raise UserError(f"{self.path}: pixels of kind {image.mode}; save as 8 or 16 bit")
         is_indexed = image.mode in ("P", "PA")
         return Header(
             width,
@@ -83,10 +95,53 @@ def read_header(path: Path) -> Header:
             "uint16" if image.mode in _DEEP or _is_deep_png(image) else "uint8",
             has_alpha=image.mode in ("LA", "RGBA", "PA"),
             is_colour=image.mode in _COLOUR and not is_indexed,
-            is_lossy=_is_lossy(path, image),
+            is_lossy=_is_lossy(image, self._file),
             palette=_palette(image) if is_indexed else None,
             is_bilevel=image.mode == "1",
         )
+
+    def read_thumbnail(self, size: int) -> NDArray[np.float32]:
+        """Return the image in grey, (size, size), decoded whole but as small as its format allows."""
+        image = self._take()
+        image.draft(image.mode, (8 * size, 8 * size))  # JPEG: an eighth, in a quarter of the time
+        image.load()
+        grey = (image if image.mode in _GREY | {"RGB"} else image.convert("RGB")).convert("F")
+        ImageOps.exif_transpose(grey, in_place=True)
+        return np.asarray(grey.resize((size, size), Image.Resampling.BOX), np.float32)
+
+    def read(self, wanted: ImageFormat, scale: float) -> tuple[Pixels, tuple[int, int]]:
+        """Return the pixels (H, W, C), upright, and the size that `scale` asks for.
+
+        A JPEG's pixels are reduced already, though by less.
+        """
+        image = self._take()
+        width, height = image.size
+        target = scaled_size(height, width, scale)
+        image.draft(image.mode, target[::-1])  # JPEG: decoded at 1/2, 1/4 or 1/8
+        is_turned = _orientation(image) >= 5
+        pixels = _read_by_opencv(image, wanted, self._file, width)
+        if pixels is None:
+            pixels = _decode(image, wanted, self._file, self.path)
+        return pixels, target[::-1] if is_turned else target
+
+    def read_mask(self, scale: float) -> NDArray[Any]:
+        """Return a mask's values (H, W) or colours (H, W, 3), in the file's own type.
+
+        At `scale`, each new pixel has the value at its centre.
+        """
+        image = self._take()
+        if _is_deep_png(image):
+            raise UserError(f"{self.path}: colours of 16 bit; save the mask with 8 bit, or in grey")
+        mask = _as_mask(image)
+        if scale != 1:  # in Pillow, which then converts fewer pixels
+            size = scaled_size(mask.height, mask.width, scale)
+            mask = mask.resize(size[::-1], Image.Resampling.NEAREST)
+        values = np.asarray(mask)
+        return values.astype(np.uint8) if values.dtype == bool else values
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def _orientation(image: Image.Image) -> int:
@@ -98,34 +153,8 @@ def _orientation(image: Image.Image) -> int:
     return int(image.getexif().get(0x0112, 1))
 
 
-def read_thumbnail(path: Path, size: int) -> NDArray[np.float32]:
-    """Return the image in grey, (size, size), decoded whole but as small as its format allows."""
-    with open_image(path) as image:
-        image.draft(image.mode, (8 * size, 8 * size))  # JPEG: an eighth, in a quarter of the time
-        image.load()
-        grey = (image if image.mode in _GREY | {"RGB"} else image.convert("RGB")).convert("F")
-        ImageOps.exif_transpose(grey, in_place=True)
-        return np.asarray(grey.resize((size, size), Image.Resampling.BOX), np.float32)
-
-
-def read_image(path: Path, wanted: ImageFormat, scale: float) -> tuple[Pixels, tuple[int, int]]:
-    """Return the pixels (H, W, C), upright, and the size that `scale` asks for.
-
-    A JPEG's pixels are reduced already, though by less.
-    """
-    with open_image(path) as image:
-        width, height = image.size
-        target = scaled_size(height, width, scale)
-        image.draft(image.mode, target[::-1])  # JPEG: decoded at 1/2, 1/4 or 1/8
-        is_turned = _orientation(image) >= 5
-        pixels = _read_by_opencv(image, wanted, path, width)
-        if pixels is None:
-            pixels = _decode(image, wanted, path)
-    return pixels, target[::-1] if is_turned else target
-
-
 def _read_by_opencv(
-    image: Image.Image, wanted: ImageFormat, path: Path, width: int
+    image: Image.Image, wanted: ImageFormat, file: IO[bytes], width: int
 ) -> Pixels | None:
     """Return a whole colour JPEG or WebP by OpenCV: Pillow's pixels, in less time and memory.
 
@@ -135,7 +164,7 @@ def _read_by_opencv(
         return None
     import cv2
 
-    stored = np.fromfile(path, np.uint8)
+    stored = _read_bytes(file)
     if image.format == "JPEG" and stored[-2:].tobytes() != b"\xff\xd9":
         return None
     reduction = round(width / image.size[0])  # as draft() has chosen: 1, 2, 4 or 8
@@ -147,10 +176,10 @@ def _read_by_opencv(
     return cast(Pixels, np.ascontiguousarray(upright(pixels, _orientation(image))))
 
 
-def _decode(image: Image.Image, wanted: ImageFormat, path: Path) -> Pixels:
+def _decode(image: Image.Image, wanted: ImageFormat, file: IO[bytes], path: Path) -> Pixels:
     """Return the pixels (H, W, C) of any image, upright."""
     if _is_deep_png(image):
-        pixels = _read_deep_png(path, wanted.channels)
+        pixels = _read_deep_png(file, wanted.channels, path)
         return cast(Pixels, np.ascontiguousarray(upright(pixels, _orientation(image))))
     return decode(image, wanted, path)
 
@@ -171,22 +200,6 @@ def decode(image: Image.Image, wanted: ImageFormat, source: Path | str) -> Pixel
     return np.atleast_3d(np.asarray(turned))
 
 
-def read_mask(path: Path, scale: float) -> NDArray[Any]:
-    """Return a mask's values (H, W) or colours (H, W, 3), in the file's own type.
-
-    At `scale`, each new pixel has the value at its centre.
-    """
-    with open_image(path) as image:
-        if _is_deep_png(image):
-            raise UserError(f"{path}: colours of 16 bit; save the mask with 8 bit, or in grey")
-        mask = _as_mask(image)
-        if scale != 1:  # in Pillow, which then converts fewer pixels
-            size = scaled_size(mask.height, mask.width, scale)
-            mask = mask.resize(size[::-1], Image.Resampling.NEAREST)
-        values = np.asarray(mask)
-    return values.astype(np.uint8) if values.dtype == bool else values
-
-
 def _as_mask(image: Image.Image) -> Image.Image:
     """Return the image upright and without alpha, in grey, palette indices or RGB."""
     if _orientation(image) > 1:
@@ -198,19 +211,23 @@ def _as_mask(image: Image.Image) -> Image.Image:
     return image
 
 
+def _read_bytes(file: IO[bytes]) -> NDArray[np.uint8]:
+    file.seek(0)
+    return np.fromfile(file, np.uint8)
+
+
 def _palette(image: Image.Image) -> tuple[tuple[int, int, int], ...]:
     flat = image.getpalette("RGB") or []
     return tuple((flat[i], flat[i + 1], flat[i + 2]) for i in range(0, len(flat) - 2, 3))
 
 
-def _is_lossy(path: Path, image: Image.Image) -> bool:
+def _is_lossy(image: Image.Image, file: IO[bytes]) -> bool:
     if image.format != "WEBP":
         return image.format in ("JPEG", "MPO")
-    with path.open("rb") as file:
-        file.seek(12)
-        while len(chunk := file.read(8)) == 8 and chunk[:4] not in (b"VP8 ", b"VP8L"):
-            size = int.from_bytes(chunk[4:], "little")
-            file.seek(16 if chunk[:4] == b"ANMF" else size + size % 2, os.SEEK_CUR)
+    file.seek(12)
+    while len(chunk := file.read(8)) == 8 and chunk[:4] not in (b"VP8 ", b"VP8L"):
+        size = int.from_bytes(chunk[4:], "little")
+        file.seek(16 if chunk[:4] == b"ANMF" else size + size % 2, os.SEEK_CUR)
     return chunk[:4] != b"VP8L"
 
 
@@ -221,10 +238,10 @@ def _is_deep_png(image: Image.Image) -> bool:
     )
 
 
-def _read_deep_png(path: Path, channels: int) -> Pixels:
+def _read_deep_png(file: IO[bytes], channels: int, path: Path) -> Pixels:
     import cv2
 
-    stored = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_UNCHANGED)
+    stored = cv2.imdecode(_read_bytes(file), cv2.IMREAD_UNCHANGED)
     if stored is None:
         raise UserError(f"{path}: corrupt or truncated; replace it")
     if stored.ndim == 2 or stored.shape[2] == 2:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from unet_ddp.data.drawing import class_colours, to_rgb
 from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Colour, Ids, Mask
@@ -90,7 +91,7 @@ def _caption(record: ImageRecord, labels: Labels) -> str:
 
 def draw_photo(path: Path, wanted: ImageFormat, longest: int) -> Image.Image:
     """Return an image to look at, reduced if its longer side has more than `longest` pixels."""
-    image = open_image(path, replace(wanted, ground_resolution=None), scale=1.0)
+    image = open_image(Source(path), replace(wanted, ground_resolution=None), scale=1.0)
     return Image.fromarray(to_rgb(image.read_reduced(longest)).permute(1, 2, 0).numpy())
 
 

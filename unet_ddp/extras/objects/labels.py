@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -23,11 +23,10 @@ from unet_ddp.data.borders import (
 )
 from unet_ddp.data.formats.header import Codes
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID, Decodable, Ids, Mask, Part, Shares
+from unet_ddp.data.masks import IGNORE_ID, Band, Ids, Mask, Regions, Shares, allocate
 from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.extras.objects.scores import ObjectCounts, count_objects
 from unet_ddp.extras.objects.separation import Numbers, separate, to_shares
-from unet_ddp.prediction.prediction import allocate
 
 SEEDS, EXTENTS = (0.5, 0.4, 0.6, 0.7, 0.8, 0.9), (0.5, 0.4, 0.6, 0.7)
 """Values that are tried for the two of `separation`; of equally good ones, the first."""
@@ -197,23 +196,9 @@ class ObjectLabels(Labels):
         """Raise a UserError if scikit-image is not installed."""
         check_installed("skimage", "objects", "a network for objects")
 
-    def decode(self, prediction: Decodable) -> tuple[Mask, Shares]:
-        """Return the objects' numbers, and the probability of body or border.
-
-        An object's class is the one whose body has the highest mean probability over its pixels.
-        """
-        own = len(self.bodies) if self.has_classes else 0
-        shares = allocate((2 + own, *prediction.size), np.uint8)
-        for top, band in prediction.probability_bands():
-            shares[:, top : top + band.shape[1]] = to_shares(band)
-        body, extent, *bodies = shares
-        numbers = separate(body, extent, self.separation)
-        if not bodies:
-            return self.to_mask(numbers), extent
-        sums = [np.bincount(numbers.ravel(), each.ravel()) for each in bodies]
-        classes = np.argmax(sums, axis=0).astype(np.uint8) + self.bodies.start
-        classes[0] = BACKGROUND
-        return self.join_values(classes[numbers], numbers), extent
+    def decoder(self, size: tuple[int, int]) -> ObjectDecoder:
+        """Return what separates the objects of an image of a size (height, width)."""
+        return ObjectDecoder(self, size)
 
     def to_mask(self, numbers: Numbers) -> Mask:
         """Return numbers (H, W) as masks have them: of 16 bit if these suffice, but with classes of 32."""
@@ -239,17 +224,10 @@ class ObjectLabels(Labels):
 
         return cast(Ids, find_boundaries(mask, mode="inner") * self.ids_of(mask))
 
-    def parts(self, mask: Mask) -> Iterator[Part]:
-        """Yield the objects in the order of their numbers."""
-        from scipy.ndimage import find_objects
-
-        classes, numbers = self.split_values(mask)
-        windows = find_objects(numbers.astype(np.int32, copy=False))
-        for number, window in enumerate(windows, start=1):
-            if window is not None:
-                inside = numbers[window] == number
-                k = int(classes[window][inside][0])
-                yield Part(k, number, inside, window[1].start, window[0].start)
+    def regions(self, mask: Mask) -> Regions:
+        """Return the objects' numbers."""
+        _, numbers = self.split_values(mask)
+        return Regions(numbers, numbers > 0, are_numbers=True)
 
     def score(self, mask: Mask, truth: Mask) -> list[ObjectCounts]:
         """Count the objects of each class in masks of their values (H, W); a match has one class."""
@@ -296,3 +274,27 @@ class ObjectLabels(Labels):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
         return super().to_dict() | {"separation": list(self.separation)}
+
+
+class ObjectDecoder:
+    """Makes masks of numbers: an object's class has the highest mean probability over its pixels."""
+
+    def __init__(self, labels: ObjectLabels, size: tuple[int, int]) -> None:
+        self._labels = labels
+        own = len(labels.bodies) if labels.has_classes else 0
+        self._shares = allocate((2 + own, *size), np.uint8)
+
+    def see(self, band: Band) -> None:
+        """Keep its probabilities of bodies and of objects."""
+        self._shares[:, band.rows] = to_shares(band.probabilities)
+
+    def finish(self) -> tuple[Mask, Shares]:
+        """Return the objects' numbers, and the probability of body or border."""
+        labels, (body, extent, *bodies) = self._labels, self._shares
+        numbers = separate(body, extent, labels.separation)
+        if not bodies:
+            return labels.to_mask(numbers), extent
+        sums = [np.bincount(numbers.ravel(), each.ravel()) for each in bodies]
+        classes = np.argmax(sums, axis=0).astype(np.uint8) + labels.bodies.start
+        classes[0] = BACKGROUND
+        return labels.join_values(classes[numbers], numbers), extent

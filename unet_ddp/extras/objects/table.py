@@ -11,12 +11,13 @@ from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ListFile
 
 _HEADER = b"image,number,class,area,x,y,left,top,right,bottom,probability"
 
 
-def objects_file(path: Path, labels: Labels) -> ListFile:
+def objects_file(path: Path, labels: Labels, config: PredictConfig) -> ListFile:
     """Return the CSV file of the objects in all images."""
     if not isinstance(labels, ObjectLabels):
         raise UserError(
@@ -32,7 +33,7 @@ def format_objects(listed: Listed, labels: ObjectLabels) -> str:
     """
     from skimage.measure import regionprops
 
-    extent = listed.prediction and listed.prediction.extent
+    extent = listed.extent
     rows, (classes, numbers) = [], labels.split_values(listed.mask)
     for region in regionprops(numbers.astype(np.int32, copy=False), extent):
         class_name = labels.class_names[classes[tuple(region.coords[0])]]

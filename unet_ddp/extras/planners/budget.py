@@ -11,9 +11,10 @@ from typing import Any
 from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, describe_time
+from unet_ddp.errors import UserError
 from unet_ddp.extras.planners.rehearsal import rehearse, restoring
 from unet_ddp.runs.plan import Rehearsal
+from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.validation import count_pixels

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -19,8 +19,9 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
 from unet_ddp.errors import UserError
 from unet_ddp.files import write_errors, write_text
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ListFile, read_shards
-from unet_ddp.prediction.outputs.polygons import trace_rings
+from unet_ddp.prediction.outputs.polygons import polygons
 
 Ring = list[list[float]]
 
@@ -45,7 +46,7 @@ class CocoFile(ListFile):
                 separator = b",\n"
 
 
-def coco_file(path: Path, labels: Labels) -> ListFile:
+def coco_file(path: Path, labels: Labels, config: PredictConfig) -> ListFile:
     """Return the COCO file of the objects in all images; category ids are class ids."""
     if path.suffix.lower() != ".json":
         raise UserError(f"--annotations {path}: use labelme, or a name with .json for COCO")
@@ -89,13 +90,15 @@ def write_labelme(mask: Mask, labels: Labels, image: Path, path: Path) -> None:
 
 def _find_objects(mask: Mask, labels: Labels) -> Iterator[tuple[int, Ring, int]]:
     """Yield class id, outline and number of pixels of each object."""
-    for part in labels.parts(mask):
-        if part.class_id in labels.foreground:
-            outline = join_rings([_simplify(ring) for ring in trace_rings(part)])
-            yield part.class_id, outline, int(part.inside.sum())
+    for feature in polygons("", mask, labels):
+        about = feature["properties"]
+        k = labels.class_names.index(about["class"])
+        if k in labels.foreground:
+            rings = map(_simplify, feature["geometry"]["coordinates"])
+            yield k, join_rings([*rings]), about["area"]
 
 
-def _simplify(ring: Sequence[Sequence[float]]) -> Ring:
+def _simplify(ring: Ring) -> Ring:
     """Return a closed ring, along the edges of pixels, with fewer corners."""
     import cv2
 

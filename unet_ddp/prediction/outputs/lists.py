@@ -14,10 +14,10 @@ from threading import Lock
 from typing import IO
 
 from unet_ddp.data.formats.maps import Place
-from unet_ddp.data.masks import Mask
+from unet_ddp.data.formats.read import Source
+from unet_ddp.data.masks import Mask, Shares
 from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
-from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.storage import Url, delete, list_objects, local_file, put
 
 ADVICE = "make room, or name another file"
@@ -31,7 +31,8 @@ class Listed:
     mask: Mask  # what its mask's file has (H, W)
     place: Place | None = None  # on a map; None if it has no coordinates
     uncertainty: float | None = None  # None without --rank, or if an earlier job wrote the mask
-    prediction: Prediction | None = None  # None if an earlier job wrote the mask
+    extent: Shares | None = None  # see `Prediction`; None if an earlier job wrote the mask
+    source: Source | None = None  # the image's file, if it is open
 
 
 @dataclass(frozen=True)

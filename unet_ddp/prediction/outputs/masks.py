@@ -5,7 +5,9 @@ What can't be written is a UserError.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,10 @@ from PIL import Image
 from unet_ddp.data.formats.maps import Place, georeference
 from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Mask
+from unet_ddp.data.masks import Band, Mask, allocate
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing, reserve, write_errors
 from unet_ddp.prediction.outputs.png import Kind, write_png
-from unet_ddp.prediction.prediction import Prediction, allocate
 from unet_ddp.prediction.source import SourceImage
 
 _ADVICE = "make room, or use another --output"
@@ -125,24 +126,35 @@ def _clean(class_names: list[str]) -> list[str]:
     return names
 
 
-def write_probabilities(prediction: Prediction, paths: list[Path]) -> None:
-    """Write one NPY file, (C, H, W) float32, or for each class a 16-bit PNG, 65535 for 1."""
-    shape = (prediction.labels.num_classes, *prediction.size)
+@contextmanager
+def writing_probabilities(
+    paths: list[Path], shape: tuple[int, int, int]
+) -> Iterator[Callable[[Band], None]]:
+    """Yield what takes in bands; at the end there is one NPY file, or a 16-bit PNG for each class.
+
+    The files contain `shape` (C, H, W) probabilities: float32, or 65535 for 1.
+    """
     if paths[0].suffix == ".npy":
         with write_errors(paths[0], _ADVICE), replacing(paths[0]) as temporary:
             stored = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
             with temporary.open("r+b") as file:
                 reserve(file.fileno())
-            for top, band in prediction.probability_bands():
-                stored[:, top : top + band.shape[1]] = band
+            yield partial(_keep, stored)
             stored.flush()
         return
     planes = allocate(shape, np.uint16)
-    for top, band in prediction.probability_bands():
-        planes[:, top : top + band.shape[1]] = np.rint(band * 65535).astype(np.uint16)
+    yield partial(_keep_rounded, planes)
     for path, plane in zip(paths, planes, strict=True):
         with write_errors(path, _ADVICE), replacing(path) as temporary:
             Image.fromarray(plane).save(temporary, format="PNG", compress_level=_PNG_LEVEL)
+
+
+def _keep(stored: NDArray[np.float32], band: Band) -> None:
+    stored[:, band.rows] = band.probabilities
+
+
+def _keep_rounded(planes: NDArray[np.uint16], band: Band) -> None:
+    planes[:, band.rows] = np.rint(band.probabilities * 65535).astype(np.uint16)
 
 
 def write_overlay(mask: Mask, labels: Labels, image: SourceImage, path: Path) -> None:

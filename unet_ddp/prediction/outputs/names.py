@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.files import check_no_input, check_writable, identify_path, remove_stale
@@ -25,11 +26,16 @@ class ImageFiles:
     """An image and the files of its prediction."""
 
     index: int  # position among the job's images
-    image: Path
+    source: Source
     mask: Path
     overlay: Path | None
     probabilities: list[Path]
     labelme: Path | None = None
+
+    @property
+    def image(self) -> Path:
+        """The image's path."""
+        return self.source.path
 
     def outputs(self) -> Iterator[Path]:
         """Yield the files to write."""
@@ -39,7 +45,7 @@ class ImageFiles:
 
 
 def name_outputs(
-    images: Mapping[Path, bool], config: PredictConfig, labels: Labels, *, models: Sequence[Path]
+    images: Mapping[Source, bool], config: PredictConfig, labels: Labels, *, models: Sequence[Path]
 ) -> list[ImageFiles]:
     """Return the files of each image (is it on a map?), once they and the lists can be written.
 
@@ -57,7 +63,7 @@ def name_outputs(
     written = [path for each in files for path in each.outputs()]
     _check_distinct(files, lists)
     inputs = [("input", as_path(name)) for name in config.inputs]
-    inputs += [("model", path) for path in models] + [("image", path) for path in images]
+    inputs += [("model", path) for path in models] + [("image", image.path) for image in images]
     check_no_input([*(("--output", path) for path in written), *lists], inputs)
     for folder in {mask.parent for mask in masks}:
         check_writable(folder, "--output")
@@ -105,7 +111,7 @@ def check_length(files: ImageFiles) -> UserError | None:
     return None
 
 
-def _name_masks(images: Mapping[Path, bool], config: PredictConfig, labels: Labels) -> list[Path]:
+def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: Labels) -> list[Path]:
     output = as_path(config.output) if config.output else None
     if output is not None and len(images) == 1 and output.suffix and not os.path.isdir(output):
         if output.suffix.lower() not in _MASK_SUFFIXES:
@@ -116,7 +122,7 @@ def _name_masks(images: Mapping[Path, bool], config: PredictConfig, labels: Labe
         for image, is_on_map in images.items():
             default = "tif" if is_on_map else labels.mask_suffix
             ending = default if config.mask_format == "auto" else config.mask_format
-            masks.append((output or image.parent) / f"{image.stem}_mask.{ending}")
+            masks.append((output or image.path.parent) / f"{image.path.stem}_mask.{ending}")
     if labels.mask_suffix == "tif" and masks[0].suffix.lower() == ".png":
         raise UserError(
             f"{masks[0]}: values of several classes of objects need 32 bit; name a .tif with "

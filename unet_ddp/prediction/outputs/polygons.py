@@ -12,15 +12,16 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.formats.maps import Place
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Mask, Part
+from unet_ddp.data.masks import Mask
 from unet_ddp.errors import UserError
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ListFile
 
 Ring = list[list[int]]
@@ -28,7 +29,7 @@ Ring = list[list[int]]
 _DIGITS = 9  # of degrees: a tenth of a millimetre
 
 
-def polygon_file(path: Path, labels: Labels) -> ListFile:
+def polygon_file(path: Path, labels: Labels, config: PredictConfig) -> ListFile:
     """Return the GeoJSON file of the objects in all images."""
     header = b'{"type":"FeatureCollection","features":['
     return ListFile(path, partial(format_geojson, labels=labels), header, b",", footer=b"]}\n")
@@ -65,55 +66,50 @@ def _to_map(features: list[dict[str, Any]], place: Place) -> None:
 
 
 def polygons(name: str, mask: Mask, labels: Labels) -> Iterator[dict[str, Any]]:
-    """Yield a GeoJSON feature for each object in `mask` (H, W); see `Labels.parts`."""
-    for part in labels.parts(mask):
-        about: dict[str, Any] = {"image": name, "class": labels.class_names[part.class_id]}
-        if part.number is not None:
-            about["number"] = part.number
-        about["area"] = int(part.inside.sum())
-        shape = {"type": "Polygon", "coordinates": trace_rings(part)}
+    """Yield a GeoJSON feature for each object in `mask` (H, W); see `Labels.regions`."""
+    regions, ids = labels.regions(mask), labels.ids_of(mask)
+    for each in sorted(_find_areas(regions.values, regions.counted)):
+        about: dict[str, Any] = {"image": name}
+        about["class"] = labels.class_names[ids[each.top, each.left]]
+        if regions.are_numbers:
+            about["number"] = each.value
+        about["area"] = each.pixels
+        shape = {"type": "Polygon", "coordinates": each.rings}
         yield {"type": "Feature", "geometry": shape, "properties": about}
 
 
-def trace_rings(part: Part) -> list[Ring]:
-    """Return the outer ring and the holes of one object, closed.
+class _Area(NamedTuple):
+    """Equal pixels that share edges."""
 
-    OpenCV's contours go through the centres of pixels. On a grid of twice the resolution, with a
-    point for each centre (odd), edge and corner (even) of a pixel, they go along the edges of the
-    original pixels, except for diagonal steps, which cut a corner off.
+    value: int
+    top: int  # of the first pixel
+    left: int
+    rings: list[Ring]  # closed, the outer one first
+    pixels: int
+
+
+def _find_areas(values: Mask, counted: NDArray[np.bool_]) -> Iterator[_Area]:
+    """Yield the areas of the pixels that are `counted`.
+
+    GDAL's rings run along the edges of pixels, but the other way round than RFC 7946 asks: the outer
+    ring counterclockwise, holes clockwise, with y upward. Here they begin after their upper left corner.
     """
-    import cv2
+    from rasterio import Affine
+    from rasterio.features import shapes
 
-    height, width = part.inside.shape
-    fine = np.zeros((2 * height + 1, 2 * width + 1), np.uint8)
-    for down in range(3):
-        for right in range(3):
-            fine[down : down + 2 * height : 2, right : right + 2 * width : 2] |= part.inside
-    contours, _ = cv2.findContours(fine, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
-    rings = [_corners(contour[:, 0]) // 2 + (part.left, part.top) for contour in contours]
-    rings.sort(key=lambda ring: -abs(_area(ring)))  # the outer one contains all others
-    wound = [  # RFC 7946: the outer ring counterclockwise, holes clockwise, with y upward
-        ring if (_area(ring) > 0) == (place == 0) else ring[::-1]
-        for place, ring in enumerate(rings)
-    ]
-    return [[*ring.tolist(), ring[0].tolist()] for ring in wound]
+    # Of coordinates that are not moved, rasterio warns now and then if several threads are at it.
+    moved = shapes(values, counted, connectivity=4, transform=Affine.translation(1, 1))
+    for shape, value in moved:
+        rings = [
+            np.array([*ring[-2:-1], *ring[:-1]], np.int64)[::-1] - 1
+            for ring in shape["coordinates"]
+        ]
+        left, top = min(rings[0].tolist(), key=lambda corner: corner[::-1])
+        pixels = sum(map(_area, rings))
+        yield _Area(int(value), top, left, [ring.tolist() for ring in rings], pixels)
 
 
-def _corners(points: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the corners of a contour on the fine grid, with those that it cuts off restored."""
-    after = np.roll(points, -1, axis=0)
-    diagonal = (points != after).all(axis=1)
-    x = np.where(points[:, 0] % 2 == 0, points[:, 0], after[:, 0])
-    y = np.where(points[:, 1] % 2 == 0, points[:, 1], after[:, 1])
-    pairs = np.stack([points, np.stack([x, y], axis=1)], axis=1)
-    path = pairs.reshape(-1, 2)[np.stack([np.ones_like(diagonal), diagonal], axis=1).ravel()]
-    before, ahead = path - np.roll(path, 1, axis=0), np.roll(path, -1, axis=0) - path
-    turns = (before * ahead[:, ::-1] * (1, -1)).sum(axis=1) != 0  # the cross product
-    corners: NDArray[np.int32] = path[turns]
-    return corners
-
-
-def _area(ring: NDArray[np.int32]) -> float:
+def _area(ring: NDArray[np.int64]) -> int:
     """Return the signed area (shoelace formula), above 0 if it turns from x towards y."""
-    x, y = ring[:, 0].astype(np.int64), ring[:, 1].astype(np.int64)
-    return float((x * np.roll(y, -1) - np.roll(x, -1) * y).sum()) / 2
+    x, y = ring.T
+    return int((x * np.roll(y, -1) - np.roll(x, -1) * y).sum()) // 2

@@ -10,10 +10,11 @@ import numpy as np
 
 from unet_ddp.data.copies import ALIKE, THUMBNAIL, normalise
 from unet_ddp.data.csv_cells import format_row
-from unet_ddp.data.formats.read import read_thumbnail
+from unet_ddp.data.formats.read import Source
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Band, Ids, allocate
+from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ListFile, read_shards
-from unet_ddp.prediction.prediction import Prediction, allocate
-from unet_ddp.storage import local_file
 
 
 class RankFile(ListFile):
@@ -42,7 +43,7 @@ def _encode(row: tuple[str, ...]) -> bytes:
     return format_row(row).encode("utf-8", "surrogateescape")
 
 
-def rank_file(path: Path) -> ListFile:
+def rank_file(path: Path, labels: Labels, config: PredictConfig) -> ListFile:
     """Return the CSV file of all images in the order in which to label them."""
     return RankFile(path, format_rank, header=b"image,uncertainty,nearly_equal_to")
 
@@ -51,23 +52,31 @@ def format_rank(listed: Listed) -> str:
     """Return the line of an image, none if its uncertainty is not known."""
     if listed.uncertainty is None:
         return ""
-    with local_file(listed.image) as file:
-        thumbnail = read_thumbnail(file, THUMBNAIL).ravel().tolist()
+    source = listed.source or Source(listed.image)
+    thumbnail = source.thumbnail(THUMBNAIL).ravel().tolist()
     return json.dumps([listed.uncertainty, str(listed.image), thumbnail])
 
 
-def measure_uncertainty(prediction: Prediction) -> float:
-    """Return the mean entropy of the pixels at predicted outlines, 0 to 1; without one, of all pixels.
+class Uncertainty:
+    """Measures how sure the network is of an image of a size (height, width), from its bands."""
 
-    Of several networks or transformed copies it is the entropy of their mean probabilities, which
-    grows with their disagreement.
-    """
-    import cv2
+    def __init__(self, size: tuple[int, int]) -> None:
+        self._entropy = allocate(size, np.float32)
 
-    entropy = allocate(prediction.size, np.float32)
-    for top, band in prediction.probability_bands():
-        logarithms = np.log(band, out=np.zeros_like(band), where=band > 0)
-        entropy[top : top + band.shape[1]] = -(band * logarithms).sum(axis=0) / np.log(len(band))
-    window = np.ones((3, 3), np.uint8)
-    is_outline = cv2.dilate(prediction.ids, window) != cv2.erode(prediction.ids, window)
-    return float(entropy[is_outline].mean() if is_outline.any() else entropy.mean())
+    def see(self, band: Band) -> None:
+        """Keep the entropy of its pixels, 0 to 1."""
+        shares = band.probabilities
+        logarithms = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
+        self._entropy[band.rows] = -(shares * logarithms).sum(axis=0) / np.log(len(shares))
+
+    def measure(self, ids: Ids) -> float:
+        """Return the mean entropy at the outlines of predicted class ids (H, W); without one, of all pixels.
+
+        Of several networks or transformed copies it is the entropy of their mean probabilities, which
+        grows with their disagreement.
+        """
+        import cv2
+
+        window, entropy = np.ones((3, 3), np.uint8), self._entropy
+        is_outline = cv2.dilate(ids, window) != cv2.erode(ids, window)
+        return float(entropy[is_outline].mean() if is_outline.any() else entropy.mean())

@@ -1,0 +1,102 @@
+"""How often the libraries open one file: to be predicted, and for a training sample."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+import tifffile
+
+from tests.maps import rasterio, write_map
+from tests.object_store import MemoryBucket
+from tests.prediction.models import noise, write_photo
+from tests.prediction.test_predict import run
+from unet_ddp.data.dataset import Sample, SegmentationDataset
+from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.formats.read import Source
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.pairs import Pair
+from unet_ddp.prediction import source
+from unet_ddp.storage import Url, copies, put
+
+ALL = ("--overlay", "--polygons", "o.geojson", "--probabilities", "npy")
+READERS = ((PIL.Image, "open"), (tifffile, "TiffFile"), (rasterio, "open"), (np, "load"))
+
+
+@pytest.fixture
+def openings(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """By name, how often a library opened a file."""
+    counts = Counter[str]()
+
+    def wrap(real: Any) -> Any:
+        def count(file: Any, *args: Any, **how: Any) -> Any:
+            counts[Path(str(getattr(file, "name", file))).name] += 1
+            return real(file, *args, **how)
+
+        return count
+
+    for module, name in READERS:
+        monkeypatch.setattr(module, name, wrap(getattr(module, name)))
+    return counts
+
+
+@pytest.mark.parametrize("flags", [(), ("--overlay",), ALL], ids=len)
+@pytest.mark.parametrize("streamed", [1, 1 << 24], ids=["large", "small"])
+def test_a_map_is_opened_once_whatever_the_outputs(
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    openings: Counter[str],
+    streamed: int,
+    flags: tuple[str, ...],
+) -> None:
+    """In windows, if it is large: they are predicted again for each output."""
+    monkeypatch.setattr(source, "_STREAMED", streamed)
+    write_map(here / "a.tif", noise(120, 90), nodata=0)
+    openings.clear()
+    tile = ("--tile", "32") if streamed == 1 else ()
+    assert run("a.tif", *flags, *tile) == 0
+    assert openings["a.tif"] == 1
+
+
+@pytest.mark.parametrize(("flags", "most"), [((), 1), (("--overlay",), 2)])
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.tif"])
+def test_a_photo_is_opened_once_and_again_for_its_overlay(
+    here: Path, openings: Counter[str], name: str, flags: tuple[str, ...], most: int
+) -> None:
+    """An overlay is decoded at full size."""
+    write_photo(here / name)
+    assert run(name, *flags) == 0
+    assert openings[name] == most
+
+
+@pytest.mark.parametrize("resolution", [None, 0.5])
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+def test_a_training_sample_opens_its_image_twice_at_most(
+    tmp_path: Path, openings: Counter[str], dtype: str, resolution: float | None
+) -> None:
+    pair = Pair("a", tmp_path / "image.tif", tmp_path / "mask.png")
+    write_map(pair.image, noise(40, 30).astype(dtype))
+    PIL.Image.fromarray(noise(40, 30)[..., 0] // 128 * 255).save(pair.mask)
+    wanted = ImageFormat(3, dtype, ground_resolution=resolution)
+    openings.clear()
+    assert isinstance(
+        SegmentationDataset([pair], Labels((0, 255)), wanted, scale=0.5)[0, 0], Sample
+    )
+    assert openings["image.tif"] <= 2 and openings["mask.png"] == 1
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+def test_an_object_is_fetched_once(tmp_path: Path, memory_store: MemoryBucket, name: str) -> None:
+    write_photo(tmp_path / name)
+    url = Url(f"s3://bucket/openings/{name}")
+    put(url, tmp_path / name)
+    before = memory_store.count_requests()
+    with Source(url) as file:
+        assert file.place is None and file.header.channels == 3
+        assert np.array_equal(file.image(ImageFormat(3))[0], file.image(ImageFormat(3))[0])
+        assert file.thumbnail(8).shape == (8, 8) and not copies
+    assert memory_store.count_requests() == before + 1
