@@ -28,7 +28,8 @@ import torch
 from tests.ranks import call_main
 from unet_ddp.commands import train
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.runs import checkpoint, plan, pointer
+from unet_ddp.extras.cloud import pointer
+from unet_ddp.runs import checkpoint, plan
 from unet_ddp.storage import clients, objects
 from unet_ddp.training.state import TrainState
 

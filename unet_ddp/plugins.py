@@ -31,6 +31,9 @@ _BUILT_IN = {
         "boundary_weight": "unet_ddp.extras.losses.factors:BoundaryWeight",
         "hard_pixels": "unet_ddp.extras.losses.factors:HardPixels",
     },
+    "runs": {"cloud": "unet_ddp.extras.cloud.mirror:CloudMirror"},
+    "checkpoints": {"cloud": "unet_ddp.extras.cloud.pointer:find_newest"},
+    "reports": {"cloud": "unet_ddp.extras.cloud.report:local_run"},
     "lists": {
         "rle": "unet_ddp.prediction.outputs.rle:rle_file",
         "objects": "unet_ddp.extras.objects.table:objects_file",

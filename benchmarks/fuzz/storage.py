@@ -22,8 +22,8 @@ from benchmarks.fuzz.samples import TRAIN, Samples
 from unet_ddp.__main__ import main as command
 from unet_ddp.commands import predict, train
 from unet_ddp.data.packs import INDEX
-from unet_ddp.runs import pointer, remote
-from unet_ddp.runs.pointer import Saved
+from unet_ddp.extras.cloud import mirror, pointer
+from unet_ddp.extras.cloud.pointer import Saved
 from unet_ddp.storage import clients, put
 
 _SIZE = 64  # digits of a SHA-256
@@ -101,6 +101,6 @@ def _in_folder(bucket: Path, argv: list[str]) -> list[str]:
         return put(path, content)
 
     vars(clients)["_connect"] = connect
-    for module in (pointer, remote):
+    for module in (pointer, mirror):
         vars(module)["put"] = put_any
     return argv

@@ -10,7 +10,7 @@ import shutil
 import signal
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from unet_ddp.network.architecture import Architecture
 from unet_ddp.runs import checkpoint
 from unet_ddp.runs import folder as folder_module
 from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.mirror import Mirror
 from unet_ddp.runs.owned import EVALUATION_FILES, LIST, find_owned, owning, record_owned
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.training.state import TrainState
@@ -116,6 +117,63 @@ def test_a_value_that_no_run_writes_is_not_resumed_from(
 def test_a_phase_that_a_run_is_in_is_resumed(tmp_path: Path) -> None:
     content = opened(write(tmp_path / "last.pt", anneal=[4, 5]).parent, resume="auto").content
     assert content is not None and content["anneal"] == [4, 5]
+
+
+class Recorder(Mirror):
+    """Notes each moment, and which of the run's files the folder has then."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.moments = path, list[tuple[str, set[str]]]()
+
+    def note(self, moment: str) -> None:
+        self.moments.append(
+            (moment, {"last.pt", "config.yaml"} & {each.name for each in self.path.iterdir()})
+        )
+
+    def open(self, launchers: Sequence[str]) -> None:
+        assert (self.path / ".lock").exists()
+        self.note("open")
+
+    def claim(self, resumed: Resumed) -> None:
+        self.note("claim of a new run" if resumed.is_new else "claim")
+
+    def saved(self) -> None:
+        self.note("saved")
+
+    def settle(self, *, waits: bool) -> None:
+        if waits:
+            self.note("settle")
+
+    def finish(self) -> None:
+        self.note("finish")
+
+    def close(self) -> None:
+        self.note("close")
+
+
+def test_a_folder_calls_its_mirror_at_the_moments_of_a_run(tmp_path: Path) -> None:
+    write(tmp_path / "last.pt")
+    moments = {}
+    for launch in ({"overwrite": True}, {"resume": "auto"}):
+        mirror, config = Recorder(tmp_path), config_of(tmp_path, **launch)
+        with RunFolder(config, World(), print, mirror) as folder:
+            resumed = folder.open(config)
+            folder.claim(config, make_data(), resumed, ABOUT)
+            folder.begin(make_state(), resumed, World())
+            folder.finish(make_state(), None)
+        moments[resumed.is_new] = mirror.moments
+    both, end = {"last.pt", "config.yaml"}, ["finish", "saved", "settle", "close"]
+    assert moments[True][:2] == [("open", {"last.pt"}), ("claim of a new run", {"last.pt"})]
+    assert moments[True][2:] == [(name, both) for name in ("saved", "settle", *end)]
+    assert moments[False] == [(name, both) for name in ("open", "claim", "saved", "settle", *end)]
+
+
+def test_a_run_that_fails_copies_nothing_more_and_ends_its_mirror(tmp_path: Path) -> None:
+    mirror, config = Recorder(tmp_path), config_of(tmp_path)
+    with pytest.raises(ZeroDivisionError), RunFolder(config, World(), print, mirror) as folder:
+        folder.claim(config, make_data(), folder.open(config), ABOUT)
+        raise ZeroDivisionError
+    assert [name for name, _ in mirror.moments] == ["open", "claim of a new run", "settle", "close"]
 
 
 # -- opening ------------------------------------------------------------------------------------

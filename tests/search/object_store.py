@@ -41,8 +41,11 @@ from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.evaluation.report.write import write_owned
-from unet_ddp.runs import checkpoint, folder, remote
-from unet_ddp.runs.pointer import find_newest
+from unet_ddp.extras.cloud import mirror
+from unet_ddp.extras.cloud.pointer import find_newest
+from unet_ddp.runs import checkpoint, folder
+from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.mirror import find_mirror
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.writers import CsvWriter
 from unet_ddp.storage import Url, read
@@ -257,7 +260,7 @@ class Scenario:
         say = machine.lines.append
         error = ""
         try:
-            with remote.choose_folder(config, World(), say) as run:
+            with RunFolder(config, World(), say, find_mirror(config, say)) as run:
                 stored = self.stored
                 resumed = run.open(config)
                 self.check_resumed(machine, resumed, stored)
@@ -555,9 +558,9 @@ def _patched(scenario: Scenario, seed: int) -> Iterator[None]:
         scenario.get = obstore.get
         for name in _REQUESTS:
             patch.setattr(obstore, name, partial(scenario.request, name, getattr(obstore, name)))
-        for module in (folder, remote):
+        for module in (folder, mirror):
             patch.setattr(module, "ThreadPoolExecutor", partial(Executor, tasks))
-        patch.setattr(remote, "Lock", partial(Lock, tasks), raising=False)
+        patch.setattr(mirror, "Lock", partial(Lock, tasks))
         patch.setattr(checkpoint, "save", save_when_told)
         patch.setattr(os, "fsync", lambda handle: None)
         patch.setattr(secrets, "token_hex", lambda size: names.randbytes(size).hex())

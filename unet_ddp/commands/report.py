@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,10 +18,10 @@ from unet_ddp.errors import UserError, print_lines
 from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.flags import flag
+from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import check_described
-from unet_ddp.runs.pointer import COPIED, StoredRun, find_newest
 from unet_ddp.runs.weights import find_model, read_model
-from unet_ddp.storage import Url, as_path, list_objects, put, read
+from unet_ddp.storage import Url, as_path
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,8 @@ def main(argv: Sequence[str]) -> int:
     """Score a run's best network on its validation images again, and write the page."""
     config = parse(ReportConfig, argv, prog="python -m unet_ddp report")
     place = as_path(config.folder) if config.folder is not None else find_model(None).parent
-    with _local_run(place) as folder:
+    copied = find("reports", "cloud")(place) if isinstance(place, Url) else nullcontext(place)
+    with copied as folder:
         if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
             raise UserError(f"{place}: best.pt and metrics.csv not found; name the folder of a run")
         world = World(device=pick_device(config.device))
@@ -51,25 +51,6 @@ def main(argv: Sequence[str]) -> int:
         page = write_report(folder, pairs, world, notes=notes)
     print_lines(f"wrote {place / page.name}")
     return 0
-
-
-@contextmanager
-def _local_run(place: Path) -> Iterator[Path]:
-    """Yield the folder of a run, or a copy of one at an address; its report is put there."""
-    if not isinstance(place, Url):
-        yield place
-        return
-    names = {name for name, _, _ in list_objects(place, is_deep=False)}
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary, place.name)
-        folder.mkdir()
-        for name in names & {*COPIED, "config.yaml"}:
-            (folder / name).write_bytes(read(find_newest(place / name)))
-        yield folder
-        run = StoredRun(place)
-        if run.open() is not None:
-            run.record_files(["report.html"])
-        put(place / "report.html", folder / "report.html")
 
 
 def find_validation(source: Path) -> tuple[Sequence[Pair], list[str]]:

@@ -34,8 +34,8 @@ from unet_ddp.runs.build import (
 )
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.hosts import check_folders, compare_data, compare_hosts
+from unet_ddp.runs.mirror import find_mirror
 from unet_ddp.runs.plan import Rehearsal, last_step, settle
-from unet_ddp.runs.remote import choose_folder
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.training.determinism import allow_tf32, cudnn_autotuning, deterministic
 from unet_ddp.training.out_of_memory import explain_out_of_memory
@@ -61,7 +61,7 @@ def train(config: TrainConfig, world: World) -> int:
     recipe = naming_recipe(config.launch.config, config.recipe)
     allow_tf32()
     compare_hosts(config, world)
-    with recipe, determinism, choose_folder(config, world, log) as folder:
+    with recipe, determinism, RunFolder(config, world, log, find_mirror(config, log)) as folder:
         check_folders(config, folder.launchers, world)
         resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
         config = resumed.settle(config, world)

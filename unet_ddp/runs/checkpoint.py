@@ -19,8 +19,8 @@ from torch import Tensor
 
 from unet_ddp.errors import RunError, UserError, shorten
 from unet_ddp.files import replacing
+from unet_ddp.plugins import find
 from unet_ddp.runs.owned import owning
-from unet_ddp.runs.pointer import find_newest
 from unet_ddp.storage import Url, local_file
 
 FORMAT = 1
@@ -139,7 +139,7 @@ def load(path: Path) -> Content:
         UserError: no checkpoint, a corrupt one, or one with more than tensors and plain values.
     """
     if isinstance(path, Url):
-        with local_file(find_newest(path)) as copy:
+        with local_file(find("checkpoints", "cloud")(path)) as copy:
             return load(copy)
     if not path.is_file():
         raise UserError(f"{path}: checkpoint not found")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from itertools import chain
@@ -22,13 +22,10 @@ from unet_ddp.data.splits import write_split
 from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError
+from unet_ddp.errors import RunError
 from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
-from unet_ddp.runs.checkpoint import (
-    Content,
-    copy_to_host,
-    save_all,
-)
+from unet_ddp.runs.checkpoint import Content, copy_to_host, save_all
+from unet_ddp.runs.mirror import Mirror
 from unet_ddp.runs.owned import (
     LATE,
     adopt_run,
@@ -43,6 +40,7 @@ from unet_ddp.runs.pretrained import find_weights_file
 from unet_ddp.runs.recovery import (
     choose_checkpoint,
     compose_best,
+    contains_a_run,
     delete_later,
     find_adopted,
     no_checkpoint,
@@ -63,9 +61,16 @@ class RunFolder:
         config: names the folder.
         world: this process's.
         log: prints a line.
+        mirror: follows the folder elsewhere.
     """
 
-    def __init__(self, config: TrainConfig, world: World, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        world: World,
+        log: Callable[[str], None],
+        mirror: Mirror | None = None,
+    ) -> None:
         self.path = config.folder
         self._metadata: Content = {}  # the part of each checkpoint that stays the same
         names = world.gather(launcher_names())
@@ -74,6 +79,7 @@ class RunFolder:
         self._config = config
         self._writes = world.is_main
         self._log = log
+        self._mirror = mirror or Mirror()
         self._unsaved: dict[str, Content] = {}  # checkpoints by name: due until they are written
         self._keeps_previous = True
         self._saved = time.monotonic()
@@ -90,6 +96,8 @@ class RunFolder:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
+            if self._metadata and error is None:  # claimed, by the main process
+                self._mirror.saved()  # the report
             self.wait()  # while the folder is still locked
             if error is not None and self._metadata and (failure := self._rescue()):
                 self._log(f"warning: {failure}")
@@ -97,6 +105,7 @@ class RunFolder:
             self._log(str(failure))
         finally:
             self._thread.shutdown()
+            self._mirror.close()
             if self._lock is not None:
                 self._lock.close()
 
@@ -118,7 +127,12 @@ class RunFolder:
         is_file = launch.resume not in (None, "auto") and self.path == config.place
         if is_file and not self.path.is_dir():  # nor is it made for a lock
             raise no_checkpoint(config.resume_file)
-        self._lock_folder()
+        self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
+        with write_errors(
+            self.path, "free some space, or choose another folder with --checkpoints"
+        ):
+            settle_list(self.path)
+        self._mirror.open(self.launchers)
         path = choose_checkpoint(config, self.launchers, self._torchruns)
         if path is not None:
             resumed = read_checkpoint(path, overwrite=launch.overwrite)
@@ -132,13 +146,6 @@ class RunFolder:
         source = find_weights_file(config)
         return Resumed(weights=read_model(source) if source else None, weights_file=source)
 
-    def _lock_folder(self) -> None:
-        self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
-        with write_errors(
-            self.path, "free some space, or choose another folder with --checkpoints"
-        ):
-            settle_list(self.path)
-
     def claim(
         self, config: TrainConfig, data: PreparedData, resumed: Resumed, metadata: Content
     ) -> None:
@@ -147,8 +154,9 @@ class RunFolder:
         `metadata` is the part of each checkpoint that stays the same.
 
         Raises:
-            UserError: the folder is not writable.
+            UserError: the folder is not writable, or the mirror is another start's by now.
         """
+        self._mirror.claim(resumed)
         run = resumed.content.get("run") if resumed.content else uuid4().hex
         resume = config.resume_file.name
         self._config = config
@@ -171,6 +179,8 @@ class RunFolder:
             for name, text in resumed.files.items():
                 with owning(self.path / name) as path:
                     write_text(path, text, durable=True)
+        if resumed.source == self.last and not resumed.due:  # which `begin` saves first
+            self._mirror.saved()
 
     def begin(self, state: TrainState, resumed: Resumed, world: World) -> None:
         """Save a new run, so that a kill finds one to resume; on return no thread writes."""
@@ -196,9 +206,11 @@ class RunFolder:
         run: the old files stay, a warning is printed, and the next save tries again.
 
         Raises:
-            RunError: the earlier one found a weight that is not finite.
+            RunError: the earlier one found a weight that is not finite, or another start has taken
+                the run over.
         """
         self._finish_write()
+        self._mirror.settle(waits=False)
         self._saved = time.monotonic()
         if labels is not None:
             self._metadata = {**self._metadata, "labels": labels.to_dict()}
@@ -209,12 +221,14 @@ class RunFolder:
             self._writing = self._thread.submit(self._write, self.path, self._unsaved)
 
     def wait(self) -> None:
-        """Wait until the last save is on the disk.
+        """Wait until the last save is on the disk, and in the mirror or known not to be.
 
         Raises:
-            RunError: a weight is not finite; nothing was written.
+            RunError: a weight is not finite, and nothing was written; or another start has taken the
+                run over.
         """
         self._finish_write()
+        self._mirror.settle(waits=True)
 
     def _finish_write(self) -> None:
         writing, self._writing = self._writing, None
@@ -235,7 +249,7 @@ class RunFolder:
         """Write again what the last save could not, here or in the rescue folder; log why it ends.
 
         Raises:
-            RunError: it can't be written here; where it is instead.
+            RunError: it can't be written here, or copied to the mirror; where it is instead.
         """
         failure = self._rescue()
         if failure:
@@ -243,6 +257,7 @@ class RunFolder:
         if reason is not None:
             by = f"by {reason.signal.name}" if reason.signal else "as asked"
             self._log(f"stopped {by} after step {state.done}; continue with --resume")
+        self._mirror.finish()
 
     def _rescue(self) -> str:
         """Write what the last save could not; return the failure and where it is instead."""
@@ -273,18 +288,9 @@ class RunFolder:
         """Write checkpoints, take those that are written out of `files`; see `save_all`."""
         if folder != self.path:
             return save_all(folder, files, keep_previous=False, writing=nullcontext)
-        failure = save_all(folder, files, keep_previous=self._keeps_previous)
+        with self._mirror.saving:
+            failure = save_all(folder, files, keep_previous=self._keeps_previous)
         self._keeps_previous |= "last.pt" not in files
+        if not failure:
+            self._mirror.saved()
         return failure
-
-
-def contains_a_run(place: Path, existing: Sequence[Path]) -> UserError:
-    """Return the error of a new run where there is a run, which the files `existing` show."""
-    names = [path.name for path in existing]
-    advice = "continue it with --resume, "
-    if names and not {"last.pt", "last.1.pt", "last.json"} & set(names):
-        advice = ""
-    return UserError(
-        f"{place} contains a run ({names[0]}): {advice}choose another folder with --exp-name NAME, "
-        "or delete it with --overwrite"
-    )

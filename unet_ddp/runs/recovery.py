@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,6 +80,18 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
 def no_checkpoint(path: Path) -> UserError:
     """Return the error of a --resume without the checkpoint `path`."""
     return UserError(f"{path}: no checkpoint to resume from; {_advise_without(path)}")
+
+
+def contains_a_run(place: Path, existing: Sequence[Path]) -> UserError:
+    """Return the error of a new run where there is a run, which the files `existing` show."""
+    names = [path.name for path in existing]
+    advice = "continue it with --resume, "
+    if not {"last.pt", "last.1.pt", "last.json"} & set(names):
+        advice = ""
+    return UserError(
+        f"{place} contains a run ({names[0]}): {advice}choose another folder with --exp-name NAME, "
+        "or delete it with --overwrite"
+    )
 
 
 def _advise_without(path: Path) -> str:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.columns import hash_file
-from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud.pointer import COPIED, Pointer, Saved, StoredRun
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.checkpoint import load
-from unet_ddp.runs.folder import RunFolder, contains_a_run
 from unet_ddp.runs.owned import (
     delete_owned,
     find_owned,
@@ -23,34 +22,43 @@ from unet_ddp.runs.owned import (
     owning,
     record_owned,
 )
-from unet_ddp.runs.pointer import COPIED, Saved, StoredRun
-from unet_ddp.storage import StorageError, Url, list_objects, read_chunks
+from unet_ddp.runs.recovery import contains_a_run
+from unet_ddp.runs.resume import Resumed
+from unet_ddp.storage import StorageError, Url, delete, list_objects, read_chunks
 
 MAKE_ROOM = "make room, or name another folder with XDG_CACHE_HOME"
 
 Stamp = tuple[int, int, int]
 
 
-class WorkingFolder(RunFolder):
-    """The folder of this machine for a run at an address, until the run is claimed."""
+class WorkingFolder:
+    """The folder of this machine for a run at an address, until the run is claimed.
 
-    def __init__(self, config: TrainConfig, world: World, log: Callable[[str], None]) -> None:
-        super().__init__(config, world, log)
+    Args:
+        config: names the address.
+        log: prints a line.
+    """
+
+    def __init__(self, config: TrainConfig, log: Callable[[str], None]) -> None:
         assert isinstance(config.place, Url)
-        self._run = StoredRun(config.place)
+        self.run = StoredRun(config.place)
+        self.path = config.folder
+        self.last = self.path / "last.pt"
+        self.stored_file = self.path / ".stored"  # the SHA-256 of last.pt as it was put last
+        self.stamps: dict[str, Stamp] = {}  # of the files as they were put
+        self._config, self._log = config, log
+        self._launchers: Sequence[str] = ()
         self._tokens = [secrets.token_hex(4)]  # of this start, and of the one that it continues
         self._token_file = self.path / ".token"  # of the starts that used this folder last
-        self._stored_file = self.path / ".stored"  # the SHA-256 of last.pt as it was put last
         self._saves: tuple[Saved, ...] = ()  # in storage, from the one on that the run resumes
         self._best: Saved | None = None
         self._names: set[str] = set()  # of objects at the address that runs have put
-        self._stamps: dict[str, Stamp] = {}  # of the files as they were put
 
-    def _lock_folder(self) -> None:
-        """Lock the working folder, and bring it to the state in storage unless it has a newer one."""
-        super()._lock_folder()
-        launch, address = self._config.launch, self._run.address
-        pointer = self._run.open()
+    def open(self, launchers: Sequence[str]) -> None:
+        """Bring the folder to the state in storage unless it has a newer one; see `Mirror.open`."""
+        self._launchers = launchers
+        launch, address = self._config.launch, self.run.address
+        pointer = self.run.open()
         names = {name for name, _, _ in list_objects(address, is_deep=False)}
         self._check_free(names)
         if pointer is None:
@@ -66,7 +74,7 @@ class WorkingFolder(RunFolder):
         if is_own:  # and stays so if this start can't replace the pointer
             self._tokens.append(pointer.token)
         begun_by = set((pointer.launch or "").splitlines())
-        is_restart = not begun_by.isdisjoint(self.launchers)
+        is_restart = not begun_by.isdisjoint(launchers)
         if launch.resume is None and not is_restart:
             if not launch.overwrite and (pointer.saves or not is_own):
                 raise contains_a_run(address, [address / "last.json"])
@@ -81,9 +89,29 @@ class WorkingFolder(RunFolder):
         if launch.resume is not None and not (self.path / file).is_file():
             self._copy({file} & names)
 
+    def claim(self, resumed: Resumed) -> None:
+        """Make this start the one that may write at the address; see `Mirror.claim`."""
+        address = self.run.address
+        with write_errors(self.path, MAKE_ROOM):
+            write_text(self._token_file, "\n".join(self._tokens))
+        try:
+            saves, best = ((), None) if resumed.is_new else (self._saves, self._best)
+            launch, names = "\n".join(self._launchers), tuple(sorted(self._names))
+            self.run.replace_pointer(Pointer(self._tokens[0], launch, saves, best, names))
+        except FileExistsError:
+            raise UserError(
+                f"{address}: another run has begun or continued there at this moment; choose another "
+                "folder with --exp-name NAME, or stop it and use --resume"
+            ) from None
+        if resumed.is_new:
+            for name, _, _ in list(list_objects(address, is_deep=False)):
+                if name in self._names:
+                    delete(address / name)
+            self._keep_unsaved()
+
     def _check_free(self, names: set[str]) -> None:
         """Find which objects runs have put here, and check that no other one is in their way."""
-        pointer, ours = self._run.pointer, {name for name in names if is_name_of_run(name)}
+        pointer, ours = self.run.pointer, {name for name in names if is_name_of_run(name)}
         if pointer is not None:
             self._names = (
                 ours if pointer.files is None else set(filter(is_name_of_run, pointer.files))
@@ -93,14 +121,14 @@ class WorkingFolder(RunFolder):
             is_kept = name.startswith("epoch_") and self._config.launch.resume is not None
             if is_kept or may_write(self._config, name):
                 raise UserError(
-                    f"{self._run.address / name}: not of the run, which would replace it: rename it"
+                    f"{self.run.address / name}: not of the run, which would replace it: rename it"
                 )
 
     def _is_current(self) -> bool:
         """Return whether the working folder has the state in storage, or a newer one."""
         if not self.last.is_file():
             return False
-        address, newest = self._run.address, self._saves[0] if self._saves else None
+        address, newest = self.run.address, self._saves[0] if self._saves else None
         with self.last.open("rb") as last:
             is_same = newest is not None and hash_file(last) == newest.sha256
         if not is_same:
@@ -108,7 +136,7 @@ class WorkingFolder(RunFolder):
                 load(self.last)
             except UserError as error:
                 if newest is not None:
-                    self._log(f"warning: {error}; using {self._run.path(newest)} instead")
+                    self._log(f"warning: {error}; using {self.run.path(newest)} instead")
                 return newest is None
             self._log(f"{self.last} is newer than what {address} has: it is used")
         return True
@@ -127,15 +155,15 @@ class WorkingFolder(RunFolder):
                 raise
             except UserError as error:
                 self._log(f"warning: {error}; the run goes on without it")
-        write_text(self._stored_file, self._saves[0].sha256)
-        self._log(f"{self._run.address}: save {self._saves[0].generation} copied to {self.path}")
+        write_text(self.stored_file, self._saves[0].sha256)
+        self._log(f"{self.run.address}: save {self._saves[0].generation} copied to {self.path}")
 
     def _download_newest(self, to: Path) -> None:
         """Write the newest checkpoint in storage that is not corrupt to a file."""
         errors = []
         for place, saved in enumerate(self._saves):
             try:
-                self._run.download(saved, to)
+                self.run.download(saved, to)
             except StorageError:  # a later start may find this one: it does not go back
                 raise
             except UserError as error:
@@ -143,7 +171,7 @@ class WorkingFolder(RunFolder):
                 continue
             self._saves = self._saves[place:]
             for text in errors:
-                self._log(f"warning: {text}; using {self._run.path(saved)} instead")
+                self._log(f"warning: {text}; using {self.run.path(saved)} instead")
             return
         raise UserError(errors[0])
 
@@ -153,13 +181,13 @@ class WorkingFolder(RunFolder):
             saved = self._best if name == "best.pt" else None
             with owning(self.path / name) as path, replacing(path) as temporary:
                 if saved is not None:
-                    self._run.download(saved, temporary)
+                    self.run.download(saved, temporary)
                     continue
                 with temporary.open("wb") as file:
-                    file.writelines(read_chunks(self._run.address / name))
-            self._stamps[name] = stamp_of((self.path / name).stat())
+                    file.writelines(read_chunks(self.run.address / name))
+            self.stamps[name] = stamp_of((self.path / name).stat())
 
-    def _find_files(self) -> list[Path]:
+    def find_files(self) -> list[Path]:
         """Return the run's files on this machine that storage has, too."""
         return [path for path in find_owned(self.path) if path.parent == self.path]
 
@@ -169,14 +197,14 @@ class WorkingFolder(RunFolder):
             return
         with self.last.open("rb") as file:
             digest = hash_file(file)
-        if self._stored_file.is_file() and self._stored_file.read_text() == digest:
+        if self.stored_file.is_file() and self.stored_file.read_text() == digest:
             return
         aside = next(p for n in count(1) if not (p := self.path / f"kept-{n}").exists())
         aside.mkdir()
-        for path in sorted(self._find_files(), key=lambda path: path == self.last):  # a kill: again
+        for path in sorted(self.find_files(), key=lambda path: path == self.last):  # a kill: again
             path.rename(aside / path.name)
         self._log(
-            f"{aside} has the files that were here, whose last.pt {self._run.address} never had"
+            f"{aside} has the files that were here, whose last.pt {self.run.address} never had"
         )
 
 

@@ -22,10 +22,11 @@ from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.evaluation.report.write import write_owned
-from unet_ddp.runs import checkpoint, pointer, remote, working_folder
+from unet_ddp.extras.cloud import mirror, pointer, working_folder
+from unet_ddp.extras.cloud.pointer import find_newest
+from unet_ddp.runs import checkpoint
 from unet_ddp.runs.folder import RunFolder
-from unet_ddp.runs.pointer import find_newest
-from unet_ddp.runs.remote import RemoteRunFolder, choose_folder
+from unet_ddp.runs.mirror import find_mirror
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.storage import StorageError, Url, delete, list_objects, put, read, read_chunks
 from unet_ddp.training.state import TrainState
@@ -42,22 +43,24 @@ class Machine:
         self.lines: list[str] = []
 
     @contextmanager
-    def opened(
-        self, save_every: int = 0, **launch: Any
-    ) -> Iterator[tuple[RemoteRunFolder, Resumed]]:
+    def opened(self, save_every: int = 0, **launch: Any) -> Iterator[tuple[RunFolder, Resumed]]:
         """The folder, not claimed, and what the run starts from."""
         self.monkeypatch.setenv("XDG_CACHE_HOME", str(self.cache))
         config = config_of(self.address, **launch)
-        config = replace(config, run=replace(config.run, save_every=save_every))
-        with choose_folder(config, World(), self.lines.append) as folder:
-            assert isinstance(folder, RemoteRunFolder)
+        self.config = config = replace(config, run=replace(config.run, save_every=save_every))
+        log = self.lines.append
+        with RunFolder(config, World(), log, find_mirror(config, log)) as folder:
             yield folder, folder.open(config)
 
     @contextmanager
-    def run(self, **launch: Any) -> Iterator[RemoteRunFolder]:
+    def run(self, **launch: Any) -> Iterator[RunFolder]:
         with self.opened(**launch) as (folder, resumed):
-            claim(folder, resumed)
+            self.claim(folder, resumed)
             yield folder
+
+    def claim(self, folder: RunFolder, resumed: Resumed) -> None:
+        about = {name: SAVED[name] for name in ABOUT}
+        folder.claim(self.config, make_data(), resumed, about)
 
     def resumed(self, **launch: Any) -> Resumed:
         with self.opened(**launch) as (_, resumed):
@@ -67,11 +70,6 @@ class Machine:
         with pytest.raises(UserError) as error, self.opened(**launch):
             pass
         return str(error.value)
-
-
-def claim(folder: RunFolder, resumed: Resumed) -> None:
-    about = {name: SAVED[name] for name in ABOUT}
-    folder.claim(folder._config, make_data(), resumed, about)
 
 
 @pytest.fixture
@@ -144,7 +142,7 @@ def test_only_what_has_changed_is_put(one: Machine, monkeypatch: pytest.MonkeyPa
     names: list[str] = []
     with one.run() as folder:
         save(folder, 1, is_best=True)
-        for module in (pointer, remote):
+        for module in (pointer, mirror):
             monkeypatch.setattr(
                 module, "put", lambda p, *a, **h: names.append(p.name) or PUT(p, *a, **h)
             )
@@ -168,7 +166,7 @@ def test_training_does_not_wait_for_storage(one: Machine, monkeypatch: pytest.Mo
     with one.run() as folder:
         save(folder, 0)
         monkeypatch.setattr(pointer, "put", slowly)
-        monkeypatch.setattr(remote, "_SOON", 0.01)
+        monkeypatch.setattr(mirror, "SOON", 0.01)
         folder.save(state_after(1))
         assert entered.wait(60)
         for epoch in (2, 3, 4):
@@ -191,7 +189,7 @@ class Gate:
         self.name = name
         self.reached, self.opened = threading.Event(), threading.Event()
         self.after: Callable[[], object] = lambda: None  # is called when a pointer was put
-        for module in (pointer, remote):
+        for module in (pointer, mirror):
             monkeypatch.setattr(module, "put", self.put)
 
     def put(self, path: Url, *args: Any, **how: Any) -> Any:
@@ -394,10 +392,10 @@ def test_the_run_of_an_earlier_version_is_continued_and_overwritten(
 def test_of_two_that_start_at_once_one_is_refused(one: Machine, two: Machine) -> None:
     for launch in ({}, {"resume": "auto"}):
         with one.opened(**launch) as first, two.opened(**launch) as second:
-            claim(*first)
+            one.claim(*first)
             save(first[0], 1)
             with pytest.raises(UserError, match="another run has begun or continued there"):
-                claim(*second)
+                two.claim(*second)
 
 
 def test_a_run_that_was_continued_elsewhere_ends_and_puts_nothing(
@@ -611,7 +609,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             raise UserError(f"{path}: {reason[0]}")
         return PUT(path, *args, **how)
 
-    for module in (pointer, remote):
+    for module in (pointer, mirror):
         monkeypatch.setattr(module, "put", fail)
     yield reason
 
@@ -664,15 +662,11 @@ def test_a_kill_between_checkpoint_and_pointer_leaves_the_one_before(
             raise KillError
         return PUT(path, *args, **how)
 
-    with one.run() as folder:
+    with pytest.raises(KillError), one.run() as folder:
         save(folder, 1)
         monkeypatch.setattr(pointer, "put", die)
-        with pytest.raises(KillError):
-            save(folder, 2)
-        monkeypatch.setattr(pointer, "put", PUT)
-        folder._stamps = {
-            p.name: working_folder.stamp_of(p.stat()) for p in folder.path.glob("*.*")
-        }  # it is dead
+        save(folder, 2)
+    monkeypatch.setattr(pointer, "put", PUT)
     assert len([key for key in objects(one.address) if key.startswith("last/")]) == 2
     with two.run(resume="auto") as folder:
         assert weight(checkpoint.load(folder.last)) == 1
@@ -700,7 +694,7 @@ def test_addresses_that_can_not_be_written_to_are_refused(
     config = config_of(Path())
     web = replace(config, run=replace(config.run, checkpoints="http://host/run"))
     with pytest.raises(UserError, match=r"can't be written to; name a .* with --checkpoints"):
-        choose_folder(web, World(), print)
+        find_mirror(web, print)
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "unet_ddp").mkdir(mode=0o777)
     (tmp_path / "one" / "unet_ddp").chmod(0o777)

@@ -1,0 +1,1 @@
+"""Runs at addresses: their mirror in object storage."""

@@ -1,0 +1,162 @@
+"""The mirror of a run at an address: puts the files of its folder there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunningError
+from contextlib import ExitStack, suppress
+from threading import Lock
+
+from unet_ddp.config import TrainConfig
+from unet_ddp.errors import RunError, UserError
+from unet_ddp.extras.cloud.working_folder import WorkingFolder, stamp_of
+from unet_ddp.files import write_text
+from unet_ddp.runs.mirror import Mirror
+from unet_ddp.runs.resume import Resumed
+from unet_ddp.storage import put, read_version
+
+SOON = 2.0  # seconds; a longer wait for storage is said
+_SMALL = 4 * 2**20  # bytes: larger ones go in parts, whatever is there
+
+
+class CloudMirror(Mirror):
+    """What brings the working folder of a run to the state at its address, and puts its files there.
+
+    A thread puts what has changed after each save, and at the end: training never waits for it. A
+    checkpoint that can't be put is a warning, and the next save tries again.
+    """
+
+    def __init__(self, config: TrainConfig, log: Callable[[str], None]) -> None:
+        self.saving = Lock()
+        self._folder, self._log = WorkingFolder(config, log), log
+        self._path, self._run = self._folder.path, self._folder.run
+        self._upload: Future[str] | None = None
+        self._uploads = ThreadPoolExecutor(1, thread_name_prefix="upload")
+
+    def open(self, launchers: Sequence[str]) -> None:
+        """Bring the working folder to the state in storage unless it has a newer one."""
+        self._folder.open(launchers)
+
+    def claim(self, resumed: Resumed) -> None:
+        """Make this start the one that may write at the address."""
+        self._folder.claim(resumed)
+        self._log(f"{self._run.address}: put from {self._path} after each save")
+
+    def close(self) -> None:
+        """End the thread."""
+        self._uploads.shutdown()
+
+    def saved(self) -> None:
+        """Put what has changed, in the background; one that has not begun yet will put it, too."""
+        upload = self._upload
+        if upload is None or upload.running() or upload.done():
+            self._upload = self._uploads.submit(self._put_changed)
+
+    def _put_changed(self) -> str:
+        """Put the files that have changed since they were put, last.pt at the end; return the failure.
+
+        Raises:
+            RunError: another start has taken the run over.
+        """
+        try:
+            self._put_files()
+        except FileExistsError:
+            self._folder.stored_file.unlink(
+                missing_ok=True
+            )  # what a line names, the next start keeps
+            raise RunError(
+                f"{self._run.address}: another start has taken the run over; this one ends, and its "
+                f"files are in {self._path}"
+            ) from None
+        except UserError as error:
+            return str(error)
+        except OSError as error:
+            return f"{error.filename or self._path}: {error.strerror or error}"
+        return ""
+
+    def _put_files(self) -> None:
+        """Put the checkpoints as they are now, and before them other files, as new or newer."""
+        with ExitStack() as stack:
+            checkpoints = {}
+            with self.saving:  # best.pt is the one of which last.pt speaks
+                for path in (self._folder.last, self._path / "best.pt"):
+                    with suppress(FileNotFoundError):
+                        checkpoints[path.name] = stack.enter_context(path.open("rb"))
+            stamps = {name: stamp_of(os.fstat(file.fileno())) for name, file in checkpoints.items()}
+            others = {path.name for path in self._folder.find_files()} - {"last.pt", "last.1.pt"}
+            self._run.check_pointer()
+            self._run.record_files(others)
+            for name in sorted(others - {"best.pt"}):
+                with suppress(FileNotFoundError):
+                    self._put(name)
+            changed = {
+                n: f for n, f in checkpoints.items() if self._folder.stamps.get(n) != stamps[n]
+            }
+            if changed:
+                self._run.put_save(changed.get("last.pt"), changed.get("best.pt"))
+                self._folder.stamps |= stamps
+        if "last.pt" in changed and self._run.pointer is not None:
+            write_text(self._folder.stored_file, self._run.pointer.saves[0].sha256)
+
+    def _put(self, name: str) -> None:
+        """Put a file that has changed; a small one only in place of what is there now.
+
+        A start that has lost the run while its put was on the way then replaces nothing.
+        """
+        address = self._run.address / name
+        with (self._path / name).open("rb") as file:
+            status = os.fstat(file.fileno())
+            if self._folder.stamps.get(name) == stamp_of(status):
+                return
+            is_small = status.st_size < _SMALL
+            _, there = (is_small and read_version(address)) or (b"", False)
+            self._run.check_pointer()
+            try:
+                put(address, file.read() if is_small else file, replaces=there or not is_small)
+            except FileExistsError:
+                self._put(name)  # unless the pointer says that this start has lost
+            else:
+                self._folder.stamps[name] = stamp_of(status)
+
+    def settle(self, *, waits: bool) -> None:
+        """Log why files could not be put, if that is known; `waits`: until it is known.
+
+        Raises:
+            RunError: another start has taken the run over.
+        """
+        if self._upload is not None and (waits or self._upload.done()):
+            failure = self._finish_upload()
+            if failure:
+                self._log(
+                    f"warning: {failure}: it stays in {self._path}, and the next save tries again"
+                )
+
+    def _finish_upload(self) -> str:
+        """Wait for the upload and return why it failed; empty if it did not."""
+        upload, self._upload = self._upload, None
+        if upload is None:
+            return ""
+        try:
+            return upload.result(SOON)
+        except StillRunningError:
+            self._log(f"waiting for {self._run.address}; the last save is in {self._path}")
+            return upload.result()
+
+    def finish(self) -> None:
+        """Put again what could not be put.
+
+        Raises:
+            RunError: it can't be put.
+        """
+        self.saved()
+        failure = self._finish_upload()
+        if failure:
+            self._folder.stored_file.unlink(missing_ok=True)
+            raise RunError(
+                f"the run has ended, but {failure}; its files are in {self._path}: --resume on this "
+                "machine puts them"
+            )
+        assert self._run.pointer is not None
+        self._log(f"{self._run.address} has save {self._run.pointer.saves[0].generation}")

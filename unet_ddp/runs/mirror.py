@@ -1,0 +1,68 @@
+"""A mirror: the place elsewhere that follows the folder of a run, as storage does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from unet_ddp.config import TrainConfig
+from unet_ddp.plugins import find
+from unet_ddp.storage import Url
+
+if TYPE_CHECKING:
+    from unet_ddp.runs.resume import Resumed
+
+
+class Mirror:
+    """The moments of a run at which its folder calls the mirror, on the main process alone.
+
+    This one does nothing: it is that of a run in a folder of this machine.
+    """
+
+    # Held while the folder writes checkpoints that belong together.
+    saving: AbstractContextManager[object] = nullcontext()
+
+    def open(self, launchers: Sequence[str]) -> None:
+        """Bring the folder, which is locked, to the state of the mirror unless it has a newer one.
+
+        `launchers` are the names of the torchruns of this start.
+
+        Raises:
+            UserError: another run is there, or there is none to resume.
+        """
+
+    def claim(self, resumed: Resumed) -> None:
+        """Make this start the one that may write there; the folder still has what it had.
+
+        Raises:
+            UserError: another start has claimed the run meanwhile.
+        """
+
+    def saved(self) -> None:
+        """Begin to copy what has changed in the folder; any thread may call it, and goes on."""
+
+    def settle(self, *, waits: bool) -> None:
+        """Log why copies have failed; `waits`: of the one that runs, too, once it has ended.
+
+        Raises:
+            RunError: another start has taken the run over.
+        """
+
+    def finish(self) -> None:
+        """Copy again what could not be copied: the run has ended.
+
+        Raises:
+            RunError: it can't be copied; where it is instead.
+        """
+
+    def close(self) -> None:
+        """End the threads; also called where `open` or `claim` has failed."""
+
+
+def find_mirror(config: TrainConfig, log: Callable[[str], None]) -> Mirror:
+    """Return the mirror of a run at an address; the one that does nothing for any other."""
+    if not isinstance(config.place, Url):
+        return Mirror()
+    mirror: Mirror = find("runs", "cloud")(config, log)
+    return mirror
