@@ -31,7 +31,7 @@ def draw_mask(image: Pixels, ids: NDArray[np.uint8], labels: Labels) -> Tensor:
 
 
 def class_colours(labels: Labels) -> dict[int, Colour]:
-    """Return the colours that classes are drawn in; a background and one class have one."""
+    """Return the colours that classes are drawn in: one tint for the class beside a background."""
     if labels.num_mask_classes == 2:
         return {1: TINT}
     return {k: labels.colours[k] for k in labels.drawn}

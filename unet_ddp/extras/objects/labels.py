@@ -92,7 +92,7 @@ class ObjectLabels(Labels):
 
     @property
     def named_values(self) -> dict[int, str]:
-        """Return nothing: a value is a number."""
+        """Empty: a value is a number."""
         return {}
 
     @property
