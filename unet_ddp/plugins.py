@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -63,6 +65,15 @@ def find(point: str, name: str) -> Any:
     except (Exception, SystemExit) as error:  # of code that is not ours
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"{name}: can't be imported ({reason}); fix it, or name another") from None
+
+
+def digest_source(part: object) -> str:
+    """Return the first digits of the SHA-256 of the file that defines a part; empty if there is none."""
+    try:
+        file = inspect.getsourcefile(part if inspect.isclass(part) else type(part))
+        return hashlib.sha256(Path(file or "").read_bytes()).hexdigest()[:8]
+    except (OSError, TypeError):  # of a module without a file
+        return ""
 
 
 def is_built_in(point: str, name: str) -> bool:

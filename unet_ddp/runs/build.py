@@ -29,6 +29,7 @@ from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.precision import Precision, train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.checkpoint import Content
+from unet_ddp.runs.hosts import compare_sources
 from unet_ddp.runs.pretrained import fit_weights
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import describe_data
@@ -67,6 +68,13 @@ def choose_model(
         options = replace(options, boundary_weight=default)
     loss = SegmentationLoss(options).to(world.device)
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
+    compare_sources(loss.sources, world)
+    before = resumed.content.get("sources", {}) if resumed.content else {}
+    notes += [
+        f"--loss {name}: its source has changed since the run's last save"
+        for name, digest in loss.sources.items()
+        if before.get(name, digest) != digest
+    ]
     return ModelSpec(architecture, preprocessing, precision, loss, notes)
 
 
@@ -187,6 +195,7 @@ def build_metadata(
         "labels": data.labels.to_dict(),
         "preprocessing": spec.preprocessing.to_dict(),
         "config": config.to_dict(),
+        **({"sources": spec.loss.sources} if spec.loss.sources else {}),
         **describe_data(data),
         "images_per_step": loaders.sampler.per_step * world.size,
         "world_size": world.size,

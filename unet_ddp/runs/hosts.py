@@ -40,6 +40,17 @@ def compare_hosts(config: TrainConfig, world: World) -> None:
         _compare(_describe(config), world, "start the same program with the same settings")
 
 
+def compare_sources(sources: Mapping[str, str], world: World) -> None:
+    """Check that all ranks have the same source of a loss of the user's own.
+
+    Raises:
+        UserError: the first difference, the same on every rank.
+    """
+    if sources and world.size > 1:
+        named = {f"the source of {name}": digest for name, digest in sources.items()}
+        _compare(named, world, "have the same file")
+
+
 def _compare(values: Mapping[str, str] | None, world: World, advice: str) -> None:
     """Raise UserError for the first of `values` that is not rank 0's; None is not compared."""
     found = world.gather((socket.gethostname(), values))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from tests.ranks import Ranks, call_main
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.errors import UserError
 from unet_ddp.runs import checkpoint
+from unet_ddp.runs.hosts import compare_sources
 from unet_ddp.training.losses import Batch, SegmentationLoss
 
 SOURCE = '''
@@ -87,6 +90,17 @@ def test_a_path_and_an_entry_point_name_the_same_loss(own_loss: Path) -> None:
 def test_what_is_not_there_is_a_line(own_loss: Path, name: str, said: str) -> None:
     with pytest.raises(UserError, match=f"{name}: can't be imported .{said}"):
         SegmentationLoss(OptimizationConfig(loss=name))
+
+
+def test_ranks_with_different_sources_are_refused() -> None:
+    def gather(own: object) -> list[Any]:
+        return [own, ("b", {"the source of my:Loss": "0123"})]
+
+    world: Any = SimpleNamespace(size=2, gather=gather)
+    with pytest.raises(
+        UserError, match=r"the source of my:Loss is 0123 on b, but 4567 on .* same file"
+    ):
+        compare_sources({"my:Loss": "4567"}, world)
 
 
 @pytest.mark.parametrize(
@@ -196,5 +210,12 @@ def test_a_run_with_an_own_loss_has_its_column_and_is_resumed(own_loss: Path, ra
     text = (own_loss / "checkpoints" / "metrics.csv").read_text()
     (row,) = csv.DictReader(text.splitlines())
     assert 0 < float(row["squared_dice"]) < 1 and float(row["cross_entropy"]) > 0
+    assert "its source has changed" not in outcomes[0][1]
+    (own_loss / "my_losses.py").write_text(SOURCE.replace("**2", "**3"))
+    more = ["--resume", "--epochs", "2", "--loss", "my_losses:SquaredDice+ce"]
+    sys.modules.pop("my_losses", None)
+    status, out, _ = call_main("train", [*argv, *more, "--batch-size", "4"], str(own_loss))
+    assert status == 0
+    assert "--loss my_losses:SquaredDice: its source has changed since the run's last save" in out
     saved = checkpoint.load(own_loss / "checkpoints" / "last.pt")
     assert saved["config"]["loss"] == "my_losses:SquaredDice+ce"
