@@ -362,8 +362,9 @@ def test_what_can_not_be_resumed_is_refused(tmp_path: Path) -> None:
         f"{tmp_path / 'last.pt'}: no checkpoint to resume from; start a new run without --resume"
     )
     nowhere = tmp_path / "nope"
-    assert "no checkpoint to resume" in refused(nowhere, resume=str(nowhere / "last.pt"))
-    assert not nowhere.exists()
+    for resume in (str(nowhere / "last.pt"), "auto"):
+        assert "no checkpoint to resume" in refused(nowhere, resume=resume)
+        assert not nowhere.exists()
     best = tmp_path / "best.pt"
     checkpoint.save(best, {"model": {}})
     assert "contains weights only" in refused(tmp_path, resume=str(best))

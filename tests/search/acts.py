@@ -30,6 +30,10 @@ KEPT: list[Acts] = [
         for fault in (Fault("EIO", 27, lasts=True), Fault("EIO", 33, lasts=True), Fault("kill", 31))
     ],
     [("start", "", ["--max-steps=1"], Fault("EIO", 0, lasts=True), False, None)],  # .lock
+    [
+        ("start", "-r", ["--resume", "--patience=1", "--validation=0"],
+         Fault("EDQUOT", 0, lasts=True), False, None),  # the folder
+    ],
     *[
         [
             ("start", "", [], None, False, None),

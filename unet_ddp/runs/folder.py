@@ -124,8 +124,8 @@ class RunFolder:
         launch = config.launch
         if launch.rescue_dir is not None:
             make_writable(local_path(launch.rescue_dir, "--rescue-dir"), "--rescue-dir")
-        is_file = launch.resume not in (None, "auto") and self.path == config.place
-        if is_file and not self.path.is_dir():  # nor is it made for a lock
+        is_here = launch.resume is not None and self.path == config.place
+        if is_here and not self.path.is_dir():  # nor is it made for a lock
             raise no_checkpoint(config.resume_file)
         self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
         with write_errors(

@@ -22,7 +22,7 @@ _SMALL = 4 * 2**20  # bytes: larger ones go in parts, whatever is there
 
 
 class CloudMirror(Mirror):
-    """What brings the working folder of a run to the state at its address, and puts its files there.
+    """The mirror of a run at an address: brings its working folder to the state there, and puts its files.
 
     A thread puts what has changed after each save, and at the end: training never waits for it. A
     checkpoint that can't be put is a warning, and the next save tries again.
