@@ -16,10 +16,12 @@ from tests.object_store import MemoryBucket
 from tests.prediction.models import noise, write_photo
 from tests.prediction.test_predict import run
 from unet_ddp.data.dataset import Sample, SegmentationDataset
+from unet_ddp.data.formats import header
 from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
+from unet_ddp.errors import UserError
 from unet_ddp.prediction import source
 from unet_ddp.storage import Url, copies, put
 
@@ -100,3 +102,19 @@ def test_an_object_is_fetched_once(tmp_path: Path, memory_store: MemoryBucket, n
         assert np.array_equal(file.image(ImageFormat(3))[0], file.image(ImageFormat(3))[0])
         assert file.thumbnail(8).shape == (8, 8) and not copies
     assert memory_store.count_requests() == before + 1
+
+
+def test_a_small_map_that_is_a_bomb_is_not_read_by_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GDAL has it open for its place; the reader of whole images says what is wrong."""
+    path = write_map(tmp_path / "a.tif", np.zeros((64, 64, 3), np.uint8), compress="deflate")
+    with Source(path) as opened:
+        assert (
+            opened.place is not None and opened.rows(ImageFormat(3), at_least=1 << 24) is not None
+        )
+        monkeypatch.setattr(header, "MOST_BYTES", 64 * 64)
+        monkeypatch.setattr(header, "_MOST_RATIO", 1)
+        assert opened.rows(ImageFormat(3), at_least=1 << 24) is None
+        with pytest.raises(UserError, match="64x64 pixels of 3 bytes in a small file: too large"):
+            opened.image(ImageFormat(3))
