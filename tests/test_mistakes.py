@@ -142,7 +142,7 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
         recipe_for_other_images,
         ["--group-pattern '", "; --config carvana sets --group-pattern: give "],
     ),
-    # As many minutes as the process has lived, which serves other tests too: see test_rehearsal.py.
+    # As many minutes as the process has lived, which serves other tests too: see test_dry_run.py.
     (budget_of_a_second, ["--budget 1 s: one epoch of", "start and report", "use at least "]),
 ]
 

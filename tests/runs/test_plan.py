@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.extras.planners.test_rehearsal import Loaders
+from tests.extras.planners.test_dry_run import Loaders
 from tests.tiny import PIXELS, make_data, make_state
 from unet_ddp.config import LaunchConfig, OptimizationConfig, TrainConfig
 from unet_ddp.data.checks.check import PreparedData
@@ -17,7 +17,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.extras.planners.learning_rate import choose_rate, measure_losses
 from unet_ddp.runs import plan
 from unet_ddp.runs.build import new_schedule
-from unet_ddp.runs.plan import Rehearsal, settle
+from unet_ddp.runs.plan import DryRun, settle
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.training.state import TrainState
 
@@ -72,9 +72,9 @@ def plan_run(
 ) -> TrainConfig:
     """The settled settings; the state has their schedule."""
     data = make_data(validation="xyz")
-    rehearsal = Rehearsal(SPEC, data, resumed, world or World(), 990.0, state)
-    settled = settle(config, rehearsal)
-    assert rehearsal.build(settled)[0] is state
+    dry_run = DryRun(SPEC, data, resumed, world or World(), 990.0, state)
+    settled = settle(config, dry_run)
+    assert dry_run.build(settled)[0] is state
     return settled
 
 

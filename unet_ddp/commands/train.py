@@ -35,7 +35,7 @@ from unet_ddp.runs.build import (
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.hosts import check_folders, compare_data, compare_hosts
 from unet_ddp.runs.mirror import find_mirror
-from unet_ddp.runs.plan import Rehearsal, last_step, settle
+from unet_ddp.runs.plan import DryRun, last_step, settle
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.training.determinism import allow_tf32, cudnn_autotuning, deterministic
 from unet_ddp.training.out_of_memory import explain_out_of_memory
@@ -69,9 +69,9 @@ def train(config: TrainConfig, world: World) -> int:
         data = world.on_main(lambda: resumed.prepare_data(config))
         compare_data(data.split, world)
         spec = choose_model(config, data, resumed, world)
-        rehearsal = Rehearsal(spec, data, resumed, world, began)
-        config = settle(config, rehearsal)
-        state, loaders = rehearsal.build(config)
+        dry_run = DryRun(spec, data, resumed, world, began)
+        config = settle(config, dry_run)
+        state, loaders = dry_run.build(config)
         tracker = Tracker(config, data, state, loaders, world)  # logs in where --wandb needs it
         # Only now, as nothing can be wrong any more: --overwrite deletes, config.yaml is written.
         metadata = partial(build_metadata, config, spec, data, loaders, world)  # read by one rank

@@ -1,4 +1,4 @@
-"""Planners find settings before a run begins; a rehearsal is what they try them on."""
+"""Planners find settings before a run begins; a dry run is what they try them on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unet_ddp.training.state import TrainState
 
 
 @dataclass
-class Rehearsal:
+class DryRun:
     """A run before its first step."""
 
     spec: ModelSpec
@@ -71,11 +71,11 @@ def last_step(launch: LaunchConfig, steps_per_epoch: int) -> int | None:
     return min((limit for limit in limits if limit), default=None)
 
 
-Planner = Callable[[TrainConfig, Rehearsal], dict[str, Any]]
+Planner = Callable[[TrainConfig, DryRun], dict[str, Any]]
 """Returns the settings that it replaces, by name."""
 
 
-def settle(config: TrainConfig, rehearsal: Rehearsal) -> TrainConfig:
+def settle(config: TrainConfig, dry_run: DryRun) -> TrainConfig:
     """Return `config` with what its planners find: the one place where settings change.
 
     Raises:
@@ -91,5 +91,5 @@ def settle(config: TrainConfig, rehearsal: Rehearsal) -> TrainConfig:
     for name, is_wanted in wanted.items():
         if is_wanted:
             plan: Planner = find("planners", name)
-            config = with_values(config, plan(config, rehearsal))
+            config = with_values(config, plan(config, dry_run))
     return config

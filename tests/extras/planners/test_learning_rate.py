@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import SEED
-from tests.extras.planners.test_rehearsal import Loaders, flattened
+from tests.extras.planners.test_dry_run import Loaders, flattened
 from tests.tiny import make_state
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.errors import UserError

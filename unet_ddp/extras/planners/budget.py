@@ -13,31 +13,31 @@ from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.tuning import LabelTuner
-from unet_ddp.extras.planners.rehearsal import rehearse, restoring
+from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps
 from unet_ddp.flags import parse_time
-from unet_ddp.runs.plan import Rehearsal
+from unet_ddp.runs.plan import DryRun
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.validation import count_pixels
 
 _WARM_UP, _MOST_STEPS, _MOST_IMAGES = 3, 20, 16  # untimed steps; timed steps and images
-_SHARE = 0.05  # of the budget: the longest rehearsal, and what is left unplanned
+_SHARE = 0.05  # of the budget: the longest dry run, and what is left unplanned
 _SEPARATION = 3  # times the time for an untrained network, which sees fewer objects that touch
 _REPORT = 5.0  # seconds of the report at the end, beside its scoring
 
 
-def plan(config: TrainConfig, rehearsal: Rehearsal) -> dict[str, Any]:
+def plan(config: TrainConfig, dry_run: DryRun) -> dict[str, Any]:
     """Return the epochs that fit into the budget; a resumed run keeps its own.
 
     Raises:
         UserError: not one does.
     """
-    if not rehearsal.resumed.is_new:
+    if not dry_run.resumed.is_new:
         return {}
     budget = parse_time(str(config.launch.budget), "--budget")
-    world, data = rehearsal.world, rehearsal.data
-    with rehearsal.open(config) as (state, loaders):
+    world, data = dry_run.world, dry_run.data
+    with dry_run.open(config) as (state, loaders):
         step = time_steps(state, loaders, config.optimization, world, budget=budget)
         images = math.ceil(len(data.split.validation) / world.size)
         classes = data.labels.num_classes
@@ -48,8 +48,8 @@ def plan(config: TrainConfig, rehearsal: Rehearsal) -> dict[str, Any]:
             tuner.tune(state, watch=lambda samples: samples)
             validation += _SEPARATION * (time.perf_counter() - began)
     pace = Pace(step, state.steps_per_epoch, validation)
-    epochs = world.on_main(lambda: pace.count_epochs(budget, time.monotonic() - rehearsal.began))
-    rehearsal.resumed.notes.append(
+    epochs = world.on_main(lambda: pace.count_epochs(budget, time.monotonic() - dry_run.began))
+    dry_run.resumed.notes.append(
         f"--budget {config.launch.budget}: {epochs} epochs of about {describe_time(pace.epoch)} "
         f"({describe_time(pace.step)} a step, {describe_time(pace.validation)} to validate)"
     )
@@ -92,7 +92,7 @@ def time_steps(
     state: TrainState, loaders: Loaders, options: OptimizationConfig, world: World, *, budget: float
 ) -> float:
     """Return the seconds of a step on this rank; at most 20 are timed, or a share of the budget."""
-    steps = rehearse(state, loaders, options)
+    steps = take_dry_steps(state, loaders, options)
 
     def take(count: int) -> float:
         began = time.perf_counter()

@@ -12,8 +12,8 @@ from typing import Any
 from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError
-from unet_ddp.extras.planners.rehearsal import rehearse, restoring
-from unet_ddp.runs.plan import Rehearsal
+from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps
+from unet_ddp.runs.plan import DryRun
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.state import Schedule, TrainState
@@ -35,16 +35,16 @@ class Rising(Schedule):
         return float(LOWEST * (HIGHEST / LOWEST) ** (step / (STEPS - 1)))
 
 
-def plan(config: TrainConfig, rehearsal: Rehearsal) -> dict[str, Any]:
+def plan(config: TrainConfig, dry_run: DryRun) -> dict[str, Any]:
     """Return the learning rate of a range test, the same on every rank.
 
     Raises:
         UserError: its losses show no rate.
     """
-    began, resumed = time.perf_counter(), rehearsal.resumed
-    with rehearsal.open(config) as (state, loaders):
+    began, resumed = time.perf_counter(), dry_run.resumed
+    with dry_run.open(config) as (state, loaders):
         points = measure_losses(state, loaders, config.optimization)
-    rate = rehearsal.world.on_main(lambda: choose_rate(points))
+    rate = dry_run.world.on_main(lambda: choose_rate(points))
     rows = (f"{rate!r},{loss!r}\n" for rate, loss in points)
     resumed.files["learning_rate.csv"] = "".join(["learning_rate,loss\n", *rows])
     resumed.notes.append(
@@ -60,7 +60,7 @@ def measure_losses(state: TrainState, loaders: Loaders, options: OptimizationCon
         state.schedule = Rising(HIGHEST, STEPS)
         return [
             (report.learning_rate, report.losses[0].item())  # waits for the device
-            for report in islice(rehearse(state, loaders, options), STEPS)
+            for report in islice(take_dry_steps(state, loaders, options), STEPS)
             if report.is_finite
         ]
 

@@ -17,7 +17,7 @@ from unet_ddp.data.dataset import Sample
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.planners.budget import Pace, time_steps, time_validation
-from unet_ddp.extras.planners.rehearsal import rehearse, restoring
+from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps
 from unet_ddp.runs.writers import describe_time
 
 
@@ -42,11 +42,11 @@ def flattened(content: Any) -> list[Any]:
     return [content.tolist() if isinstance(content, torch.Tensor) else content]
 
 
-def test_a_rehearsal_leaves_no_trace() -> None:
+def test_a_dry_run_leaves_no_trace() -> None:
     state, loaders = make_state(ema=0.9, steps=2), Loaders()
     before = copy.deepcopy(state.state_dict())
     with restoring(state):
-        steps = rehearse(state, loaders, OptimizationConfig())
+        steps = take_dry_steps(state, loaders, OptimizationConfig())
         assert all(report.is_finite for report in islice(steps, 5))
         assert loaders.begun == [(0, 0), (1, 0), (2, 0)]
         assert not torch.equal(state.network[0].weight, before["model"]["0.weight"])
@@ -67,7 +67,7 @@ def test_batches_of_two_steps_are_read_ahead(accumulate: int) -> None:
             yield make_batch(number)
 
     loaders.training = batches()
-    next(rehearse(state, loaders, OptimizationConfig(accumulate=accumulate)))
+    next(take_dry_steps(state, loaders, OptimizationConfig(accumulate=accumulate)))
     assert len(read) == 3 * accumulate  # of the step that was taken, too
 
 

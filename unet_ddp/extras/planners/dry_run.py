@@ -25,7 +25,7 @@ def restoring(state: TrainState) -> Iterator[None]:
         state.load_state_dict(before)
 
 
-def rehearse(
+def take_dry_steps(
     state: TrainState, loaders: Loaders, options: OptimizationConfig
 ) -> Iterator[StepReport]:
     """Yield after each step of an endless run, as train.py takes them; see `restoring`."""
