@@ -28,7 +28,7 @@ def run(function, *argv):
         assert not status, (argv, status)
 
 data = sys.argv[1:]
-run(train.main, *data, "--epochs", "1", "--workers", "0", "--encoder", "tu-mobilenetv3_small_050")
+run(train.main, *data, "--epochs", "1", "--workers", "0", "--encoder", "tu-resnet10t")
 run(main, "export", "checkpoints/best.pt", "a.onnx")
 run(predict.main, "imgs", "-o", "by_torch")
 run(predict.main, "imgs", "-o", "by_onnx", "-m", "a.onnx")
@@ -37,6 +37,8 @@ run(main, "evaluate")
 run(main, "report")
 time.sleep(12)  # onnxruntime reports after some seconds
 """
+# An encoder of timm's, which may ask its hub. After one epoch the logits of a MobileNet are so large that its
+# export differs from it by rounding alone, in one of four runs by more than export allows.
 
 
 @pytest.mark.thorough
