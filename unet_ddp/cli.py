@@ -23,6 +23,7 @@ from unet_ddp.files import write_text
 from unet_ddp.flags import (
     Scalar,
     as_kind,
+    check_own_code,
     check_texts,
     convert,
     hide,
@@ -80,6 +81,7 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
         _check_text(config)
         config = _in_folder_of_resumed(config)
         _validate(config)
+    check_own_code(config.optimization.loss, given - values.keys())  # for tune, too: it types it
     return replace(config, given=given, recipe=frozenset(values))
 
 

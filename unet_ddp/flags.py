@@ -81,6 +81,17 @@ OPTIONAL_FILE = tyro.constructors.PrimitiveConstructorSpec(  # --resume, --resum
 )
 
 
+def check_own_code(loss: str, typed: Set[str]) -> None:
+    """Refuse code that a recipe or a checkpoint names, and not the command line: it may be a stranger's.
+
+    `typed` are the names of the settings on the command line.
+    """
+    if ":" in loss and "loss" not in typed:
+        raise UserError(
+            f"--loss {loss}: a recipe or a checkpoint starts no code; if you trust it, type --loss {loss}, too"
+        )
+
+
 def check_texts(pattern: str | None, budget: str | None) -> None:
     """Raise a UserError if --group-pattern is no regular expression with a group, or --budget no time."""
     if budget is not None:

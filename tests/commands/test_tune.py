@@ -326,6 +326,15 @@ def test_another_search_in_the_folder_is_refused(trainer: Trainer) -> None:
     Path("checkpoints/tune/trial_777").mkdir()
     with pytest.raises(UserError, match=r"trial_777: not of the search in tune\.json; move such"):
         main(ARGV)
+    content = state()
+    for changed in (
+        {"loss": "evil:Loss"},
+        {"width": "99"},
+    ):  # a stranger's; each is put on a command line
+        trials = [{**trial, "drawn": {**trial["drawn"], **changed}} for trial in content["trials"]]
+        saved.write_text(json.dumps({**content, "trials": trials}), encoding="utf-8")
+        with pytest.raises(UserError, match=r"tune\.json: corrupt"):
+            main(ARGV)
     saved.write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match=r"tune\.json: corrupt"):
         main(ARGV)

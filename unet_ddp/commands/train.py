@@ -24,11 +24,10 @@ from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.report.write import write_reports
 from unet_ddp.evaluation.tuning import LabelTuner
-from unet_ddp.flags import naming_recipe
+from unet_ddp.flags import check_own_code, naming_recipe
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import (
     build_metadata,
-    check_own_code,
     choose_model,
     describe_run,
 )
@@ -65,7 +64,7 @@ def train(config: TrainConfig, world: World) -> int:
         check_folders(config, folder.launchers, world)
         resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
         config = resumed.settle(config, world)
-        check_own_code(config)
+        check_own_code(config.optimization.loss, config.given - config.recipe)
         data = world.on_main(lambda: resumed.prepare_data(config))
         compare_data(data.split, world)
         spec = choose_model(config, data, resumed, world)

@@ -1,8 +1,7 @@
 """``python -m unet_ddp tune``: a search for settings by successive halving, with runs that resume.
 
 One process draws, and starts the trainings one after another: all ranks of one are given the same.
-A draw depends on the seed and on the trials before it alone, and tune.json has the trials, so that a
-search which was killed goes on as if it had not been.
+A draw depends on the seed and the trials before it alone. tune.json has these: a killed search goes on.
 """
 
 from __future__ import annotations
@@ -75,15 +74,15 @@ def tune(argv: Sequence[str]) -> None:
             if getattr(config.launch, name):
                 raise UserError(f"--{name.replace('_', '-')}: a search has its own; leave it out")
     check_installed("optuna", "tune", "tune")
-    space = parse_space(config)
     folder = local_path(config.run.checkpoints, "--checkpoints") / (config.run.exp_name or "tune")
+    space = parse_space(config)
     with lock_folder(folder, "--exp-name"):
         search = Search(config, space, folder)
         best = search.run()
-        done = [k for k, trial in enumerate(search.trials) if trial["dice"]]
-        print_lines(*compare([search.place(k) for k in done], folder / "compare.html"))
-    settings = search.trials[best]["drawn"]
-    command = as_argv(config, settings, checkpoints="checkpoints", exp_name="best")
+        done = [search.place(k) for k, trial in enumerate(search.trials) if trial["dice"]]
+        print_lines(*compare(done, folder / "compare.html"))
+    own = {"checkpoints": "checkpoints", "exp_name": "best"}
+    command = as_argv(config, search.trials[best]["drawn"], **own)
     print_lines(
         f"best: {search.place(best) / 'best.pt'}",
         f"the same in a folder of its own: {shlex.join(['python', *_TRAIN[1:], *command])}",
@@ -188,11 +187,14 @@ class Search:
                     f"{self.folder}: its search has --{name.replace('_', '-')} {before.get(name)}, "
                     f"not {value}; continue it by its own command, or use another --exp-name"
                 )
+        for name, value in (pair for trial in self.trials for pair in trial["drawn"].items()):
+            if name not in self.space or value not in getattr(self.space[name], "choices", [value]):
+                raise UserError(f"{self._file}: corrupt ({name} {value}); use another --exp-name")
 
     def _save(self) -> None:
-        text = json.dumps({"about": self._about, "trials": self.trials}, indent=1)
         with write_errors(self._file):
-            write_text(self._file, text)
+            content = {"about": self._about, "trials": self.trials}
+            write_text(self._file, json.dumps(content, indent=1))
 
     def place(self, k: int) -> Path:
         """Return the run folder of a trial."""

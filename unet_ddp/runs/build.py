@@ -48,15 +48,6 @@ class ModelSpec:
     notes: list[str]  # lines for the user
 
 
-def check_own_code(config: TrainConfig) -> None:
-    """Refuse code that a recipe or a checkpoint names, and not the command line: it may be a stranger's."""
-    loss = config.optimization.loss
-    if ":" in loss and "loss" not in config.given - config.recipe:
-        raise UserError(
-            f"--loss {loss}: a recipe or a checkpoint starts no code; if you trust it, type --loss {loss}, too"
-        )
-
-
 def choose_model(
     config: TrainConfig, data: PreparedData, resumed: Resumed, world: World
 ) -> ModelSpec:

@@ -16,6 +16,7 @@ from torch import Tensor
 from tests import jobs
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
+from unet_ddp.commands import tune
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.errors import UserError
 from unet_ddp.runs import checkpoint
@@ -136,6 +137,8 @@ def test_code_runs_only_if_the_command_line_names_it(own_loss: Path) -> None:
     status, _, err = call_main("train", [*argv, "--config", "evil.yaml"], str(own_loss))
     said = "a recipe or a checkpoint starts no code; if you trust it, type --loss my_losses:SquaredDice"
     assert status == 2 and said in err and not mark.exists()
+    with pytest.raises(UserError, match="starts no code"):  # it would type the loss for its trials
+        tune.tune([*argv, "--config", "evil.yaml", "--vary", "learning_rate=1e-4..1e-2"])
     typed = ["--loss", "my_losses:SquaredDice"]
     assert call_main("train", [*argv, *typed, "--max-steps", "1"], str(own_loss))[0] == 0
     mark.unlink()
