@@ -193,7 +193,9 @@ def test_ctrl_c_while_processes_are_started_has_no_traceback(tmp_path: Path) -> 
     """Another thread of theirs hears it, and the second process never gets what it is to do."""
 
     def starts(process: int) -> bool:
-        return len(children(process)) == 2  # the tracker of resources, and the first
+        return (
+            len(children(process)) >= 2
+        )  # the tracker of resources, the first, perhaps the second
 
     for _ in range(3):
         assert interrupt_when(starts, [TRAIN, "--nproc", "2"], tmp_path) == (130, b"")
