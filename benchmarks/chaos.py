@@ -29,9 +29,9 @@ import torch
 
 from benchmarks.images import make_images
 from benchmarks.timing import new_parser, print_table
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.errors import UserError
 from unet_ddp.files import is_alive
-from unet_ddp.runs import checkpoint
 
 VICTIM = Path(__file__).parent / "victim.py"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]

@@ -21,13 +21,13 @@ import torch
 from PIL import Image, ImageDraw
 
 from benchmarks.timing import new_parser, print_table
-from unet_ddp.data.formats.read import read_mask
+from unet_ddp.checkpoints.weights import read_model
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.extras.objects.labels import EXTENTS, SEEDS, ObjectLabels
 from unet_ddp.extras.objects.scores import ObjectCounts, count_objects
 from unet_ddp.extras.objects.separation import separate, to_shares
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.weights import read_model
 
 
 def draw_ellipses(folder: Path, *, count: int, side: int, seed: int = 0) -> None:

@@ -34,17 +34,17 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.timing import new_parser, print_table
+from unet_ddp.checks.check import prepare_data
+from unet_ddp.checks.scan import scan
 from unet_ddp.config import DataConfig
-from unet_ddp.data.checks.check import prepare_data
-from unet_ddp.data.checks.scan import scan
 from unet_ddp.data.columns import write_columns
 from unet_ddp.data.dataset import Sample, SegmentationDataset
-from unet_ddp.data.formats.header import Header, ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import SampleLoader
 from unet_ddp.data.pack_index import FileKind, PackIndex, Shard
 from unet_ddp.data.packs import INDEX, shard_name
 from unet_ddp.data.pairs import find_pairs
+from unet_ddp.data.readers.header import Header, ImageFormat
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.data.splits import split_pairs
 

@@ -25,6 +25,7 @@ from PIL import Image
 from benchmarks.images import draw
 from benchmarks.timing import machine, new_parser, print_table, take_turns
 from tests.reading import read_image
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import predict
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
@@ -33,7 +34,6 @@ from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.prediction.config import parse_predict
 from unet_ddp.prediction.pipeline import in_threads, one_core_each
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs import checkpoint
 
 PREDICT = str(Path(__file__).parent.parent / "predict.py")
 WIDTH, HEIGHT, IMAGES = 1918, 1280, 200  # Carvana's

@@ -30,19 +30,19 @@ from PIL import Image
 from benchmarks.images import draw
 from benchmarks.timing import machine, new_parser, print_table, take_turns
 from tests.object_store import put_folder, running_store
-from unet_ddp.commands.pack import write_pack
+from unet_ddp.checks.check import check_dataset, prepare_data
+from unet_ddp.checks.summary import Report
 from unet_ddp.config import DataConfig
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import SampleCache
-from unet_ddp.data.checks.check import check_dataset, prepare_data
-from unet_ddp.data.checks.summary import Report
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.data.formats.header import Pixels
-from unet_ddp.data.formats.resize import resize_area, resize_nearest, scaled_size
 from unet_ddp.data.loaders import SampleLoader
 from unet_ddp.data.packs import open_pack
 from unet_ddp.data.pairs import Pair
+from unet_ddp.data.readers.header import Pixels
+from unet_ddp.data.readers.resize import resize_area, resize_nearest, scaled_size
 from unet_ddp.data.samplers import ScoringSampler
+from unet_ddp.extras.packs.command import write_pack
 from unet_ddp.files import cache_folder
 from unet_ddp.storage import Url, as_path
 

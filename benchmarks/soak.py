@@ -22,8 +22,8 @@ from pathlib import Path
 from benchmarks.chaos import TORCHRUN, same_weights
 from benchmarks.images import make_images
 from benchmarks.timing import new_parser, print_table
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import train
-from unet_ddp.runs import checkpoint
 
 ROOT = Path(__file__).parent.parent
 IMAGES, STEPS_PER_EPOCH = 40, 18  # of 36 training images, two in a step

@@ -17,8 +17,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import train
-from unet_ddp.runs import checkpoint
 from unet_ddp.training.guard import FiniteGuard
 
 STEPS = Path(os.environ["CHAOS_STEPS"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unet_ddp.data.formats.header import Header, ImageFormat, Pixels
-from unet_ddp.data.formats.read import Source
+from unet_ddp.data.readers.header import Header, ImageFormat, Pixels
+from unet_ddp.data.readers.read import Source
 
 
 def read_header(path: Path) -> Header:

@@ -19,9 +19,9 @@ import yaml
 
 from unet_ddp.cli import parse_run, parse_train, read_recipe, save_config, with_saved
 from unet_ddp.commands.doctor import DoctorConfig
-from unet_ddp.commands.pack import PackConfig
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.errors import Limit, UserError
+from unet_ddp.extras.packs.command import PackConfig
 from unet_ddp.flags import parse_time
 from unet_ddp.prediction.config import parse_predict
 

@@ -18,9 +18,9 @@ from tests import cluster
 from tests.conftest import data_flags, make_set
 from tests.ranks import ROOT, Ranks, call_main, python
 from tests.test_resume import assert_same_state
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.cli import parse_train
 from unet_ddp.config import TrainConfig
-from unet_ddp.runs import checkpoint
 
 DEPLOY = ROOT / "deploy"
 SHARED_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"

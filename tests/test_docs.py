@@ -16,17 +16,17 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from unet_ddp.cli import parse, parse_run, parse_train
-from unet_ddp.commands.compare import CompareConfig
-from unet_ddp.commands.demo import PageConfig
-from unet_ddp.commands.demo_data import DemoConfig
 from unet_ddp.commands.doctor import DoctorConfig
 from unet_ddp.commands.evaluate import EvaluateConfig
-from unet_ddp.commands.export import ExportConfig
-from unet_ddp.commands.import_ import ImportConfig
-from unet_ddp.commands.pack import PackConfig
-from unet_ddp.commands.report import ReportConfig
-from unet_ddp.commands.tune import TuneConfig
 from unet_ddp.config import LaunchConfig, TrainConfig
+from unet_ddp.extras.annotations.command import ImportConfig
+from unet_ddp.extras.demo.command import PageConfig
+from unet_ddp.extras.demo_set.command import DemoConfig
+from unet_ddp.extras.onnx.export import ExportConfig
+from unet_ddp.extras.packs.command import PackConfig
+from unet_ddp.extras.report.command import ReportConfig
+from unet_ddp.extras.report.compare import CompareConfig
+from unet_ddp.extras.tune.command import TuneConfig
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 
 ROOT = Path(__file__).parent.parent

@@ -17,8 +17,8 @@ from tests.conftest import data_flags, make_set
 from tests.faults import train_with
 from tests.prediction.models import write_model, write_photo
 from tests.ranks import PREDICT, ROOT, TORCHRUN, TRAIN, Ranks, warm_python
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.labels import Labels
-from unet_ddp.runs import checkpoint
 
 pytestmark = pytest.mark.processes
 

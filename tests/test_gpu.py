@@ -13,6 +13,7 @@ from tests.conftest import data_flags, make_set
 from tests.jobs import PIXELS, fixed_sample, stack, weights_after
 from tests.ranks import TORCHRUN, TRAIN, Ranks, python
 from tests.test_programs import FLAGS
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import World
@@ -21,7 +22,6 @@ from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import GpuSyncBatchNorm2d, synchronise_batchnorm
 from unet_ddp.network.unet import UNet
-from unet_ddp.runs import checkpoint
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import Schedule, TrainState, WeightAverage

@@ -56,7 +56,7 @@ def test_a_command_s_end(
             raise error
         return 7
 
-    name = "unet_ddp.commands.demo_data"
+    name = "unet_ddp.extras.demo_set.command"
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(main=command))  # type: ignore[arg-type]
     assert main(["demo-data", "--folder", "a"]) == status
     assert capsys.readouterr().err == said

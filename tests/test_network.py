@@ -14,8 +14,8 @@ import pytest
 from tests.conftest import data_flags, make_set
 from tests.prediction.models import write_model
 from tests.ranks import ROOT, call_main
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.labels import Labels
-from unet_ddp.runs import checkpoint
 
 COMMANDS = """
 import contextlib, sys, time

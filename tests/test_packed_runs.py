@@ -12,7 +12,7 @@ from tests.object_store import ObjectStore
 from tests.ranks import Ranks
 from tests.test_remote_runs import FLAGS, call_with
 from tests.test_resume import SAMPLED, assert_same_state
-from unet_ddp.runs import checkpoint
+from unet_ddp.checkpoints import file as checkpoint
 
 pytestmark = pytest.mark.processes
 

@@ -13,7 +13,7 @@ import torch
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
 from tests.test_resume import assert_same_state, last, train
-from unet_ddp.runs import checkpoint
+from unet_ddp.checkpoints import file as checkpoint
 
 SLOW = 0.05  # seconds
 

@@ -29,8 +29,8 @@ from tests.ranks import (
     python,
     warm_python,
 )
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.labels import Labels
-from unet_ddp.runs import checkpoint
 
 pytestmark = pytest.mark.processes
 

@@ -22,12 +22,12 @@ from tests.jobs import fixed_sample, new_state, stack
 from tests.object_store import ObjectStore, running_store
 from tests.ranks import Ranks, call_main, warm_python
 from tests.test_resume import assert_same_state
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands.train import validate
 from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
-from unet_ddp.runs import checkpoint
 from unet_ddp.storage import as_path, put, read
 
 pytestmark = pytest.mark.processes
@@ -194,7 +194,7 @@ def test_the_other_commands_take_addresses(place: Place, undisturbed: Path) -> N
         found = json.loads((place.folder / str(number) / "scores.json").read_text())
         scores.append({**found, "model": ""})
     assert scores[0] == scores[1]
-    out = place.call("unet_ddp.commands.report", [place.address])
+    out = place.call("unet_ddp.extras.report.command", [place.address])
     assert out == f"wrote {place.address}/report.html\n" and b"<html" in place.read("report.html")
     argv = [*data_flags(place.images), *FLAGS, "--max-steps", "1", "--load", stored]
     assert f"network as in {stored}" in place.call("train", argv)

@@ -15,8 +15,8 @@ import torch
 from tests import jobs
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.network.architecture import in_encoder
-from unet_ddp.runs import checkpoint
 
 # 12 images, 2 of them for validation: 5 steps of 2 in each of 2 epochs.
 FLAGS = ["--width", "2", "--epochs", "2", "--validation", "17", "--ema", "0.9", "--workers", "0"]

@@ -19,8 +19,8 @@ from tests.object_store import ObjectStore, put_folder
 from tests.prediction.models import write_model
 from tests.ranks import Ranks, call_main
 from unet_ddp.__main__ import main
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.labels import Labels
-from unet_ddp.runs import checkpoint
 from unet_ddp.storage import Url, list_objects, put, read
 
 FLAGS = ["--epochs", "2", "--width", "2", "--batch-size", "1"]

@@ -1,19 +1,18 @@
-"""The program `unet-ddp`, and ``python -m unet_ddp``: one command each of `commands/`."""
+"""The program `unet-ddp`, and ``python -m unet_ddp``: its commands are found by name (plugins.py)."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from keyword import iskeyword
-from types import FrameType, ModuleType
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import NoReturn
 
 from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
+from unet_ddp.plugins import find, is_known, list_installed
 
-COMMANDS = {  # each is the main() of a module of its name, import of import_
+COMMANDS = {  # the built-in ones: arguments, and what each does
     "train": ("--images DIR --masks DIR", "train a U-Net, as train.py does"),
     "predict": ("IMAGE ...", "predict masks, as predict.py does"),
     "doctor": ("--images DIR --masks DIR", "check a data set before training on it"),
@@ -36,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-h", "--help"):
         for command, (arguments, about) in COMMANDS.items():
             print(f"python -m unet_ddp {f'{command} {arguments}':<33}  {about}")
+        for command in list_installed("commands"):
+            print(f"python -m unet_ddp {command:<33}  of an installed package")
         return 0
     return run(name, rest)
 
@@ -43,11 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(name: str, argv: Sequence[str] | None = None) -> int:
     """Run the command `name` with its own arguments and return its exit status."""
     try:
-        if name not in COMMANDS:
+        if not is_known("commands", name):
             raise UserError(f"{name}: unknown command; use one of {', '.join(COMMANDS)}")
-        file = name.replace("-", "_") + "_" * iskeyword(name)
-        module = _import(f"unet_ddp.commands.{file}")
-        status: int = module.main(argv)
+        status: int = _import(name)(argv)
         return status
     except (UserError, RunError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
@@ -56,13 +55,17 @@ def run(name: str, argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def _import(name: str) -> ModuleType:
-    """Import a module; Ctrl-C ends the process, as libraries would turn its exception into others."""
+def _import(name: str) -> Callable[[Sequence[str] | None], int]:
+    """Return the function of a command.
+
+    Ctrl-C while it is imported ends the process, as libraries would turn its exception into others.
+    """
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # not under nohup
         signal.signal(signal.SIGINT, _exit)
     try:
-        return import_module(name)
+        command: Callable[[Sequence[str] | None], int] = find("commands", name)
+        return command
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -12,6 +12,20 @@ from typing import Any
 from unet_ddp.errors import UserError
 
 _BUILT_IN = {
+    "commands": {
+        "train": "unet_ddp.commands.train:main",
+        "predict": "unet_ddp.commands.predict:main",
+        "doctor": "unet_ddp.commands.doctor:main",
+        "evaluate": "unet_ddp.commands.evaluate:main",
+        "import": "unet_ddp.extras.annotations.command:main",
+        "pack": "unet_ddp.extras.packs.command:main",
+        "report": "unet_ddp.extras.report.command:main",
+        "compare": "unet_ddp.extras.report.compare:main",
+        "tune": "unet_ddp.extras.tune.command:main",
+        "export": "unet_ddp.extras.onnx.export:main",
+        "demo": "unet_ddp.extras.demo.command:main",
+        "demo-data": "unet_ddp.extras.demo_set.command:main",
+    },
     "labels": {
         "classes": "unet_ddp.data.labels:Labels",
         "objects": "unet_ddp.extras.objects.labels:ObjectLabels",
@@ -84,6 +98,13 @@ def is_built_in(point: str, name: str) -> bool:
 def is_known(point: str, name: str) -> bool:
     """Return whether a part of that name is built in or installed, or may be at a path."""
     return name in _BUILT_IN[point] or bool(_find_path(point, name))
+
+
+def list_installed(point: str) -> list[str]:
+    """Return the names of the parts that installed packages bring, sorted."""
+    from importlib.metadata import entry_points
+
+    return sorted(entry_points(group=f"unet_ddp.{point}").names)
 
 
 def _find_path(point: str, name: str) -> str:

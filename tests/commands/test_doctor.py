@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.conftest import data_flags, make_pair, make_set
-from tests.data.checks.catalogue import (
+from tests.checks.catalogue import (
     colours,
     cut,
     each,
@@ -21,6 +20,7 @@ from tests.data.checks.catalogue import (
     pixels,
     with_palette,
 )
+from tests.conftest import data_flags, make_pair, make_set
 from unet_ddp.__main__ import main
 
 SMALL = ["--batch-size", "1"]

@@ -18,6 +18,8 @@ from PIL import Image
 from tests import jobs
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
+from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.checkpoints.owned import EVALUATION_FILES
 from unet_ddp.commands.evaluate import (
     EvaluateConfig,
     evaluate,
@@ -32,8 +34,6 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.network.architecture import build_network, choose_architecture
-from unet_ddp.runs import checkpoint
-from unet_ddp.runs.owned import EVALUATION_FILES
 
 GIVEN = ["--images", "imgs", "--masks", "masks"]
 

@@ -9,9 +9,9 @@ import pytest
 
 from unet_ddp.data import augmentation as module
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.resize import resize_area, resize_nearest
 from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.resize import resize_area, resize_nearest
 
 AFFINE = {
     "scale": (0.9, 1.1), "translate_percent": (-0.05, 0.05), "rotate": (-10, 10), "p": 0.5,

@@ -21,9 +21,9 @@ from tests.test_resume import assert_same_state, last, train
 from unet_ddp.data import cache as module
 from unet_ddp.data.cache import Arrays, SampleCache
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.files import cache_folder
 
 LABELS, COLOUR = Labels((0, 255)), ImageFormat(3)

@@ -12,10 +12,10 @@ from PIL import Image
 
 from unet_ddp.data import dataset as module
 from unet_ddp.data.dataset import Sample, SegmentationDataset
-from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pairs import Pair
+from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.samplers import ClassDraw
 from unet_ddp.errors import UserError
 from unet_ddp.storage import Url

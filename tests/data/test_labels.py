@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from unet_ddp.data.borders import CLASS_NAMES
-from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, unpack_colour
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
 

@@ -28,7 +28,6 @@ from unet_ddp.data import loaders as module
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.dataset import Sample, SegmentationDataset
-from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import (
     FORK,
@@ -41,6 +40,7 @@ from unet_ddp.data.loaders import (
 )
 from unet_ddp.data.memory import SampleMemory
 from unet_ddp.data.pairs import find_pairs
+from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.samplers import ClassDraw, ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World

@@ -13,11 +13,11 @@ from tests.conftest import make_set
 from tests.ranks import Ranks
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import SampleLoader
 from unet_ddp.data.memory import SampleMemory, share_memory
 from unet_ddp.data.pairs import find_pairs
+from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.world import World

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.commands.test_pack import pack
 from tests.conftest import make_set
+from tests.extras.packs.test_command import pack
 from unet_ddp.config import DataConfig
 from unet_ddp.data.columns import read_columns
 from unet_ddp.data.pack_index import check_index

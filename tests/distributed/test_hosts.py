@@ -24,10 +24,10 @@ from tests.conftest import SEED, data_flags, make_set
 from tests.hosts import IS_POSSIBLE, Hosts, wait_for
 from tests.ranks import LIMIT, ROOT, TRAIN, Ranks, call_main
 from tests.test_resume import assert_same_state, call_main_in_float64
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.distributed import hosts
 from unet_ddp.distributed.hosts import agree_on_attempt, end_silent_connections, launcher_names
 from unet_ddp.errors import RunError
-from unet_ddp.runs import checkpoint
 
 
 @pytest.fixture

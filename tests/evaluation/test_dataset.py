@@ -16,11 +16,11 @@ from PIL import Image
 from tests.evaluation.examples import grey_predictor, write_pairs
 from tests.ranks import Ranks
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.data.formats.arrays import NpyReader
-from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pairs import Pair
+from unet_ddp.data.readers.arrays import NpyReader
+from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset, fetch

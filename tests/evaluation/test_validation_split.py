@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from tests.conftest import data_flags, make_set
+from unet_ddp.checks.check import prepare_data
 from unet_ddp.cli import parse_train
-from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError

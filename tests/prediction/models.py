@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from PIL import Image
 
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.network.architecture import Architecture, build_network, choose_architecture
 from unet_ddp.prediction.backends import LoadedModel, TorchBackend
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs import checkpoint
 
 CPU = torch.device("cpu")
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.prediction.models import CPU, lively_network, noise, write_model
+from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
@@ -29,7 +30,6 @@ from unet_ddp.prediction.backends import (
 )
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.tta import mean_logits
-from unet_ddp.runs.weights import read_model
 from unet_ddp.storage import objects
 
 PIXELS = Preprocessing.for_images(3, scale=1.0)

@@ -16,11 +16,11 @@ from tests.object_store import MemoryBucket
 from tests.prediction.models import noise, write_photo
 from tests.prediction.test_predict import run
 from unet_ddp.data.dataset import Sample, SegmentationDataset
-from unet_ddp.data.formats import header
-from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
+from unet_ddp.data.readers import header
+from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import source
 from unet_ddp.storage import Url, copies, put

@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.prediction.models import CPU, lively_network, load, make_predictor, write_photo
 from tests.prediction.outputs.test_rle import decode
-from unet_ddp.data.formats.read import Source
+from unet_ddp.data.readers.read import Source
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels

@@ -23,14 +23,14 @@ from PIL import Image
 from tests.prediction.models import noise, write_model, write_photo
 from tests.prediction.outputs.test_rle import decode
 from tests.ranks import Ranks, call_main, warm_context
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import predict
-from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.distributed.world import World
 from unet_ddp.files import replacing
 from unet_ddp.prediction import pipeline
 from unet_ddp.prediction.pipeline import Outcome
-from unet_ddp.runs import checkpoint
 
 
 def run(*argv: str) -> int:

@@ -18,8 +18,9 @@ from PIL import Image
 
 from tests.operations import Operations
 from tests.prediction.models import CPU, lively_network, load, make_predictor, noise, write_model
-from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction import predictor as module
@@ -27,7 +28,6 @@ from unet_ddp.prediction import source
 from unet_ddp.prediction.backends import TorchBackend, build_model
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.tiling import Tiling, blend
-from unet_ddp.runs.weights import read_model
 
 IMPORTED = """
 import sys, unet_ddp
@@ -47,7 +47,7 @@ def test_the_package_imports_no_more_than_it_needs(tmp_path: Path) -> None:
     has_torch, library, program = done.stdout.splitlines()
     assert has_torch == "False"
     for name in ("tyro", "yaml", "unet_ddp.config", "unet_ddp.cli", "unet_ddp.training",
-                 "unet_ddp.data.checks", "unet_ddp.distributed.world", "unet_ddp.evaluation",
+                 "unet_ddp.checks", "unet_ddp.distributed.world", "unet_ddp.evaluation",
                  "unet_ddp.distributed.launch", "unet_ddp.distributed.join", "sympy"):  # fmt: skip
         assert name not in library.split(), name
     for name in ("albumentations", "segmentation_models_pytorch", "timm", "torchvision",

@@ -14,9 +14,9 @@ from PIL import Image
 
 from tests.object_store import MemoryBucket
 from tests.prediction.models import noise
-from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import Source
-from unet_ddp.data.formats.resize import resize_area
+from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.read import Source
+from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import source as module
 from unet_ddp.prediction.source import SourceImage, open_array, open_image

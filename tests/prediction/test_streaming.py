@@ -13,10 +13,10 @@ import tifffile
 
 from tests.prediction.models import noise
 from tests.reading import read_image
-from unet_ddp.data.formats import header
-from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import Source
-from unet_ddp.data.formats.resize import resize_area, scaled_size
+from unet_ddp.data.readers import header
+from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.read import Source
+from unet_ddp.data.readers.resize import resize_area, scaled_size
 from unet_ddp.errors import UserError
 from unet_ddp.prediction import streaming as module
 from unet_ddp.prediction.streaming import ArrayReader, ScaledReader

@@ -11,12 +11,13 @@ import torch
 
 from tests.tiny import make_data
 from unet_ddp import __version__
+from unet_ddp.checkpoints.weights import SavedModel
 from unet_ddp.config import LaunchConfig, NetworkConfig, OptimizationConfig, RunConfig, TrainConfig
 from unet_ddp.data.borders import CLASS_NAMES
-from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.data.preprocessing import PixelRange, Preprocessing
+from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
@@ -29,7 +30,6 @@ from unet_ddp.runs.build import (
     describe_run,
 )
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.runs.weights import SavedModel
 from unet_ddp.training.state import TrainState
 
 WORLD = World()

@@ -23,6 +23,8 @@ import yaml
 
 from tests.tiny import PIXELS, make_data, make_network, make_state
 from unet_ddp import files
+from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.checkpoints.owned import EVALUATION_FILES, LIST, find_owned, owning, record_owned
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.hosts import launcher_names
@@ -30,11 +32,9 @@ from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.network.architecture import Architecture
-from unet_ddp.runs import checkpoint
 from unet_ddp.runs import folder as folder_module
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.mirror import Mirror
-from unet_ddp.runs.owned import EVALUATION_FILES, LIST, find_owned, owning, record_owned
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.training.state import TrainState
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from tests.tiny import make_pairs
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import DataConfig, LaunchConfig, OptimizationConfig, RunConfig, TrainConfig
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.runs import checkpoint
 from unet_ddp.runs import hosts as hosts_module
 from unet_ddp.runs.hosts import check_folders, compare_data, compare_hosts
 

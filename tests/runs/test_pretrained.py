@@ -13,6 +13,7 @@ import torchvision
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
+from unet_ddp.checkpoints.weights import SavedModel, State, build_blank, read_model
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
@@ -24,7 +25,6 @@ from unet_ddp.runs.pretrained import (
     fit_weights,
     match_classes,
 )
-from unet_ddp.runs.weights import SavedModel, State, build_blank, read_model
 
 PLAIN = Architecture("unet", 3, 3, None, 4)
 SMP = Architecture("unet", 3, 2, "resnet18")

@@ -19,18 +19,18 @@ from PIL import Image
 from tests.conftest import make_set
 from tests.ranks import call_main
 from tests.tiny import make_data, make_pairs
+from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.checkpoints.weights import SavedModel
 from unet_ddp.cli import save_config, with_saved
 from unet_ddp.config import DataConfig, LaunchConfig, NetworkConfig, OptimizationConfig, TrainConfig
-from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.runs import checkpoint
 from unet_ddp.runs import resume as resume_module
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.runs.weights import SavedModel
 
 
 def with_options(given: str = "", **options: Any) -> TrainConfig:

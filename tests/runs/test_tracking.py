@@ -20,12 +20,12 @@ import pytest
 import torch
 
 from tests.tiny import make_data, make_state
+from unet_ddp.checkpoints.owned import LIST, record_owned
 from unet_ddp.config import LaunchConfig, OptimizationConfig, RunConfig, TrainConfig
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
-from unet_ddp.runs.owned import LIST, record_owned
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.runs.writers import (
     CsvWriter,

@@ -17,8 +17,8 @@ from unittest import mock
 
 from tests.ranks import call_main
 from tests.search.disk import Disk, Fault
+from unet_ddp.checkpoints.file import load
 from unet_ddp.errors import UserError
-from unet_ddp.runs.checkpoint import load
 
 PROGRAM = "train"
 FLAGS = [

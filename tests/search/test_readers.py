@@ -17,11 +17,11 @@ import tifffile
 
 from tests.reading import read_header, read_image
 from tests.search.corpus import MASKS, WRITERS, Array, File, draw_ids
+from unet_ddp.checks.check import check_dataset
+from unet_ddp.checks.summary import Report
 from unet_ddp.config import DataConfig
-from unet_ddp.data.checks.check import check_dataset
-from unet_ddp.data.checks.summary import Report
-from unet_ddp.data.formats.header import DTYPES, ImageFormat, storage_dtype
-from unet_ddp.data.formats.read import read_mask
+from unet_ddp.data.readers.header import DTYPES, ImageFormat, storage_dtype
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 
 # What the program ignores too: Pillow finds no EXIF in a BigTIFF that has none.

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from unet_ddp.checks.check import CheckedData, check_classes, check_dataset
+from unet_ddp.checks.summary import Report, class_pixels
 from unet_ddp.cli import parse_run
 from unet_ddp.config import (
     LaunchConfig,
@@ -19,8 +21,6 @@ from unet_ddp.config import (
     RunConfig,
     TrainConfig,
 )
-from unet_ddp.data.checks.check import CheckedData, check_classes, check_dataset
-from unet_ddp.data.checks.summary import Report, class_pixels
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.samplers import TrainingSampler

@@ -17,11 +17,13 @@ from typing import Annotated, Literal, NoReturn
 import numpy as np
 import torch
 
+from unet_ddp.checkpoints.owned import EVALUATION_FILES, LIST, owning
+from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model, with_scale
 from unet_ddp.cli import parse
-from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.packs import open_pack
 from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.distributed.join import exit_with_error
 from unet_ddp.distributed.launch import run_on_all_ranks
 from unet_ddp.distributed.world import World
@@ -38,8 +40,6 @@ from unet_ddp.flags import flag
 from unet_ddp.network.precision import all_have_bfloat16
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.owned import EVALUATION_FILES, LIST, owning
-from unet_ddp.runs.weights import SavedModel, find_model, read_model, with_scale
 from unet_ddp.storage import Url, as_path, local_path
 
 

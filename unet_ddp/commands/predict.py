@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
+from unet_ddp.checkpoints.weights import find_model, list_runs
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line, print_lines
@@ -29,7 +30,6 @@ from unet_ddp.prediction.outputs.lists import ShardFile
 from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
 from unet_ddp.prediction.pipeline import Job, Outcome, list_files, process_images
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.weights import find_model, list_runs
 from unet_ddp.storage import as_path
 
 FEW = 20  # images that get a line each; for more, a summary is printed

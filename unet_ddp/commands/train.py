@@ -16,9 +16,9 @@ from functools import partial
 
 from unet_ddp.cli import parse_train
 from unet_ddp.config import TrainConfig
-from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders
+from unet_ddp.data.prepared import PreparedData
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World

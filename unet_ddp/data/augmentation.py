@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.formats.header import ImageFormat, Pixels
-from unet_ddp.data.formats.resize import resize_area, resize_nearest
 from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.readers.header import ImageFormat, Pixels
+from unet_ddp.data.readers.resize import resize_area, resize_nearest
 
 _BANDS = 64  # at a time: OpenCV, which turns and shifts them, takes 128 at most, and two otherwise
 _Ids = NDArray[np.uint8]  # class ids

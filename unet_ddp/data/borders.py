@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.formats.header import Codes
+from unet_ddp.data.readers.header import Codes
 
 BACKGROUND, BODY, BORDER = range(3)
 CLASS_NAMES = ("background", "object", "border")

@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unet_ddp.data.formats.header import ImageFormat, Pixels
-from unet_ddp.data.formats.read import READERS
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pairs import Stamp
+from unet_ddp.data.readers.header import ImageFormat, Pixels
+from unet_ddp.data.readers.read import READERS
 from unet_ddp.errors import one_line
 from unet_ddp.files import replacing
 from unet_ddp.storage import find_stamp

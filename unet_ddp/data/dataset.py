@@ -17,15 +17,15 @@ from torch.utils.data import Dataset
 
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import Arrays, SampleCache, Stamps
-from unet_ddp.data.formats.header import Codes, ImageFormat
-from unet_ddp.data.formats.maps import ground_scale
-from unet_ddp.data.formats.read import Source, read_mask
-from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.memory import SampleMemory
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair, mask_size_message
+from unet_ddp.data.readers.header import Codes, ImageFormat
+from unet_ddp.data.readers.maps import ground_scale
+from unet_ddp.data.readers.read import Source, read_mask
+from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.data.samplers import ClassDraw, Key
 from unet_ddp.errors import UserError
 from unet_ddp.storage import as_path, hold, is_remote

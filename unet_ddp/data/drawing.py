@@ -11,9 +11,9 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from unet_ddp.data.formats.header import Pixels
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Colour
+from unet_ddp.data.readers.header import Pixels
 
 _GAP = 4  # pixels between pictures
 TINT = (0, 255, 150)  # for the foreground of two classes

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.formats.header import Codes
 from unet_ddp.data.masks import (
     IGNORE_ID,
     Colour,
@@ -25,6 +24,7 @@ from unet_ddp.data.masks import (
     unpack_colour,
     voc_colour,
 )
+from unet_ddp.data.readers.header import Codes
 from unet_ddp.errors import Limit, UserError, from_plain, join_some, shorten
 from unet_ddp.plugins import find
 

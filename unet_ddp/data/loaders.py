@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
@@ -17,9 +17,10 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.dataset import Sample, SegmentationDataset
-from unet_ddp.data.formats.header import ImageFormat
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.memory import SampleMemory, share_memory
+from unet_ddp.data.prepared import PreparedData
+from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.samplers import AheadSampler, Key, ScoringSampler, TrainingSampler
 from unet_ddp.distributed.device import free_memory
 from unet_ddp.distributed.fork_server import end_with_rank, start_fork_server
@@ -28,9 +29,6 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import cache_folder
 from unet_ddp.storage import hold, start_reader
-
-if TYPE_CHECKING:
-    from unet_ddp.data.checks.check import PreparedData
 
 # Ranks that --nproc spawns would spawn their reading processes too: seconds of imports for each.
 FORK = "fork" if sys.platform == "linux" else None

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.formats.header import Codes
+from unet_ddp.data.readers.header import Codes
 from unet_ddp.errors import Limit
 from unet_ddp.files import reserve, write_errors
 

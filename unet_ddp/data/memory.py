@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from unet_ddp.data.cache import Arrays
-from unet_ddp.data.formats.header import ImageFormat
+from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.distributed.hosts import host_id
 from unet_ddp.distributed.world import World
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from unet_ddp.data.columns import StoredColumn
 from unet_ddp.data.copies import THUMBNAIL
-from unet_ddp.data.formats.header import DTYPES, Header
 from unet_ddp.data.pairs import SIDES
+from unet_ddp.data.readers.header import DTYPES, Header
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
 
 _ROWS = 1 << 18  # that are checked at a time

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from unet_ddp.data.formats.header import SUFFIXES
+from unet_ddp.data.readers.header import SUFFIXES
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
 from unet_ddp.storage import StorageError, Url, as_path, find_stamp, list_objects, local_file

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from unet_ddp.checkpoints.file import Content
+from unet_ddp.checks.check import prepare_data
 from unet_ddp.cli import with_saved
 from unet_ddp.config import TrainConfig
-from unet_ddp.data.checks.check import prepare_data
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
-from unet_ddp.runs.checkpoint import Content
 
 _ADVICE = "use --images and --masks"
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unet_ddp.checkpoints.weights import SavedModel, build_loaded, read_model, with_scale
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Colour
 from unet_ddp.data.preprocessing import Preprocessing
@@ -24,7 +25,6 @@ from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.folding import fold_batchnorm
 from unet_ddp.network.precision import cast_weights
 from unet_ddp.network.unet import SMALLEST_SIDE
-from unet_ddp.runs.weights import SavedModel, build_loaded, read_model, with_scale
 from unet_ddp.storage import as_path, local_file
 
 METADATA = "unet_ddp"  # key of our metadata in an exported file

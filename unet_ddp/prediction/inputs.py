@@ -10,10 +10,10 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from unet_ddp.data.formats.header import SUFFIXES, TIFFS
-from unet_ddp.data.formats.maps import INSTALL, Place, check_resolutions, is_readable
-from unet_ddp.data.formats.pillow import identify
-from unet_ddp.data.formats.read import Source
+from unet_ddp.data.readers.header import SUFFIXES, TIFFS
+from unet_ddp.data.readers.maps import INSTALL, Place, check_resolutions, is_readable
+from unet_ddp.data.readers.pillow import identify
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, print_lines
 from unet_ddp.files import refuse_special
 from unet_ddp.storage import Url, as_path, exists, list_objects, local_file

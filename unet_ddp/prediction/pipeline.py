@@ -17,11 +17,11 @@ from typing import TypeVar
 
 import torch
 
-from unet_ddp.data.formats.header import TIFFS, Pixels
-from unet_ddp.data.formats.maps import Place
-from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band
+from unet_ddp.data.readers.header import TIFFS, Pixels
+from unet_ddp.data.readers.maps import Place
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.plugins import find

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, Ids, Mask, Shares, allocate
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 
 Scores = NDArray[np.float32]

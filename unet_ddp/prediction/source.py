@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.formats import arrays, pillow
-from unet_ddp.data.formats.fit import fit_pixels
-from unet_ddp.data.formats.header import TIFFS, ImageFormat, Pixels, TooLargeError
-from unet_ddp.data.formats.maps import INSTALL, ground_scale, is_readable
-from unet_ddp.data.formats.read import Source
-from unet_ddp.data.formats.resize import scaled_size
+from unet_ddp.data.readers import arrays, pillow
+from unet_ddp.data.readers.fit import fit_pixels
+from unet_ddp.data.readers.header import TIFFS, ImageFormat, Pixels, TooLargeError
+from unet_ddp.data.readers.maps import INSTALL, ground_scale, is_readable
+from unet_ddp.data.readers.read import Source
+from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.streaming import ArrayReader, RowReader, ScaledReader
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from unet_ddp.data.formats.header import Pixels
-from unet_ddp.data.formats.maps import MapRows
-from unet_ddp.data.formats.resize import resize_area
+from unet_ddp.data.readers.header import Pixels
+from unet_ddp.data.readers.maps import MapRows
+from unet_ddp.data.readers.resize import resize_area
 
 _AT_ONCE = 1 << 24  # pixels that are scaled at a time
 

@@ -1,1 +1,1 @@
-"""The folder of a run: its checkpoints, what it resumes from, what it reports."""
+"""The folder of a run: what it resumes from, what it reports."""

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from unet_ddp import __version__
+from unet_ddp.checkpoints.file import Content
 from unet_ddp.config import OptimizationConfig, TrainConfig
-from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, count_workers
+from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import describe_untried
 from unet_ddp.distributed.hosts import warn_of_launcher
@@ -28,7 +29,6 @@ from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.precision import Precision, train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.hosts import compare_sources
 from unet_ddp.runs.pretrained import fit_weights
 from unet_ddp.runs.resume import Resumed

@@ -14,19 +14,8 @@ from uuid import uuid4
 
 import torch
 
-from unet_ddp.cli import save_config
-from unet_ddp.config import TrainConfig
-from unet_ddp.data.checks.check import PreparedData
-from unet_ddp.data.labels import Labels
-from unet_ddp.data.splits import write_split
-from unet_ddp.distributed.hosts import launcher_names
-from unet_ddp.distributed.stop_signal import StopReason
-from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError
-from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
-from unet_ddp.runs.checkpoint import Content, copy_to_host, save_all
-from unet_ddp.runs.mirror import Mirror
-from unet_ddp.runs.owned import (
+from unet_ddp.checkpoints.file import Content, copy_to_host, save_all
+from unet_ddp.checkpoints.owned import (
     LATE,
     adopt_run,
     check_free,
@@ -36,6 +25,18 @@ from unet_ddp.runs.owned import (
     owning,
     settle_list,
 )
+from unet_ddp.checkpoints.weights import read_model
+from unet_ddp.cli import save_config
+from unet_ddp.config import TrainConfig
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.prepared import PreparedData
+from unet_ddp.data.splits import write_split
+from unet_ddp.distributed.hosts import launcher_names
+from unet_ddp.distributed.stop_signal import StopReason
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import RunError
+from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
+from unet_ddp.runs.mirror import Mirror
 from unet_ddp.runs.pretrained import find_weights_file
 from unet_ddp.runs.recovery import (
     choose_checkpoint,
@@ -47,7 +48,6 @@ from unet_ddp.runs.recovery import (
     read_checkpoint,
 )
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.runs.weights import read_model
 from unet_ddp.storage import local_path
 from unet_ddp.training.state import TrainState
 

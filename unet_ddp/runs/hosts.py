@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 
 import unet_ddp
+from unet_ddp.checkpoints.file import previous
 from unet_ddp.config import DATA_PLACES, RUN_PLACES, TrainConfig
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.hosts import host_id, is_elastic
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.files import write_errors
-from unet_ddp.runs.checkpoint import previous
 from unet_ddp.runs.same_data import measure_files
 from unet_ddp.storage import Url
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from unet_ddp.checkpoints.weights import SavedModel, State, build_blank, check_weights, find_model
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.errors import join_some
 from unet_ddp.network.architecture import Architecture, in_encoder
-from unet_ddp.runs.weights import SavedModel, State, build_blank, check_weights, find_model
 from unet_ddp.storage import as_path
 
 _SHOWN = 3  # names in a line

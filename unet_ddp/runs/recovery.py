@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from unet_ddp.checkpoints.description import Best, Description, SavedRun, check_content
+from unet_ddp.checkpoints.file import Content, load, load_or_previous, previous
+from unet_ddp.checkpoints.owned import delete_files, find_checkpoints, find_epochs, read_owned
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError
-from unet_ddp.runs.checkpoint import Content, load, load_or_previous, previous
-from unet_ddp.runs.description import Best, Description, SavedRun, check_content
 from unet_ddp.runs.hosts import read_state
-from unet_ddp.runs.owned import delete_files, find_checkpoints, find_epochs, read_owned
 from unet_ddp.runs.resume import Resumed
 
 _METADATA_OF_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")

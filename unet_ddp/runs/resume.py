@@ -11,17 +11,18 @@ from typing import Any
 
 from torch import Tensor
 
+from unet_ddp.checkpoints.file import Content
+from unet_ddp.checkpoints.weights import SavedModel, check_weights
+from unet_ddp.checks.check import check_classes, prepare_data
 from unet_ddp.cli import read_recipe, with_saved, with_values
 from unet_ddp.config import DATA_PLACES, RUN_PLACES, TrainConfig
-from unet_ddp.data.checks.check import PreparedData, check_classes, prepare_data
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.prepared import PreparedData
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, join_some, shorten, typed
 from unet_ddp.flags import is_same
 from unet_ddp.network.precision import has_native_bfloat16
-from unet_ddp.runs.checkpoint import Content
 from unet_ddp.runs.same_data import check_same_data
-from unet_ddp.runs.weights import SavedModel, check_weights
 from unet_ddp.training.state import TrainState
 
 _SHOWN = 80  # characters of a setting in a message

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unet_ddp.data.checks.check import PreparedData
+from unet_ddp.checkpoints.file import Content
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair
+from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
-from unet_ddp.runs.checkpoint import Content
 from unet_ddp.storage import Url
 
 _SAMPLED = 16  # pairs whose contents are read

@@ -11,14 +11,14 @@ from itertools import chain
 import torch
 from tqdm import tqdm
 
+from unet_ddp.checkpoints.owned import owning
 from unet_ddp.config import TrainConfig
-from unet_ddp.data.checks.check import PreparedData
 from unet_ddp.data.loaders import Loaders
+from unet_ddp.data.prepared import PreparedData
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.network.compiled import describe_uncompiled
-from unet_ddp.runs.owned import owning
 from unet_ddp.runs.writers import Writer, open_files, open_wandb, score_columns
 from unet_ddp.training.guard import FiniteGuard
 from unet_ddp.training.profiling import start_profile

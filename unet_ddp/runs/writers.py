@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from unet_ddp.checkpoints.owned import EVENTS, owning
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import open_own, replacing
 from unet_ddp.metrics.scores import Validation
-from unet_ddp.runs.owned import EVENTS, owning
 from unet_ddp.training.state import TrainState
 
 Row = dict[str, Any]

@@ -16,6 +16,7 @@ from PIL import Image
 from tests.conftest import make_set
 from tests.evaluation.examples import CPU
 from tests.evaluation.report.test_page import Parsed
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.data.preprocessing import Preprocessing
@@ -23,7 +24,6 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.report.write import write_report, write_reports, write_samples
 from unet_ddp.network.architecture import build_network, choose_architecture
-from unet_ddp.runs import checkpoint
 
 
 @pytest.fixture

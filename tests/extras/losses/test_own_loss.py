@@ -16,10 +16,10 @@ from torch import Tensor
 from tests import jobs
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
-from unet_ddp.commands import tune
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.errors import UserError
-from unet_ddp.runs import checkpoint
+from unet_ddp.extras.tune import command as tune
 from unet_ddp.runs.hosts import compare_sources
 from unet_ddp.training.losses import Batch, SegmentationLoss
 

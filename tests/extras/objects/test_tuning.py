@@ -20,11 +20,13 @@ from tests.conftest import data_flags
 from tests.evaluation.examples import CPU, Grey, grey_predictor
 from tests.ranks import call_main
 from tests.tiny import make_data
+from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.data.borders import CLASS_NAMES
-from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
@@ -35,8 +37,6 @@ from unet_ddp.extras.objects.labels import EXTENTS, SEEDS, ObjectLabels
 from unet_ddp.extras.objects.scores import ObjectCounts
 from unet_ddp.network.precision import Precision
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs import checkpoint
-from unet_ddp.runs.weights import read_model
 
 OBJECTS = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
 FLAGS = ["--instances", "--width", "2", "--batch-size", "2", "--workers", "0", "--validation", "34"]

@@ -16,6 +16,7 @@ from tests.ranks import Ranks, call_main
 from tests.tiny import CPU, make_data
 from tests.training.test_out_of_memory import CPU as SHORT_OF_CPU
 from tests.training.test_out_of_memory import CUDA
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import NetworkConfig, OptimizationConfig, TrainConfig
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed import world as world_module
@@ -30,7 +31,6 @@ from unet_ddp.extras.planners.batch_size import (
 )
 from unet_ddp.network.architecture import choose_architecture
 from unet_ddp.network.precision import Precision
-from unet_ddp.runs import checkpoint
 from unet_ddp.runs.build import choose_model
 from unet_ddp.runs.plan import DryRun
 from unet_ddp.runs.resume import Resumed

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from pycocotools.coco import COCO
 
-from tests.data.annotations.test_readers import blob
+from tests.extras.annotations.test_readers import blob
 from unet_ddp.__main__ import main as command
-from unet_ddp.data.formats.read import read_mask
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction.config import PredictConfig

@@ -16,10 +16,10 @@ from PIL import Image
 from tests.prediction.models import make_predictor, noise
 from unet_ddp.data import masks as data_masks
 from unet_ddp.data.drawing import draw_mask
-from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import read_mask
-from unet_ddp.data.formats.resize import resize_area, resize_nearest
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.read import read_mask
+from unet_ddp.data.readers.resize import resize_area, resize_nearest
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs import masks as module
 from unet_ddp.prediction.outputs.masks import (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.object_store import MemoryBucket
-from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction.config import PredictConfig

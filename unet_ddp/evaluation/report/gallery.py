@@ -12,11 +12,11 @@ import numpy as np
 from PIL import Image
 
 from unet_ddp.data.drawing import class_colours, to_rgb
-from unet_ddp.data.formats.header import ImageFormat
-from unet_ddp.data.formats.read import Source
-from unet_ddp.data.formats.resize import resize_nearest
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Colour, Ids, Mask
+from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.read import Source
+from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
 from unet_ddp.evaluation.scoring import Decided, decide, resize

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from unet_ddp.checkpoints.owned import owning
+from unet_ddp.checkpoints.weights import SavedModel, read_model
 from unet_ddp.data.drawing import draw_samples
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
@@ -24,8 +26,6 @@ from unet_ddp.metrics.scores import show
 from unet_ddp.network.precision import all_have_bfloat16, has_native_bfloat16
 from unet_ddp.prediction.backends import build_model
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.owned import owning
-from unet_ddp.runs.weights import SavedModel, read_model
 from unet_ddp.runs.writers import read_rows
 
 _SAMPLES = 4

@@ -8,13 +8,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 
-from unet_ddp.config import TrainConfig
-from unet_ddp.data.columns import hash_file
-from unet_ddp.errors import UserError
-from unet_ddp.extras.cloud.pointer import COPIED, Pointer, Saved, StoredRun
-from unet_ddp.files import replacing, write_errors, write_text
-from unet_ddp.runs.checkpoint import load
-from unet_ddp.runs.owned import (
+from unet_ddp.checkpoints.file import load
+from unet_ddp.checkpoints.owned import (
     delete_owned,
     find_owned,
     is_name_of_run,
@@ -22,6 +17,11 @@ from unet_ddp.runs.owned import (
     owning,
     record_owned,
 )
+from unet_ddp.config import TrainConfig
+from unet_ddp.data.columns import hash_file
+from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud.pointer import COPIED, Pointer, Saved, StoredRun
+from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.recovery import contains_a_run
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.storage import StorageError, Url, delete, list_objects, read_chunks

@@ -21,9 +21,9 @@ from unet_ddp.data.borders import (
     mark_borders,
     number_densely,
 )
-from unet_ddp.data.formats.header import Codes
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Band, Ids, Mask, Regions, Shares, allocate
+from unet_ddp.data.readers.header import Codes
 from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.extras.objects.scores import ObjectCounts, count_objects
 from unet_ddp.extras.objects.separation import Numbers, separate, to_shares

@@ -13,9 +13,9 @@ from pathlib import Path
 from threading import Lock
 from typing import IO
 
-from unet_ddp.data.formats.maps import Place
-from unet_ddp.data.formats.read import Source
 from unet_ddp.data.masks import Mask, Shares
+from unet_ddp.data.readers.maps import Place
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
 from unet_ddp.storage import Url, delete, list_objects, local_file, put

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.files import check_no_input, check_writable, identify_path, remove_stale
 from unet_ddp.prediction.config import LABELME, PredictConfig

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.formats.maps import Place
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
+from unet_ddp.data.readers.maps import Place
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ListFile

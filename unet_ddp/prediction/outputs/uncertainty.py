@@ -10,9 +10,9 @@ import numpy as np
 
 from unet_ddp.data.copies import ALIKE, THUMBNAIL, normalise
 from unet_ddp.data.csv_cells import format_row
-from unet_ddp.data.formats.read import Source
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, Ids, allocate
+from unet_ddp.data.readers.read import Source
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ListFile, read_shards
 

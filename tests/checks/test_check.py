@@ -1,0 +1,369 @@
+"""A whole data set: found, checked, labelled, split, and ready to train on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from PIL import Image
+
+from tests.checks.catalogue import cut, image, listing, mask, masks_as
+from tests.conftest import make_pair, make_set
+from unet_ddp.checks import check as module
+from unet_ddp.checks.check import (
+    CheckedData,
+    PreparedData,
+    Report,
+    check_classes,
+    check_dataset,
+    prepare_data,
+)
+from unet_ddp.config import DataConfig
+from unet_ddp.data.dataset import Sample, SegmentationDataset
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.errors import UserError
+
+
+def in_folder(folder: Path, **flags: Any) -> DataConfig:
+    return DataConfig(images=str(folder / "imgs"), masks=str(folder / "masks"), **flags)
+
+
+def prepared(
+    folder: Path, *, skip_bad: int = 0, labels: Labels | None = None, **flags: Any
+) -> PreparedData:
+    return prepare_data(in_folder(folder, **flags), seed=0, skip_bad=skip_bad, labels=labels)
+
+
+def collected(config: DataConfig, **how: Any) -> tuple[Report, CheckedData | None]:
+    report = Report(collects=True)
+    return report, check_dataset(config, report, seed=0, **how)
+
+
+def names(data: PreparedData) -> tuple[list[str], list[str]]:
+    return [p.name for p in data.split.training], [p.name for p in data.split.validation]
+
+
+# -- finding -------------------------------------------------------------------------------
+
+
+def test_a_plain_set(tmp_path: Path) -> None:
+    data = prepared(make_set(tmp_path, 20), scale=0.5)
+    assert (data.labels, data.format) == (Labels((0, 255)), ImageFormat(3))
+    assert data.crop_size is None and data.smallest == (12, 16) and data.range is None
+    assert len(data.split.training) == 18 and len(data.split.validation) == 2
+    assert data.one_size == (12, 16)
+    assert data.groups == {f"{chr(97 + k)}x": f"{chr(97 + k)}x" for k in range(20)}
+    assert [note.split(":")[0] for note in data.notes] == ["data", "classes", "split"]
+    assert data.notes[0].startswith("data: 20 pairs, 32x24 pixels (16x12 at scale 0.5)")
+
+
+def test_sizes_that_differ(tmp_path: Path) -> None:
+    make_set(tmp_path, 4)
+    make_pair(tmp_path, "zx", size=(40, 28))
+    data = prepared(tmp_path)
+    assert data.one_size is None and data.smallest == (24, 32)
+    assert data.crop_size == (24, 32)  # the median, side by side
+    (tmp_path / "p.csv").write_text(
+        "image,mask,split\n"
+        + "".join(f"imgs/{n}x.png,masks/{n}x.png,train\n" for n in "abc")
+        + "imgs/zx.png,masks/zx.png,test\n"
+    )
+    data = prepare_data(DataConfig(pairs_file=str(tmp_path / "p.csv")), seed=0)
+    assert data.one_size == (24, 32)  # of those that are used
+
+
+def test_the_seed_and_the_flags_decide_the_split(tmp_path: Path) -> None:
+    make_set(tmp_path, 12)
+    config = in_folder(tmp_path, validation=25)
+    splits = {
+        tuple(pair.name for pair in prepare_data(config, seed=seed).split.validation)
+        for seed in range(5)
+    }
+    assert len(splits) > 1 and {len(split) for split in splits} == {3}
+    data = prepared(tmp_path, folds=3, fold=2)
+    assert len(data.split.validation) == 4 and "fold 2 of 3" in data.split.how
+    data = prepared(tmp_path, group_pattern="^([abc])?")
+    assert data.groups["ax"] == "a" and data.groups["dx"] == "" and "4 groups" in data.split.how
+
+
+def test_a_list_is_read_and_its_test_pairs_are_checked_too(tmp_path: Path) -> None:
+    listing()(make_set(tmp_path, 6))
+    path = tmp_path / "pairs.csv"
+    path.write_text(path.read_text().replace("cx.png,train", "cx.png,test"))
+    data = prepare_data(DataConfig(pairs_file=str(path)), seed=0)
+    assert [len(side) for side in names(data)] == [3, 2]
+    assert data.split.how == "by the list, 1 left out"
+    cut(image(tmp_path))
+    with pytest.raises(UserError, match=r"cx\.png"):
+        prepare_data(DataConfig(pairs_file=str(path)), seed=0)
+
+
+def test_masks_without_image_are_a_note(tmp_path: Path) -> None:
+    make_set(tmp_path, 6)
+    image(tmp_path, "bx").unlink()
+    image(tmp_path, "cx").unlink()
+    assert prepared(tmp_path).notes[0] == f"2 mask(s) without image, e.g. {mask(tmp_path, 'bx')}"
+
+
+def test_validation_may_have_its_own_folders(tmp_path: Path) -> None:
+    make_set(tmp_path, 4)
+    make_set(tmp_path / "val", 2, mask_ending="_gt.png")
+    (tmp_path / "val" / "masks" / "ax_gt.png").rename(tmp_path / "val" / "masks" / "ax.png")
+    (tmp_path / "val" / "masks" / "bx_gt.png").rename(tmp_path / "val" / "masks" / "bx.png")
+    own = {"val_images": str(tmp_path / "val/imgs"), "val_masks": str(tmp_path / "val/masks")}
+    data = prepared(tmp_path, **own)
+    assert names(data) == (["ax", "bx", "cx", "dx"], ["validation/ax", "validation/bx"])
+    assert data.notes[0].startswith("data: 6 pairs")
+    mask(tmp_path / "val", "bx").unlink()
+    with pytest.raises(UserError, match=r"no mask for .*val/imgs/bx\.png"):
+        prepared(tmp_path, **own)
+    report, found = collected(in_folder(tmp_path, val_images="gone", val_masks="gone"))
+    assert report.problems == ["gone: not found"]
+    assert found is not None and len(found.table.pairs) == 4
+
+
+def test_the_demo_set_is_used_only_if_no_data_is_given_or_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    demo: list[Path] = []
+
+    def write_demo(folder: Path) -> Path:
+        demo.append(folder)
+        return make_set(folder, 3)
+
+    monkeypatch.setattr(module, "write_demo", write_demo)
+    data = prepare_data(DataConfig(), seed=0)
+    assert demo == [Path("data/demo")] and sum(map(len, names(data))) == 3
+    assert data.notes[0] == (
+        "no data: data/imgs and data/masks are empty; using the demo set in data/demo"
+    )
+    Path("data/imgs").mkdir()
+    Path("data/imgs/notes.txt").touch()
+    prepare_data(DataConfig(), seed=0)
+    assert len(demo) == 2
+    Path("data/imgs/sub").mkdir()  # images may be in it: data/ is in use
+    with pytest.raises(UserError, match="data/masks: not found"):
+        prepare_data(DataConfig(), seed=0)
+    Path("data/imgs/sub").rmdir()
+    Path("data/imgs/A.PNG").touch()
+    with pytest.raises(UserError, match="data/masks: not found"):
+        prepare_data(DataConfig(), seed=0)
+    Path("data/imgs/A.PNG").unlink()
+    make_set(tmp_path / "data", 5)
+    assert sum(map(len, names(prepare_data(DataConfig(), seed=0)))) == 5
+    assert len(demo) == 2
+
+
+# -- bad files -----------------------------------------------------------------------------
+
+
+def test_bad_files_are_left_out_up_to_a_number(tmp_path: Path) -> None:
+    """The split of the others is that of the whole set."""
+    make_set(tmp_path, 12)
+    whole = prepared(tmp_path, validation=25)
+    bad = [whole.split.training[1], whole.split.validation[0]]
+    cut(bad[0].image)
+    bad[1].mask.write_bytes(b"")
+    gone = {pair.name for pair in bad}
+    data = prepared(tmp_path, validation=25, skip_bad=2)
+    assert names(data) == tuple([n for n in side if n not in gone] for side in names(whole))
+    assert data.one_size == (24, 32)
+    assert data.notes[0].startswith("data: 10 pairs")
+    assert data.notes[2].endswith("8 images to train on, 2 to validate")
+    errors = {
+        bad[0].name: f"{bad[0].image}: corrupt or truncated (its end is missing); replace it",
+        bad[1].name: f"{bad[1].mask}: is empty (0 bytes); replace or remove it",
+    }
+    assert data.notes[3:] == [
+        f"warning: skipped {errors[name]} ({count} of at most 2)"
+        for count, name in enumerate(sorted(errors), start=1)
+    ]
+    for flags in ({"skip_bad": 1}, {}):
+        with pytest.raises(UserError) as caught:
+            prepared(tmp_path, validation=25, **flags)
+        assert str(caught.value) == "; ".join(errors[name] for name in sorted(errors))
+
+
+def test_a_run_needs_a_training_image_that_can_be_read(tmp_path: Path) -> None:
+    make_set(tmp_path, 2)
+    data = prepared(tmp_path, validation=50)
+    cut(data.split.training[0].image)
+    with pytest.raises(UserError, match="corrupt or truncated"):
+        prepared(tmp_path, validation=50, skip_bad=9)
+    cut(data.split.validation[0].image)
+    report, found = collected(in_folder(tmp_path), skip_bad=9)
+    assert found is None and len(report.problems) == 2
+
+
+# -- problems ------------------------------------------------------------------------------
+
+
+def test_what_can_be_known_in_spite_of_a_problem(tmp_path: Path) -> None:
+    make_set(tmp_path, 6)
+    Image.new("L", (33, 24)).save(mask(tmp_path))
+    report, data = collected(in_folder(tmp_path))
+    assert len(report.problems) == 1 and data is not None
+    assert data.split is not None and data.labels == Labels((0, 255)) and len(data.groups) == 6
+    report, data = collected(in_folder(tmp_path, resize_masks=True, folds=9, fold=1))
+    assert [problem[:9] for problem in report.problems] == ["--folds 9"]
+    assert data is not None and data.split is None and data.groups == {} and data.labels is not None
+    assert report.notes[0].startswith("data: 6 pairs") and len(report.notes) == 2
+    report, data = collected(
+        in_folder(tmp_path, resize_masks=True, classes=3, binary=True, invert=True)
+    )
+    assert report.problems == [] and data is not None
+    report, data = collected(in_folder(tmp_path, resize_masks=True, ignore_index=7))
+    assert len(report.problems) == 1 and data is not None and data.labels is None
+
+
+def test_no_pairs_at_all(tmp_path: Path) -> None:
+    make_set(tmp_path, 2)
+    for path in (tmp_path / "masks").iterdir():
+        path.rename(path.with_stem(f"{path.stem}_m"))
+    config = replace(in_folder(tmp_path), images=str(tmp_path / "masks"), mask_suffix="_m")
+    report, data = collected(config)
+    assert data is None and report.problems == ["no pairs of image and mask"]
+    report, data = collected(replace(config, images=str(tmp_path / "gone")))
+    assert data is None and report.problems == [f"{tmp_path}/gone: not found"]
+
+
+def test_labels_of_a_resumed_run_stay(tmp_path: Path) -> None:
+    masks_as(lambda a: a // 255)(make_set(tmp_path, 6))
+    assert prepared(tmp_path, labels=Labels((1, 0, 7))).labels == Labels((1, 0, 7))
+    with pytest.raises(UserError, match="unknown mask value"):
+        prepared(tmp_path, labels=Labels((0, 255)))
+
+
+def test_soft_edges_are_a_warning(tmp_path: Path) -> None:
+    def edges(array: np.ndarray) -> np.ndarray:
+        array[0, :10] = np.arange(10, 20)
+        return array
+
+    masks_as(edges)(make_set(tmp_path, 6))
+    assert "if they are soft edges" in "".join(prepared(tmp_path).notes)
+
+
+def test_copies_are_a_warning(tmp_path: Path) -> None:
+    make_set(tmp_path, 8)
+    data = prepared(tmp_path)
+    one, other = data.split.validation[0], data.split.training[3]
+    one.image.write_bytes(other.image.read_bytes())
+    report, _ = collected(in_folder(tmp_path))
+    (warning,) = report.warnings
+    assert warning.startswith("1 validation image(s) are (nearly) copies of training images")
+    assert f"e.g. {one.image} of {other.image}" in warning
+
+
+# -- the range of the pixels ---------------------------------------------------------------
+
+
+def make_tiffs(folder: Path, dtype: str, bands: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Images of very different brightness; the last band is ten times the first."""
+    (folder / "imgs").mkdir(parents=True)
+    (folder / "masks").mkdir()
+    images = []
+    for number in range(6):
+        bright = rng.normal(300 * number, 40, (24, 32, bands)) * np.linspace(1, 10, bands)
+        images.append(np.clip(bright, 0, 60000).astype(dtype))
+        write_tiff(folder / "imgs" / f"{chr(97 + number)}x.tif", images[-1])
+        values = np.zeros((24, 32), np.uint8)
+        values[:12] = 1
+        Image.fromarray(values).save(folder / "masks" / f"{chr(97 + number)}x.png")
+    return images
+
+
+def write_tiff(path: Path, bands: np.ndarray) -> None:
+    one = bands.shape[2] == 1
+    how: dict[str, Any] = {} if one else {"planarconfig": "contig"}
+    tifffile.imwrite(path, bands[..., 0] if one else bands, photometric="minisblack", **how)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int16", "float32"])
+@pytest.mark.parametrize("bands", [1, 4])
+def test_the_training_set_has_mean_0_and_deviation_1(
+    tmp_path: Path, rng: np.random.Generator, dtype: str, bands: int
+) -> None:
+    """Each channel over the whole set, and so no image by itself: bright ones stay bright."""
+    make_tiffs(tmp_path, dtype, bands, rng)
+    data = prepared(tmp_path)
+    normalise = Preprocessing.for_data(data.format, data.range, scale=1.0)
+    dataset = SegmentationDataset(data.split.training, data.labels, normalise.format, scale=1.0)
+    read = [sample_of(dataset, index).image for index in range(len(dataset))]
+    seen = normalise(torch.stack(read), torch.float64)  # (N, C, H, W)
+    assert seen.mean((0, 2, 3)).abs().max() < 1e-6
+    assert (seen.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-6
+    assert seen.mean((1, 2, 3)).std() > 0.5
+    assert Preprocessing.from_dict(normalise.to_dict()) == normalise
+
+
+def sample_of(dataset: SegmentationDataset, index: int) -> Sample:
+    sample = dataset[0, index]
+    assert isinstance(sample, Sample)
+    return sample
+
+
+def test_pixels_without_data_count_nowhere(tmp_path: Path, rng: np.random.Generator) -> None:
+    """They are zero to the network, their mask is ignored, and they don't shift mean or range."""
+    images = make_tiffs(tmp_path, "float32", 2, rng)
+    before = prepared(tmp_path)
+    for number, bands in enumerate(images):
+        bands[3:7, 5:9, 1] = -9999
+        write_tiff(tmp_path / "imgs" / f"{chr(97 + number)}x.tif", bands)
+    data = prepared(tmp_path, nodata=-9999)
+    assert before.range is not None and data.range is not None
+    assert data.range.low >= 0 and data.range.mean == pytest.approx(before.range.mean, rel=0.05)
+    normalise = Preprocessing.for_data(data.format, data.range, scale=1.0)
+    for scale, count in ((1.0, 16), (0.5, 9)):  # all that have a share of them
+        dataset = SegmentationDataset(
+            data.split.training, data.labels, normalise.format, scale=scale
+        )
+        sample = sample_of(dataset, 0)
+        seen = normalise(sample.image[None])
+        ignored = sample.mask == IGNORE_ID
+        assert ignored.sum() == count
+        if scale == 1:
+            assert seen[0][:, ignored].abs().max() < 1e-5
+        assert seen.isfinite().all() and seen.abs().max() < 20
+
+
+def test_images_are_drawn_by_the_classes_of_the_training_masks(tmp_path: Path) -> None:
+    """One of which has pixels to ignore only; and so may all of them."""
+    make_set(tmp_path, 6)
+    ignored = np.full((24, 32), 9, np.uint8)
+    Image.fromarray(ignored).save(tmp_path / "masks" / "bx.png")
+    flags = {"ignore_index": 9, "balance": 0.5, "pairs_file": str(tmp_path / "pairs.csv")}
+    rows = [f"imgs/{name}x.png,masks/{name}x.png," for name in "abcdef"]
+    for name in "abc":
+        sides = ["training" if row[5] in ("b", name) else "validation" for row in rows]
+        lines = [row + side for row, side in zip(rows, sides, strict=True)]
+        (tmp_path / "pairs.csv").write_text("\n".join(["image,mask,split", *lines]))
+        if name == "b":
+            with pytest.raises(
+                UserError, match=r"^--balance 0.5: the training masks have no pixel"
+            ):
+                prepare_data(DataConfig(**flags), seed=0)
+            continue
+        data = prepare_data(DataConfig(**flags), seed=0)
+        assert data.notes[-1] == "balance: 50% of the samples drawn by class, 25.0% for each"
+        assert data.draw is not None
+        own = [pair.image.name for pair in data.split.training].index(f"{name}x.png")
+        found = {data.draw(0, index) for index in range(50)}
+        assert {draw for draw in found if draw[1] is not None} == {(own, 0), (own, 1)}
+    assert prepare_data(DataConfig(**flags | {"balance": 0.0}), seed=0).draw is None
+
+
+def test_weights_must_be_one_per_class() -> None:
+    check_classes(Labels((0, 1)), None)
+    check_classes(Labels((0, 1)), (1.0, 2.0))
+    for weights in ((1.0,), (1.0, 2.0, 3.0)):
+        with pytest.raises(UserError, match=f"{len(weights)} weights for 2 classes; give one"):
+            check_classes(Labels((0, 1)), weights)

@@ -1,0 +1,306 @@
+"""Rules that the files of a data set must keep together."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unet_ddp.checks import rules
+from unet_ddp.checks.rules import (
+    check_rules,
+    common_values,
+    crop_size,
+    find_copies,
+    measure_range,
+)
+from unet_ddp.checks.scan import ImageMetadata, MaskMetadata, ScannedPair
+from unet_ddp.checks.summary import Report
+from unet_ddp.checks.table import Table
+from unet_ddp.config import DataConfig
+from unet_ddp.data.pairs import Pair
+from unet_ddp.data.preprocessing import PixelRange
+from unet_ddp.data.readers.header import Header, ImageFormat
+from unet_ddp.data.splits import Split
+from unet_ddp.errors import UserError
+
+
+def scanned(
+    name: str,
+    image: dict[str, Any] | None = None,
+    mask: dict[str, Any] | None = None,
+    *,
+    values: tuple[int, ...] = (0, 1),
+    counts: tuple[int, ...] = (5, 7),
+    thumbnail: str = base64.b64encode(bytes(range(64))).decode(),
+    suffix: str = ".png",
+) -> ScannedPair:
+    header = Header(
+        **({"width": 40, "height": 30, "channels": 3, "dtype": "uint8"} | (image or {}))
+    )
+    mask_header = Header(
+        **({"width": 40, "height": 30, "channels": 1, "dtype": "uint8"} | (mask or {}))
+    )
+    return ScannedPair(
+        Pair(name, Path(f"i/{name}{suffix}"), Path(f"m/{name}.png")),
+        ImageMetadata(header, (0, 0), thumbnail),
+        MaskMetadata(mask_header, (0, 0), values, counts),
+    )
+
+
+def problems(*pairs: ScannedPair, **flags: Any) -> list[str]:
+    report = Report(collects=True)
+    check_rules(DataConfig(**flags), report, Table.from_scan(pairs))
+    return report.problems
+
+
+GREY, BANDS = {"channels": 1}, {"channels": 5}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "flags", "expected"),
+    [
+        ([scanned("a"), scanned("b")], {}, []),
+        # sizes
+        ([scanned("a", {"width": 41}), scanned("b")], {}, ["m/a.png is 40x30, its image 41x30; resize one"]),
+        ([scanned("a", {"width": 41}), scanned("b", {"height": 31})], {}, ["m/a.png is", "m/b.png is 40x30, its image 40x31"]),
+        ([scanned("a", {"width": 41}), scanned("b")], {"resize_masks": True}, []),
+        ([scanned("a", {"width": 30, "height": 40})], {}, ["one of them is rotated by 90 degrees"]),
+        # kinds of masks
+        ([scanned("a"), scanned("b", None, {"is_colour": True}), scanned("c")], {}, ["m/b.png is a colour image, m/a.png is not: masks"]),
+        ([scanned("a"), scanned("b", None, {"channels": 3})], {}, ["m/b.png is a colour image"]),
+        ([scanned("a"), scanned("b", None, {"channels": 3, "palette": ((0, 0, 0),) * 2})], {}, []),
+        # types and channels of images
+        ([scanned("a", {"dtype": "uint16"}), scanned("b"), scanned("c"), scanned("d", {"dtype": "int16"}), scanned("e", {"dtype": "uint16"}), scanned("f")], {},
+         ["i/a.png (and 1 more) has 16 bit, i/b.png has 8 bit", "i/d.png has int16, i/b.png has 8 bit"]),
+        ([scanned("a", GREY), scanned("b")], {}, []),
+        ([scanned("a", BANDS), scanned("b"), scanned("c")], {}, ["i/a.png has 5 channels, i/b.png has 3: images"]),
+        ([scanned("a", GREY), scanned("b"), scanned("c", {"channels": 2}), scanned("d")], {}, ["i/a.png has 1", "i/c.png has 2 channels, i/b.png has 3"]),
+        # palettes
+        ([scanned("a", None, {"palette": ((0, 0, 0), (1, 2, 3))}), scanned("b", None, {"palette": ((0, 0, 0), (255, 2, 3))})], {},
+         ["index 1 is #010203 in m/a.png and #ff0203 in m/b.png: palettes"]),
+        ([scanned("a", None, {"palette": ((0, 0, 0), (1, 2, 3))}), scanned("b", None, {"palette": ((0, 0, 0), (9, 9, 9))}, values=(0,), counts=(9,))], {}, []),
+        ([scanned("a", None, {"palette": ((0, 0, 0), (1, 2, 3))}), scanned("b", None, {"palette": ((0, 0, 0),)})], {}, ["index 1 is #010203 in m/a.png and #000000"]),
+        ([scanned("a", None, {"palette": ((0, 0, 0), (1, 2, 3))}), scanned("b", None, {"palette": ((0, 0, 0), (255, 2, 3))})], {"palette": "p.csv"}, []),
+        ([scanned("a"), scanned("b", None, {"palette": ((0, 0, 0), (255, 2, 3))}), scanned("c", None, {"palette": ((0, 0, 0), (1, 2, 3))})], {"palette": "p.csv"},
+         ["index 1 is #ff0203 in m/b.png and #010203"]),
+        # bits
+        ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 255))], {}, ["m/a.png has 1 bit, so its white is 1, and 255 in m/b.png: save all masks with 8 bit"]),
+        ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 255))], {"binary": True}, []),
+        ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 1, 255), counts=(1, 2, 3))], {}, []),
+        ([scanned("a", None, {"is_bilevel": True}, values=(0,), counts=(9,)), scanned("b", values=(0, 255))], {}, []),
+        ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 2))], {}, []),
+        # no-data values
+        ([scanned("a", {"nodata": -9.0}), scanned("b", {"nodata": -9.0})], {}, []),
+        ([scanned("a", {"nodata": -9.0}), scanned("b", {"nodata": -9.5}), scanned("c", {"nodata": -9.5})], {}, ["i/a.png has no-data value -9, i/b.png has -9.5; choose one with --nodata"]),
+        ([scanned("a", {"nodata": 0.0}), scanned("b", {"nodata": -0.0})], {}, []),
+        ([scanned("a", {"nodata": 1234567.0}), scanned("b", {"nodata": 1234568.0}), scanned("c", {"nodata": 1234568.0})], {}, ["i/a.png has no-data value 1234567.0, i/b.png has 1234568.0"]),
+        ([scanned("a", {"nodata": -9.0}), scanned("b"), scanned("c")], {}, ["i/a.png has no-data value -9, i/b.png has none"]),
+        ([scanned("a", {"nodata": -9.0}), scanned("b")], {"nodata": 3.0}, []),
+        # channels that are asked for
+        ([scanned("a")], {"channels": 3}, []),
+        ([scanned("a")], {"channels": 1}, []),
+        ([scanned("a")], {"channels": 4}, []),
+        ([scanned("a")], {"channels": 2}, ["--channels 2: i/a.png has 3; leave the flag out"]),
+        ([scanned("a"), scanned("b", GREY)], {"channels": 4}, []),
+        ([scanned("a", BANDS)], {"channels": 5}, []),
+        ([scanned("a", BANDS)], {"channels": 3}, ["--channels 3: i/a.png has 5"]),
+        ([scanned("a", BANDS | {"has_alpha": True})], {"channels": 6}, []),
+        ([scanned("a", BANDS)], {"channels": 6}, ["--channels 6"]),
+        ([scanned("a", {"dtype": "uint16"})], {"channels": 1}, ["--channels 1"]),
+        ([scanned("a", GREY | {"dtype": "uint16"})], {"channels": 3}, []),
+        ([scanned("a", GREY | {"dtype": "uint16"})], {"channels": 4}, ["--channels 4"]),
+        ([scanned("a", suffix=".npy")], {"channels": 1}, ["--channels 1"]),
+        ([scanned("a", GREY, suffix=".npy")], {"channels": 3}, []),
+        # no scan
+    ],
+)  # fmt: skip
+def test_rules(pairs: list[ScannedPair], flags: dict[str, Any], expected: list[str]) -> None:
+    found = problems(*pairs, **flags)
+    assert len(found) == len(expected), found
+    for line, text in zip(found, expected, strict=True):
+        assert text in line
+
+
+def test_a_run_stops_at_the_first_problem() -> None:
+    with pytest.raises(UserError, match=r"m/a\.png is 40x30"):
+        check_rules(
+            DataConfig(), Report(), Table.from_scan([scanned("a", {"width": 41, "dtype": "x"})])
+        )
+
+
+@pytest.mark.parametrize(
+    ("pairs", "flags", "expected", "notes"),
+    [
+        ([scanned("a"), scanned("b", GREY)], {}, ImageFormat(3), []),
+        ([scanned("a", GREY)], {}, ImageFormat(1), []),
+        ([scanned("a")], {"channels": 1}, ImageFormat(1), []),
+        ([scanned("a", {"dtype": "int16"})], {}, ImageFormat(3, "int16"), []),
+        ([scanned("a"), scanned("b", {"nodata": 7.5})], {}, ImageFormat(3, nodata=7.5), ["no-data value 7.5, from the files"]),
+        ([scanned("a", {"nodata": 0.0})], {}, ImageFormat(3, nodata=0.0), ["no-data value 0, from the files"]),
+        ([scanned("a", {"nodata": 7.5})], {"nodata": 3.0}, ImageFormat(3, nodata=3.0), []),
+        ([scanned("a", {"has_alpha": True})], {}, ImageFormat(3), ["alpha: the images' transparency is dropped; keep it with --channels 4"]),
+        ([scanned("a", {"has_alpha": True})], {"channels": 4}, ImageFormat(4), []),
+        ([scanned("a", GREY | {"has_alpha": True})], {}, ImageFormat(1), ["alpha: the images' transparency is dropped"]),
+    ],
+)  # fmt: skip
+def test_the_common_format(
+    pairs: list[ScannedPair], flags: dict[str, Any], expected: ImageFormat, notes: list[str]
+) -> None:
+    report = Report(collects=True)
+    assert check_rules(DataConfig(**flags), report, Table.from_scan(pairs)) == expected
+    assert len(report.notes) == len(notes)
+    assert all(note.startswith(text) for note, text in zip(report.notes, notes, strict=True))
+    assert ("--channels 4" in "".join(report.notes)) == ("--channels 4" in "".join(notes))
+
+
+def test_the_values_of_all_masks() -> None:
+    pairs = [
+        scanned("a", values=(0, 7), counts=(5, 2)),
+        scanned("b", None, {"is_lossy": True}, values=(0, 9), counts=(3, 4)),
+        scanned("c", None, {"is_lossy": True}),
+    ]
+    values = common_values(Table.from_scan(pairs))
+    assert values.counts == {0: 13, 1: 7, 7: 2, 9: 4}
+    assert values.examples == {0: "m/a.png", 7: "m/a.png", 9: "m/b.png", 1: "m/c.png"}
+    assert (values.rgb, values.palette, values.lossy) == (False, None, "m/b.png")
+    assert common_values(Table.from_scan([scanned("a", None, {"is_colour": True})])).rgb
+
+
+RED, GREY_3 = ((0, 0, 0), (255, 0, 0)), ((0, 0, 0), (9, 9, 9), (8, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("masks", "expected"),
+    [
+        ([(RED, (0, 1)), (RED, (0, 1))], RED),
+        ([(RED, (0, 1)), ((*RED, (7, 7, 7)), (0, 1))], (*RED, (7, 7, 7))),  # padded
+        ([(RED, (0, 1)), (GREY_3, (0, 2))], (*RED, (8, 8, 8))),  # unused in one
+        ([(GREY_3, (0, 2)), (RED, (0, 1))], (*RED, (8, 8, 8))),
+        ([(RED, (0, 1)), (GREY_3, (0, 1))], None),  # two colours of one index
+        ([(RED, (0, 1)), (None, (0, 1))], None),
+        ([(RED, (0, 1, 5))], RED),
+    ],
+)
+def test_palettes_that_agree_where_they_are_used_are_one(
+    masks: list[tuple[Any, tuple[int, ...]]], expected: Any
+) -> None:
+    pairs = [
+        scanned(f"n{k}", None, {"palette": colours}, values=used, counts=(9,) * len(used))
+        for k, (colours, used) in enumerate(masks)
+    ]
+    assert common_values(Table.from_scan(pairs)).palette == expected
+
+
+# -- range ---------------------------------------------------------------------------------
+
+
+def range_of(images: list[ImageMetadata], channels: int) -> PixelRange | None:
+    """The range of all but the last of the images."""
+    pairs = [scanned(f"n{k}")._replace(image=image) for k, image in enumerate(images)]
+    table = Table.from_scan([*pairs, pairs[0]])
+    return measure_range(table, np.arange(len(pairs) + 1) < len(pairs), channels)
+
+
+def statistics_of(pixels: np.ndarray) -> ImageMetadata:
+    wide = pixels.reshape(-1, pixels.shape[-1]).astype(np.float64)
+    return ImageMetadata(
+        Header(1, 1, 1, "int16"), (0, 0), "", len(wide), wide.min(), wide.max(),
+        tuple(wide.sum(0)), tuple((wide**2).sum(0)),
+    )  # fmt: skip
+
+
+def test_the_range_is_that_of_all_pixels(rng: np.random.Generator) -> None:
+    """Channels have one range, but each its mean and deviation, as shares of it."""
+    sizes = (4, 5), (9, 5), (1, 1)
+    images = [rng.integers(-200, 900, (*size, 3)) * [1, 2, 3] for size in sizes]
+    measured = range_of([statistics_of(image) for image in images], 3)
+    pixels = np.concatenate([image.reshape(-1, 3) for image in images])
+    low, high = pixels.min(), pixels.max()
+    assert measured is not None and (measured.low, measured.high) == (low, high)
+    shares = (pixels - low) / (high - low)
+    assert measured.mean == pytest.approx(shares.mean(0))
+    assert measured.std == pytest.approx(shares.std(0))
+
+
+def test_grey_images_among_colour_count_for_each_channel() -> None:
+    grey, colour = np.array([[[3]], [[5]]]), np.array([[[1, 2, 3]], [[3, 4, 9]]])
+    measured = range_of([statistics_of(grey), statistics_of(colour)], 3)
+    assert measured is not None
+    assert measured.mean == pytest.approx([(12 / 4 - 1) / 8, (14 / 4 - 1) / 8, (20 / 4 - 1) / 8])
+
+
+def test_images_without_statistics_have_no_range() -> None:
+    assert range_of([ImageMetadata(Header(1, 1, 1, "uint8"), (0, 0), "")], 1) is None
+    flat = statistics_of(np.full((4, 1, 1), 7))
+    unknown = ImageMetadata(Header(1, 1, 1, "int16"), (0, 0), "")
+    assert range_of([flat, unknown], 1) == PixelRange(7.0, 7.0, (0.0,), (1.0,))
+
+
+# -- sizes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "flags", "expected"),
+    [
+        ([(40, 30), (40, 30)], {}, None),
+        ([(40, 30), (60, 90), (50, 40)], {}, (50, 40)),
+        ([(40, 30), (60, 91)], {}, (50, 60)),  # 60.5 rounded down
+        ([(40, 30), (60, 90), (50, 40)], {"scale": 0.5}, (25, 20)),
+        ([(400, 3), (600, 4), (500, 5)], {}, (500, 16)),  # no side below 16
+        ([(100, 30), (101, 30)], {"scale": 0.1}, None),  # the same at their scale
+        ([(40, 30), (40, 30)], {"crop_size": (8, 9)}, (8, 9)),
+    ],
+)
+def test_crops_have_the_median_size(
+    sizes: list[tuple[int, int]], flags: dict[str, Any], expected: tuple[int, int] | None
+) -> None:
+    pairs = [scanned(f"n{k}", {"height": h, "width": w}) for k, (h, w) in enumerate(sizes)]
+    assert crop_size(DataConfig(**flags), Table.from_scan(pairs)) == expected
+
+
+# -- copies --------------------------------------------------------------------------------
+
+
+def as_text(grey: np.ndarray) -> str:
+    return base64.b64encode(grey.astype(np.uint8).tobytes()).decode()
+
+
+def test_copies_across_the_split_are_found(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "_AT_ONCE", 7)
+    looks = rng.integers(0, 256, (7, 64))
+    darker = looks[2] * 0.5 + 3  # correlation 1, but for rounding
+    other = looks[3].copy()
+    other[:12] = 255 - other[:12]
+    thumbnails = {
+        "t0": looks[0], "t1": looks[1], "t2": looks[2], "t3": looks[3],
+        "v4": looks[4], "v1": looks[1], "v3": other, "v2": darker, "v5": 255 - looks[0],
+    }  # fmt: skip
+    pairs = [scanned(name, thumbnail=as_text(grey)) for name, grey in thumbnails.items()]
+    pairs += [scanned("t9", thumbnail=""), scanned("v9", thumbnail="")]  # of one colour: unknown
+    training, validation = (
+        [p.pair for p in pairs if p.pair.name.startswith(side)] for side in "tv"
+    )
+    found = find_copies(Table.from_scan(pairs), Split(training, validation, ""))
+    assert [(one.name, other.name) for one, other in found] == [("v1", "t1"), ("v2", "t2")]
+    for split in (Split(training, [], ""), Split([], validation, "")):
+        assert find_copies(Table.from_scan(pairs), split) == []
+
+
+@pytest.mark.parametrize(("correlation", "is_copy"), [(0.9953, True), (0.9947, False)])
+def test_what_counts_as_a_copy(correlation: float, is_copy: bool) -> None:
+    look, noise = np.random.default_rng(0).normal(size=(2, 64))
+    look = (look - look.mean()) / look.std()
+    noise -= noise.mean() + look * (noise @ look) / 64  # uncorrelated with it
+    mixed = correlation * look + np.sqrt(1 - correlation**2) * noise / noise.std()
+    pairs = [
+        scanned(name, thumbnail=as_text(np.round(127 + 40 * grey)))
+        for name, grey in (("t", look), ("v", mixed))
+    ]
+    split = Split([pairs[0].pair], [pairs[1].pair], "")
+    assert bool(find_copies(Table.from_scan(pairs), split)) == is_copy

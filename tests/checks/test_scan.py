@@ -1,0 +1,409 @@
+"""Metadata of files, and the cache of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import tracemalloc
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from tests.conftest import make_set
+from tests.object_store import MemoryBucket, ObjectStore, put_folder
+from unet_ddp.checks import scan as module
+from unet_ddp.checks.scan import read_image_metadata, read_mask_metadata, scan
+from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.data.readers.header import Header
+from unet_ddp.data.readers.read import Source
+from unet_ddp.errors import UserError
+from unet_ddp.files import cache_folder
+from unet_ddp.storage import StorageError, Url, put
+
+
+@pytest.fixture(autouse=True)
+def _no_cache_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "usable_cores", lambda **_: 1)
+
+
+def found_pairs(folder: Path) -> list[Pair]:
+    return find_pairs(folder / "imgs", folder / "masks")
+
+
+# -- one file ------------------------------------------------------------------------------
+
+
+def thumbnail(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), np.uint8).reshape(8, 8)
+
+
+def test_an_8_bit_image_has_a_thumbnail_and_no_statistics(tmp_path: Path) -> None:
+    blocks = np.arange(64, dtype=np.uint8).reshape(8, 8) + 10
+    Image.fromarray(np.kron(blocks, np.ones((3, 5), np.uint8))).save(tmp_path / "x.png")
+    metadata = read_image_metadata(Source(tmp_path / "x.png"))
+    assert metadata.header == Header(40, 24, 1, "uint8")
+    assert (thumbnail(metadata.thumbnail) == np.round((blocks - 10) * (255 / 63))).all()
+    assert metadata[3:] == (0, 0.0, 0.0, (), (), None)
+    status = (tmp_path / "x.png").stat()
+    assert metadata.stamp == (status.st_size, status.st_mtime_ns)
+    Image.new("L", (9, 9), 7).save(tmp_path / "y.png")
+    assert read_image_metadata(Source(tmp_path / "y.png")).thumbnail == ""
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int16", "float32"])
+def test_statistics_are_of_each_channel(
+    tmp_path: Path, rng: np.random.Generator, dtype: str
+) -> None:
+    pixels = rng.integers(-90 if dtype != "uint16" else 0, 300, (9, 11, 3)).astype(dtype)
+    tifffile.imwrite(tmp_path / "x.tif", pixels, photometric="minisblack", planarconfig="contig")
+    metadata = read_image_metadata(Source(tmp_path / "x.tif"))
+    assert metadata.num_pixels == 99
+    assert (metadata.low, metadata.high) == (pixels.min(), pixels.max())
+    wide = pixels.astype(np.float64)
+    assert metadata.sums == pytest.approx(wide.sum((0, 1)))
+    assert metadata.squares == pytest.approx((wide**2).sum((0, 1)))
+    shown = thumbnail(metadata.thumbnail)
+    assert shown.min() == 0 and shown.max() == 255
+
+
+@pytest.mark.parametrize("tag", [True, False])
+def test_pixels_without_data_are_in_no_statistics(tmp_path: Path, tag: bool) -> None:
+    pixels = np.array([[1, -9], [3, 5]], np.int16)
+    tags = [(42113, 2, 0, "-9", True)] if tag else None
+    tifffile.imwrite(tmp_path / "x.tif", pixels, extratags=tags)
+    metadata = read_image_metadata(Source(tmp_path / "x.tif"), None if tag else -9)
+    assert metadata.header.nodata == (-9 if tag else None)
+    assert metadata[3:] == (3, 1.0, 5.0, (9.0,), (35.0,), None)
+    metadata = read_image_metadata(Source(tmp_path / "x.tif"), 3)  # the flag before the file's own
+    assert metadata[3:] == (3, -9.0, 5.0, (-3.0,), (107.0,), None)
+    tifffile.imwrite(tmp_path / "y.tif", np.full((2, 2), -9, np.int16))
+    assert read_image_metadata(Source(tmp_path / "y.tif"), -9)[3:] == (0, 0.0, 0.0, (), (), None)
+
+
+@pytest.mark.parametrize(("channels", "expected"), [(None, 3), (3, 3), (4, 4), (5, 3)])
+def test_alpha_is_measured_if_it_is_asked_for(
+    tmp_path: Path, channels: int | None, expected: int
+) -> None:
+    pixels = np.arange(64, dtype=np.uint16).reshape(4, 4, 4)
+    tifffile.imwrite(tmp_path / "x.tif", pixels, photometric="rgb", extrasamples=["unassalpha"])
+    metadata = read_image_metadata(Source(tmp_path / "x.tif"), None, channels)
+    assert metadata.header.has_alpha and len(metadata.sums) == expected
+    assert metadata.sums == tuple(pixels[..., :expected].sum((0, 1)))
+
+
+@pytest.mark.parametrize("first", [0, -3, 65535])
+def test_values_of_a_mask_are_counted(tmp_path: Path, first: int) -> None:
+    """Also those that are negative, or need more than 16 bits."""
+    codes = np.array([[first + 5, first, first], [first + 1, first, first + 5]], np.int32)
+    np.save(tmp_path / "x.npy", codes)
+    metadata = read_mask_metadata(Source(tmp_path / "x.npy"))
+    assert metadata.values == (first, first + 1, first + 5) and metadata.counts == (3, 1, 2)
+    assert not metadata.header.has_colour_values
+
+
+def test_a_mask_of_too_many_values_keeps_the_commonest_and_the_ends(tmp_path: Path) -> None:
+    codes = np.arange(40 * 50, dtype=np.int32).reshape(40, 50)
+    codes[1::2] = codes[::2]  # even rows twice
+    codes.flat[-1] = 5000
+    np.save(tmp_path / "x.npy", codes)
+    metadata = read_mask_metadata(Source(tmp_path / "x.npy"))  # 1001 values: all are kept
+    assert len(metadata.values) == 1001 and metadata.values[-1] == 5000
+    np.save(tmp_path / "x.npy", np.arange(2000, dtype=np.int32).repeat(2)[1:-1].reshape(2, -1))
+    metadata = read_mask_metadata(Source(tmp_path / "x.npy"))
+    assert metadata.values == (0, *range(1, 1023), 1999)
+    assert metadata.counts == (1, *[2] * 1022, 1)
+
+
+def test_which_masks_are_colour_images(tmp_path: Path) -> None:
+    grey = Image.new("L", (4, 3))
+    for name, image, is_colour in [
+        ("grey", grey, False), ("rgb", grey.convert("RGB"), True), ("palette", grey.convert("P"), False),
+    ]:  # fmt: skip
+        image.save(tmp_path / f"{name}.png")
+        assert (
+            read_mask_metadata(Source(tmp_path / f"{name}.png")).header.has_colour_values
+            == is_colour
+        ), name
+    np.save(tmp_path / "x.npy", np.zeros((4, 5, 3), np.uint8))
+    assert read_mask_metadata(Source(tmp_path / "x.npy")).header.has_colour_values
+
+
+def test_a_file_too_large_to_decode_safely_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("L", (20, 30)).save(tmp_path / "x.png")
+    monkeypatch.setattr(module, "_MOST_PIXELS", 600)
+    assert read_image_metadata(Source(tmp_path / "x.png")).header.height == 30
+    monkeypatch.setattr(module, "_MOST_PIXELS", 599)
+    for read in (read_image_metadata, read_mask_metadata):
+        with pytest.raises(UserError, match=r"x\.png: 20x30 pixels, more than are safe to decode"):
+            read(Source(tmp_path / "x.png"))
+
+
+# -- all files -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_scan_of_all_files_is_that_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """By a thread for each core; the bar is for a terminal alone, and gone at the end."""
+    monkeypatch.setattr(module, "_CHUNK", 2)
+    pairs = found_pairs(make_set(tmp_path, 11))
+    seen: list[Any] = []
+    threads: list[int] = []
+
+    def shown(items: Iterable[Any], text: str, total: int, **how: Any) -> Iterable[Any]:
+        assert total == 22 and how["leave"] is False and how["disable"] is None
+        for item in items:
+            seen.append(item)
+            yield item
+
+    monkeypatch.setattr(module, "tqdm", shown)
+    monkeypatch.setattr(module, "usable_cores", lambda **_: workers)
+    monkeypatch.setattr(
+        module, "ThreadPoolExecutor", lambda n: threads.append(n) or ThreadPoolExecutor(n)
+    )
+    result = scan(pairs)
+    assert threads == [workers]
+    assert len(seen) == 22 and result.errors == {}
+    assert result.pairs == [
+        (pair, read_image_metadata(Source(pair.image)), read_mask_metadata(Source(pair.mask)))
+        for pair in pairs
+    ]
+
+
+def test_all_errors_are_collected_by_pair(tmp_path: Path) -> None:
+    pairs = found_pairs(make_set(tmp_path, 4))
+    pairs[1].image.write_bytes(b"")
+    pairs[2].image.unlink()
+    pairs[2].mask.write_bytes(b"")
+    result = scan(pairs)
+    assert [scanned.pair.name for scanned in result.pairs] == ["ax", "dx"]
+    assert result.errors == {
+        "bx": f"{pairs[1].image}: is empty (0 bytes); replace or remove it",
+        "cx": f"{pairs[2].image}: not found; {pairs[2].mask}: is empty (0 bytes); replace or remove it",
+    }
+
+
+# -- cache ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are decoded."""
+    names: list[str] = []
+
+    def watched(read: Any) -> Any:
+        def watch(source: Source, *options: Any) -> Any:
+            names.append(f"{source.path.parent.name}/{source.path.name}")
+            return read(source, *options)
+
+        return watch
+
+    for name in ("read_image_metadata", "read_mask_metadata"):
+        monkeypatch.setattr(module, name, watched(getattr(module, name)))
+    return names
+
+
+def test_a_file_is_decoded_again_only_if_it_has_changed(tmp_path: Path, reads: list[str]) -> None:
+    for name in ("x", "y"):
+        picture = Image.fromarray(np.array([[0, 1], [1, 0]], np.uint8))
+        picture.putpalette([1, 2, 3, 4, 5, 6])
+        for side in ("imgs", "masks"):
+            (tmp_path / side).mkdir(exist_ok=True)
+            picture.save(tmp_path / side / f"{name}.png")
+    tifffile.imwrite(tmp_path / "imgs" / "x.tif", np.array([[1, 2], [3, 4]], np.uint16))
+    (tmp_path / "imgs" / "x.png").unlink()
+    pairs = found_pairs(tmp_path)
+    first = scan(pairs)
+    assert sorted(reads) == ["imgs/x.tif", "imgs/y.png", "masks/x.png", "masks/y.png"]
+    again = scan(pairs)
+    assert again == first and len(reads) == 4
+    assert {type(v) for v in (*again.pairs[0].image[1:], *again.pairs[0].mask)} == {
+        type(v) for v in (*first.pairs[0].image[1:], *first.pairs[0].mask)
+    }
+    masks = [scanned.mask.header for scanned in (*first.pairs, *again.pairs)]
+    assert masks[0] is masks[1] and masks[2] is masks[3]  # a palette is kept once
+    reads.clear()
+    os.utime(pairs[0].mask, ns=(1, 1))  # as large, at another time
+    image = pairs[1].image
+    status = image.stat()
+    image.write_bytes(image.read_bytes() + b" ")  # at the same time, larger
+    os.utime(image, ns=(status.st_atime_ns, status.st_mtime_ns))
+    third = scan(pairs)
+    assert sorted(reads) == ["imgs/y.png", "masks/x.png"]
+    assert third.pairs[0].mask.values == (0, 1)
+    assert scan(pairs) == third and len(reads) == 2
+
+
+def test_statistics_are_kept_for_the_options_they_are_of(tmp_path: Path, reads: list[str]) -> None:
+    make_set(tmp_path, 1)
+    pairs = found_pairs(tmp_path)
+    for options in ({}, {"nodata": 3.0}, {"channels": 3}, {"nodata": 3.0, "channels": 3}):
+        scan(pairs, **options)
+        scan(pairs, **options)
+    assert reads.count("imgs/ax.png") == 4
+
+
+def test_one_file_may_be_image_and_mask(tmp_path: Path, reads: list[str]) -> None:
+    make_set(tmp_path, 1)
+    path = tmp_path / "masks" / "ax.png"
+    pairs = [Pair("a", path, path)]
+    first = scan(pairs)
+    assert scan(pairs) == first and len(reads) == 2
+    assert first.pairs[0].mask.values == (0, 255)
+
+
+def test_errors_are_not_kept(tmp_path: Path) -> None:
+    pairs = found_pairs(make_set(tmp_path, 1))
+    data = pairs[0].image.read_bytes()
+    pairs[0].image.write_bytes(b"")
+    assert scan(pairs).errors
+    pairs[0].image.write_bytes(data)
+    assert not scan(pairs).errors
+    pairs[0].image.unlink()
+    assert "not found" in scan(pairs).errors["ax"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", '{"headers": [], "entries": {"mask a": [0]}}', "\udcff", "[" * 9999,
+        "9" * 5000, "text", "number", "null", "nan",
+    ],
+)  # fmt: skip
+def test_a_damaged_cache_is_not_used(tmp_path: Path, reads: list[str], text: str) -> None:
+    pairs = found_pairs(make_set(tmp_path, 1))
+    first = scan(pairs)
+    (path,) = cache_folder().iterdir()
+    assert json.loads(path.read_text().split("\n", 1)[1])["entries"].keys() == {
+        f"image {pairs[0].image}", f"mask {pairs[0].mask}",
+    }  # fmt: skip
+    whole = path.read_text()
+    if text == "text":  # in place of what it has
+        text = whole.replace("255", '"x"')
+    elif text == "number":
+        text = whole.replace("[[", "[7, [")
+    elif text in ("null", "nan"):
+        text = whole.replace("uint8", text).replace("1,", f"{text},")
+    assert text != whole
+    path.write_text(text, errors="surrogateescape")
+    assert scan(pairs) == first and len(reads) == 4
+    assert scan(pairs) == first and len(reads) == 4
+
+
+def test_a_cache_that_can_not_be_written_is_not_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(make_set(tmp_path, 1) / "imgs" / "ax.png"))
+    assert len(scan(found_pairs(tmp_path)).pairs) == 1
+
+
+def test_a_cache_of_others_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pairs = found_pairs(make_set(tmp_path, 1))
+    first = scan(pairs)
+    (tmp_path / "unet_ddp").chmod(0o777)
+    assert scan(pairs) == first and len(reads) == 4
+
+
+def test_a_scan_that_is_interrupted_keeps_what_it_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    monkeypatch.setattr(module, "_CHUNK", 2)
+    pairs = found_pairs(make_set(tmp_path, 6))
+
+    def interrupted(items: Iterable[Any], *args: Any, **how: Any) -> Iterable[Any]:
+        for count, item in enumerate(items):
+            if count == 5:
+                raise KeyboardInterrupt
+            yield item
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "tqdm", interrupted)
+        scan(pairs)
+    begun = len(reads)
+    assert 5 <= begun < 12
+    scan(pairs)
+    assert len(reads) == 12
+
+
+@pytest.mark.parametrize(("seconds", "saves"), [(0.0, 3), (1000.0, 1)])
+def test_a_long_scan_is_saved_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, saves: int
+) -> None:
+    """A kill leaves no time to."""
+    monkeypatch.setattr(module, "_CHUNK", 2)
+    monkeypatch.setattr(module, "_SAVE_EVERY", seconds)
+    written: list[int] = []
+    monkeypatch.setattr(
+        module,
+        "write_text",
+        lambda path, text: written.append(len(json.loads(text.split("\n", 1)[1])["entries"])),
+    )
+    scan(found_pairs(make_set(tmp_path, 3)))
+    assert written == [2, 4, 6][-saves:]
+
+
+def test_statistics_take_no_copy_of_eight_bytes_for_each_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = np.arange(500 * 400 * 3, dtype=np.uint16).reshape(500, 400, 3)
+    np.save(tmp_path / "x.npy", pixels)
+    whole = read_image_metadata(Source(tmp_path / "x.npy"))
+    assert whole.sums == tuple(pixels.reshape(-1, 3).sum(axis=0, dtype=np.float64))
+    assert whole.squares == tuple((pixels.reshape(-1, 3).astype(float) ** 2).sum(axis=0))
+    monkeypatch.setattr(module, "_AT_ONCE", 10_000)
+    tracemalloc.start()
+    assert read_image_metadata(Source(tmp_path / "x.npy")) == whole
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * pixels.nbytes  # in one piece 9 times
+
+
+# -- object storage ------------------------------------------------------------------------
+
+
+def test_objects_are_fetched_once_and_known_again(
+    tmp_path: Path, memory_store: MemoryBucket
+) -> None:
+    make_set(tmp_path / "set", 12)
+    (tmp_path / "set" / "imgs" / "bx.png").write_bytes(b"")
+    url = put_folder(tmp_path / "set", Url("s3://bucket/scan"))
+    pairs = find_pairs(url / "imgs", url / "masks")
+    before = memory_store.count_requests()
+    first = scan(pairs)
+    assert memory_store.count_requests() == before + 24
+    assert first.errors == {"bx": f"{url}/imgs/bx.png: is empty (0 bytes); replace or remove it"}
+    local = scan([pair for pair in found_pairs(tmp_path / "set") if pair.name != "bx"])
+    assert [pair.mask._replace(stamp=(0, 0)) for pair in first.pairs] == [
+        pair.mask._replace(stamp=(0, 0)) for pair in local.pairs
+    ]
+    assert [pair.image.stamp for pair in first.pairs] == [
+        pair.pair.stamps[0] for pair in first.pairs
+    ]
+    before = memory_store.count_requests()
+    assert scan(pairs).pairs == first.pairs
+    assert memory_store.count_requests() == before + 1  # the one that can't be read
+    put(url / "masks" / "ax.png", (tmp_path / "set" / "masks" / "cx.png").read_bytes())
+    again = scan(find_pairs(url / "imgs", url / "masks"))
+    assert again.pairs[0].mask.counts == first.pairs[1].mask.counts
+
+
+def test_storage_that_refuses_ends_the_scan(tmp_path: Path, object_store: ObjectStore) -> None:
+    url = put_folder(make_set(tmp_path / "set", 2), Url("s3://bucket/refused"))
+    pairs = find_pairs(url / "imgs", url / "masks")
+    object_store.set_fault("denied")
+    with pytest.raises(StorageError, match=r"refused/.*: access is denied; set AWS_ACCESS_KEY_ID"):
+        scan(pairs)

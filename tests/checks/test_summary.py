@@ -1,0 +1,211 @@
+"""Lines about a data set, and warnings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.checks.test_rules import scanned
+from unet_ddp.checks.rules import common_values
+from unet_ddp.checks.summary import (
+    Report,
+    class_pixels,
+    describe_images,
+    warn_of_classes,
+    warn_of_images,
+    warn_of_numbers,
+)
+from unet_ddp.checks.table import Table
+from unet_ddp.data.borders import CLASS_NAMES
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.splits import Split
+from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
+
+
+def test_a_report_raises_at_once_or_collects() -> None:
+    def fail() -> int:
+        raise UserError("wrong")
+
+    with pytest.raises(UserError, match="wrong"):
+        Report().attempt(fail)
+    with pytest.raises(UserError, match="a; b"):
+        Report().add_problems(["a", "b"])
+    assert Report().attempt(lambda: 3) == 3
+    report = Report(collects=True)
+    report.add_problems(["a", "b"])
+    report.add_problems([])
+    assert report.attempt(fail) is None
+    assert report.problems == ["a", "b", "wrong"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "form", "scale", "expected"),
+    [
+        ([(30, 40)], ImageFormat(3), 1.0, "data: 7 pairs, 40x30 pixels (40x30 at scale 1), colour, 8 bit"),
+        ([(30, 40), (50, 20), (50, 20)], ImageFormat(1, "uint16"), 0.5, "data: 7 pairs, 2 sizes up to 20x50 pixels (10x25 at scale 0.5), grey, 16 bit"),
+        ([(30, 40)], ImageFormat(4), 0.1, "data: 7 pairs, 40x30 pixels (4x3 at scale 0.1), 4 bands, 8 bit"),
+    ],
+)  # fmt: skip
+def test_a_line_about_the_images(
+    sizes: list[tuple[int, int]], form: ImageFormat, scale: float, expected: str
+) -> None:
+    pairs = [scanned(f"n{k}", {"height": h, "width": w}) for k, (h, w) in enumerate(sizes)]
+    assert describe_images(Table.from_scan(pairs), form, count=7, scale=scale) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (Labels((0, 255)), "classes: 2, mask values 0, 255"),
+        (Labels((0, 255), ignore=7), "classes: 2, mask values 0, 255; 7 is ignored"),
+        (Labels((0, 255), threshold=0, ignore=9), "classes: 2, mask values 0, 255, thresholded at 0; 9 is ignored"),
+        (Labels((0, 7), names=("ground", "car")), "classes: 2, mask values ground (0), car (7)"),
+        (Labels((0, 0xFF00), rgb=True, ignore=0xFF), "classes: 2, mask values #000000, #00ff00; #0000ff is ignored"),
+        (Labels(tuple(range(16))), f"classes: 16, mask values {', '.join(map(str, range(16)))}"),
+        (Labels(tuple(range(17))), f"classes: 17, mask values {', '.join(map(str, range(16)))} and 1 more"),
+    ],
+)  # fmt: skip
+def test_a_line_about_the_classes(labels: Labels, expected: str) -> None:
+    assert labels.describe() == expected
+
+
+def test_images_that_look_wrong_are_a_warning() -> None:
+    pairs = [scanned("a"), scanned("b", thumbnail=""), scanned("c", thumbnail="")]
+    assert warn_of_images(Table.from_scan(pairs[:1]), []) == []
+    blank, copies = warn_of_images(Table.from_scan(pairs), [(pairs[0].pair, pairs[1].pair)] * 3)
+    assert blank == "2 image(s) of one colour, e.g. i/b.png: they show nothing"
+    assert copies.startswith(
+        "3 validation image(s) are (nearly) copies of training images, e.g. i/a.png of i/b.png"
+    )
+
+
+# -- classes -------------------------------------------------------------------------------
+
+
+def warnings(
+    training: dict[int, int], validation: dict[int, int] | None, labels: Labels
+) -> list[str]:
+    """Warnings about one training mask and perhaps one for validation."""
+    sides = [(name, side) for name, side in (("t", training), ("v", validation)) if side]
+    pairs = [scanned(n, values=tuple(side), counts=tuple(side.values())) for n, side in sides]
+    split = Split([pairs[0].pair], [pair.pair for pair in pairs[1:]], "")
+    result = Table.from_scan(pairs)
+    return warn_of_classes(result, common_values(result), labels, split)
+
+
+THREE = Labels((0, 5, 9), names=("ground", "car", "tree"))
+EVEN = {0: 10, 5: 10, 9: 10}
+
+
+@pytest.mark.parametrize(
+    ("training", "validation", "labels", "expected"),
+    [
+        (EVEN, EVEN, THREE, []),
+        (EVEN, None, THREE, []),
+        ({0: 10, 5: 10}, EVEN, THREE, ["class tree occurs in validation only: it can't be learnt"]),
+        ({0: 10}, EVEN, THREE, ["class car, tree occurs in validation only"]),
+        (EVEN, {0: 10, 9: 1}, THREE, ["class car does not occur in validation: it gets no score"]),
+        ({0: 10, 5: 10}, {0: 10, 5: 10}, THREE, ["class tree does not occur in validation"]),
+        # 5e-4 of all pixels, training and validation together
+        ({0: 10000, 5: 4, 9: 10000}, {0: 1, 5: 6, 9: 1}, THREE, ["class car has 10 pixel(s) in all, e.g. in m/t.png: if that is a mistake"]),
+        ({0: 9995, 5: 5, 9: 9995}, {0: 1, 5: 5, 9: 1}, THREE, ["class car has 10 pixel(s)"]),
+        ({0: 9990, 5: 5, 9: 9994}, {0: 3, 5: 5, 9: 3}, THREE, []),
+        (dict.fromkeys(range(5), 1) | {9: 100000}, None, Labels((0, 1, 2, 3, 4, 9)), ["class 0 has 1", "class 1 has 1", "class 2 has 1"]),
+        # more than 85 % foreground, of two classes
+        ({7: 14, 0: 86}, {0: 99, 7: 1}, Labels((7, 0)), ["86% of the pixels are class 0: if that is the background, leave --invert out"]),
+        ({0: 14, 7: 86}, {0: 99, 7: 1}, Labels((0, 7)), ["86% of the pixels are class 7: if that is the background, use --invert"]),
+        ({0: 15, 7: 85}, {0: 1, 7: 99}, Labels((0, 7)), []),
+        ({0: 1, 5: 98, 9: 1}, EVEN, THREE, []),
+        # a threshold: the few pixels of a value are no class
+        ({0: 100000, 3: 50000, 255: 1}, {0: 5, 255: 5}, Labels((0, 255), threshold=2), []),
+    ],
+)  # fmt: skip
+def test_classes_that_look_wrong_are_a_warning(
+    training: dict[int, int], validation: dict[int, int], labels: Labels, expected: list[str]
+) -> None:
+    found = warnings(training, validation, labels)
+    assert len(found) == len(expected), found
+    for line, text in zip(found, expected, strict=True):
+        assert text in line
+
+
+def test_classes_of_objects_that_never_occur_are_named_but_their_border_is_not() -> None:
+    labels = ObjectLabels.of(("car", "tree"))
+    (line,) = warnings({0: 9, 1_000_001: 9, 2_000_001: 9}, {0: 9, 1_000_001: 9}, labels)
+    assert line == "class tree does not occur in validation: it gets no score"
+
+
+def test_long_lists_of_classes_are_cut() -> None:
+    many = dict.fromkeys(range(18), 10)
+    labels = Labels(tuple(many))
+    (line,) = warnings({0: 10}, many, labels)
+    assert "class 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 1 more occurs" in line
+    (line,) = warnings({0: 10, 1: 10}, many, labels)
+    assert "15, 16, 17 occurs" in line
+
+
+def test_pixels_of_each_class() -> None:
+    pairs = [
+        scanned("a", values=(0, 5, 9), counts=(1, 2, 3)),
+        scanned("b", values=(5, 9), counts=(10, 20)),
+        scanned("c", values=(0,), counts=(100,)),
+    ]
+    labels = Labels((9, 0), ignore=5)
+    result = Table.from_scan(pairs)
+    assert class_pixels(result, labels, [pairs[0].pair, pairs[1].pair]) == [23, 1]
+    assert class_pixels(result, labels, []) == [0, 0]
+    with pytest.raises(UserError, match=r"m/b\.png: unknown mask value 5"):
+        class_pixels(result, Labels((9, 0)), [pairs[2].pair, pairs[1].pair])
+
+
+def numbered(*masks: dict[int, int]) -> Table:
+    pairs = [
+        scanned(f"{k}", values=tuple(m), counts=tuple(m.values())) for k, m in enumerate(masks)
+    ]
+    return Table.from_scan(pairs)
+
+
+def draw_objects(rng: np.random.Generator, count: int, lost: int = 0) -> dict[int, int]:
+    """Values and pixels of a mask of cells, some of which were deleted."""
+    kept = np.sort(rng.permutation(np.arange(1, count + 1))[lost:]).tolist()
+    return {0: 9000} | {value: int(rng.integers(50, 400)) for value in kept}
+
+
+def draw_classes(rng: np.random.Generator, lost: int) -> dict[int, int]:
+    """Values and pixels of a street scene: classes of sizes from 20 to 20,000, some of them missing."""
+    kept = np.sort(rng.permutation(13)[lost:]).tolist()
+    return {k: int(20 * 2 ** (0.8 * (k * 5 % 13)) * rng.uniform(0.3, 3)) for k in kept}
+
+
+@pytest.mark.parametrize("kind", ["gapless", "gaps", "equally many"])
+def test_numbers_of_objects_suggest_instances(kind: str, rng: np.random.Generator) -> None:
+    masks = {
+        "gapless": lambda: [dict.fromkeys(range(n), 9) for n in (13, 5, 1, 3)],
+        "gaps": lambda: [draw_objects(rng, int(rng.integers(15, 80)), k % 3) for k in range(20)],
+        "equally many": lambda: [draw_objects(rng, 12) for _ in range(60)],
+    }[kind]()
+    largest = max(max(mask) for mask in masks)
+    labels = Labels((*range(largest + 1),))
+    (line,) = warn_of_numbers(numbered(*masks), labels)
+    assert f"run from 1 up, to {largest} at most" in line and "use --instances" in line
+    assert warn_of_numbers(numbered(*masks), Labels((0, 255), threshold=0)) == []
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3, 9])
+def test_classes_are_not_taken_for_numbers(lost: int, rng: np.random.Generator) -> None:
+    """They have gaps, or each its own size; and few objects are usual classes."""
+    masks = [draw_classes(rng, lost) for _ in range(60)]
+    assert warn_of_numbers(numbered(*masks), Labels((*range(13),))) == []
+    assert (
+        warn_of_numbers(numbered({0: 9}, {0: 9, 1: 9}, {0: 9, 1: 8, 2: 7}), Labels((0, 1, 2))) == []
+    )
+
+
+def test_objects_that_may_be_classes_are_a_warning() -> None:
+    labels = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
+    (line,) = warnings({0: 10, 3: 5}, {0: 10, 4: 5}, labels)
+    assert "only the values 0, 3, 4: if they are classes, leave it out" in line
+    assert warnings(dict.fromkeys(range(40), 3), {0: 10, 1: 5}, labels) == []
+    assert labels.describe().startswith("classes: background, object, border, from")

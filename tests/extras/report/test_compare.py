@@ -1,0 +1,149 @@
+"""`python -m unet_ddp compare`: one table and one page of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.evaluation.report.test_page import STRANGE, Parsed
+from tests.tiny import PIXELS
+from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.config import TrainConfig
+from unet_ddp.data.labels import Labels
+from unet_ddp.errors import UserError
+from unet_ddp.extras.report.compare import _best, main, read_run
+from unet_ddp.network.architecture import Architecture, build_network
+
+HEADING = "epoch,step,validation_dice,validation_iou,seconds\n"
+
+
+def write_run(
+    folder: Path,
+    rows: list[tuple[float | str, float | str, float]],
+    file: str = "best.pt",
+    **settings: Any,
+) -> Path:
+    """The files of a run of 5 steps in each epoch; a row has Dice, IoU and seconds."""
+    folder.mkdir(parents=True)
+    architecture = Architecture("unet", 3, 2, None, settings.get("width", 2), False)
+    network = build_network(architecture)
+    content = {
+        "architecture": architecture.to_dict(),
+        "labels": Labels((0, 255)).to_dict(),
+        "preprocessing": PIXELS.to_dict(),
+        "model": network.state_dict(),
+        "config": {**TrainConfig().to_dict(), "exp_name": folder.name, **settings},
+    }
+    checkpoint.save(folder / file, content)
+    lines = [f"{k},{5 * k},{d},{i},{s}\n" for k, (d, i, s) in enumerate(rows, start=1)]
+    (folder / "metrics.csv").write_text(HEADING + "".join(lines), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Runs that differ in rate and width; the last was not validated."""
+    folder = tmp_path_factory.mktemp("runs")
+    return [
+        write_run(folder / STRANGE, [(0.5, 0.4, 10), (0.7, 0.6, 11), (0.6, 0.5, 12)]),
+        write_run(folder / "wide", [(0.8, 0.7, 700)], width=3, learning_rate=0.01),
+        write_run(folder / "blind", [("", "", 5), ("", "", 5)], "last.pt", validation=0),
+    ]
+
+
+def test_the_table_has_the_best_run_first_and_what_differs(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    assert main([*map(str, runs), "--output", str(page)]) == 0
+    *lines, said = capsys.readouterr().out.splitlines()
+    table = [[cell for cell in line.split("  ") if cell] for line in lines]
+    table = [[cell.strip() for cell in row] for row in table]
+    assert table[0] == ["run", "Dice", "IoU", "of epoch", "steps", "time", "parameters",
+                        "learning_rate", "validation", "width"]  # fmt: skip
+    assert table[1] == [
+        "wide", "0.8000", "0.7000", "1 of 1", "5", "12 min", "0.07 M", "0.01", "10.0", "3",
+    ]  # fmt: skip
+    assert table[2][:6] == [STRANGE, "0.7000", "0.6000", "2 of 3", "15", "33 s"]
+    assert table[3][:6] == ["blind", "-", "-", "1 of 2", "10", "10 s"]
+    assert said == f"wrote {page}"
+    parsed = Parsed(page.read_text(encoding="utf-8"))
+    assert parsed.texts_of("th")[:10] == table[0] and STRANGE in parsed.texts_of("th")
+    assert len(parsed.all("svg")) == 2 and "Validation Dice over time" in parsed.texts_of("h3")
+    assert [t for t in parsed.texts_of("title") if t.startswith("wide")] == [
+        "wide: 0.8 at 1", "wide: 0.8 at 11.667",  # minutes
+    ]  # fmt: skip
+
+
+def test_the_best_epoch_is_the_first_of_those_with_a_score() -> None:
+    nan = float("nan")
+    assert _best([nan, 0.5, 0.7, 0.7]) == (2, 0.7)
+    assert _best([nan, nan]) == (0, -1)
+
+
+def test_a_checkpoint_stands_for_its_run(runs: list[Path]) -> None:
+    whole, one = read_run(runs[0]), read_run(runs[0] / "best.pt")
+    assert one.name == f"{STRANGE}/best.pt" and one.cells == whole.cells
+    assert whole.dice == [0.5, 0.7, 0.6] and whole.seconds == [10, 21, 33]
+
+
+def test_runs_of_one_name_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = [write_run(tmp_path / k / "r", [(0.5, 0.4, 10)]) for k in "ab"]
+    assert main([*map(str, places), "-o", str(tmp_path / "c.html")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines[1:3]] == list(map(str, places))
+
+
+def test_more_runs_than_colours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = [write_run(tmp_path / f"r{k}", [(k / 10, 0.1, 1)], seed=k) for k in range(9)]
+    page = tmp_path / "page.html"
+    assert main([*map(str, places), "-o", str(page)]) == 0
+    parsed = Parsed(page.read_text(encoding="utf-8"))
+    assert len(parsed.all("tr")) == 1 + 9 and "charts: the best 8" in parsed.texts_of("p")
+    assert sum(text == "r0: 0 at 1" for text in parsed.texts_of("title")) == 0
+    assert [a["class"] for a in parsed.all("i")][:8] == [f"s{k}" for k in range(8)]
+
+
+def test_what_is_no_run_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`compare checkpoints/*` names the page of the folder, a run's own files, and other folders."""
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "checkpoints", [(0.5, 0.4, 10)])
+    (tmp_path / "checkpoints" / "last.pt").write_bytes(b"of the same run")
+    write_run(tmp_path / "checkpoints" / "a", [(0.7, 0.6, 10)])
+    write_run(tmp_path / "checkpoints" / "begun", [], "last.pt")
+    (tmp_path / "checkpoints" / "evaluation").mkdir()
+    (tmp_path / "checkpoints" / "README.md").touch()
+    torch.save({"outc.conv.weight": torch.ones(3)}, tmp_path / "theirs.pt")
+    given = sorted(map(str, Path("checkpoints").iterdir()))
+    assert main([*given, "theirs.pt"]) == 0
+    *left, _, first, second, _ = capsys.readouterr().out.splitlines()
+    assert left == [
+        "left out: checkpoints/begun: no epoch is done (metrics.csv); train it first",
+        "left out: theirs.pt: not a checkpoint of this program's runs; leave it out",
+        "left out, no runs: checkpoints/README.md, checkpoints/evaluation, checkpoints/metrics.csv",
+    ]
+    assert first.startswith("a  ") and second.startswith("checkpoints/best.pt  ")
+
+
+def test_nothing_to_compare_is_one_line(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place, said in (
+        (tmp_path, "left out, no runs: .*; name folders of runs"),
+        (tmp_path / "typo", "typo/best\\.pt: checkpoint not found"),
+    ):
+        with pytest.raises(UserError, match=said):
+            main([str(place)])
+    with pytest.raises(UserError, match=r"typo/best\.pt: checkpoint not found"):
+        main([str(runs[1]), "typo"])
+    with pytest.raises(UserError, match=r"--output best\.pt: the page is HTML"):
+        main([str(runs[1]), "-o", "best.pt"])
+    assert not (tmp_path / "compare.html").exists()

@@ -1,0 +1,121 @@
+"""The values in a checkpoint of ours beside its tensors, each of them checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from torch import Tensor
+
+from unet_ddp.checkpoints.file import FORMAT, Content
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.errors import Limit, UserError, from_plain, shorten
+from unet_ddp.network.architecture import Architecture
+
+_Count = Annotated[int, Limit(at_least=0)]
+_Positive = Annotated[float, Limit(above=0, at_most=1e38)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best epoch of a run, from 0, and its validation Dice."""
+
+    score: Annotated[float, Limit(at_most=1)]
+    epoch: _Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """The description of a network in its checkpoint."""
+
+    format: Annotated[int, Limit(FORMAT, FORMAT)]
+    architecture: Architecture
+    labels: Labels
+    preprocessing: Preprocessing
+    model: dict[str, Tensor]
+    ema: dict[str, Tensor] | None = None
+    threshold: Annotated[float, Limit(above=0, below=1)] | None = None
+    best: Best | None = None
+    config: dict[str, object] | None = None
+    names: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse parts of different networks."""
+        for name, own, other in (
+            ("classes", self.architecture.num_classes, self.labels.num_classes),
+            ("channels", self.architecture.channels, self.preprocessing.channels),
+        ):
+            if own != other:
+                raise UserError(
+                    f"architecture: {own} {name}; labels and preprocessing have {other}"
+                )
+        if self.threshold is not None and self.labels.num_classes != 2:
+            raise UserError(f"threshold: {self.threshold}; expected for two classes only")
+
+
+@dataclass(frozen=True)
+class Position:
+    """The position of a run; see `TrainState`."""
+
+    epoch: _Count
+    step: _Count
+    sums: tuple[float, float, float]
+    skipped: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """The state of torch's GradScaler."""
+
+    scale: _Positive
+    growth_factor: _Positive
+    backoff_factor: _Positive
+    growth_interval: _Count
+    _growth_tracker: _Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedRun:
+    """The description of a run in its checkpoint."""
+
+    position: Position
+    best: Best
+    config: dict[str, object]
+    names: str
+    images_per_step: Annotated[int, Limit(1, 2**20)]
+    optimizer: dict[str, object]
+    model: dict[str, Tensor]
+    ema_steps: _Count = 0
+    scaler: Scaler | None = None
+    anneal: tuple[_Count, _Count] | None = None
+    unbiased: bool = False
+    files: Tensor | None = None
+    crop_size: tuple[_Count, _Count] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a phase that ends before it begins."""
+        if self.anneal is not None and self.anneal[0] >= self.anneal[1]:
+            raise UserError(
+                f"anneal: {list(self.anneal)}; expected two steps, the first before the second"
+            )
+
+
+Described = TypeVar("Described", Description, SavedRun)
+
+
+def check_content(kind: type[Described], path: Path, content: Content) -> Described:
+    """Return what `content` says, each value checked.
+
+    Raises:
+        UserError: a value that no run writes, by its name in the file.
+    """
+    try:
+        return from_plain(kind, content, is_open=True)
+    except UserError as error:
+        version = shorten(content.get("unet_ddp"))
+        raise UserError(
+            f"{path}: {error}; the file is damaged, or written by another version of unet_ddp "
+            f"({version}): use that one"
+        ) from None

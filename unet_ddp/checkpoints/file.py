@@ -1,0 +1,258 @@
+"""Checkpoint files: replaced whole or not at all, and read without running any code."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pickle
+import shutil
+import warnings
+import zipfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unet_ddp.checkpoints.owned import owning
+from unet_ddp.errors import RunError, UserError, shorten
+from unet_ddp.files import replacing
+from unet_ddp.plugins import find
+from unet_ddp.storage import Url, local_file
+
+FORMAT = 1
+_IS_DIRECTORY = 0x10  # of a zip record's external attributes
+
+Writing = Callable[[Path], AbstractContextManager[Path]]
+Content = dict[str, Any]
+"""Tensors and plain values."""
+
+
+def save(path: Path, content: Content, *, keep_previous: bool = False) -> None:
+    """Write `content` to `path` such that a kill at any moment leaves the old file or the new one.
+
+    The archive contains a checksum of every record. With `keep_previous`, the file that is replaced
+    is kept, as ``last.1.pt`` next to ``last.pt``.
+
+    Raises:
+        OSError: it can't be written; the old file is as it was.
+        RuntimeError: torch's form of the same.
+    """
+    if not path.parent.is_dir():  # removed during the run: not created again without its lock
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
+    with replacing(path, durable=True) as temporary:
+        with temporary.open("wb") as file:
+            torch.save({"format": FORMAT, **content}, file)
+            file.flush()
+            os.fsync(file.fileno())  # may fail: then last.1.pt must still be what it was
+        if keep_previous and path.exists():
+            _keep_previous(path)
+
+
+def save_all(
+    folder: Path,
+    files: dict[str, Content],
+    *,
+    keep_previous: bool = True,
+    writing: Writing = owning,
+) -> str:
+    """Write checkpoints by name, in this order, and take those that are written out of `files`.
+
+    `writing` yields where to write a file.
+
+    Returns:
+        Why the first of those that are left could not be written; empty if all are.
+
+    Raises:
+        RunError: a weight is not finite; nothing is written.
+    """
+    for name, content in files.items():
+        bad = find_not_finite({key: content.get(key) for key in ("model", "ema")})
+        if bad is not None:
+            raise RunError(
+                f"{folder / name}: not written, as {bad} contains nan or infinity; the files saved "
+                "before are fine: continue with --resume and a lower --lr"
+            )
+    refusal = ""
+    for name in list(files):
+        try:
+            with writing(folder / name) as path:
+                save(path, files[name], keep_previous=keep_previous and name == "last.pt")
+        except UserError as error:  # the user has an epoch_0005.pt: the others go on
+            refusal = str(error)
+            continue
+        except (OSError, RuntimeError) as error:
+            return f"{folder / name}: can't be written ({' '.join(str(error).split())[:120]})"
+        del files[name]
+    return refusal
+
+
+def previous(path: Path) -> Path:
+    """Return the path of the generation before `path`: last.1.pt for last.pt."""
+    return path.with_name(f"{path.stem}.1{path.suffix}")
+
+
+def _keep_previous(path: Path) -> None:
+    """Give the file a second name, so that it is never without one; a copy, where it can't have two."""
+    with owning(previous(path)) as to:
+        second = path.with_name(f".{to.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+        try:
+            os.link(path, second)
+        except OSError:
+            with replacing(to, durable=True) as copy:
+                shutil.copyfile(path, copy)
+            return
+        try:
+            second.replace(to)
+        except OSError:
+            second.unlink()
+            raise
+
+
+def load_or_previous(path: Path) -> tuple[Content, Path, str]:
+    """Return the content of `path`, or of the generation before it if `path` is corrupt.
+
+    Returns:
+        The content, the file it is from, and a warning (empty if `path` is fine).
+
+    Raises:
+        UserError: neither can be read.
+    """
+    older = previous(path)
+    try:
+        return load(path), path, ""
+    except UserError as error:
+        if not older.is_file():
+            raise
+        with contextlib.suppress(UserError):
+            return load(older), older, f"warning: {error}; using {older} instead"
+        raise
+
+
+def load(path: Path) -> Content:
+    """Return the content of a file or an object, on the CPU; no code in it is ever run.
+
+    Raises:
+        UserError: no checkpoint, a corrupt one, or one with more than tensors and plain values.
+    """
+    if isinstance(path, Url):
+        with local_file(find("checkpoints", "cloud")(path)) as copy:
+            return load(copy)
+    if not path.is_file():
+        raise UserError(f"{path}: checkpoint not found")
+    try:
+        _check_archive(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about pickle protocols
+            content = _read(path)
+        _check_tensors(path, content)
+    except UserError:
+        raise
+    except Exception as error:  # the reader may raise anything for a corrupt file
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            raise UserError(f"{path}: the memory does not suffice to read it; free some") from None
+        if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():
+            raise UserError(
+                f"{path}: refused: it contains more than tensors and plain values, and loading that "
+                "could run its code; save its state_dict() alone, in the program that wrote it"
+            ) from None
+        raise UserError(
+            f"{path}: no checkpoint, or corrupt or truncated ({type(error).__name__}); use a file "
+            "that training wrote"
+        ) from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: no checkpoint: it contains a {type(content).__name__}")
+    return content
+
+
+def _read(path: Path) -> Any:
+    with path.open("rb") as file:
+        is_safetensors = file.read(9)[8:] == b"{"
+    if is_safetensors:
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _check_archive(path: Path) -> None:
+    """Check the checksums, which torch.load does not, and that no record is compressed.
+
+    A small compressed file could grow without bound.
+    """
+    if not zipfile.is_zipfile(path):
+        return  # torch's format before 1.6; its own reader checks what it can
+    with zipfile.ZipFile(path) as archive:
+        if any(record.compress_type != zipfile.ZIP_STORED for record in archive.infolist()):
+            raise UserError(f"{path}: refused: its records are compressed, torch's never are")
+        # Such a flag is a flipped bit: torch would read a directory, and with it zeros, as weights.
+        flagged = [r.filename for r in archive.infolist() if r.external_attr & _IS_DIRECTORY]
+        corrupt = archive.testzip() or next(iter(flagged), None)
+    if corrupt is not None:
+        raise UserError(f"{path}: corrupt at {corrupt}; use another checkpoint of the run")
+
+
+def _check_tensors(path: Path, content: object) -> None:
+    """Check that each tensor is as large in the file as in memory: expanded ones could be of any size."""
+    pending, seen = [content], set[int]()
+    while pending:
+        item: Any = pending.pop()
+        if id(item) in seen:  # lists may contain each other, and again
+            continue
+        seen.add(id(item))
+        if isinstance(item, dict):
+            pending += item.values()
+        elif isinstance(item, (list, tuple)):
+            pending += item
+        elif isinstance(item, Tensor):
+            is_plain = item.device.type == "cpu" and item.layout == torch.strided
+            is_plain = is_plain and not item.is_quantized and not item.is_complex()
+            if not is_plain or item.nbytes > item.untyped_storage().nbytes():
+                shape = shorten(list(item.shape))
+                raise UserError(
+                    f"{path}: refused: a tensor {shape} whose numbers are not all in the file; save it "
+                    "again with tensor.contiguous()"
+                )
+
+
+def find_not_finite(content: Any, name: str = "") -> str | None:
+    """Return the name of a tensor in `content` that contains nan or infinity; None if none does."""
+    if isinstance(content, Tensor):
+        is_bad = content.is_floating_point() and not bool(content.isfinite().all())
+        return name if is_bad else None
+    if isinstance(content, dict):
+        for key, value in content.items():
+            found = find_not_finite(value, f"{name}.{key}" if name else str(key))
+            if found is not None:
+                return found
+    return None
+
+
+def copy_to_host(content: Any) -> Any:
+    """Return a copy of `content` in host memory, which later steps do not change.
+
+    A tensor that occurs twice is copied once, and a GPU is waited for once.
+    """
+    copies: dict[int, Tensor] = {}
+    has_gpu = False
+
+    def copy(item: Any) -> Any:
+        nonlocal has_gpu
+        if isinstance(item, Tensor):
+            if id(item) not in copies:
+                has_gpu |= item.is_cuda
+                copies[id(item)] = item.detach().to("cpu", copy=True, non_blocking=True)
+            return copies[id(item)]
+        if isinstance(item, dict):
+            return {key: copy(value) for key, value in item.items()}
+        if isinstance(item, (list, tuple)):
+            return type(item)(map(copy, item))
+        return item
+
+    copied = copy(content)
+    if has_gpu:
+        torch.cuda.synchronize()
+    return copied

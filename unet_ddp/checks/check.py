@@ -1,0 +1,255 @@
+"""Check of a whole data set before the first step.
+
+A run stops at the first kind of problem; the doctor collects all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from unet_ddp.checks.places import bring_to_ground, check_places
+from unet_ddp.checks.rules import (
+    check_rules,
+    common_values,
+    crop_size,
+    find_copies,
+    measure_range,
+)
+from unet_ddp.checks.scan import ScanResult, scan
+from unet_ddp.checks.summary import (
+    Report,
+    describe_images,
+    warn_of_classes,
+    warn_of_images,
+    warn_of_numbers,
+)
+from unet_ddp.checks.table import Table
+from unet_ddp.config import DataConfig
+from unet_ddp.data.demo import write_demo
+from unet_ddp.data.label_rules import choose_labels
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.mask_values import MaskValues, warn_soft_edges
+from unet_ddp.data.packs import PackedPairs, open_pack
+from unet_ddp.data.pairs import Matches, Pair, match, read_list
+from unet_ddp.data.prepared import PreparedData
+from unet_ddp.data.readers.header import SUFFIXES, ImageFormat
+from unet_ddp.data.readers.resize import scaled_size
+from unet_ddp.data.samplers import ClassDraw
+from unet_ddp.data.splits import Split, group_names, split_by_folders, split_pairs
+from unet_ddp.errors import UserError
+from unet_ddp.storage import as_path
+
+HOME = Path("data")
+
+
+@dataclass(frozen=True)
+class CheckedData:
+    """A data set of which pairs could be read."""
+
+    table: Table
+    format: ImageFormat
+    values: MaskValues
+    labels: Labels | None  # None if the mask values are a problem
+    split: Split | None  # None if the split is a problem
+    groups: dict[str, str]  # group of each pair, by name
+
+
+def prepare_data(
+    config: DataConfig, *, seed: int, labels: Labels | None = None, skip_bad: int = 0
+) -> PreparedData:
+    """Find, check, label and split the data set; arguments as for `check_dataset`.
+
+    Raises:
+        UserError: it can't be trained on.
+    """
+    report = Report()
+    data = check_dataset(config, report, seed=seed, labels=labels, skip_bad=skip_bad)
+    assert data is not None and data.split is not None and data.labels is not None
+    table, training = data.table, data.table.find(data.split.training)
+    used = np.unique(table.columns["kind"][:][training | table.find(data.split.validation)])
+    sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in used}
+    draw = None
+    if config.balance:
+        bits = table.find_classes(data.labels, data.split.training)
+        draw = ClassDraw(bits, share=config.balance, seed=seed)
+        report.notes.append(draw.describe())
+    return PreparedData(
+        data.split,
+        data.labels,
+        data.format,
+        crop_size(config, table),
+        scaled_size(*min(table.sizes), config.scale),
+        report.notes + [f"warning: {line}" for line in report.warnings],
+        measure_range(table, training, data.format.channels),
+        data.groups,
+        next(iter(sizes)) if len(sizes) == 1 and not config.ground_resolution else None,
+        draw,
+        max(height * width for height, width in sizes),
+    )
+
+
+def check_dataset(
+    config: DataConfig,
+    report: Report,
+    *,
+    seed: int,
+    labels: Labels | None = None,
+    skip_bad: int = 0,
+) -> CheckedData | None:
+    """Check the data set that `config` names; None if no pair can be read.
+
+    Args:
+        config: where it is, and how it is read.
+        report: gets all that is found; unless it collects problems, the first is a UserError.
+        seed: of the split.
+        labels: those of a resumed run; chosen by the masks' values if None.
+        skip_bad: pairs that can't be read and are left out; more are a problem.
+    """
+    training, validation = _find_pairs(config, report)
+    if not len(training) and not validation:
+        report.add_problems([] if report.problems else ["no pairs of image and mask"])
+        return None
+    split = report.attempt(lambda: _split(config, training, validation, seed)) if training else None
+    groups: dict[str, str] = {}
+    if isinstance(training, PackedPairs):
+        table = Table(training.pack.pairs, training.pack.index.kinds, training.pack.columns)
+    else:
+        groups = group_names(training, config.group_pattern) if split else {}
+        pairs = [*training, *(validation or [])]
+        found = scan(pairs, nodata=config.nodata, channels=config.channels)
+        split = _skip_bad(report, found, split, skip_bad)
+        if not found.pairs:
+            return None
+        table = Table.from_scan(check_places(report, found.pairs))
+    form = check_rules(config, report, table)
+    table = report.attempt(lambda: bring_to_ground(config, table)) or table
+    values = common_values(table)
+    labels = labels or report.attempt(lambda: choose_labels(values, config))
+    data = CheckedData(table, form, values, labels, split, groups)
+    _summarise(config, report, data)
+    return data
+
+
+def _open_pack(config: DataConfig, folder: Path) -> tuple[PackedPairs, PackedPairs | None]:
+    """Return the pairs of a pack, and those that are its validation folder's."""
+    if config.val_images is not None:
+        raise UserError("--val-images: a pack has its own validation images; leave the flag out")
+    pack = open_pack(folder)
+    pack.check_shards()
+    index, now = pack.index, [config.nodata, config.channels]
+    known = [index.nodata, index.channels]
+    if pack.columns["moments"].shape[1] and str(known) != str(now):  # nan is not equal to nan
+        raise UserError(
+            f"{folder}: was packed with --nodata and --channels {known}, not {now} (None: not given); "
+            "give the same, or pack the images again"
+        )
+    first = len(pack.pairs) - index.validation
+    return pack.pairs[:first], pack.pairs[first:] if index.validation else None
+
+
+def _find_pairs(config: DataConfig, report: Report) -> tuple[Sequence[Pair], Sequence[Pair] | None]:
+    """Return the pairs, and those of a validation folder if there is one."""
+    if config.images is not None and config.masks is None:
+        folder = as_path(config.images)
+        return report.attempt(lambda: _open_pack(config, folder)) or ([], None)
+
+    def attempt(find: Callable[[], Matches]) -> list[Pair]:
+        found = report.attempt(find) or Matches([])
+        report.add_problems(found.problems)
+        if found.orphans:
+            report.notes.append(
+                f"{len(found.orphans)} mask(s) without image, e.g. {found.orphans[0]}"
+            )
+        return found.pairs
+
+    training = attempt(lambda: _match(config, report))
+    if config.val_images is None or config.val_masks is None:
+        return training, None
+    images, masks = as_path(config.val_images), as_path(config.val_masks)
+    validation = attempt(lambda: match(images, masks, suffix=config.mask_suffix))
+    return training, [replace(pair, name=f"validation/{pair.name}") for pair in validation]
+
+
+def _match(config: DataConfig, report: Report) -> Matches:
+    """Match the pairs of the list or the folders; the demo set's if none are given or in place."""
+    if config.pairs_file is not None:
+        return read_list(as_path(config.pairs_file))
+    images, masks = HOME / "imgs", HOME / "masks"
+    if config.images is not None and config.masks is not None:
+        images, masks = as_path(config.images), as_path(config.masks)
+    elif not (_contains_images(images) or _contains_images(masks)):
+        demo = write_demo(HOME / "demo")
+        report.notes.append(
+            f"no data: {images} and {masks} are empty; using the demo set in {demo}"
+        )
+        images, masks = demo / "imgs", demo / "masks"
+    return match(images, masks, suffix=config.mask_suffix)
+
+
+def _contains_images(folder: Path) -> bool:
+    return folder.is_dir() and any(
+        path.suffix.lower() in SUFFIXES or path.is_dir() for path in folder.iterdir()
+    )
+
+
+def _split(
+    config: DataConfig, training: Sequence[Pair], validation: Sequence[Pair] | None, seed: int
+) -> Split:
+    if validation is not None:
+        return split_by_folders(training, validation)
+    return split_pairs(
+        training,
+        validation=config.validation,
+        seed=seed,
+        pattern=config.group_pattern,
+        folds=(config.folds, config.fold) if config.folds and config.fold else None,
+    )
+
+
+def _skip_bad(
+    report: Report, found: ScanResult, split: Split | None, skip_bad: int
+) -> Split | None:
+    """Return the split without the pairs that can't be read, a problem if they are too many."""
+    rest = split.without(found.errors) if split else None
+    if len(found.errors) > skip_bad or rest is None or not rest.training:
+        report.add_problems(list(found.errors.values()))
+        return split
+    for count, error in enumerate(found.errors.values(), start=1):
+        report.warnings.append(f"skipped {error} ({count} of at most {skip_bad})")
+    return rest
+
+
+def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
+    """Describe the data set, and warn of what looks wrong."""
+    table, labels, split = data.table, data.labels, data.split
+    count = len(split.training) + len(split.validation) if split else len(table.pairs)
+    report.notes.append(describe_images(table, data.format, count=count, scale=config.scale))
+    if labels:
+        report.notes.append(labels.describe())
+    if split:
+        report.notes.append(
+            f"split: {split.how}; {len(split.training)} images to train on, "
+            f"{len(split.validation)} to validate"
+        )
+    if labels and not warn_of_numbers(table, labels):  # of which the small are no edges
+        report.warnings += warn_soft_edges(data.values, labels)
+    copies = find_copies(table, split) if split else []
+    if copies is None:
+        report.notes.append("too many images to look for copies across the split")
+    report.warnings += warn_of_images(table, copies or [])
+    if split and labels:
+        warn = report.attempt(lambda: warn_of_classes(table, data.values, labels, split))
+        report.warnings += warn or []
+
+
+def check_classes(labels: Labels, weights: tuple[float, ...] | None) -> None:
+    """Raise a UserError if the number of class weights is not that of the classes."""
+    if weights is not None and len(weights) != labels.num_classes:
+        raise UserError(
+            f"--class-weights: {len(weights)} weights for {labels.num_classes} classes; give one "
+            "for each"
+        )

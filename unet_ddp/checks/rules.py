@@ -1,0 +1,283 @@
+"""Rules that the files of a data set must follow, and the properties that they share."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.checks.summary import Report, describe_alpha
+from unet_ddp.checks.table import Table
+from unet_ddp.config import DataConfig
+from unet_ddp.data.copies import ALIKE, normalise
+from unet_ddp.data.mask_values import MaskValues
+from unet_ddp.data.masks import Colour
+from unet_ddp.data.pack_index import FileKind
+from unet_ddp.data.pairs import Pair, mask_size_message
+from unet_ddp.data.preprocessing import PixelRange
+from unet_ddp.data.readers.header import ImageFormat, bits_of
+from unet_ddp.data.readers.maps import check_resolutions
+from unet_ddp.data.readers.resize import scaled_size
+from unet_ddp.data.readers.tiff import is_array
+from unet_ddp.data.splits import Split
+from unet_ddp.errors import UserError
+
+_AT_ONCE = 1 << 22  # correlations that are computed at a time
+_MOST_COMPARED = 2 * 10**9  # correlations, of some seconds: 10 % of 150,000 images with the others
+
+
+def check_rules(config: DataConfig, report: Report, table: Table) -> ImageFormat:
+    """Check what files must have in common, and return the images' format."""
+    if not config.resize_masks:
+        report.add_problems(_check_sizes(table))
+    report.add_problems(_check_kinds(table))
+    if (config.palette is None or not table.kinds[0].mask.palette) and not config.instances:
+        report.add_problems(_check_palettes(table))
+    if not (config.binary or config.instances):
+        report.add_problems(_check_bits(table))
+    if config.nodata is None:
+        report.add_problems(_check_nodata(table))
+    report.add_problems(_check_channels(table, config.channels))
+    if config.ground_resolution is None:
+        rows = zip(table.kinds, table.firsts, strict=True)
+        own = [(kind.image.ground_resolution, table.pairs[row].image) for kind, row in rows]
+        report.attempt(lambda: check_resolutions(own))
+    form = _common_format(table, config)
+    if config.nodata is None and form.nodata is not None:
+        report.notes.append(
+            f"no-data value {form.nodata:g}, from the files: such pixels are ignored"
+        )
+    report.notes += describe_alpha(table, form)
+    return form
+
+
+def _check_sizes(table: Table) -> list[str]:
+    """Return a line for each mask that has not the size of its image."""
+    differ = [k for k, kind in enumerate(table.kinds) if kind.mask.size != kind.image.size]
+    if not differ:
+        return []
+    kinds = table.columns["kind"][:]
+    return [
+        mask_size_message(table.pairs[row].mask, kind.mask.size, kind.image.size)
+        for row in np.flatnonzero(np.isin(kinds, differ)).tolist()
+        for kind in [table.kinds[kinds[row]]]
+    ]
+
+
+def _check_kinds(table: Table) -> list[str]:
+    """Return lines if colour masks are among others, or images differ in type or channels."""
+    lines = _odd_ones(
+        table,
+        "mask",
+        lambda kind: "a colour image" if kind.mask.has_colour_values else "not",
+        "is {0}, {other} is {1}: masks of one data set must be of one kind",
+    )
+    lines += _odd_ones(
+        table,
+        "image",
+        lambda kind: bits_of(kind.image.dtype),
+        "has {0}, {other} has {1}: images of one data set must be of one type; convert them",
+    )
+    if {kind.image.channels for kind in table.kinds} != {1, 3}:  # grey among colour becomes colour
+        lines += _odd_ones(
+            table,
+            "image",
+            lambda kind: str(kind.image.channels),
+            "has {0} channels, {other} has {1}: images of one data set must have equally many; "
+            "convert them",
+        )
+    return lines
+
+
+def _check_palettes(table: Table) -> list[str]:
+    """Return a line if an index has different colours in two palette masks."""
+    seen: dict[int, tuple[Colour, Path]] = {}
+    for value, colour, mask in _used_colours(table):
+        known, path = seen.setdefault(value, (colour, mask))
+        if known != colour:
+            shown = ["#{:02x}{:02x}{:02x}".format(*c) for c in (known, colour)]
+            return [
+                f"index {value} is {shown[0]} in {path} and {shown[1]} in {mask}: palettes "
+                "of one data set must agree; save the masks as colour images"
+            ]
+    return []
+
+
+def _used_colours(table: Table) -> Iterator[tuple[int, Colour, Path]]:
+    """Yield each index in the palette masks of a kind, with its colour and a mask."""
+    palettes = [kind.mask.palette for kind in table.kinds]
+    for row, kind, value, _ in table.values if any(palettes) else ():
+        if palette := palettes[kind]:
+            colour = palette[value] if value < len(palette) else (0, 0, 0)
+            yield value, colour, table.pairs[row].mask
+
+
+def _merge_palettes(table: Table) -> tuple[Colour, ...] | None:
+    """Return one palette of all masks; None if one has none, or an index in use has two colours.
+
+    Programs pad palettes by different colours.
+    """
+    palettes: list[tuple[Colour, ...]] = [kind.mask.palette or () for kind in table.kinds]
+    if not all(palettes) or _check_palettes(table):
+        return None
+    longest = max(palettes, key=len)
+    merged = dict(enumerate(longest))
+    merged |= {value: colour for value, colour, _ in _used_colours(table) if value in merged}
+    return tuple(merged.values())
+
+
+def _check_bits(table: Table) -> list[str]:
+    """Return a line if white is 1 in masks of 1 bit, as some programs save them, and 255 in others."""
+    whites: dict[tuple[bool, int], Path] = {}
+    for row, kind, value, _ in table.values:
+        whites.setdefault((table.kinds[kind].mask.is_bilevel, value), table.pairs[row].mask)
+    one, other = whites.get((True, 1)), whites.get((False, 255))
+    if not one or not other or (False, 1) in whites:
+        return []
+    return [f"{one} has 1 bit, so its white is 1, and 255 in {other}: save all masks with 8 bit"]
+
+
+def _check_nodata(table: Table) -> list[str]:
+    """Return lines if images name different no-data values, or only some name one."""
+
+    def show(kind: FileKind) -> str:
+        value = kind.image.nodata
+        if value is None:
+            return "none"
+        short = f"{value + 0:g}"  # without the sign of -0
+        return short if float(short) == value else repr(value)
+
+    text = "has no-data value {0}, {other} has {1}; choose one with --nodata VALUE"
+    return _odd_ones(table, "image", show, text)
+
+
+def _odd_ones(
+    table: Table, side: Literal["image", "mask"], describe: Callable[[FileKind], str], text: str
+) -> list[str]:
+    """Return a line for each rarer description, with a file of it and one of the commonest."""
+    counts: Counter[str] = Counter()
+    firsts: dict[str, int] = {}
+    for kind, count, first in zip(table.kinds, table.counts, table.firsts, strict=True):
+        counts[describe(kind)] += count
+        firsts.setdefault(describe(kind), first)
+    paths = {name: getattr(table.pairs[row], side) for name, row in firsts.items()}
+    common = max(counts, key=lambda name: counts[name])
+    lines = []
+    for name in sorted(counts.keys() - {common}):
+        more = f" (and {counts[name] - 1} more)" if counts[name] > 1 else ""
+        lines.append(f"{paths[name]}{more} " + text.format(name, common, other=paths[common]))
+    return lines
+
+
+def _check_channels(table: Table, channels: int | None) -> list[str]:
+    """Return a line if an image can't be converted to `channels`."""
+    kinds = zip(table.kinds, table.firsts, strict=True) if channels is not None else ()
+    for kind, first in kinds:
+        found, image = kind.image.channels, table.pairs[first].image
+        possible = {found, found + kind.image.has_alpha, *([3] if found == 1 else [])}
+        if kind.image.dtype == "uint8" and found in (1, 3) and not is_array(image):
+            possible |= {1, 3, 4}
+        if channels not in possible:
+            return [f"--channels {channels}: {image} has {found}; leave the flag out"]
+    return []
+
+
+# -- shared properties ---------------------------------------------------------------------
+
+
+def _common_format(table: Table, config: DataConfig) -> ImageFormat:
+    """Return the format of all images: grey among colour becomes colour, alpha is dropped."""
+    headers = [kind.image for kind in table.kinds]
+    channels = config.channels or max(header.channels for header in headers)
+    values = [config.nodata, *(header.nodata for header in headers)]
+    nodata = next((value for value in values if value is not None), None)
+    known = [header.ground_resolution for header in headers]
+    ground = config.ground_resolution or (known[0] if all(known) else None)
+    return ImageFormat(channels, headers[0].dtype, nodata, ground_resolution=ground)
+
+
+def common_values(table: Table) -> MaskValues:
+    """Return the values of all masks together."""
+    counts: Counter[int] = Counter()
+    examples: dict[int, str] = {}
+    for row, _, value, pixels in table.values:
+        counts[value] += pixels
+        if value not in examples:
+            examples[value] = str(table.pairs[row].mask)
+    kinds = zip(table.kinds, table.firsts, strict=True)
+    lossy = next((str(table.pairs[row].mask) for kind, row in kinds if kind.mask.is_lossy), None)
+    is_colour = table.kinds[0].mask.has_colour_values
+    return MaskValues(counts, examples, is_colour, _merge_palettes(table), lossy)
+
+
+def crop_size(config: DataConfig, table: Table) -> tuple[int, int] | None:
+    """Return one size for all training samples, so that no batch depends on the ranks."""
+    if config.crop_size is not None:
+        return config.crop_size
+    sizes = [scaled_size(*size, config.scale) for size in table.sizes]
+    if len(set(sizes)) == 1:  # --ground-resolution rounds up and down
+        return sizes[0] if config.scale_jitter or config.ground_resolution else None
+    counts = list(table.sizes.values())
+    sides = (np.repeat(np.array(side, np.int32), counts) for side in zip(*sizes, strict=True))
+    height, width = (float(np.median(side)) for side in sides)
+    return max(16, int(height)), max(16, int(width))
+
+
+def measure_range(table: Table, chosen: NDArray[np.bool_], channels: int) -> PixelRange | None:
+    """Return range, mean and deviation of all pixels of the chosen images; None for 8 bit."""
+    own = (table.columns["moments"].shape[1] - 3) // 2  # channels of the statistics
+
+    def column(k: int) -> Iterator[float]:
+        for block in table.blocks("moments", chosen):
+            yield from block[block[:, 0] > 0, k].tolist()
+
+    count = sum(column(0)) if own > 0 else 0
+    if not count:
+        return None
+    if own not in (1, channels):  # of a pack; those of files are equally many
+        raise UserError(f"the statistics are of {own} channels, not {channels}; pack again")
+    low, high = min(column(1)), max(column(2))
+    extent = (high - low) or 1.0
+    mean, std = [], []
+    for channel in range(3, 3 + channels):
+        place = min(channel, 2 + own)
+        average, squares = math.fsum(column(place)) / count, math.fsum(column(place + own))
+        mean.append((average - low) / extent)
+        std.append(math.sqrt(max(squares / count - average**2, 0.0)) / extent or 1.0)
+    return PixelRange(low, high, tuple(mean), tuple(std))
+
+
+# -- copies --------------------------------------------------------------------------------
+
+
+def find_copies(table: Table, split: Split) -> list[tuple[Pair, Pair]] | None:
+    """Return validation pairs whose images are (nearly) those of training pairs, with those.
+
+    None if there are too many to compare.
+    """
+    if len(split.validation) * len(split.training) > _MOST_COMPARED:
+        return None
+    validation, training = (
+        np.flatnonzero(table.find(side)) for side in (split.validation, split.training)
+    )
+    if not len(validation) or not len(training):
+        return []
+    thumbnails = normalise(table.columns["thumbnail"][:])
+    found: list[tuple[Pair, Pair]] = []
+    others = thumbnails[training].T
+    at_once = 1 + _AT_ONCE // len(training)
+    for first in range(0, len(validation), at_once):
+        rows = validation[first : first + at_once]
+        alike = thumbnails[rows] @ others  # (rows, training)
+        copies = np.flatnonzero(alike.max(axis=1) > ALIKE).tolist()
+        best = training[alike[copies].argmax(axis=1)].tolist()
+        found += [
+            (table.pairs[row], table.pairs[other])
+            for row, other in zip(rows[copies].tolist(), best, strict=True)
+        ]
+    return found

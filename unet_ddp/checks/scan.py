@@ -1,0 +1,281 @@
+"""Scan of all files before the first step: each is decoded once, and its metadata cached.
+
+A cached entry is valid as long as its file's size and time are the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from unet_ddp.data.copies import THUMBNAIL
+from unet_ddp.data.pairs import Pair, Stamp
+from unet_ddp.data.readers.header import Codes, Header, ImageFormat, Pixels, as_user_error
+from unet_ddp.data.readers.maps import Place, is_readable
+from unet_ddp.data.readers.read import READERS, Source
+from unet_ddp.data.readers.resize import resize_area
+from unet_ddp.distributed.device import usable_cores
+from unet_ddp.errors import UserError
+from unet_ddp.files import cache_folder, write_text
+from unet_ddp.storage import StorageError, find_stamp, hold, local_file
+
+_MOST_PIXELS = 100_000_000  # a file of a few KB can ask for gigabytes
+_MOST_VALUES = 1024  # kept of a mask: more are no classes in any case
+_AT_ONCE = 1 << 24  # samples whose squares are summed at a time
+_CHUNK = 32  # files per thread that are read at once
+_HELD = 16  # objects that are fetched at once, and as many ahead
+_SAVE_EVERY = 10  # seconds
+_share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
+
+_File = tuple[Path, bool, Stamp | None]  # path, is it a mask, an object's stamp
+
+
+class ImageMetadata(NamedTuple):
+    """Header and statistics of an image."""
+
+    header: Header
+    stamp: tuple[int, int]  # size and time of the file
+    thumbnail: str  # 8x8 grey pixels, stretched, in base64; empty for an image of one colour
+    num_pixels: int = 0  # that the statistics are of; 0 for 8-bit images, which need none
+    low: float = 0.0
+    high: float = 0.0
+    sums: tuple[float, ...] = ()  # of the pixels per channel
+    squares: tuple[float, ...] = ()  # sums of the squared pixels per channel
+    place: Place | None = None  # on a map
+
+
+class MaskMetadata(NamedTuple):
+    """Header and values of a mask."""
+
+    header: Header
+    stamp: tuple[int, int]
+    values: tuple[int, ...]  # sorted
+    counts: tuple[int, ...]  # pixels of each value
+    place: Place | None = None  # on a map
+
+
+Metadata = ImageMetadata | MaskMetadata
+
+
+class ScannedPair(NamedTuple):
+    """A pair with the metadata of its files."""
+
+    pair: Pair
+    image: ImageMetadata
+    mask: MaskMetadata
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """Metadata of the readable pairs of a data set."""
+
+    pairs: list[ScannedPair]
+    errors: dict[str, str] = field(default_factory=dict)  # of the other pairs, by name
+
+
+def scan(
+    pairs: list[Pair], *, nodata: float | None = None, channels: int | None = None
+) -> ScanResult:
+    """Read the metadata of every image and mask on all cores, behind a bar if this is a terminal.
+
+    `nodata` and `channels` are those of the data set; each image's own, without alpha, if None.
+    """
+    files = [
+        file
+        for pair in pairs
+        for file in zip((pair.image, pair.mask), (False, True), pair.stamps, strict=True)
+    ]
+    scanner = _Scanner(pairs[0].mask.parent, nodata, channels)
+    results: Iterable[Any] = scanner.read_all(files)
+    results = tqdm(results, "checking files", len(files), unit="file", leave=False, disable=None)
+    try:
+        found = list(results)
+    finally:
+        hold([])
+        scanner.save()
+    result = ScanResult([])
+    for pair, image, mask in zip(pairs, found[::2], found[1::2], strict=True):
+        errors = [str(error) for error in (image, mask) if isinstance(error, UserError)]
+        if errors:
+            result.errors[pair.name] = "; ".join(errors)
+        else:
+            result.pairs.append(ScannedPair(pair, image, mask))
+    return result
+
+
+class _Scanner:
+    """Reads metadata, or takes it from the cache: a digest and JSON in a file for each folder of masks.
+
+    Headers are stored once each: few differ, and one may have a palette of 256 colours.
+    """
+
+    def __init__(self, folder: Path, nodata: float | None, channels: int | None) -> None:
+        self.options = (nodata, channels)
+        key = f"{READERS} {folder.resolve()} {nodata} {channels} {is_readable(Path('a.tif'))}"
+        caches = cache_folder()
+        self.path = caches and caches / f"scan-{_digest(key)[:16]}.json"
+        self.entries: dict[str, Metadata] = {}
+        self.is_changed = False
+        self.saved = time.monotonic()
+        if self.path is None:
+            return
+        with suppress(OSError, ValueError, AttributeError, LookupError, TypeError):  # no cache yet
+            digest, text = self.path.read_text(encoding="utf-8").split("\n", 1)
+            if digest != _digest(text):
+                return
+            stored = json.loads(text)
+            headers = [Header(*as_tuples(values)) for values in stored["headers"]]
+            for key, (place, *values) in stored["entries"].items():
+                kind: Any = MaskMetadata if key.startswith("mask") else ImageMetadata
+                found = kind(headers[place], *as_tuples(values))
+                self.entries[key] = found._replace(place=found.place and Place(*found.place))
+
+    def read_all(self, files: list[_File]) -> Iterator[Metadata | UserError]:
+        """Yield the metadata of each file in order, read by threads if not known."""
+        workers = usable_cores(logical=True)
+        pool = ThreadPoolExecutor(workers)
+        size = _HELD if any(stamp for *_, stamp in files) else _CHUNK * workers
+        try:
+            for first in range(0, len(files), size):
+                chunk, ahead = files[first : first + size], files[first : first + 2 * size]
+                hold(file[0] for file in ahead if file[2] and not self.get(file))
+                found = [self.get(file) or pool.submit(self.read, file) for file in chunk]
+                for result in found:
+                    yield result.result() if isinstance(result, Future) else result
+                if time.monotonic() - self.saved > _SAVE_EVERY:  # a long scan may be killed
+                    self.save()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def get(self, file: _File) -> Metadata | None:
+        """Return the metadata of the file as it is now, None if that is unknown."""
+        found = self.entries.get(_key(file))
+        with suppress(OSError):
+            return found if found and found.stamp == (file[2] or find_stamp(file[0])) else None
+        return None
+
+    def read(self, file: _File) -> Metadata | UserError:
+        """Read a file's metadata and remember it; called by several threads."""
+        path, is_mask, stamp = file
+        found: Metadata
+        try:
+            with local_file(path) as local, Source(local) as source:
+                if is_mask:
+                    found = read_mask_metadata(source)
+                else:
+                    found = read_image_metadata(source, *self.options)
+                found = found._replace(place=source.place)
+        except StorageError:  # the other files can't be read either
+            raise
+        except UserError as error:
+            return error
+        self.entries[_key(file)] = found = found._replace(stamp=stamp or found.stamp)
+        self.is_changed = True
+        return found
+
+    def save(self) -> None:
+        """Write the entries if there are new ones."""
+        if self.is_changed and self.path is not None:
+            self.is_changed = False
+            places: dict[Header, int] = {}
+            entries = {
+                key: [places.setdefault(metadata.header, len(places)), *metadata[1:]]
+                for key, metadata in self.entries.copy().items()
+            }
+            stored = {"headers": [astuple(header) for header in places], "entries": entries}
+            text = json.dumps(stored)
+            with suppress(OSError):
+                write_text(self.path, f"{_digest(text)}\n{text}")
+        self.saved = time.monotonic()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _key(file: _File) -> str:
+    return f"{'mask' if file[1] else 'image'} {file[0].absolute()}"
+
+
+def as_tuples(value: Any) -> Any:
+    """Return a value read from JSON, its lists as tuples."""
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
+
+
+def read_image_metadata(
+    source: Source, nodata: float | None = None, channels: int | None = None
+) -> ImageMetadata:
+    """Decode an image and return its metadata but its place; arguments as for `scan`."""
+    header, stamp = _read_header(source)
+    if header.dtype == "uint8":
+        return ImageMetadata(header, stamp, _pack(source.thumbnail(THUMBNAIL)))
+    whole = header.channels + header.has_alpha
+    nodata = header.nodata if nodata is None else nodata
+    form = ImageFormat(whole if channels == whole else header.channels, header.dtype, nodata)
+    pixels, nodata_mask = source.image(form)  # (H, W, C), (H, W)
+    grey = pixels.mean(axis=2, dtype=np.float32)[..., None]
+    thumbnail = _pack(resize_area(grey, (THUMBNAIL, THUMBNAIL))[..., 0])
+    kept = pixels[~nodata_mask] if nodata_mask is not None else pixels.reshape(-1, pixels.shape[2])
+    if not len(kept):  # (pixels, C)
+        return ImageMetadata(header, stamp, thumbnail)
+    sums = squares = np.zeros(kept.shape[1])
+    for part in np.array_split(kept, 1 + kept.size // _AT_ONCE):
+        values = part.astype(np.float64)
+        sums, squares = sums + values.sum(axis=0), squares + np.square(values).sum(axis=0)
+    low, high = float(kept.min()), float(kept.max())
+    moments = tuple(sums.tolist()), tuple(squares.tolist())
+    return ImageMetadata(header, stamp, thumbnail, len(kept), low, high, *moments)
+
+
+def read_mask_metadata(source: Source) -> MaskMetadata:
+    """Decode a mask and return its metadata but its place."""
+    header, stamp = _read_header(source)
+    values, counts = _count(source.mask())
+    if len(values) > _MOST_VALUES:
+        kept = np.sort(np.argsort(-counts, kind="stable")[: _MOST_VALUES - 2])
+        kept = np.unique(np.concatenate([[0], kept, [len(values) - 1]]))
+        values, counts = values[kept], counts[kept]
+    return MaskMetadata(header, stamp, tuple(values.tolist()), tuple(counts.tolist()))
+
+
+def _read_header(source: Source) -> tuple[Header, tuple[int, int]]:
+    """Return header and stamp of a file that is safe to decode."""
+    with as_user_error(source.path):
+        stamp = find_stamp(source.path)
+    header = source.header
+    if header.width * header.height > _MOST_PIXELS:
+        raise UserError(
+            f"{source.path}: {header.width}x{header.height} pixels, more than are safe to decode while "
+            f"training ({_MOST_PIXELS // 10**6} million); cut it into tiles"
+        )
+    return _share(header), stamp
+
+
+def _count(codes: Codes) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the values in a mask, sorted, and the pixels of each."""
+    if codes.size and codes.min() >= 0 and codes.max() < 65536:  # ten times as fast as sorting
+        counts = np.bincount(codes.ravel())
+        return np.flatnonzero(counts), counts[counts > 0]
+    return np.unique(codes, return_counts=True)
+
+
+def _pack(grey: Pixels | NDArray[np.float32]) -> str:
+    """Return a thumbnail (8, 8) as text."""
+    low, high = float(grey.min()), float(grey.max())
+    if not high > low:
+        return ""
+    stretched = np.round((grey - low) * (255 / (high - low))).astype(np.uint8)
+    return base64.b64encode(stretched.tobytes()).decode()

@@ -1,0 +1,179 @@
+"""Lines that describe a data set, and warnings of what looks wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.checks.table import Table
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.mask_values import MaskValues
+from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.pairs import Pair, raise_problems
+from unet_ddp.data.readers.header import ImageFormat, bits_of
+from unet_ddp.data.readers.resize import scaled_size
+from unet_ddp.data.splits import Split
+from unet_ddp.errors import UserError, join_some
+
+Result = TypeVar("Result")
+
+_SHOWN = 16  # classes in a line
+_RARE = 5e-4  # share of the pixels below which a value is suspicious
+_MOST_RARE = 3  # warnings of them
+_FEW = 8  # classes, or objects, that masks often have
+_LOOKED_AT = 1000  # masks in search of numbered objects
+_DENSE = 0.8  # of the numbers up to the largest: masks of objects have most
+_GAPS = 2  # that masks of few objects may have
+_MOST = 0.9  # of the masks
+_WITHIN = 0.8  # of the variance of sizes, within the numbers: those of objects have about all of it
+_BRIGHT = 0.85  # share of the pixels above which the foreground may be the background
+
+
+@dataclass
+class Report:
+    """Problems, warnings and notes about a data set."""
+
+    collects: bool = False  # all problems, rather than raise the first
+    problems: list[str] = field(default_factory=list)  # what makes it unfit to train on
+    warnings: list[str] = field(default_factory=list)  # what is likely a mistake
+    notes: list[str] = field(default_factory=list)
+
+    def add_problems(self, problems: list[str]) -> None:
+        """Add problems; raise a UserError if there are any and they are not collected."""
+        self.problems += problems
+        if not self.collects:
+            raise_problems(problems)
+
+    def attempt(self, work: Callable[[], Result]) -> Result | None:
+        """Return the result of `work`; add its UserError as a problem and return None."""
+        try:
+            return work()
+        except UserError as error:
+            self.add_problems([str(error)])
+            return None
+
+
+def describe_images(table: Table, form: ImageFormat, *, count: int, scale: float) -> str:
+    """Return a line with number, size and kind of the images."""
+    sizes = sorted(table.sizes)
+    height, width = sizes[-1]
+    many = f"{len(sizes)} sizes up to {width}x{height}" if len(sizes) > 1 else f"{width}x{height}"
+    rows, columns = scaled_size(height, width, scale)
+    colours = {1: "grey", 3: "colour"}.get(form.channels, f"{form.channels} bands")
+    return (
+        f"data: {count} pairs, {many} pixels ({columns}x{rows} at scale {scale:g}), {colours}, "
+        f"{bits_of(form.dtype)}"
+    )
+
+
+def describe_alpha(table: Table, form: ImageFormat) -> list[str]:
+    """Return a line if transparency is dropped."""
+    headers = [kind.image for kind in table.kinds]
+    is_dropped = form.channels == max(header.channels for header in headers)
+    if not is_dropped or not any(header.has_alpha for header in headers):
+        return []
+    advice = "; keep it with --channels 4" if form.channels == 3 else ""
+    return [f"alpha: the images' transparency is dropped{advice}"]
+
+
+def warn_of_images(table: Table, copies: list[tuple[Pair, Pair]]) -> list[str]:
+    """Return warnings of images of one colour, and of copies across the split."""
+    lines = []
+    everything = np.ones(len(table.pairs), bool)
+    shows = [block.any(axis=1) for block in table.blocks("thumbnail", everything)]
+    blank = np.flatnonzero(~np.concatenate(shows))
+    if len(blank):
+        first = table.pairs[int(blank[0])].image
+        lines.append(f"{len(blank)} image(s) of one colour, e.g. {first}: they show nothing")
+    if copies:
+        one, other = copies[0]
+        lines.append(
+            f"{len(copies)} validation image(s) are (nearly) copies of training images, e.g. "
+            f"{one.image} of {other.image}: scores will be too good; remove them, or keep them "
+            "together with --group-pattern"
+        )
+    return lines
+
+
+def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Split) -> list[str]:
+    """Return warnings of classes that can't be learnt or scored, or look like mistakes."""
+    training = class_pixels(table, labels, split.training)
+    validation = class_pixels(table, labels, split.validation)
+    lines = [*labels.doubt(values.values, values.show(values.values))]
+    lines += warn_of_numbers(table, labels)
+    names = labels.class_names[: labels.num_mask_classes]
+    counts = list(zip(names, training, validation, strict=False))
+    only = [name for name, n, m in counts if m and not n]
+    never = [name for name, _, m in counts if not m]
+    if only:
+        lines.append(
+            f"class {join_some(only, _SHOWN)} occurs in validation only: it can't be learnt; choose another "
+            "split with --seed or --validation"
+        )
+    if never and split.validation:
+        lines.append(
+            f"class {join_some(never, _SHOWN)} does not occur in validation: it gets no score"
+        )
+    rare = [
+        f"class {name} has {values.counts[value]} pixel(s) in all, e.g. in {values.examples[value]}: "
+        "if that is a mistake, fix the mask"
+        for value, name in labels.named_values.items()
+        if 0 < values.counts.get(value, 0) < _RARE * sum(values.counts.values())
+    ]
+    lines += rare[:_MOST_RARE] if labels.threshold is None else []
+    is_inverted = labels.values[0] > labels.values[-1]
+    if labels.num_classes == 2 and training[1] > _BRIGHT * sum(training):
+        lines.append(
+            f"{training[1] / sum(training):.0%} of the pixels are class {names[1]}: if that is the "
+            f"background, {'leave --invert out' if is_inverted else 'use --invert'}"
+        )
+    return lines
+
+
+def warn_of_numbers(table: Table, labels: Labels) -> list[str]:
+    """Return a warning if the classes look like objects, numbered from 1 on in each mask.
+
+    Classes leave gaps in some masks, or have each its own size: sky is large, a pole small.
+    """
+    if labels.threshold is not None or len(labels.named_values) <= _FEW:
+        return []
+    ends = table.columns["end"][:_LOOKED_AT]
+    values = table.columns["value"][: int(ends[-1])]
+    largest, starts = values[ends - 1], np.concatenate([[0], ends[:-1]])
+    found = ends - starts - (values[starts] == 0)  # numbers in each mask
+    dense = np.minimum(_DENSE * largest, largest - _GAPS)
+    is_likely = np.mean(found >= dense) > _MOST and (
+        (np.mean(found == largest) > _MOST and len(np.unique(largest)) > 2)
+        or _are_alike(values, table.columns["pixels"][: len(values)])
+    )
+    if not is_likely:
+        return []
+    return [
+        f"the values in each mask run from 1 up, to {largest.max()} at most: if they are the numbers of "
+        "objects, use --instances, or --binary for two classes"
+    ]
+
+
+def _are_alike(values: NDArray[np.int32], pixels: NDArray[np.uint32]) -> bool:
+    """Return whether a value says next to nothing of its size, by an analysis of variance."""
+    _, kinds, counts = np.unique(values[values > 0], return_inverse=True, return_counts=True)
+    logs = np.log(pixels[values > 0])
+    inner = logs - (np.bincount(kinds, logs) / counts)[kinds]
+    degrees = len(logs) - len(counts)
+    if degrees < len(counts):  # too few to say
+        return False
+    within = np.square(inner).sum() / degrees + 1e-9  # objects of one size have none
+    return bool(within >= _WITHIN * logs.var(ddof=1))
+
+
+def class_pixels(table: Table, labels: Labels, pairs: Sequence[Pair]) -> list[int]:
+    """Return the pixels of each class in the masks of `pairs`; see `Labels.ids_of_values`."""
+    totals = [0] * (IGNORE_ID + 1)
+    for row, _, value, pixels in table.count_values(table.find(pairs)):
+        ids = labels.ids_of_values(np.array([value], np.int32), table.pairs[row].mask)
+        totals[ids[0]] += pixels
+    return totals[: labels.num_classes]

@@ -1,0 +1,168 @@
+"""Metadata of all pairs of a data set, in columns: of scanned files, or from the index of a pack."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.checks.scan import ImageMetadata, ScannedPair
+from unet_ddp.data.copies import THUMBNAIL
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.pack_index import FileKind
+from unet_ddp.data.packs import PackedPairs
+from unet_ddp.data.pairs import Pair
+
+_BLOCK = 1 << 18  # pairs whose columns are in memory at a time
+
+
+class ValueCount(NamedTuple):
+    """The pixels of one value in the masks of one kind."""
+
+    row: int  # of the first pair that has it
+    kind: int
+    value: int
+    pixels: int
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Metadata of pairs; its columns are arrays, or read slice by slice from a file."""
+
+    pairs: Sequence[Pair]
+    kinds: list[FileKind]  # all different, in the order of their first pairs
+    columns: Mapping[str, Any]
+    """kind (N,); thumbnail (N, 64) uint8, zeros for an image of one colour; moments (N, 3 + 2 C)
+    float64: pixels, low, high, sums and sums of squares, or (N, 0) for 8 bit; end (N,): end of the
+    pair's part of value (V,) and pixels (V,), its mask's values and the pixels of each."""
+
+    @classmethod
+    def from_scan(cls, scanned: Sequence[ScannedPair]) -> Table:
+        """Return the table of scanned files."""
+        kinds: dict[FileKind, int] = {}
+        column = np.zeros(len(scanned), np.uint32)
+        thumbnails = np.zeros((len(scanned), THUMBNAIL**2), np.uint8)
+        for row, (pair, image, mask) in enumerate(scanned):
+            suffixes = (pair.image.suffix, pair.mask.suffix)
+            kind = FileKind(suffixes, image.header, mask.header)
+            column[row] = kinds.setdefault(kind, len(kinds))
+            if image.thumbnail:
+                thumbnails[row] = np.frombuffer(base64.b64decode(image.thumbnail), np.uint8)
+        masks = [mask for _, _, mask in scanned]
+        columns = {
+            "kind": column,
+            "thumbnail": thumbnails,
+            "moments": _collect_moments([image for _, image, _ in scanned]),
+            "end": np.cumsum([len(mask.values) for mask in masks], dtype=np.int64),
+            "value": np.array([value for mask in masks for value in mask.values], np.int32),
+            "pixels": np.array([count for mask in masks for count in mask.counts], np.uint32),
+        }
+        return cls([pair for pair, _, _ in scanned], list(kinds), columns)
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Number of pairs of each kind."""
+        counts: list[int] = np.bincount(self.columns["kind"][:], minlength=len(self.kinds)).tolist()
+        return counts
+
+    @cached_property
+    def firsts(self) -> list[int]:
+        """Row of the first pair of each kind."""
+        firsts = np.zeros(len(self.kinds), np.uint32)
+        backwards = self.columns["kind"][:][::-1]
+        firsts[backwards] = np.arange(len(self.pairs), dtype=np.uint32)[::-1]  # the last one stays
+        found: list[int] = firsts.tolist()
+        return found
+
+    @property
+    def sizes(self) -> Counter[tuple[int, int]]:
+        """Number of images of each (height, width)."""
+        sizes: Counter[tuple[int, int]] = Counter()
+        for kind, count in zip(self.kinds, self.counts, strict=True):
+            sizes[kind.image.size] += count
+        return sizes
+
+    def find(self, pairs: Sequence[Pair]) -> NDArray[np.bool_]:
+        """Return for each row if it is one of `pairs`."""
+        chosen = np.zeros(len(self.pairs), bool)
+        chosen[self._rows(pairs)] = True
+        return chosen
+
+    def _rows(self, pairs: Sequence[Pair]) -> NDArray[np.uint32]:
+        if isinstance(pairs, PackedPairs):
+            return pairs.rows
+        rows = {pair.name: row for row, pair in enumerate(self.pairs)}
+        return np.array([rows[pair.name] for pair in pairs if pair.name in rows], np.uint32)
+
+    def blocks(self, name: str, chosen: NDArray[np.bool_]) -> Iterator[NDArray[Any]]:
+        """Yield the chosen rows of a column, block by block."""
+        for start in range(0, len(chosen), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            if chosen[rows].any():
+                yield self.columns[name][rows][chosen[rows]]
+
+    @cached_property
+    def values(self) -> list[ValueCount]:
+        """The values of all masks."""
+        return self.count_values(np.ones(len(self.pairs), bool))
+
+    def count_values(self, chosen: NDArray[np.bool_]) -> list[ValueCount]:
+        """Return the values in the chosen masks, in the order of their first rows."""
+        found: dict[tuple[int, int], list[int]] = {}
+        for rows, part, row in self._value_blocks():
+            keep = chosen[row]
+            kind = self.columns["kind"][rows][row - rows.start][keep].astype(np.int64)
+            value = self.columns["value"][part][keep].astype(np.int64)
+            pixels, row = self.columns["pixels"][part][keep], row[keep]
+            _, first, inverse = np.unique(
+                kind << 32 | value & 0xFFFFFFFF, return_index=True, return_inverse=True
+            )
+            for place, total in zip(first.tolist(), np.bincount(inverse, pixels), strict=True):
+                key = int(kind[place]), int(value[place])
+                found.setdefault(key, [int(row[place]), 0])[1] += int(total)
+        return sorted(ValueCount(row, *key, pixels) for key, (row, pixels) in found.items())
+
+    def find_classes(self, labels: Labels, pairs: Sequence[Pair]) -> NDArray[np.uint8]:
+        """Return packed bits (classes, pairs / 8): 1 if the mask of one of `pairs` has the class."""
+        places = np.full(len(self.pairs), len(pairs), np.uint32)  # of rows among `pairs`
+        places[self._rows(pairs)] = np.arange(len(pairs), dtype=np.uint32)
+        bits = np.zeros((labels.num_classes, -(-len(pairs) // 8)), np.uint8)
+        for rows, part, row in self._value_blocks():
+            place = places[row]
+            keep = place < len(pairs)
+            values = self.columns["value"][part][keep].astype(np.int32)
+            # All of them are known by now.
+            ids = labels.ids_of_values(values, self.pairs[rows.start].mask)
+            place, ids = place[keep][ids != IGNORE_ID], ids[ids != IGNORE_ID]
+            np.bitwise_or.at(bits, (ids, place >> 3), (128 >> (place & 7)).astype(np.uint8))
+        return bits
+
+    def _value_blocks(self) -> Iterator[tuple[slice, slice, NDArray[np.int64]]]:
+        """Yield blocks of rows, their parts of the columns value and pixels, and the row of each."""
+        begin = 0
+        for start in range(0, len(self.pairs), _BLOCK):
+            rows = slice(start, min(start + _BLOCK, len(self.pairs)))
+            ends = self.columns["end"][rows]
+            lengths = np.diff(ends, prepend=begin)
+            yield rows, slice(begin, int(ends[-1])), np.repeat(np.arange(start, rows.stop), lengths)
+            begin = int(ends[-1])
+
+
+def _collect_moments(images: Sequence[ImageMetadata]) -> NDArray[np.float64]:
+    """Return the statistics (N, 3 + 2 C) of images, (N, 0) if none has any; grey counts C times."""
+    channels = max((len(image.sums) for image in images), default=0)
+    if channels == 0:
+        return np.zeros((len(images), 0))
+    moments = np.zeros((len(images), 3 + 2 * channels))
+    for row, image in zip(moments, images, strict=True):
+        if image.num_pixels and len(image.sums) in (1, channels):  # else the set is unfit
+            row[:3] = image.num_pixels, image.low, image.high
+            row[3 : 3 + channels], row[3 + channels :] = image.sums, image.squares
+    return moments

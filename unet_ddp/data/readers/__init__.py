@@ -1,0 +1,1 @@
+"""Readers of image files: read.py chooses one; endings are in header.py."""

@@ -1,0 +1,250 @@
+"""Images that Pillow reads: JPEG, PNG, GIF, BMP, WebP and the usual TIFFs."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from unet_ddp.data.readers.base import Reader
+from unet_ddp.data.readers.header import Header, ImageFormat, Pixels, refuse_bomb, upright
+from unet_ddp.data.readers.resize import scaled_size
+from unet_ddp.errors import UserError
+
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "TIFF", "WEBP")  # JPEG: MPO, too
+_DEEP = frozenset({"I;16", "I;16B", "I;16L", "I"})
+_GREY = frozenset({"1", "L", "LA"}) | _DEEP
+_COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV"})
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_IMAGE_LENGTH, _SAMPLES, _PLANAR = 257, 277, 284  # TIFF's tags
+_TAIL = 4096  # bytes at the end of a PNG; some programs append to it
+
+
+def identify(path: Path | IO[bytes]) -> Image.Image:
+    """Open an image by our formats' readers: Pillow has others, which may start programs."""
+    Image.preinit()  # the first five; a format that is not loaded has Pillow load all: 40 ms
+    image = Image.open(path, formats=_FORMATS)
+    tags = getattr(image, "tag_v2", {})  # of a TIFF
+    if tags.get(_SAMPLES, 1) == 1 and tags.get(_PLANAR) == 2:
+        tags[_PLANAR] = (
+            1  # the same of one band, but Pillow takes packed or inverted bytes as pixels
+        )
+        cast(Any, image)._setup()
+    return image
+
+
+class PillowReader(Reader):
+    """An open file that Pillow reads; several frames, bombs and truncated files are refused."""
+
+    def __init__(self, path: Path, file: IO[bytes], image: Image.Image | None = None) -> None:
+        super().__init__(path)
+        self._file = file
+        self._image: Image.Image | None = self._check(image or identify(file))
+
+    def _take(self) -> Image.Image:
+        """Return the image to be decoded; nothing here keeps its pixels in memory."""
+        image, self._image = self._image, None
+        if image is None:
+            self._file.seek(0, os.SEEK_END)  # what is buffered is void: libtiff moved the position
+            self._file.seek(0)
+            image = identify(self._file)
+        return image
+
+    def _check(self, image: Image.Image) -> Image.Image:
+        """Return an image that is safe to decode."""
+        path, file = self.path, self._file
+        if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
+            raise UserError(f"{path}: holds several frames or pages; save one image per file")
+        if image.format == "TIFF":  # which Pillow would fill up, too
+            tiff = cast(Any, image)
+            rows = tiff.tag_v2[_IMAGE_LENGTH]  # before the image is turned
+            covered = max((bottom for _, (_, _, _, bottom), *_ in tiff.tile), default=0)
+            if covered < rows:
+                raise UserError(
+                    f"{path}: corrupt or truncated ({covered} of its {rows} rows); replace it"
+                )
+        sample_bytes = 2 if image.mode in _DEEP or _is_deep_png(image) else 1
+        pixel_bytes = len(image.getbands()) * sample_bytes
+        copies = 3 if image.format == "WEBP" else 1  # in Pillow's decoder
+        refuse_bomb(path, *image.size, file=file.fileno(), pixel_bytes=pixel_bytes, copies=copies)
+        if image.format == "PNG":
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            if b"IEND" not in file.read():  # Pillow would fill it up with black rows
+                raise UserError(f"{path}: corrupt or truncated (its end is missing); replace it")
+        return image
+
+    @cached_property
+    def header(self) -> Header:
+        """Properties of the file; its pixels are not decoded."""
+        self._image = image = self._take()
+        width, height = image.size
+        if _orientation(image) >= 5:  # turned by 90 degrees
+            width, height = height, width
+        if image.mode not in _GREY | _COLOUR:
+            raise UserError(f"{self.path}: pixels of kind {image.mode}; save as 8 or 16 bit")
+        is_indexed = image.mode in ("P", "PA")
+        return Header(
+            width,
+            height,
+            1 if image.mode in _GREY else 3,
+            "uint16" if image.mode in _DEEP or _is_deep_png(image) else "uint8",
+            has_alpha=image.mode in ("LA", "RGBA", "PA"),
+            is_colour=image.mode in _COLOUR and not is_indexed,
+            is_lossy=_is_lossy(image, self._file),
+            palette=_palette(image) if is_indexed else None,
+            is_bilevel=image.mode == "1",
+        )
+
+    def read_thumbnail(self, size: int) -> NDArray[np.float32]:
+        """Return the image in grey, (size, size), decoded whole but as small as its format allows."""
+        image = self._take()
+        image.draft(image.mode, (8 * size, 8 * size))  # JPEG: an eighth, in a quarter of the time
+        image.load()
+        grey = (image if image.mode in _GREY | {"RGB"} else image.convert("RGB")).convert("F")
+        ImageOps.exif_transpose(grey, in_place=True)
+        return np.asarray(grey.resize((size, size), Image.Resampling.BOX), np.float32)
+
+    def read(self, wanted: ImageFormat, scale: float) -> tuple[Pixels, tuple[int, int]]:
+        """Return the pixels (H, W, C), upright, and the size that `scale` asks for.
+
+        A JPEG's pixels are reduced already, though by less.
+        """
+        image = self._take()
+        width, height = image.size
+        target = scaled_size(height, width, scale)
+        image.draft(image.mode, target[::-1])  # JPEG: decoded at 1/2, 1/4 or 1/8
+        is_turned = _orientation(image) >= 5
+        pixels = _read_by_opencv(image, wanted, self._file, width)
+        if pixels is None:
+            pixels = _decode(image, wanted, self._file, self.path)
+        return pixels, target[::-1] if is_turned else target
+
+    def read_mask(self, scale: float) -> NDArray[Any]:
+        """Return a mask's values (H, W) or colours (H, W, 3), in the file's own type.
+
+        At `scale`, each new pixel has the value at its centre.
+        """
+        image = self._take()
+        if _is_deep_png(image):
+            raise UserError(f"{self.path}: colours of 16 bit; save the mask with 8 bit, or in grey")
+        mask = _as_mask(image)
+        if scale != 1:  # in Pillow, which then converts fewer pixels
+            size = scaled_size(mask.height, mask.width, scale)
+            mask = mask.resize(size[::-1], Image.Resampling.NEAREST)
+        values = np.asarray(mask)
+        return values.astype(np.uint8) if values.dtype == bool else values
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return EXIF's orientation, 1 to 8."""
+    if image.format == "TIFF":
+        return 1  # Pillow turns it itself
+    if image.format == "PNG" and "exif" not in image.info:
+        return 1  # Pillow would decode all pixels to look for it behind them
+    return int(image.getexif().get(0x0112, 1))
+
+
+def _read_by_opencv(
+    image: Image.Image, wanted: ImageFormat, file: IO[bytes], width: int
+) -> Pixels | None:
+    """Return a whole colour JPEG or WebP by OpenCV: Pillow's pixels, in less time and memory.
+
+    None for other files, and for truncated ones: OpenCV would fill them up with grey.
+    """
+    if image.format not in ("JPEG", "WEBP") or image.mode != "RGB" or wanted.channels != 3:
+        return None
+    import cv2
+
+    stored = _read_bytes(file)
+    if image.format == "JPEG" and stored[-2:].tobytes() != b"\xff\xd9":
+        return None
+    reduction = round(width / image.size[0])  # as draft() has chosen: 1, 2, 4 or 8
+    flag = getattr(cv2, f"IMREAD_REDUCED_COLOR_{reduction}", cv2.IMREAD_COLOR)
+    decoded = cv2.imdecode(stored, flag | cv2.IMREAD_IGNORE_ORIENTATION)
+    if decoded is None or decoded.shape[:2] != (image.size[1], image.size[0]):
+        return None
+    pixels = cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB, dst=decoded)
+    return cast(Pixels, np.ascontiguousarray(upright(pixels, _orientation(image))))
+
+
+def _decode(image: Image.Image, wanted: ImageFormat, file: IO[bytes], path: Path) -> Pixels:
+    """Return the pixels (H, W, C) of any image, upright."""
+    if _is_deep_png(image):
+        pixels = _read_deep_png(file, wanted.channels, path)
+        return cast(Pixels, np.ascontiguousarray(upright(pixels, _orientation(image))))
+    return decode(image, wanted, path)
+
+
+def decode(image: Image.Image, wanted: ImageFormat, source: Path | str) -> Pixels:
+    """Return the pixels (H, W, C) as Pillow has them, upright; `source` is for messages."""
+    if image.mode not in _GREY | _COLOUR:
+        raise UserError(f"{source}: pixels of kind {image.mode}; save as 8 or 16 bit")
+    turned = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
+    if turned.mode in _DEEP:
+        values = np.asarray(turned)
+        if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
+            raise UserError(f"{source}: values beyond 16 bit; save as 8 or 16 bit")
+        return values.astype(np.uint16)[..., None]
+    mode = _MODES.get(wanted.channels, turned.mode)
+    if turned.mode != mode:  # or Pillow would copy it
+        turned = turned.convert(mode)
+    return np.atleast_3d(np.asarray(turned))
+
+
+def _as_mask(image: Image.Image) -> Image.Image:
+    """Return the image upright and without alpha, in grey, palette indices or RGB."""
+    if _orientation(image) > 1:
+        ImageOps.exif_transpose(image, in_place=True)
+    if image.mode in ("LA", "PA"):
+        return image.convert(image.mode[0])
+    if image.mode in _COLOUR and image.mode not in ("P", "RGB"):
+        return image.convert("RGB")
+    return image
+
+
+def _read_bytes(file: IO[bytes]) -> NDArray[np.uint8]:
+    file.seek(0)
+    return np.fromfile(file, np.uint8)
+
+
+def _palette(image: Image.Image) -> tuple[tuple[int, int, int], ...]:
+    flat = image.getpalette("RGB") or []
+    return tuple((flat[i], flat[i + 1], flat[i + 2]) for i in range(0, len(flat) - 2, 3))
+
+
+def _is_lossy(image: Image.Image, file: IO[bytes]) -> bool:
+    if image.format != "WEBP":
+        return image.format in ("JPEG", "MPO")
+    file.seek(12)
+    while len(chunk := file.read(8)) == 8 and chunk[:4] not in (b"VP8 ", b"VP8L"):
+        size = int.from_bytes(chunk[4:], "little")
+        file.seek(16 if chunk[:4] == b"ANMF" else size + size % 2, os.SEEK_CUR)
+    return chunk[:4] != b"VP8L"
+
+
+def _is_deep_png(image: Image.Image) -> bool:
+    """Return whether it is a PNG in 16-bit colour, of which Pillow drops the lower half."""
+    return (
+        image.format == "PNG" and image.mode != "I;16" and ";16" in str(getattr(image, "tile", ""))
+    )
+
+
+def _read_deep_png(file: IO[bytes], channels: int, path: Path) -> Pixels:
+    import cv2
+
+    stored = cv2.imdecode(_read_bytes(file), cv2.IMREAD_UNCHANGED)
+    if stored is None:
+        raise UserError(f"{path}: corrupt or truncated; replace it")
+    if stored.ndim == 2 or stored.shape[2] == 2:
+        return cast(Pixels, np.atleast_3d(stored)[..., :1])
+    order = cv2.COLOR_BGR2RGB if stored.shape[2] == 3 else cv2.COLOR_BGRA2RGBA
+    return cast(Pixels, cv2.cvtColor(stored, order, dst=stored)[..., : max(channels, 3)])

@@ -1,0 +1,118 @@
+"""TIFF files of many bands, or of other than 8 bits, as tifffile reads them."""
+
+from __future__ import annotations
+
+import lzma
+import math
+import zlib
+from collections.abc import Callable
+from functools import cached_property, partial
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.data.readers import maps
+from unet_ddp.data.readers.arrays import BandsReader
+from unet_ddp.data.readers.header import Header, refuse_bomb, storage_dtype, upright
+from unet_ddp.errors import UserError
+
+ORIENTATION, GDAL_NODATA = 274, 42113  # tags
+SEPARATE = 2  # planar configuration: band after band
+ALPHA = (1, 2)  # kinds of extra samples
+_INFLATERS: dict[int, Callable[[], Any]] = {  # by TIFF's number of the compression
+    **dict.fromkeys((8, 32946, 50013), zlib.decompressobj),
+    **dict.fromkeys((50000, 34926), lambda: import_module("compression.zstd").ZstdDecompressor()),
+    34925: lzma.LZMADecompressor,
+}
+_MOST_APPENDED = 1 << 22  # bytes that a strip may hold beyond its size
+
+
+class TiffBandsReader(BandsReader):
+    """An open TIFF that tifffile reads, inflating no more of it than its strips or tiles need.
+
+    tifffile's own decoders ignore the size that they are given; those of imagecodecs keep to it.
+    Use pages, not series: the XML in a TIFF may name other files, which series would open.
+    """
+
+    def __init__(self, path: Path, file: IO[bytes], open_map: Callable[[], Any]) -> None:
+        super().__init__(path)
+        import tifffile
+
+        decoders: Any = tifffile.TIFF.DECOMPRESSORS
+        known = getattr(decoders, "_codecs", {})  # private: a later tifffile may lack it
+        for kind, new in _INFLATERS.items():
+            if kind in decoders and decoders[kind].__module__ == "tifffile._imagecodecs":
+                known[kind] = partial(_inflate, new)
+        self._open_map = open_map
+        file.seek(0)
+        self._page: Any = _only_page(tifffile.TiffFile(file), path, file.fileno())
+
+    @cached_property
+    def header(self) -> Header:
+        """Properties of the file."""
+        page = self._page
+        sizes = dict(zip(page.axes, page.shape, strict=True))
+        if self._orientation >= 5:
+            sizes["X"], sizes["Y"] = sizes["Y"], sizes["X"]
+        has_alpha = any(int(kind) in ALPHA for kind in getattr(page, "extrasamples", ()) or ())
+        return Header(
+            sizes["X"],
+            sizes["Y"],
+            sizes.get("S", 1) - has_alpha,
+            storage_dtype(page.dtype),
+            has_alpha=has_alpha,
+            nodata=_nodata(page),
+        )
+
+    @property
+    def _orientation(self) -> int:
+        return int(self._page.tags.valueof(ORIENTATION, default=1))
+
+    def read_bands(self) -> NDArray[Any]:
+        """Return the pixels (H, W, C) in the file's own type, upright."""
+        try:
+            stored: NDArray[Any] = np.asarray(self._page.asarray())
+            if stored.ndim == 3 and self._page.planarconfig == SEPARATE:  # (C, H, W)
+                stored = np.moveaxis(stored, 0, -1)
+        except (ValueError, NotImplementedError) as error:
+            dataset = self._open_map()
+            if "imagecodecs" not in str(error) or dataset is None:
+                raise
+            stored = maps.read_bands(self.path, dataset)
+        bands = np.ascontiguousarray(upright(stored, self._orientation))
+        return bands[..., None] if bands.ndim == 2 else bands
+
+
+def _inflate(new: Callable[[], Any], data: bytes, *, out: int) -> bytes:
+    """Return the `out` bytes that compressed data hold; some programs append rows that nobody needs."""
+    decoder = new()
+    inflated: bytes = decoder.decompress(data, out + _MOST_APPENDED)
+    if not decoder.eof:
+        raise ValueError("a strip or tile is not as long as the header says")
+    return inflated[:out]
+
+
+def _only_page(tiff: Any, path: Path, file: int) -> Any:
+    """Return the file's one image, overviews aside, which must be safe to decode."""
+    pages = [page for page in tiff.pages if not getattr(page, "subfiletype", 0) & 1]
+    if len(pages) > 1:
+        raise UserError(f"{path}: holds several frames or pages; save one image per file")
+    page = pages[0]
+    height, width = page.imagelength, page.imagewidth
+    if page.is_tiled:
+        height, width = max(height, page.tilelength), max(width, page.tilewidth)
+    pixel_bytes = page.imagedepth * page.samplesperpixel * page.dtype.itemsize
+    refuse_bomb(path, width, height, file=file, pixel_bytes=pixel_bytes)
+    return page
+
+
+def _nodata(page: Any) -> float | None:
+    tag = page.tags.get(GDAL_NODATA)
+    try:
+        value = None if tag is None else float(str(tag.value).strip("\0 "))
+    except ValueError:
+        return None
+    return math.nan if value != value else value  # one nan, so that headers with it are equal

@@ -1,0 +1,183 @@
+"""``python -m unet_ddp import``: turn annotation files into masks to train on.
+
+python -m unet_ddp import instances.json --images DIR --output masks
+torchrun --nproc_per_node=4 train.py --list masks/pairs.csv --palette masks/palette.csv
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tqdm import tqdm
+
+from unet_ddp.cli import parse
+from unet_ddp.data.csv_cells import format_row
+from unet_ddp.data.readers.read import Source
+from unet_ddp.errors import UserError, print_lines, shorten
+from unet_ddp.extras.annotations import masks
+from unet_ddp.extras.annotations.readers import AnnotatedImage, open_source
+from unet_ddp.files import check_writable, ended_by_sigterm, write_errors, write_text
+from unet_ddp.flags import flag
+from unet_ddp.prediction.outputs.masks import write_mask
+from unet_ddp.storage import local_path
+
+
+@dataclass(frozen=True)
+class ImportConfig:
+    """Turn annotation files into masks to train on.
+
+    Reads COCO and Label Studio (.json), Labelme (a folder), YOLO segmentation (data.yaml), CVAT for
+    images (.xml), and masks in one sub-folder for each class. An outline that crosses itself is
+    filled by the even-odd rule.
+    """
+
+    file: Annotated[str, tyro.conf.Positional, flag("FILE")]
+    """The annotations: a file, the folder of Labelme's files, or that of the classes' folders."""
+    images: Annotated[str, flag("DIR")]
+    """Folder of the images; its sub-folders are searched."""
+    output: Annotated[str, flag("DIR", "-o")]
+    """New folder for the masks, palette.csv and pairs.csv."""
+    overlap: Literal["later", "small"] = "later"
+    """Which of two objects is above. later: the later one in the file, in CVAT by its z-order, of folders by name; small: the smaller one."""
+    instances: bool = False
+    """Write each object's number, 16 bit, in place of its class; with several classes, class * 1000000 + number, 32 bit."""
+    empty: Literal["listed", "all", "none"] = "listed"
+    """Which images without objects get an empty mask: those in the file, all in --images, or none."""
+    palette: Annotated[str | None, flag("FILE")] = None
+    """The palette.csv of another import, for the same classes."""
+    skip_missing: bool = False
+    """Leave out annotated images that are not in --images."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the masks that `argv` asks for, and return the exit status."""
+    config = parse(ImportConfig, argv, prog="python -m unet_ddp import")
+    output = local_path(config.output, "--output")
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output}: already exists; use another --output")
+    check_writable(output.parent, "--output")
+    job = _Import(config)
+    with ended_by_sigterm(), write_errors(output, "make room, or use another --output"):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
+            temporary = Path(folder, output.name)
+            temporary.mkdir()
+            job.write(temporary)
+            temporary.replace(output)  # all or nothing
+    print_lines(*job.summarize())
+    return 0
+
+
+class _Import:
+    """The masks of a file of annotations."""
+
+    def __init__(self, config: ImportConfig) -> None:
+        self.config = config
+        self.file = local_path(config.file, "FILE")
+        self.images = masks.list_images(local_path(config.images, "--images"))
+        palette = local_path(config.palette, "--palette") if config.palette else None
+        with self._errors():
+            is_masks = self.file.is_dir() and not any(self.file.rglob("*.json"))
+            self.source = (masks.open_folders if is_masks else open_source)(self.file, self.images)
+            self.labels = masks.choose_labels(self.source, palette)
+        self.painter = masks.Painter(
+            self.labels, instances=config.instances, small_over_large=config.overlap == "small"
+        )
+        self.written = self.missing = 0
+
+    @contextmanager
+    def _errors(self, image: str = "") -> Iterator[None]:
+        """Turn any error of the file's content into a UserError of one line."""
+        place = f"{self.file}: " + (f"image {shorten(image)}: " if image else "")
+        try:
+            yield
+        except (FileNotFoundError, PermissionError) as error:
+            raise UserError(f"{error.filename}: {error.strerror}; name a file to read") from None
+        except UserError as error:
+            is_placed = str(error).startswith((str(self.file), "--palette"))
+            raise UserError(f"{'' if is_placed else place}{error}") from None
+        except Exception as error:  # whatever a damaged file makes of the readers
+            reason = f"{type(error).__name__}: " * (not isinstance(error, ValueError)) + str(error)
+            raise UserError(f"{place}{reason}; correct the file, or export it again") from None
+
+    def write(self, folder: Path) -> None:
+        """Write masks, pairs.csv and palette.csv to a folder that will be renamed."""
+        output = Path(self.config.output).resolve()
+        names = "utf-8", "surrogateescape"
+        with (folder / "pairs.csv").open("w", -1, *names, newline="") as file:
+            pairs = csv.writer(file, lineterminator="\n")
+            pairs.writerow(("image", "mask"))
+            for name, image in self._find_images():
+                path = self.images[name]
+                size = Source(path).header.size
+                with self._errors(image.name):
+                    mask = self.painter.paint(image, size)
+                mask_name = f"{name}.{self.painter.labels.mask_suffix}"
+                write_mask(mask, self.painter.labels, folder / mask_name)
+                path = path.parent.resolve() / path.name  # a link's target may have another suffix
+                pairs.writerow((os.path.relpath(path, output), mask_name))
+                self.written += 1
+        if not self.written:
+            raise UserError(f"{self.file}: annotates none of the images in {self.config.images}")
+        counts = self.painter.counts
+        if counts["skipped"] and not counts["objects"]:
+            raise UserError(f"{self.file}: {masks.only_boxes(counts['skipped'])}")
+        if not self.config.instances:
+            colours = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in self.labels.colours]
+            rows = map(format_row, zip(self.labels.class_names, colours, strict=True))
+            write_text(folder / "palette.csv", "\n".join(rows) + "\n")
+
+    def _find_images(self) -> Iterator[tuple[str, AnnotatedImage]]:
+        """Yield the images to write masks of, and their names."""
+        finder, listed = masks.NameFinder(self.images), set()
+        for image in tqdm(self._read(), "importing", unit="image", leave=False, disable=None):
+            with self._errors():
+                name = finder.find(image.name)
+                if name is None and not self.config.skip_missing:
+                    where = f"{shorten(image.name)} is not in {self.config.images}"
+                    raise UserError(f"image {where}; add it, or use --skip-missing")
+                if name in listed:
+                    raise UserError(f"image {shorten(image.name)}: {name} is annotated twice")
+            if name is None:
+                self.missing += 1
+                continue
+            listed.add(name)
+            if image.regions or self.config.empty != "none":
+                yield name, image
+        if self.config.empty == "all":
+            rest = (name for name in self.images if name not in listed)
+            yield from ((name, AnnotatedImage(name, None)) for name in rest)
+
+    def _read(self) -> Iterator[AnnotatedImage]:
+        with self._errors():
+            yield from self.source.read()
+
+    def summarize(self) -> Iterator[str]:
+        """Yield what was written, what was not, and the command to train on it."""
+        counts, output = self.painter.counts, self.config.output
+        yield (
+            f"{output}: {self.written} masks of {counts['objects']} objects; classes "
+            f"{', '.join(self.labels.class_names)}"
+        )
+        notes = [
+            (self.missing, "annotated images are not in --images: left out"),
+            (len(self.images) - self.written, "images have no mask; --empty all writes empty ones"),
+            (counts["clipped"], "objects reach beyond their image: clipped"),
+            (counts["crossed"], "outlines cross themselves: filled by the even-odd rule"),
+            (counts["skipped"], "boxes, ellipses, lines or points have no outline: left out"),
+        ]
+        yield from (f"{count} {text}" for count, text in notes if count)
+        flags = f"--palette {output}/palette.csv"
+        if self.config.instances:
+            flags = f"--instances --class-names {shlex.join(self.painter.bodies)}"
+            flags += f" --ignore-index {masks.CROWD}" * bool(counts["crowds"])
+        yield f"train on them with: train.py --list {output}/pairs.csv {flags}"

@@ -1,0 +1,274 @@
+"""``python -m unet_ddp pack``: write a data set as tar shards and an index, to train on from storage.
+
+    python -m unet_ddp pack --images DIR --masks DIR --output s3://bucket/pack
+    torchrun --nproc_per_node=4 train.py --images s3://bucket/pack
+
+The shards have WebDataset's layout: the files of a pair follow each other, ``id.jpg`` and ``id.png``.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from unet_ddp.checks.check import CheckedData, check_dataset
+from unet_ddp.checks.summary import Report
+from unet_ddp.checks.table import Table
+from unet_ddp.cli import parse_run
+from unet_ddp.commands.doctor import OF_TRAINING
+from unet_ddp.config import DataConfig, TrainConfig
+from unet_ddp.data.columns import hash_file, write_columns
+from unet_ddp.data.pack_index import PackIndex, Shard
+from unet_ddp.data.packs import BLOCK, INDEX, SHARD, list_files, member_name, shard_name
+from unet_ddp.data.pairs import SIDES, Pair
+from unet_ddp.data.readers.header import as_user_error
+from unet_ddp.data.splits import OWN_FOLDER
+from unet_ddp.errors import UserError, print_lines
+from unet_ddp.files import (
+    ended_by_sigterm,
+    lock_folder,
+    make_writable,
+    remove_stale,
+    replacing,
+    write_errors,
+    write_text,
+)
+from unet_ddp.flags import flag, naming_recipe
+from unet_ddp.storage import Url, as_path, delete, local_file, put
+
+SHARD_BYTES = 256 * 1024**2
+UNFINISHED = "pack.unfinished"
+"""A file in a folder with the names of the shards that were begun, until the index is there."""
+
+
+@dataclass(frozen=True)
+class PackConfig(TrainConfig):
+    """Write a data set as tar shards and an index, to train on from storage.
+
+    Takes the flags of train.py that say what the images and masks are.
+    """
+
+    unused = OF_TRAINING
+    output: Annotated[str | None, flag("DIR", "-o")] = None
+    """New folder for the pack, or an address like s3://bucket/folder."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Check the data set that `argv` names and pack it."""
+    config = parse_run(PackConfig, argv, prog="python -m unet_ddp pack")
+    if config.output is None:
+        raise UserError("--output: name a new folder, or an address like s3://bucket/folder")
+    output = as_path(config.output)
+    with naming_recipe(config.launch.config, config.recipe), _reserve(output):
+        report = Report()
+        data = check_dataset(
+            config.data,
+            report,
+            seed=config.optimization.seed,
+            skip_bad=config.launch.skip_bad_files,
+        )
+        assert data is not None  # a report that does not collect raises
+        print_lines(*report.notes, *(f"warning: {line}" for line in report.warnings))
+        shards = write_pack(output, data, config.data)
+    size = sum(shard.size for shard in shards) / 1e9
+    print_lines(
+        f"packed {len(data.table.pairs)} pairs into {len(shards)} shard(s) of {size:.2f} GB in all; "
+        f"train on them with: train.py --images {output}"
+    )
+    return 0
+
+
+@contextmanager
+def _reserve(output: Path) -> Iterator[None]:
+    """Refuse an output with a pack, or of another process; leave no temporary file on SIGTERM."""
+    lock = None
+    if not isinstance(output, Url):
+        make_writable(output, "--output")
+        lock = lock_folder(output, "--output")
+    try:
+        found = list_files(output)
+        if INDEX in found:
+            raise UserError(f"{output}: contains a pack already; use another --output")
+        _handle_shards(output, set(found))
+        with ended_by_sigterm():
+            yield
+    finally:
+        if lock:  # removed before it is free, or it might be another process's by then
+            (output / ".lock").unlink(missing_ok=True)
+            lock.close()
+
+
+def _handle_shards(output: Path, found: set[str]) -> None:
+    """Remove the shards of an attempt that was killed; name those at an address, whose attempt may live.
+
+    Raises:
+        UserError: shards that no attempt wrote here.
+    """
+    shards = {name: match[1] for name in sorted(found) if (match := SHARD.fullmatch(name))}
+    if isinstance(output, Url):  # where a shard without the name of an attempt is the user's
+        if left := [f"shard-{attempt}*.tar" for attempt in shards.values() if attempt]:
+            print_lines(
+                f"warning: {output}: has {len(left)} shard(s) of attempts that did not finish, "
+                f"{', '.join(dict.fromkeys(left))}: delete them, unless one still runs"
+            )
+        return
+    listing = output / UNFINISHED
+    begun = listing.read_text().split() if UNFINISHED in found else []
+    for name in shards.keys() - begun:
+        raise UserError(
+            f"{output / name}: is not of a pack that was begun here, which would replace it; move it "
+            "away, or use another --output"
+        )
+    _delete_shards(output, shards)
+
+
+def _delete_shards(output: Path, names: Iterable[str]) -> None:
+    """Delete the shards of an attempt, and the list of them."""
+    with write_errors(output):
+        for name in names:
+            path = output / name
+            delete(path) if isinstance(path, Url) else path.unlink(missing_ok=True)
+        if not isinstance(output, Url):
+            (output / UNFINISHED).unlink(missing_ok=True)
+
+
+@contextmanager
+def _deleting_shards(output: Path, names: list[str]) -> Iterator[None]:
+    """Delete the shards with these names if the block fails; an error says which are left."""
+    try:
+        yield
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        try:
+            _delete_shards(output, names)
+        except UserError as failure:
+            left = ", ".join(names[:1] + names[1:][-1:])  # the first and the last
+            raise UserError(f"{error}; shards are left in {output}, {left}: {failure}") from None
+        raise
+
+
+def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shard]:
+    """Write the shards, and then the index that makes them a pack; return the shards.
+
+    Raises:
+        UserError: a file can't be read or written; no shard is left.
+    """
+    table = data.table
+    suffixes = [[suffix.lower() for suffix in kind.suffixes] for kind in table.kinds]
+    images, masks = (set(side) for side in zip(*suffixes, strict=True))
+    mark = ".mask" if images & masks else ""  # id.png can be one of them only
+    # No other attempt at an address at the same time, which nothing locks, replaces these shards.
+    attempt = f"{secrets.token_hex(4)}-" if isinstance(output, Url) else ""
+    places = np.zeros((len(table.pairs), 4), np.uint32)
+    bar = tqdm(table.pairs, "packing", unit="pair", leave=False, disable=None)
+    begun: list[str] = []
+    with _deleting_shards(output, begun):
+        shards = list(_write_shards(output, bar, places, mark, attempt, begun))
+        own = data.split is not None and data.split.how == OWN_FOLDER
+        index = PackIndex(
+            table.kinds,
+            shards,
+            attempt,
+            mark,
+            validation=len(data.split.validation) if own and data.split else 0,
+            nodata=config.nodata,
+            channels=config.channels,
+        )
+        try:
+            with _new_file(output / INDEX) as path:
+                write_columns(path, asdict(index), _index_columns(table, places))
+        except FileExistsError:
+            raise UserError(f"{output}: another pack was put there; use another --output") from None
+    _delete_shards(output, [])
+    return shards
+
+
+def _index_columns(table: Table, places: NDArray[np.uint32]) -> dict[str, NDArray[Any]]:
+    """Return the columns of the index."""
+    columns = {name: column[:] for name, column in table.columns.items()} | {"place": places}
+    columns |= _text_column("name", [pair.name for pair in table.pairs])
+    if any(pair.group for pair in table.pairs):
+        columns |= _text_column("group", [pair.group or "" for pair in table.pairs])
+    sides = np.array([SIDES.index(pair.side) for pair in table.pairs], np.uint8)
+    return columns | ({"side": sides} if sides.any() else {})
+
+
+def _write_shards(
+    output: Path,
+    pairs: Iterable[Pair],
+    places: NDArray[np.uint32],
+    mark: str,
+    attempt: str,
+    begun: list[str],
+) -> Iterator[Shard]:
+    """Write pairs to shards, to `places` where they are, to `begun` their names; yield the shards."""
+    rows = iter(enumerate(pairs))
+    row, pair = next(rows, (0, None))
+    number = 0
+    while pair is not None:
+        first = row
+        begun.append(shard_name(number, attempt))
+        if not isinstance(output, Url):
+            with write_errors(output / UNFINISHED, "make room, or use another --output"):
+                write_text(output / UNFINISHED, "\n".join(begun) + "\n")
+        with _new_file(output / begun[-1]) as path:
+            with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
+                while pair is not None and (row == first or tar.offset < SHARD_BYTES):
+                    name = member_name(pair.name)
+                    places[row] = [
+                        *_add(tar, pair.image, name + pair.image.suffix),
+                        *_add(tar, pair.mask, name + mark + pair.mask.suffix),
+                    ]
+                    row, pair = next(rows, (row, None))
+            with path.open("rb") as file:
+                shard = Shard(path.stat().st_size, hash_file(file), first)
+        yield shard
+        number += 1
+
+
+def _add(tar: tarfile.TarFile, source: Path, name: str) -> tuple[int, int]:
+    """Add a file byte by byte; return its first block and its size in bytes."""
+    member = tarfile.TarInfo(name)
+    with local_file(source) as path, as_user_error(path):
+        content = path.read_bytes()
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+    return (tar.offset - member.size) // BLOCK, member.size
+
+
+def _text_column(name: str, texts: list[str]) -> dict[str, NDArray[Any]]:
+    """Return texts, each ended by a zero byte, as columns."""
+    encoded = [os.fsencode(text) + b"\0" for text in texts]
+    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+    return {name: np.frombuffer(b"".join(encoded), np.uint8), f"{name}_end": ends}
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary file that becomes `path`, a file or an object, if the block succeeds.
+
+    Raises:
+        FileExistsError: the object is there already, with another content.
+    """
+    if not isinstance(path, Url):
+        remove_stale([path])
+        with write_errors(path, "make room, or use another --output"), replacing(path) as temporary:
+            yield temporary
+        return
+    with ExitStack() as stack:
+        place = Path(tempfile.gettempdir())
+        with write_errors(place, "make room, or name another folder with TMPDIR"):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="unet_ddp-"))
+            yield Path(folder, path.name)
+        put(path, Path(folder, path.name), replaces=path.name != INDEX)

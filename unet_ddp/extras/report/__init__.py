@@ -1,0 +1,1 @@
+"""The report of a run, and the comparison of runs."""

@@ -1,0 +1,65 @@
+"""``python -m unet_ddp report``: write a run's report.html again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from unet_ddp.checkpoints.weights import find_model, read_model
+from unet_ddp.cli import parse
+from unet_ddp.data.pairs import Pair
+from unet_ddp.distributed.device import pick_device
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError, print_lines
+from unet_ddp.evaluation.report.write import write_report
+from unet_ddp.evaluation.validation_split import rebuild
+from unet_ddp.flags import flag
+from unet_ddp.plugins import find
+from unet_ddp.prediction.backends import check_described
+from unet_ddp.storage import Url, as_path
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Write a run's report.html again, from the files in its folder.
+
+    python -m unet_ddp report checkpoints/NAME
+    """
+
+    folder: Annotated[str | None, tyro.conf.Positional, flag("[FOLDER]")] = None
+    """The run folder, or its address (default: the newest run in checkpoints)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: a GPU if there is one."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Score a run's best network on its validation images again, and write the page."""
+    config = parse(ReportConfig, argv, prog="python -m unet_ddp report")
+    place = as_path(config.folder) if config.folder is not None else find_model(None).parent
+    copied = find("reports", "cloud")(place) if isinstance(place, Url) else nullcontext(place)
+    with copied as folder:
+        if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
+            raise UserError(f"{place}: best.pt and metrics.csv not found; name the folder of a run")
+        world = World(device=pick_device(config.device))
+        pairs, notes = find_validation(folder / "best.pt")
+        print_lines(*(f"warning: {note}" for note in notes))
+        page = write_report(folder, pairs, world, notes=notes)
+    print_lines(f"wrote {place / page.name}")
+    return 0
+
+
+def find_validation(source: Path) -> tuple[Sequence[Pair], list[str]]:
+    """Return the run's validation images; without them none, and a note that says why."""
+    if not source.is_file():
+        return [], [f"no scores and images: {source} not found"]
+    model = read_model(source)
+    labels = check_described(model, source)[1]
+    try:
+        return rebuild(model.run, source, labels), []
+    except UserError as error:
+        return [], [f"no scores and images: {error}"]

@@ -1,0 +1,300 @@
+"""``python -m unet_ddp tune``: a search for settings by successive halving, with runs that resume.
+
+One process draws, and starts the trainings one after another: all ranks of one are given the same.
+A draw depends on the seed and the trials before it alone. tune.json has these: a killed search goes on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+from typing import Annotated, Any
+
+from unet_ddp.cli import parse_run, parse_train
+from unet_ddp.config import RUN_PLACES, TrainConfig
+from unet_ddp.distributed.join import exit_with_error
+from unet_ddp.distributed.stop_signal import die_with_parent
+from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_lines, shorten
+from unet_ddp.extras.report.compare import compare
+from unet_ddp.files import lock_folder, write_errors, write_text
+from unet_ddp.flags import flag, name_recipe, naming_recipe
+from unet_ddp.runs.writers import describe_time, read_rows, to_float
+from unet_ddp.storage import local_path
+
+_FACTOR = 3  # of epochs from rung to rung, by which the trials become fewer
+_TRAIN = [sys.executable, "-m", "unet_ddp", "train"]
+_OWN = {"epochs", *RUN_PLACES}  # not to be varied
+
+
+@dataclass(frozen=True)
+class TuneConfig(TrainConfig):
+    """Search for settings: trials are trained briefly, the best third of them is continued, and so on.
+
+    python -m unet_ddp tune --vary learning_rate=1e-4..1e-2 loss=dice_ce,tversky_ce --epochs 9
+
+    Takes train.py's flags of a whole run, for all trials. Killed, it is continued by the same command. Its
+    folder is that of --checkpoints and --exp-name (default: checkpoints/tune).
+    """
+
+    unused = frozenset({"resume", "overwrite", "budget", "max_steps", "max_epochs"})
+    vary: Annotated[tuple[str, ...], flag("NAME=VALUES ...")] = ()
+    """Settings of train.py and what to draw for each: choices, as loss=dice_ce,ce, or a range, as learning_rate=1e-4..1e-2 (by its logarithm if its ends differ by a factor of ten)."""
+    trials: Annotated[int, flag("N"), Limit(1, 1000)] = 9
+    """Trials to draw."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Search, and return the exit status."""
+    try:
+        tune(argv)
+    except KeyboardInterrupt:
+        print_lines("stopped; continue with the same command")
+        return 128 + SIGINT
+    return 0
+
+
+def tune(argv: Sequence[str]) -> None:
+    """Search; print the table of the trials, and the command that trains with the best settings."""
+    config = parse_run(TuneConfig, argv, prog="python -m unet_ddp tune")
+    if "LOCAL_RANK" in os.environ:
+        exit_with_error(UserError("tune under torchrun: it starts the processes; use --nproc N"))
+    with naming_recipe(config.launch.config, config.recipe):
+        for name in sorted(config.unused):
+            if getattr(config.launch, name):
+                raise UserError(f"--{name.replace('_', '-')}: a search has its own; leave it out")
+    check_installed("optuna", "tune", "tune")
+    folder = local_path(config.run.checkpoints, "--checkpoints") / (config.run.exp_name or "tune")
+    space = parse_space(config)
+    with lock_folder(folder, "--exp-name"):
+        search = Search(config, space, folder)
+        best = search.run()
+        done = [search.place(k) for k, trial in enumerate(search.trials) if trial["dice"]]
+        print_lines(*compare(done, folder / "compare.html"))
+    own = {"checkpoints": "checkpoints", "exp_name": "best"}
+    command = as_argv(config, search.trials[best]["drawn"], **own)
+    print_lines(
+        f"best: {search.place(best) / 'best.pt'}",
+        f"the same in a folder of its own: {shlex.join(['python', *_TRAIN[1:], *command])}",
+    )
+
+
+def parse_space(config: TuneConfig) -> dict[str, Any]:
+    """Return Optuna's distributions of what to draw, by the settings' names.
+
+    Raises:
+        UserError: an unknown setting, or a value that train.py would refuse.
+    """
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    known = sorted(TrainConfig().to_dict().keys() - _OWN)
+    space: dict[str, Any] = {}
+    for word in config.vary:
+        name, _, text = word.replace("-", "_", word.partition("=")[0].count("-")).partition("=")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "see train.py --help"
+            raise UserError(f"--vary {shorten(word)}: not a setting to vary; {hint}")
+        low, dots, high = text.partition("..")
+        ends: Sequence[Any] = text.split(",")
+        try:
+            if dots:
+                is_whole = all(end.lstrip("-").isdigit() for end in (low, high))
+                kind: Any = IntDistribution if is_whole else FloatDistribution
+                ends = [int(low), int(high)] if is_whole else [float(low), float(high)]
+                space[name] = kind(*ends, log=0 < 10 * ends[0] <= ends[1])
+            else:
+                space[name] = CategoricalDistribution(ends)
+        except ValueError:
+            raise UserError(f"--vary {shorten(word)}: use a range like 1e-4..1e-2") from None
+        for value in ends:
+            parse_train(as_argv(config, {name: value}))
+    if not space:
+        raise UserError("--vary: name the settings to vary, e.g. --vary learning_rate=1e-4..1e-2")
+    return space
+
+
+def as_argv(config: TrainConfig, drawn: Mapping[str, Any], **other: Any) -> list[str]:
+    """Return the flags of train.py for `config`, but for what is drawn and other settings."""
+    default, words = TrainConfig(), list[str]()
+    defaults = {**default.to_dict(), **vars(default.launch)}
+    values = {**config.to_dict(), **vars(config.launch), "config": None, **other}
+    switches: dict[str, Any] = {"true": True, "false": False}
+    for name, value in drawn.items():
+        text = f"{value:.3g}" if isinstance(value, float) else str(value)
+        values[name] = switches.get(text, text.split())
+    for name, value in values.items():
+        word = name.replace("_", "-")
+        if isinstance(value, bool):
+            words += [f"--{word}" if value else f"--no-{word}"] * (value != defaults[name])
+        elif value is not None and value != defaults[name]:
+            first, *more = map(str, value if isinstance(value, (list, tuple)) else [value])
+            joined = [f"--{word}={first}"] if first.startswith("-") else [f"--{word}", first]
+            words += [*joined, *more]
+    return words
+
+
+def plan_rungs(trials: int, epochs: int) -> list[tuple[int, int]]:
+    """Return how many trials are trained to how many epochs: of 9 and 9, (9, 1), (3, 3), (1, 9)."""
+    last = int(math.log(min(trials, epochs) + 0.5, _FACTOR))
+    shares = [_FACTOR**k for k in range(last + 1)]
+    return [(trials // s, math.ceil(epochs * s / shares[-1])) for s in shares]
+
+
+class Search:
+    """The trials of a search, and what each has reached; tune.json has them after each training."""
+
+    def __init__(self, config: TuneConfig, space: Mapping[str, Any], folder: Path) -> None:
+        self.config, self.space, self.folder = config, space, folder
+        self.rungs = plan_rungs(config.trials, config.optimization.epochs)
+        self.trials: list[dict[str, dict[str, Any]]] = []
+        """Of each, "drawn": its settings; and "dice": its best validation Dice by epochs done."""
+        about = {"nproc": config.launch.nproc, "trials": config.trials, "vary": [*config.vary]}
+        self._about, self._file = {**config.to_dict(), **about}, folder / "tune.json"
+        if self._file.exists():
+            self._read()
+        known = {self.place(k) for k in range(len(self.trials))}
+        unknown = sorted(set(filter(Path.is_dir, folder.glob("trial_*"))) - known)
+        if unknown:  # it would be continued, under other settings
+            what = "not of the search in tune.json"
+            if not self._file.exists():
+                what = "of a search whose tune.json is gone"
+            raise UserError(
+                f"{unknown[0]}: {what}; move such folders away, or use another --exp-name"
+            )
+
+    def _read(self) -> None:
+        """Read the trials of an earlier start, which must be of the same search."""
+        try:
+            saved = json.loads(self._file.read_text(encoding="utf-8"))
+            before, self.trials = dict(saved["about"]), list(saved["trials"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self._file}: corrupt ({error}); use another --exp-name") from None
+        before = {**TrainConfig().to_dict(), **before}  # an earlier version had fewer settings
+        for name, value in self._about.items():
+            if json.dumps(before.get(name)) != json.dumps(value):  # nan is not nan
+                raise UserError(
+                    f"{self.folder}: its search has --{name.replace('_', '-')} {before.get(name)}, "
+                    f"not {value}; continue it by its own command, or use another --exp-name"
+                )
+        for name, value in (pair for trial in self.trials for pair in trial["drawn"].items()):
+            if name not in self.space or value not in getattr(self.space[name], "choices", [value]):
+                raise UserError(f"{self._file}: corrupt ({name} {value}); use another --exp-name")
+
+    def _save(self) -> None:
+        with write_errors(self._file):
+            content = {"about": self._about, "trials": self.trials}
+            write_text(self._file, json.dumps(content, indent=1))
+
+    def place(self, k: int) -> Path:
+        """Return the run folder of a trial."""
+        return self.folder / f"trial_{k:03d}"
+
+    def run(self) -> int:
+        """Train the trials, rung by rung, and return the number of the best.
+
+        Raises:
+            RunError: the first two trials fail, or all of them.
+        """
+        candidates = list(range(self.config.trials))
+        for count, epochs in self.rungs:
+            reached: dict[int, float] = {}
+            for k in sorted(candidates[:count]):
+                if k == len(self.trials) and not self._draw():
+                    print_lines(f"all {k} combinations are drawn")
+                    break
+                dice = self._train(k, epochs)
+                if dice is not None:
+                    reached[k] = dice
+                elif k == 1 and not reached:
+                    break
+            if not reached:
+                raise RunError(f"all trials failed; {self.folder}/trial_*.log have what they said")
+            candidates = sorted(reached, key=lambda k: -reached[k])
+        return candidates[0]
+
+    def _draw(self) -> bool:
+        """Add a trial with settings that no other has; return False if there are none."""
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study, first = optuna.create_study(direction="maximize"), str(self.rungs[0][1])
+        for trial in self.trials:
+            if first in trial["dice"]:
+                given = {"params": trial["drawn"], "value": trial["dice"][first]}
+                study.add_trial(optuna.create_trial(**given, distributions=dict(self.space)))
+        begin = max(4, self.config.trials // 3)  # those that are drawn at random
+        for attempt in range(100):
+            seed = hash((self.config.optimization.seed, len(self.trials), attempt)) % 2**32
+            study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=begin)
+            drawn = study.ask(dict(self.space)).params
+            if drawn not in [trial["drawn"] for trial in self.trials]:
+                self.trials.append({"drawn": drawn, "dice": {}})
+                self._save()
+                return True
+        return False
+
+    def _train(self, k: int, epochs: int) -> float | None:
+        """Train a trial until it has so many epochs; return its best Dice, None if it fails."""
+        place, began, reached = self.place(k), time.monotonic(), self.trials[k]["dice"]
+        if str(epochs) in reached:
+            return float(reached[str(epochs)])
+        about = " ".join([f"trial {k}:", *as_argv(TrainConfig(), self.trials[k]["drawn"])])
+        try:
+            lock_folder(place, "--exp-name").close()
+        except UserError as error:  # a killed search's training saves, and ends
+            print_lines(f"waiting: {error}")
+            lock_folder(place, "--exp-name", waits=True).close()
+        status = self._start(k, epochs)
+        if status in (128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM):  # negative: at its start
+            raise KeyboardInterrupt
+        if status:
+            said = Path(f"{place}.log").read_text(encoding="utf-8", errors="replace")
+            reason, recipe = said.strip().rpartition("\n")[2], self.config.launch.config
+            reason = name_recipe(reason, recipe, self.config.recipe)
+            print_lines(f"{about}: failed: {reason}")
+            return None
+        dice = [each for each in _read_dice(place, epochs) if not math.isnan(each)]
+        if not dice:
+            raise UserError(f"{place}: no validation Dice to choose by; use --validation")
+        reached[str(epochs)], took = max(dice), describe_time(time.monotonic() - began)
+        self._save()
+        print_lines(f"{about}: validation Dice {max(dice):.4f} after {epochs} epoch(s) ({took})")
+        return max(dice)
+
+    def _start(self, k: int, epochs: int) -> int:
+        """Train a trial, from its checkpoint if there is one; return the exit status."""
+        own: dict[str, Any] = {"checkpoints": str(self.folder), "exp_name": self.place(k).name}
+        begin = "--overwrite"
+        if (self.place(k) / "last.pt").is_file():
+            own["load"], begin = None, "--resume"
+        argv = as_argv(self.config, self.trials[k]["drawn"], **own, max_epochs=epochs)
+        with Path(f"{self.place(k)}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*_TRAIN, *argv, begin],
+                stdout=log,
+                stderr=log,
+                preexec_fn=partial(die_with_parent, SIGTERM),
+            )
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                process.terminate()  # it saves; a terminal has interrupted it already
+                process.wait()
+                raise
+
+
+def _read_dice(place: Path, epochs: int) -> list[float]:
+    """Return the validation Dice of the first epochs of a run, as far as it has come."""
+    rows = read_rows(place / "metrics.csv")[:epochs]
+    return [to_float(row.get("validation_dice")) for row in rows]
