@@ -26,7 +26,7 @@ from PIL import Image
 
 from tests.conftest import data_flags, make_pair, make_set
 
-PAGE = Path(__file__).parents[3] / "docs" / "data.md"
+PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 FLAGS = [
     "--width",
     "2",

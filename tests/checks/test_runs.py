@@ -20,9 +20,10 @@ from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
 from tests.reading import read_image
 from tests.test_resume import assert_same_state, last
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs import checkpoint, plan
+from unet_ddp.runs import plan
 
 FLAGS = ["--width", "2", "--epochs", "2", "--batch-size", "1", "--workers", "0",
          "--augmentation", "none"]  # fmt: skip

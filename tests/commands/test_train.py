@@ -14,11 +14,12 @@ import pytest
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import call_main
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import train
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.loaders import SampleLoader
 from unet_ddp.distributed.stop_signal import StopSignal
-from unet_ddp.runs import checkpoint, plan
+from unet_ddp.runs import plan
 
 COUNT, BUILD, SAVE, READ = train.count_pixels, plan.build_state, checkpoint.save, SegmentationDataset.__getitem__  # fmt: skip
 FLAGS = ["--width", "1", "--batch-size", "2", "--validation", "40", "--workers", "0", "--device", "cpu"]  # fmt: skip

@@ -37,13 +37,14 @@ from obstore.exceptions import PermissionDeniedError
 from tests.object_store import MemoryBucket
 from tests.runs.test_folder import ABOUT, SAVED, config_of
 from tests.tiny import make_data, make_state
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.evaluation.report.write import write_owned
 from unet_ddp.extras.cloud import mirror
 from unet_ddp.extras.cloud.pointer import find_newest
-from unet_ddp.runs import checkpoint, folder
+from unet_ddp.runs import folder
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.mirror import find_mirror
 from unet_ddp.runs.resume import Resumed

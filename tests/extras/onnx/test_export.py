@@ -20,10 +20,10 @@ from tests.prediction.test_predict import run as run_predict
 from unet_ddp import Predictor
 from unet_ddp.__main__ import main
 from unet_ddp.checkpoints import file as checkpoint
-from unet_ddp.commands import export as module
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.extras.onnx import export as module
 from unet_ddp.extras.onnx.export import (
     LARGEST_DIFFERENCE,
     ExportConfig,

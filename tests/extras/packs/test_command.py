@@ -25,7 +25,6 @@ from tests.object_store import MemoryBucket, ObjectStore
 from unet_ddp.__main__ import main
 from unet_ddp.checks.check import check_dataset, prepare_data
 from unet_ddp.checks.summary import Report
-from unet_ddp.commands import pack as module
 from unet_ddp.config import DataConfig, TrainConfig
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.loaders import build_loaders
@@ -33,6 +32,7 @@ from unet_ddp.data.packs import INDEX, list_files, open_pack
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.extras.packs import command as module
 from unet_ddp.extras.packs.command import write_pack
 from unet_ddp.storage import Url, as_path, delete
 

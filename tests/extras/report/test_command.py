@@ -15,11 +15,11 @@ from tests.evaluation.report.test_page import STRANGE, Parsed
 from tests.extras.report.test_compare import write_run
 from tests.ranks import Ranks, call_main
 from unet_ddp.checkpoints import file as checkpoint
-from unet_ddp.commands import report as module
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.data.splits import split_pairs
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.extras.report import command as module
 from unet_ddp.extras.report.command import main
 
 FLAGS = ["--width", "2", "--epochs", "2", "--batch-size", "1", "--workers", "0", "--lr", "0.01"]
