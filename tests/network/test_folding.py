@@ -57,7 +57,7 @@ class Shared(nn.Module):
 
 @pytest.mark.parametrize("kind", ["output", "weight", "norm", "size"])
 def test_what_is_used_twice_and_what_can_not_be_seen_is_left(kind: str) -> None:
-    network = Shared(kind).eval()
+    network = Shared(kind).eval().to(memory_format=torch.channels_last)  # other kernels, as folded
     folded = fold_batchnorm(network, 3)
     images = torch.randn(1, 3, 32, 32)
     assert norms(folded) == 1 and torch.equal(folded(images), network(images))
