@@ -49,6 +49,10 @@ _BUILT_IN = {
     },
     "runs": {"cloud": "unet_ddp.extras.cloud.mirror:CloudMirror"},
     "checkpoints": {"cloud": "unet_ddp.extras.cloud.pointer:find_newest"},
+    "weights": {
+        "given": "unet_ddp.extras.transfer.fit:read_weights",
+        "foreign": "unet_ddp.extras.transfer.foreign:read_foreign",
+    },
     "reports": {"cloud": "unet_ddp.extras.cloud.report:local_run"},
     "lists": {
         "rle": "unet_ddp.prediction.outputs.rle:rle_file",

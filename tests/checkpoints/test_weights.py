@@ -21,15 +21,14 @@ from unet_ddp.checkpoints.weights import (
     build_loaded,
     check_weights,
     find_model,
-    infer_unet,
     list_runs,
     read_model,
-    strip_prefixes,
     with_scale,
 )
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
+from unet_ddp.extras.transfer.foreign import infer_unet, strip_prefixes
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.unet import UNet
 from unet_ddp.prediction.backends import LoadedModel, TorchBackend, open_model

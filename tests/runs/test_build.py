@@ -21,6 +21,7 @@ from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.extras.transfer.fit import GivenWeights
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.runs import build
 from unet_ddp.runs.build import (
@@ -107,10 +108,14 @@ def test_a_resumed_run_s_model_is_the_checkpoint_s() -> None:
     assert (model.architecture, model.preprocessing) == (architecture, preprocessing)
 
 
+def given(model: SavedModel, source: str = "x.pt", *, is_whole: bool = True) -> GivenWeights:
+    return GivenWeights(model, Path(source), is_whole)
+
+
 def test_given_weights_bring_their_network_and_their_normalisation() -> None:
     architecture = Architecture("unet", 3, 7, None, 6, True)
     theirs = Preprocessing(3, (0.1,) * 3, (0.2,) * 3, 0.25, nodata=3.0)
-    weights = SavedModel({}, architecture, None, theirs, [])
+    weights = given(SavedModel({}, architecture, None, theirs, []))
     config = replace(CONFIG, data=replace(CONFIG.data, scale=0.5))
     model = choose_model(config, make_data(), Resumed(weights=weights), WORLD)
     assert model.architecture == replace(architecture, num_classes=2)
@@ -120,7 +125,7 @@ def test_given_weights_bring_their_network_and_their_normalisation() -> None:
         model = choose_model(config, data, Resumed(weights=weights), WORLD)
         assert model.architecture.channels == data.format.channels
         assert model.preprocessing == Preprocessing.for_data(data.format, None, scale=0.5)
-    unknown = replace(weights, architecture=None)
+    unknown = given(SavedModel({}, None, None, theirs, []))
     model = choose_model(config, make_data(), Resumed(weights=unknown), WORLD)
     assert model.architecture == PLAIN and model.notes == []
 
@@ -189,13 +194,12 @@ def test_given_weights_are_loaded_and_pretrained_ones_are_not_fetched(
         {"encoder_weights": "imagenet", "checkpointing": False},
     ]
     torch.manual_seed(9)
-    given = build_network(PLAIN).state_dict()
+    state = build_network(PLAIN).state_dict()
     asked.clear()
-    weights = SavedModel(given, PLAIN, None, None, [])
-    resumed = Resumed(weights=weights, weights_file=Path("x.pt"))
-    _, _, state = build_run(config, resumed=resumed)
+    resumed = Resumed(weights=given(SavedModel(state, PLAIN, None, None, [])))
+    found = build_run(config, resumed=resumed)[2].network.state_dict()
     assert asked == [{"encoder_weights": None, "checkpointing": False}]
-    assert all(torch.equal(state.network.state_dict()[name], given[name]) for name in given)
+    assert all(torch.equal(found[name], state[name]) for name in state)
 
 
 def test_a_resumed_state_is_restored_with_the_new_weight_decay() -> None:
@@ -267,7 +271,7 @@ def test_a_file_s_encoder_is_frozen_under_a_network_of_the_flags(tmp_path: Path)
         run=RunConfig(),
         network=replace(config.network, bilinear=True, encoder_weights="y.pt"),
     )
-    resumed = Resumed(weights=weights, weights_file=Path("y.pt"))
+    resumed = Resumed(weights=given(weights, "y.pt", is_whole=False))
     model, _, state = build_run(config, make_data(format=ImageFormat(1)), resumed)
     assert model.architecture == replace(PLAIN, channels=1, bilinear=True)
     assert model.preprocessing == replace(theirs, scale=1.0)

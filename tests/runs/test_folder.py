@@ -441,16 +441,33 @@ def test_given_weights_start_a_new_run(tmp_path: Path) -> None:
     with RunFolder(config, World(), [].append) as folder:
         resumed = folder.open(config)
     assert resumed.content is None and resumed.weights is not None
-    assert resumed.weights.state.keys() == {"a.weight"}
+    assert resumed.weights.model.state.keys() == {"a.weight"}
     torch.save({"module.a": torch.ones(1)}, tmp_path / "x.pth")
     with RunFolder(config, World(), [].append) as folder:
         weights = folder.open(config).weights
-        assert weights is not None and weights.notes == ["prefix module. stripped"]
+        assert weights is not None and weights.model.notes == ["prefix module. stripped"]
     encoder = replace(config.network, encoder_weights=str(tmp_path / "x.pth"))
     config = replace(config, run=replace(config.run, load=None), network=encoder)
     with RunFolder(config, World(), [].append) as folder:
         weights = folder.open(config).weights
-        assert weights is not None and weights.state.keys() == {"a"}
+        assert weights is not None and weights.model.state.keys() == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("weights", "is_file"),
+    [(None, False), ("imagenet", False), ("imagenet+5k", False), ("a.pth", True), ("b/c.safetensors", True)],
+)  # fmt: skip
+def test_encoder_weights_are_a_name_or_a_file(
+    tmp_path: Path, weights: str | None, is_file: bool
+) -> None:
+    config = config_of(tmp_path / "run")
+    config = replace(config, network=replace(config.network, encoder_weights=weights))
+    with RunFolder(config, World(), [].append) as folder:
+        if is_file:
+            with pytest.raises(UserError, match="checkpoint not found"):
+                folder.open(config)
+        else:
+            assert folder.open(config).weights is None
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")

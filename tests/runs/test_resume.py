@@ -29,6 +29,7 @@ from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.extras.transfer.fit import GivenWeights
 from unet_ddp.runs import resume as resume_module
 from unet_ddp.runs.resume import Resumed
 
@@ -53,7 +54,8 @@ def numbers(config: TrainConfig) -> tuple[Any, int, int | None]:
 
 
 def test_new_weights_are_not_frozen() -> None:
-    config, weights = with_options(freeze="encoder"), SavedModel({}, None, None, None, [])
+    config = with_options(freeze="encoder")
+    weights = GivenWeights(SavedModel({}, None, None, None, []), Path("x.pt"), is_whole=True)
     with pytest.raises(UserError, match=r"--freeze encoder: .* use --load or --encoder-weights"):
         Resumed().settle(config, World())
     pretrained = replace(config, network=NetworkConfig(encoder_weights="imagenet"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,16 +12,11 @@ from torch import Tensor, nn
 from unet_ddp.checkpoints.description import Description, check_content
 from unet_ddp.checkpoints.file import Content, find_not_finite, load
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Colour
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import Limit, UserError, typed
+from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import Architecture, build_network
+from unet_ddp.plugins import find
 from unet_ddp.storage import Url, as_path, exists
-
-_PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile
-_LEVELS = ("model", "state_dict", "model_state_dict", "ema")  # where programs keep the weights
-_HEADS = ("outc.conv.weight", "segmentation_head.0.weight")  # the classic U-Net's and smp's
-_FOREIGN_SCALE = 0.5  # the default of the well-known U-Net scripts, which do not store theirs
 
 RUNS = Path("checkpoints")  # where runs are saved without --checkpoints
 
@@ -54,114 +48,21 @@ class SavedModel:
 
 
 def read_model(path: Path) -> SavedModel:
-    """Return the network in a checkpoint of ours or of another U-Net program.
-
-    It accepts plain state dicts, with prefixes of DDP, DataParallel and torch.compile in any order,
-    under "model", "state_dict" or "model_state_dict", and those of the well-known Carvana U-Net with
-    their mask values. Of our checkpoints with a moving average it returns that.
+    """Return the network in a checkpoint of ours, of a moving average that; or of another program.
 
     Raises:
         UserError: no checkpoint, or one without weights.
     """
     content = load(path)
-    if {"architecture", "labels", "preprocessing"} <= content.keys():
-        return _ours(path, content)
-    level, mask_values, notes = content, content.get("mask_values"), []
-    for name in _LEVELS:
-        if isinstance(content.get(name), Mapping):
-            level = content[name]
-            mask_values = level.get("mask_values", mask_values)
-            notes.append(f"weights found under {name!r}")
-            break
-    names = [name for name in level if isinstance(name, str) and name != "n_averaged"]
-    tensors = {name: level[name] for name in names if isinstance(level[name], Tensor)}
-    if not tensors:
-        raise UserError(f"{path}: contains no weights; its keys are {', '.join(names)[:200]}")
-    state, prefixes = strip_prefixes(tensors)
-    if prefixes:
-        notes.append(f"prefix {''.join(prefixes)} stripped")
-    try:
-        return _foreign(state, mask_values, notes)
-    except UserError as error:
-        raise UserError(f"{path}: {error}; fix it in the program that wrote the file") from None
-
-
-def _ours(path: Path, content: Content) -> SavedModel:
+    if not {"architecture", "labels", "preprocessing"} <= content.keys():
+        model: SavedModel = find("weights", "foreign")(path, content)
+        return model
     about = check_content(Description, path, content)
-    state = strip_prefixes(about.ema or about.model)[0]
     run: Content = {name: content[name] for name in ("config", "names", "best") if name in content}
     if "optimizer" in content:  # last.pt: its weights are another epoch's than the best
         run.pop("best", None)
     described = about.architecture, about.labels, about.preprocessing
-    return SavedModel(state, *described, [], about.threshold, run)
-
-
-def _foreign(state: State, mask_values: Any, notes: list[str]) -> SavedModel:
-    heads = [name for name in _HEADS if name in state and state[name].shape[:1] == (1,)]
-    if heads:
-        state = _two_classes(state, heads[0])
-        notes.append(
-            "one sigmoid output turned into two softmax outputs, which is the same function"
-        )
-    architecture = infer_unet(state)
-    if architecture is None:
-        return SavedModel(state, None, None, None, notes)
-    notes.append(f"{architecture}, inferred from the weights' shapes")
-    labels = _foreign_labels(mask_values, architecture.num_classes)
-    notes.append(f"mask values {', '.join(map(labels.show, labels.values[:16]))}")
-    channels = architecture.channels
-    pixels = Preprocessing(channels, (0.0,) * channels, (1.0,) * channels, _FOREIGN_SCALE)
-    notes.append(f"images divided by 255, at scale {_FOREIGN_SCALE} (default of --scale here)")
-    return SavedModel(state, architecture, labels, pixels, notes)
-
-
-def strip_prefixes(state: Mapping[str, Tensor]) -> tuple[State, list[str]]:
-    """Strip wrapper prefixes (module., _orig_mod.) that all keys share; also return them."""
-    plain, removed = dict(state), list[str]()
-    while True:
-        shared = [p for p in _PREFIXES if plain and all(key.startswith(p) for key in plain)]
-        if not shared:
-            return plain, removed
-        removed.append(shared[0])
-        plain = {key[len(shared[0]) :]: value for key, value in plain.items()}
-
-
-def infer_unet(state: Mapping[str, Tensor]) -> Architecture | None:
-    """Return the classic U-Net with parameters of these names and shapes; None if there is none."""
-    first, last = state.get("inc.double_conv.0.weight"), state.get("outc.conv.weight")
-    if first is None or last is None or first.ndim != 4 or last.ndim != 4:
-        return None
-    plain = {"model": "unet", "channels": first.shape[1], "num_classes": last.shape[0]}
-    plain |= {"width": first.shape[0], "bilinear": "up1.up.weight" not in state}
-    return Architecture.from_dict(plain)
-
-
-def _two_classes(state: State, head: str) -> State:
-    """Add a background output that is always 0: softmax over (0, x) is sigmoid(x)."""
-    heads: State = {
-        key: torch.cat([torch.zeros_like(state[key]), state[key]])
-        for key in (head, head.replace("weight", "bias"))
-        if key in state
-    }
-    return {**state, **heads}
-
-
-def _foreign_labels(mask_values: Any, num_classes: int) -> Labels:
-    """Return labels from a list of values or of colours; {0, 255} or 0..C-1 without a list."""
-    if not isinstance(mask_values, (list, tuple)) or len(mask_values) != num_classes:
-        return Labels((0, 255) if num_classes == 2 else tuple(range(num_classes)))
-    try:
-        if isinstance(mask_values[0], (list, tuple)):
-            colours = typed([list(value)[:3] for value in mask_values], tuple[Colour, ...])
-            codes = [red << 16 | green << 8 | blue for red, green, blue in colours]
-            return Labels(tuple(codes), rgb=True)
-        plain = [int(value) if isinstance(value, bool) else value for value in mask_values]
-        values = typed(plain, tuple[Annotated[float, Limit(0, 65535)], ...])
-        if max(values) <= 1 and not all(value.is_integer() for value in values):
-            values = [value * 255 for value in values]
-        return Labels(tuple(int(value) for value in values))
-    except (UserError, TypeError) as error:  # TypeError: a number among the colours
-        raise UserError(f"mask_values: {error}") from None
+    return SavedModel(about.ema or about.model, *described, [], about.threshold, run)
 
 
 def build_blank(architecture: Architecture, source: Path) -> nn.Module:

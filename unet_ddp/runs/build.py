@@ -9,6 +9,7 @@ from torch import nn
 
 from unet_ddp import __version__
 from unet_ddp.checkpoints.file import Content
+from unet_ddp.checkpoints.weights import State
 from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, count_workers
@@ -30,7 +31,6 @@ from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.precision import Precision, train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.runs.hosts import compare_sources
-from unet_ddp.runs.pretrained import fit_weights
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import describe_data
 from unet_ddp.training.losses import SegmentationLoss
@@ -85,19 +85,9 @@ def _choose_architecture(
         bilinear=network.bilinear,
     )
     preprocessing = Preprocessing.for_data(data.format, data.range, scale=scale)
-    loaded = resumed.weights
-    if loaded is None or loaded.architecture is None:
+    if resumed.weights is None:
         return architecture, preprocessing, []
-    other, kind = loaded.preprocessing, (preprocessing.channels, preprocessing.dtype)
-    if other is not None and (other.channels, other.dtype) == kind:
-        own = preprocessing.nodata, preprocessing.ground_resolution
-        preprocessing = replace(other, scale=scale, nodata=own[0], ground_resolution=own[1])
-    if config.run.load is None:  # --encoder-weights FILE
-        return architecture, preprocessing, []
-    architecture = replace(
-        loaded.architecture, num_classes=architecture.num_classes, channels=architecture.channels
-    )
-    return architecture, preprocessing, [f"network as in {config.run.load}"]
+    return resumed.weights.describe(architecture, preprocessing)
 
 
 def new_schedule(options: OptimizationConfig, steps: int) -> Schedule:
@@ -152,13 +142,10 @@ def _build_weights(
     config: TrainConfig, spec: ModelSpec, labels: Labels, resumed: Resumed, world: World
 ) -> nn.Module:
     """Return the network on the device: new, pretrained or with the weights of a file."""
-    loaded, source, state = resumed.weights, resumed.weights_file, {}
-    if loaded is not None and source is not None:
-        parts = "all" if config.run.load else "encoder"
-        fitted = fit_weights(loaded, spec.architecture, labels, source, parts=parts)
-        spec.notes.extend(f"{source}: {note}" for note in loaded.notes)
-        spec.notes.extend(fitted.describe(source))
-        state = fitted.state
+    state: State = {}
+    if resumed.weights is not None:
+        state, notes = resumed.weights.fit(spec.architecture, labels)
+        spec.notes.extend(notes)
     pretrained = None if resumed.content or resumed.weights else config.network.encoder_weights
     if pretrained is not None:  # downloaded by one process, found in its cache by the others
         world.on_main(lambda: build_network(spec.architecture, encoder_weights=pretrained) and None)

@@ -25,7 +25,6 @@ from unet_ddp.checkpoints.owned import (
     owning,
     settle_list,
 )
-from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.cli import save_config
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
@@ -36,8 +35,8 @@ from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
 from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
+from unet_ddp.plugins import find
 from unet_ddp.runs.mirror import Mirror
-from unet_ddp.runs.pretrained import find_weights_file
 from unet_ddp.runs.recovery import (
     choose_checkpoint,
     compose_best,
@@ -143,8 +142,8 @@ class RunFolder:
         existing = find_checkpoints(self.path)
         if existing and not launch.overwrite:
             raise contains_a_run(self.path, existing)
-        source = find_weights_file(config)
-        return Resumed(weights=read_model(source) if source else None, weights_file=source)
+        is_file = config.run.load or Path(config.network.encoder_weights or "").suffix
+        return Resumed(weights=find("weights", "given")(config) if is_file else None)
 
     def claim(
         self, config: TrainConfig, data: PreparedData, resumed: Resumed, metadata: Content

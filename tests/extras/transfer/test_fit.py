@@ -17,14 +17,14 @@ from unet_ddp.checkpoints.weights import SavedModel, State, build_blank, read_mo
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.network.architecture import Architecture, build_network, in_encoder
-from unet_ddp.runs.pretrained import (
+from unet_ddp.extras.transfer.fit import (
     FittedWeights,
     adapt_bands,
-    find_weights_file,
     fit_weights,
     match_classes,
+    read_weights,
 )
+from unet_ddp.network.architecture import Architecture, build_network, in_encoder
 
 PLAIN = Architecture("unet", 3, 3, None, 4)
 SMP = Architecture("unet", 3, 2, "resnet18")
@@ -254,25 +254,13 @@ def test_nan_in_what_is_left_does_not_matter() -> None:
     assert fit(state)[1].left == ["fc.weight"]
 
 
-@pytest.mark.parametrize(
-    ("load", "weights", "file"),
-    [
-        (None, None, None), (None, "imagenet", None), (None, "imagenet+5k", None),
-        (None, "resnet18-f37072fd.pth", "resnet18-f37072fd.pth"),
-        (None, "a/model.safetensors", "a/model.safetensors"), ("b", "a.pth", "b"),
-    ],
-)  # fmt: skip
-def test_names_and_files(load: str | None, weights: str | None, file: str | None) -> None:
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_the_flags_name_the_file(tmp_path: Path, is_whole: bool) -> None:
+    """--load wins, and of a run it is the best network."""
+    torch.save(new_network().state_dict(), tmp_path / "best.pt")
     config = TrainConfig()
-    config = replace(
-        config,
-        run=replace(config.run, load=load),
-        network=replace(config.network, encoder_weights=weights),
-    )
-    assert find_weights_file(config) == (None if file is None else Path(file))
-
-
-def test_a_run_folder_stands_for_its_best_weights(tmp_path: Path) -> None:
-    run = TrainConfig().run
-    config = replace(TrainConfig(), run=replace(run, load=str(tmp_path)))
-    assert find_weights_file(config) == tmp_path / "best.pt"
+    network = replace(config.network, encoder_weights=str(tmp_path / "best.pt"))
+    run = replace(config.run, load=str(tmp_path) if is_whole else None)
+    weights = read_weights(replace(config, run=run, network=network))
+    assert (weights.source, weights.is_whole) == (tmp_path / "best.pt", is_whole)
+    assert weights.model.architecture == PLAIN

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from unet_ddp.checkpoints.weights import SavedModel, State, build_blank, check_weights, find_model
+from unet_ddp.checkpoints.weights import (
+    SavedModel,
+    State,
+    build_blank,
+    check_weights,
+    find_model,
+    read_model,
+)
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import join_some
 from unet_ddp.network.architecture import Architecture, in_encoder
 from unet_ddp.storage import as_path
@@ -21,12 +29,52 @@ from unet_ddp.storage import as_path
 _SHOWN = 3  # names in a line
 
 
-def find_weights_file(config: TrainConfig) -> Path | None:
-    """Return the file of ``--load``, of a run its best, else that of ``--encoder-weights``, which may be a name."""
-    if config.run.load:
-        return find_model(config.run.load)
-    name = config.network.encoder_weights or ""
-    return as_path(name) if Path(name).suffix else None
+@dataclass(frozen=True)
+class GivenWeights:
+    """The weights of ``--load`` or of the file of ``--encoder-weights``, for a new run."""
+
+    model: SavedModel
+    source: Path
+    is_whole: bool
+    """False for an encoder's alone."""
+
+    def describe(
+        self, architecture: Architecture, preprocessing: Preprocessing
+    ) -> tuple[Architecture, Preprocessing, list[str]]:
+        """Return the network and its input as far as the file describes them, and a line for the user.
+
+        `architecture` and `preprocessing` are those of the flags and the data.
+        """
+        described, other = self.model.architecture, self.model.preprocessing
+        if described is None:
+            return architecture, preprocessing, []
+        kind = preprocessing.channels, preprocessing.dtype
+        if other is not None and (other.channels, other.dtype) == kind:
+            preprocessing = replace(
+                other,
+                scale=preprocessing.scale,
+                nodata=preprocessing.nodata,
+                ground_resolution=preprocessing.ground_resolution,
+            )
+        if not self.is_whole:
+            return architecture, preprocessing, []
+        classes, channels = architecture.num_classes, architecture.channels
+        architecture = replace(described, num_classes=classes, channels=channels)
+        return architecture, preprocessing, [f"network as in {self.source}"]
+
+    def fit(self, architecture: Architecture, labels: Labels) -> tuple[State, list[str]]:
+        """Return what the network takes, and lines for the user; see `fit_weights`."""
+        parts = "all" if self.is_whole else "encoder"
+        fitted = fit_weights(self.model, architecture, labels, self.source, parts=parts)
+        notes = [f"{self.source}: {note}" for note in self.model.notes]
+        return fitted.state, [*notes, *fitted.describe(self.source)]
+
+
+def read_weights(config: TrainConfig) -> GivenWeights:
+    """Return the weights of the file of ``--load``, of a run its best, else of ``--encoder-weights``."""
+    load = config.run.load
+    source = find_model(load) if load else as_path(config.network.encoder_weights or "")
+    return GivenWeights(read_model(source), source, load is not None)
 
 
 @dataclass
