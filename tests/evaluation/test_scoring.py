@@ -11,12 +11,12 @@ import torch
 
 from tests.evaluation.examples import CPU, grey_predictor, write_pairs
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation
-from unet_ddp.evaluation.scoring import decide, resize, score_pairs
+from unet_ddp.evaluation.scoring import decide, decode, resize, score_pairs
+from unet_ddp.metrics.counts import Counts, confusion
 from unet_ddp.prediction.predictor import Predictor
 
 TWO, IGNORING = Labels((0, 255)), Labels((0, 255), ignore=9)
@@ -194,7 +194,34 @@ def test_resizing_and_deciding() -> None:
     logits = torch.tensor([[[[0.0, 0.0]], [[2.0, -2.0]]]])  # (1, 2, 1, 2)
     assert resize(logits, torch.Size((1, 2))) is logits
     assert resize(logits, torch.Size((1, 4)))[0, 1, 0].tolist() == [2, 1, -1, -2]
-    assert decide(logits, None).tolist() == [[[1, 0]]]
-    assert decide(logits, 0.95).tolist() == [[[0, 0]]]
-    assert decide(torch.zeros(1, 2, 1, 1), 0.5).tolist() == [[[1]]]  # at the threshold: foreground
-    assert logits.device == CPU and IGNORE_ID not in decide(logits, None)
+    assert decide(logits, None).ids.tolist() == [[1, 0]]
+    assert decide(logits, 0.95).ids.tolist() == [[0, 0]]
+    assert decide(torch.zeros(1, 2, 1, 1), 0.5).ids.tolist() == [
+        [1]
+    ]  # at the threshold: foreground
+    assert decide(logits, None).rows == slice(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("labels", "threshold"), [(TWO, None), (TWO, 0.3), (TWO, 385 / 1024), (THREE, None)]
+)
+def test_the_masks_that_are_scored_are_those_that_predict_writes_to_the_bit(
+    tmp_path: Path, rng: np.random.Generator, labels: Labels, threshold: float | None
+) -> None:
+    """One `Prediction` decides: greys next to a threshold fall on the same side in both."""
+    image, mask = rng.integers(0, 256, (40, 50)), rng.choice(labels.values, (40, 50))
+    like = grey_predictor(labels)
+    predictor = Predictor(like.models, device=CPU, threshold=threshold)
+    dataset = EvaluationDataset(write_pairs(tmp_path, a=(image, mask)), predictor, full_size=True)
+    evaluation = score_pairs(predictor, dataset, World(), threshold=threshold, workers=0)
+    written = predictor(tmp_path / "a_image.png").mask
+    sample = dataset.read(0)
+    band = decide(predictor.logits(sample.image), threshold)
+    assert np.array_equal(decode(labels, band, sample.truth[0].numpy()), written)
+    table = confusion(torch.from_numpy(written)[None], sample.truth, labels.num_classes)
+    assert evaluation.confusion.tolist() == table.tolist()
+    best = Counts.of(
+        predictor.logits(sample.image), sample.truth
+    )  # as training's validation counts
+    assert evaluation.as_trained.tolist() == best.confusion.tolist()
+    assert evaluation.histogram.tolist() == best.histogram.tolist()

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,9 +16,9 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fetch
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
-from unet_ddp.metrics.boundary import BoundaryCounts, count_boundaries, default_tolerance
-from unet_ddp.metrics.counts import Counts, confidence, confusion, histogram
-from unet_ddp.metrics.scores import Tally
+from unet_ddp.metrics.boundary import count_boundaries, default_tolerance
+from unet_ddp.metrics.counts import Counts, confusion
+from unet_ddp.prediction.prediction import PredictedBand, reduce_logits
 from unet_ddp.prediction.predictor import Predictor
 
 Result = TypeVar("Result")
@@ -50,8 +46,8 @@ def score_pairs(
     counts = Counts.zeros(predictor.labels.num_classes, predictor.device)
 
     def score(sample: EvaluationSample) -> ImageRecord:
-        counted = _count(predictor, sample, counts, threshold=threshold, tolerance=tolerance)
-        return ImageRecord(dataset.pairs[sample.pair].name, sample.pair, *counted)
+        name = dataset.pairs[sample.pair].name
+        return _score(predictor, sample, name, counts, threshold=threshold, tolerance=tolerance)
 
     records = score_each(score, fetch(dataset, world, workers=workers), world)
     counts = counts.over_ranks()
@@ -70,12 +66,16 @@ def score_each(
     score: Callable[[EvaluationSample], Result], samples: Iterable[EvaluationSample], world: World
 ) -> list[Result]:
     """Return the results for each rank's samples on every rank, or raise the mistake of one."""
-    results, mistake = [], None
+    results, mistake = [], None  # it is raised after the gathering, which no rank may miss
     try:
         for sample in samples:
             results.append(score(sample))
-    except (UserError, RuntimeError) as error:
-        mistake = _as_mistake(error, world)  # raised after the gathering, which no rank may miss
+    except UserError as error:
+        mistake = error
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        mistake = UserError(f"rank {world.rank}: out of memory in scoring; use --device cpu")
     outcomes = world.gather((results, mistake))
     for _, reason in outcomes:
         if reason is not None:
@@ -83,47 +83,39 @@ def score_each(
     return [result for own, _ in outcomes for result in own]
 
 
-def _as_mistake(error: UserError | RuntimeError, world: World) -> UserError:
-    """Return an error for all ranks in one line; raise any but a mistake and a full memory."""
-    if isinstance(error, UserError):
-        return error
-    if not is_out_of_memory(error):
-        raise error
-    return UserError(f"rank {world.rank}: out of memory in scoring; use --device cpu")
-
-
-def _count(
+def _score(
     predictor: Predictor,
     sample: EvaluationSample,
+    name: str,
     counts: Counts,
     *,
     threshold: float | None,
     tolerance: float | None,
-) -> tuple[NDArray[np.int64], list[BoundaryCounts], list[Tally]]:
-    """Add an image to `counts`; return its own confusion matrix (C, C), boundary counts and tallies.
+) -> ImageRecord:
+    """Return the counts of an image, and add to those of the set, `counts`.
 
     The confusion matrix of `counts` is that of the most probable classes at the network's scale.
     """
-    classes, device = predictor.labels.num_classes, predictor.device
+    labels, device = predictor.labels, predictor.device
     truth, scaled_truth = sample.truth.to(device), sample.scaled_truth.to(device)
     logits = predictor.logits(sample.image)  # (1, C, h, w)
     for rows in _bands(scaled_truth):
         predicted = logits[:, :, rows].max(1).indices
-        counts.confusion.add_(confusion(predicted, scaled_truth[:, rows], classes))
+        counts.confusion.add_(confusion(predicted, scaled_truth[:, rows], labels.num_classes))
     logits = resize(logits, truth.shape[-2:])  # (1, C, H, W)
-    ids = torch.empty_like(truth)
-    table = np.zeros((classes, classes), np.int64)
+    band = decide(logits, threshold)
+    ids, table = (
+        torch.from_numpy(band.ids)[None].to(device),
+        Counts.zeros(labels.num_classes, device),
+    )
     for rows in _bands(truth):
-        some, true = logits[:, :, rows], truth[:, rows]
-        predicted = some.max(1).indices
-        counts.histogram.add_(histogram(confidence(some), predicted, true, classes))
-        ids[:, rows] = decide(some, threshold).to(ids.dtype)
-        table += confusion(ids[:, rows], true, classes).cpu().numpy()
+        table.add(Counts.of(logits[:, :, rows], truth[:, rows], ids[:, rows]))
+    counts.histogram.add_(table.histogram)
     distance = default_tolerance(*truth.shape[-2:]) if tolerance is None else tolerance
-    own_ids, true_ids = ids[0].cpu().numpy(), truth[0].cpu().numpy()
-    boundaries = count_boundaries(own_ids, true_ids, classes, tolerance=distance)
-    decoded = Decided(own_ids, logits).decode(predictor.labels, true_ids)
-    return table, boundaries, predictor.labels.score(decoded, sample.mask[0].numpy())
+    true_ids = sample.truth[0].numpy()
+    boundaries = count_boundaries(band.ids, true_ids, labels.num_classes, tolerance=distance)
+    tallies = labels.score(decode(labels, band, true_ids), sample.mask[0].numpy())
+    return ImageRecord(name, sample.pair, table.confusion.cpu().numpy(), boundaries, tallies)
 
 
 def _bands(masks: Tensor) -> Iterator[slice]:
@@ -133,34 +125,6 @@ def _bands(masks: Tensor) -> Iterator[slice]:
     yield from (slice(top, top + step) for top in range(0, height, step))
 
 
-@dataclass
-class Decided:
-    """The prediction of one image, of which labels make a mask."""
-
-    ids: Ids
-    """(H, W): see `decide`."""
-    logits: Tensor
-    """(1, C, H, W)."""
-
-    @property
-    def rows(self) -> slice:
-        """All of them."""
-        return slice(None)
-
-    @cached_property
-    def probabilities(self) -> NDArray[np.float32]:
-        """(C, H, W)."""
-        return self.logits[0].softmax(0).cpu().numpy()
-
-    def decode(self, labels: Labels, truth: Ids) -> Mask:
-        """Return the mask (H, W), without pixels that are ignored in `truth`."""
-        decoder = labels.decoder((truth.shape[0], truth.shape[1]))
-        decoder.see(self)
-        mask, _ = decoder.finish()
-        mask[truth == IGNORE_ID] = labels.blank
-        return mask
-
-
 def resize(logits: Tensor, size: torch.Size) -> Tensor:
     """Return logits (N, C, h, w) at another size, interpolated as for a predicted mask."""
     if logits.shape[-2:] == size:
@@ -168,8 +132,15 @@ def resize(logits: Tensor, size: torch.Size) -> Tensor:
     return F.interpolate(logits, size, mode="bilinear", align_corners=False)
 
 
-def decide(logits: Tensor, threshold: float | None) -> Tensor:
-    """Return class ids (N, H, W) of logits (N, C, H, W), by a threshold as `score_pairs` has it."""
-    if threshold is None:
-        return logits.max(1).indices
-    return (confidence(logits) >= threshold).long()
+def decide(logits: Tensor, threshold: float | None) -> PredictedBand:
+    """Return the prediction for logits (1, C, H, W), as predict.py makes it of them; see `Prediction`."""
+    return PredictedBand(0, reduce_logits(logits)[0].cpu().contiguous().numpy(), threshold)
+
+
+def decode(labels: Labels, band: PredictedBand, truth: Ids) -> Mask:
+    """Return the mask (H, W) that labels make of a prediction, without pixels that `truth` ignores."""
+    decoder = labels.decoder((truth.shape[0], truth.shape[1]))
+    decoder.see(band)
+    mask, _ = decoder.finish()
+    mask[truth == IGNORE_ID] = labels.blank
+    return mask

@@ -11,7 +11,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample
-from unet_ddp.evaluation.scoring import Decided, decide, score_each
+from unet_ddp.evaluation.scoring import decide, decode, score_each
 from unet_ddp.metrics.scores import Tally, total
 from unet_ddp.prediction.backends import LoadedModel, TorchBackend
 from unet_ddp.prediction.predictor import Predictor
@@ -98,11 +98,10 @@ def choose_labels(
     candidates = predictor.labels.candidates()
 
     def count(sample: EvaluationSample) -> list[Tally]:
-        logits, truth = predictor.logits(sample.image), sample.truth[0].numpy()
-        decided = Decided(decide(logits, None)[0].cpu().numpy().astype(np.uint8), logits)
-        masks = (decided.decode(each, truth) for each in candidates)
-        true = sample.mask[0].numpy()
-        return [total(predictor.labels.score(mask, true)) for mask in masks]
+        band = decide(predictor.logits(sample.image), None)
+        truth, true_mask = sample.truth[0].numpy(), sample.mask[0].numpy()
+        masks = (decode(each, band, truth) for each in candidates)
+        return [total(predictor.labels.score(mask, true_mask)) for mask in masks]
 
     counted = score_each(count, samples, world)
     scores = [total(column).quality for column in zip(*counted, strict=True)]

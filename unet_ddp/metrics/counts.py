@@ -32,10 +32,14 @@ class Counts:
         return cls(*(torch.zeros(size, dtype=torch.int64, device=device) for size in sizes))
 
     @classmethod
-    def of(cls, logits: Tensor, masks: Tensor) -> Counts:
-        """Return the counts of logits (N, C, H, W), whose largest is the prediction; see `confusion`."""
+    def of(cls, logits: Tensor, masks: Tensor, predicted: Tensor | None = None) -> Counts:
+        """Return the counts of logits (N, C, H, W), whose largest is the prediction; see `confusion`.
+
+        `predicted` has other class ids (N, H, W), of two classes and by a threshold.
+        """
         num_classes = logits.shape[1]
-        predicted = logits.max(1).indices  # (N, H, W); argmax takes ten times as long on a CPU
+        if predicted is None:
+            predicted = logits.max(1).indices  # argmax takes ten times as long on a CPU
         return cls(
             confusion(predicted, masks, num_classes),
             histogram(confidence(logits), predicted, masks, num_classes),

@@ -11,7 +11,7 @@ from skimage.segmentation import watershed
 from tests.evaluation.examples import CPU, grey_predictor
 from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.labels import Labels
-from unet_ddp.evaluation.scoring import Decided
+from unet_ddp.evaluation.scoring import decide
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.objects.separation import separate, to_shares
 from unet_ddp.prediction.predictor import Predictor
@@ -22,7 +22,7 @@ def decode(labels: ObjectLabels, probabilities: np.ndarray) -> tuple[np.ndarray,
     _, height, width = probabilities.shape
     logits = torch.from_numpy(probabilities).log()[None]
     decoder = labels.decoder((height, width))
-    decoder.see(Decided(np.zeros((height, width), np.uint8), logits))
+    decoder.see(decide(logits, None))
     return decoder.finish()
 
 

@@ -19,7 +19,7 @@ from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
-from unet_ddp.evaluation.scoring import Decided, decide, resize
+from unet_ddp.evaluation.scoring import decide, decode, resize
 from unet_ddp.metrics.scores import show
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import open_image
@@ -54,8 +54,8 @@ def make_gallery(
         logits = resize(predictor.logits(sample.image), sample.truth.shape[-2:])  # (1, C, H, W)
         photo = draw_photo(dataset.pairs[record.pair].image, dataset.format, _LONGEST)
         labels = predictor.labels
-        ids = decide(logits, evaluation.threshold)[0].cpu().numpy().astype(np.uint8)
-        predicted = Decided(ids, logits).decode(labels, sample.truth[0].numpy())
+        band = decide(logits, evaluation.threshold)
+        predicted = decode(labels, band, sample.truth[0].numpy())
         layers = _draw_layers(sample.mask[0].numpy(), predicted, photo, labels)
         caption = _caption(record, labels)
         uri = to_uri(photo, "JPEG", quality=80)
