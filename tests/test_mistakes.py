@@ -11,7 +11,6 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -188,9 +187,7 @@ def train_on_host(
         os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     if not agent:
         os.environ.update(TORCHELASTIC_USE_AGENT_STORE="False", MASTER_PORT=str(port))
-    name = f"host{rank if hosts == 2 else 0}"
-    with mock.patch("unet_ddp.runs.hosts.host_id", lambda: name):
-        return call_main("train", argv[rank], str(folders[rank]))
+    return call_main("train", argv[rank], str(folders[rank]))
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,10 @@ _BUILT_IN = {
         "given": "unet_ddp.extras.transfer.fit:read_weights",
         "foreign": "unet_ddp.extras.transfer.foreign:read_foreign",
     },
+    "hosts": {
+        "start": "unet_ddp.extras.hosts.compare:check_hosts",
+        "data": "unet_ddp.extras.hosts.compare:check_data",
+    },
     "reports": {"cloud": "unet_ddp.extras.cloud.report:local_run"},
     "lists": {
         "rle": "unet_ddp.prediction.outputs.rle:rle_file",

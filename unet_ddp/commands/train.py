@@ -26,13 +26,13 @@ from unet_ddp.evaluation.report.write import write_reports
 from unet_ddp.evaluation.tuning import LabelTuner
 from unet_ddp.flags import check_own_code, naming_recipe
 from unet_ddp.metrics.scores import Validation
+from unet_ddp.plugins import find
 from unet_ddp.runs.build import (
     build_metadata,
     choose_model,
     describe_run,
 )
 from unet_ddp.runs.folder import RunFolder
-from unet_ddp.runs.hosts import check_folders, compare_data, compare_hosts
 from unet_ddp.runs.mirror import find_mirror
 from unet_ddp.runs.plan import DryRun, last_step, settle
 from unet_ddp.runs.tracking import Tracker, console
@@ -59,15 +59,16 @@ def train(config: TrainConfig, world: World) -> int:
     determinism = deterministic(log) if config.launch.deterministic else nullcontext()
     recipe = naming_recipe(config.launch.config, config.recipe)
     allow_tf32()
-    compare_hosts(config, world)
     with recipe, determinism, RunFolder(config, world, log, find_mirror(config, log)) as folder:
-        check_folders(config, folder.launchers, world)
+        if world.size > 1:
+            find("hosts", "start")(config, folder.launchers, world)
         resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
         config = resumed.settle(config, world)
         check_own_code(config.optimization.loss, config.given - config.recipe)
         data = world.on_main(lambda: resumed.prepare_data(config))
-        compare_data(data.split, world)
         spec = choose_model(config, data, resumed, world)
+        if world.size > 1:
+            find("hosts", "data")(data.split, spec.loss.sources, world)
         dry_run = DryRun(spec, data, resumed, world, began)
         config = settle(config, dry_run)
         state, loaders = dry_run.build(config)

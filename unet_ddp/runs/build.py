@@ -30,7 +30,6 @@ from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.precision import Precision, train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.runs.hosts import compare_sources
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import describe_data
 from unet_ddp.training.losses import SegmentationLoss
@@ -59,7 +58,6 @@ def choose_model(
         options = replace(options, boundary_weight=default)
     loss = SegmentationLoss(options).to(world.device)
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
-    compare_sources(loss.sources, world)
     before = resumed.content.get("sources", {}) if resumed.content else {}
     notes += [
         f"--loss {name}: its source has changed since the run's last save"

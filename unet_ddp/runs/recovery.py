@@ -5,17 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from unet_ddp.checkpoints.description import Best, Description, SavedRun, check_content
 from unet_ddp.checkpoints.file import Content, load, load_or_previous, previous
 from unet_ddp.checkpoints.owned import delete_files, find_checkpoints, find_epochs, read_owned
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError
-from unet_ddp.runs.hosts import read_state
 from unet_ddp.runs.resume import Resumed
 
 _METADATA_OF_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """The state of a run that a host has."""
+
+    launchers: list[str]
+    """Names of the torchruns that began or continued it: the run continues without a flag if one of
+    them starts it again. Each host has one, and one that is left is enough. Their own count leaves
+    out the restarts in which a host comes."""
+    epoch: int
+    step: int
+    resume: object = None
+    """The file that its last start resumed from."""
 
 
 def choose_checkpoint(
@@ -42,6 +58,21 @@ def choose_checkpoint(
             "start a new run with another --rdzv-id"
         )
     return folder / "last.pt"
+
+
+def read_state(folder: Path) -> SavedState | None:
+    """Return what a host's last.pt says, without its tensors; None if there is none to be read."""
+    for path in (folder / "last.pt", previous(folder / "last.pt")):
+        with suppress(Exception):  # corrupt: whoever resumes it says so
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            position = content["position"]
+            return SavedState(
+                [name for name in content.get("launchers") or [] if isinstance(name, str)],
+                int(position["epoch"]),
+                int(position["step"]),
+                content.get("resume"),
+            )
+    return None
 
 
 def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:

@@ -18,9 +18,10 @@ from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import OptimizationConfig
+from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
+from unet_ddp.extras.hosts.compare import check_data
 from unet_ddp.extras.tune import command as tune
-from unet_ddp.runs.hosts import compare_sources
 from unet_ddp.training.losses import Batch, SegmentationLoss
 
 SOURCE = '''
@@ -101,7 +102,7 @@ def test_ranks_with_different_sources_are_refused() -> None:
     with pytest.raises(
         UserError, match=r"the source of my:Loss is 0123 on b, but 4567 on .* same file"
     ):
-        compare_sources({"my:Loss": "4567"}, world)
+        check_data(Split([], [], "how"), {"my:Loss": "4567"}, world)
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,17 @@ import hashlib
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-import torch
-
 import unet_ddp
-from unet_ddp.checkpoints.file import previous
 from unet_ddp.config import DATA_PLACES, RUN_PLACES, TrainConfig
 from unet_ddp.data.splits import Split
-from unet_ddp.distributed.hosts import host_id, is_elastic
+from unet_ddp.distributed.hosts import is_elastic
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.files import write_errors
+from unet_ddp.runs.recovery import read_state
 from unet_ddp.runs.same_data import measure_files
 from unet_ddp.storage import Url
 
@@ -30,25 +25,42 @@ _LIBRARIES = ("torch", "numpy", "pillow", "albumentations")
 _SHARE = "let all hosts share one, or use object storage (--checkpoints s3://BUCKET/RUN)"
 
 
-def compare_hosts(config: TrainConfig, world: World) -> None:
-    """Check that all ranks run one program with the same settings; paths may differ.
+def check_hosts(config: TrainConfig, launchers: Sequence[str], world: World) -> None:
+    """Check that all ranks run one program with the same settings, and that rank 0 has its run.
+
+    Paths may differ. `launchers` are the names of this world's torchruns.
+
+    Raises:
+        UserError: the first difference, the same on every rank; or see `check_folders`.
+    """
+    _compare(_describe(config), world, "start the same program with the same settings")
+    if not _is_one(world):
+        check_folders(config, launchers, world)
+
+
+def check_data(split: Split, sources: Mapping[str, str], world: World) -> None:
+    """Check that every host has the files of rank 0's split, by a fingerprint, and its sources.
+
+    `sources` are digests of what is the user's own, by name.
 
     Raises:
         UserError: the first difference, the same on every rank.
     """
-    if world.size > 1:
-        _compare(_describe(config), world, "start the same program with the same settings")
+    named = {f"the source of {name}": digest for name, digest in sources.items()}
+    _compare(named, world, "have the same file")
+    if _is_one(world):
+        return
+    data = None
+    if world.local_rank == 0:  # of its host; so is rank 0
+        files = measure_files(split)
+        digest = hashlib.sha256(files.numpy().tobytes()).hexdigest()[:8]
+        data = {"the data": f"{int((files >= 0).sum())} of {files.numel()} files ({digest})"}
+    _compare(data, world, "have the same data")
 
 
-def compare_sources(sources: Mapping[str, str], world: World) -> None:
-    """Check that all ranks have the same source of a loss of the user's own.
-
-    Raises:
-        UserError: the first difference, the same on every rank.
-    """
-    if sources and world.size > 1:
-        named = {f"the source of {name}": digest for name, digest in sources.items()}
-        _compare(named, world, "have the same file")
+def _is_one(world: World) -> bool:
+    """Return whether all ranks are on one host; that all are local may only be assumed."""
+    return world.size == world.local_size == len(world.peers) + 1
 
 
 def _compare(values: Mapping[str, str] | None, world: World, advice: str) -> None:
@@ -76,7 +88,6 @@ def _describe(config: TrainConfig) -> dict[str, str]:
     return {"unet_ddp": program, **{name: version(name) for name in _LIBRARIES}, **flags}
 
 
-@cache
 def _digest_program() -> str:
     digest = hashlib.sha256()
     for path in sorted(Path(unet_ddp.__file__).parent.rglob("*.py")):
@@ -84,49 +95,18 @@ def _digest_program() -> str:
     return digest.hexdigest()[:8]
 
 
-def compare_data(split: Split, world: World) -> None:
-    """Check that every host has the files of rank 0's split, by a fingerprint of them.
-
-    Raises:
-        UserError: a host has others, the same on every rank.
-    """
-    if len(set(world.gather(host_id()))) == 1:
-        return
-    data = None
-    if world.local_rank == 0:  # of its host; so is rank 0
-        files = measure_files(split)
-        digest = hashlib.sha256(files.numpy().tobytes()).hexdigest()[:8]
-        data = {"the data": f"{int((files >= 0).sum())} of {files.numel()} files ({digest})"}
-    _compare(data, world, "have the same data")
-
-
 # -- the run's folder -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SavedState:
-    """The state of a run that a host has."""
-
-    launchers: list[str]
-    """Names of the torchruns that began or continued it: the run continues without a flag if one of
-    them starts it again. Each host has one, and one that is left is enough. Their own count leaves
-    out the restarts in which a host comes."""
-    epoch: int
-    step: int
-    resume: object = None
-    """The file that its last start resumed from."""
 
 
 def check_folders(config: TrainConfig, launchers: Sequence[str], world: World) -> None:
     """Check that rank 0's host has the run to continue: another one might begin it anew.
 
-    `launchers` are those of this world; a run that they restarted continues without --resume.
+    A run that `launchers` restarted continues without --resume.
 
     Raises:
         UserError: another host alone has the newest state, or hosts come and go and share no folder.
     """
-    is_stored = world.on_main(lambda: isinstance(config.place, Url))
-    if world.size == world.local_size or is_stored:
+    if world.on_main(lambda: isinstance(config.place, Url)):
         return
     done, folder = (-1, 0), config.folder
     state = read_state(folder) if world.local_rank == 0 else None
@@ -163,18 +143,3 @@ def _make_probe(folder: Path) -> str:
     with write_errors(folder, "choose a writable folder with --checkpoints"):
         folder.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=".shared-", dir=folder)).name
-
-
-def read_state(folder: Path) -> SavedState | None:
-    """Return what a host's last.pt says, without its tensors; None if there is none to be read."""
-    for path in (folder / "last.pt", previous(folder / "last.pt")):
-        with suppress(Exception):  # corrupt: whoever resumes it says so
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            position = content["position"]
-            return SavedState(
-                [name for name in content.get("launchers") or [] if isinstance(name, str)],
-                int(position["epoch"]),
-                int(position["step"]),
-                content.get("resume"),
-            )
-    return None

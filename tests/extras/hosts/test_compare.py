@@ -17,8 +17,8 @@ from unet_ddp.config import DataConfig, LaunchConfig, OptimizationConfig, RunCon
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.runs import hosts as hosts_module
-from unet_ddp.runs.hosts import check_folders, compare_data, compare_hosts
+from unet_ddp.extras.hosts import compare as compare_module
+from unet_ddp.extras.hosts.compare import check_data, check_folders, check_hosts
 
 
 class Hosts:
@@ -27,8 +27,7 @@ class Hosts:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, names: str = "ab") -> None:
         self.names, self.items, self.local = names, [None] * len(names), threading.local()
         self.barrier = threading.Barrier(len(names), timeout=10)
-        monkeypatch.setattr(hosts_module.socket, "gethostname", lambda: self.names[self.rank])
-        monkeypatch.setattr(hosts_module, "host_id", lambda: self.names[self.rank])
+        monkeypatch.setattr(compare_module.socket, "gethostname", lambda: self.names[self.rank])
 
     @property
     def rank(self) -> int:
@@ -51,7 +50,9 @@ class Member(World):
     """One rank of them."""
 
     def __init__(self, hosts: Hosts, rank: int) -> None:
-        super().__init__(rank, len(hosts.names))
+        host = hosts.names[rank]
+        others = tuple(k for k, name in enumerate(hosts.names) if name == host and k != rank)
+        super().__init__(rank, len(hosts.names), 0, len(others) + 1, peers=others)
         object.__setattr__(self, "_group", hosts)
 
     def gather(self, item: Any) -> list[Any]:
@@ -89,7 +90,7 @@ CONFIG = TrainConfig()
 def test_settings_that_change_the_result_are_the_same_everywhere(
     hosts: Hosts, other: TrainConfig, line: str | None
 ) -> None:
-    outcomes = hosts.run(lambda world, rank: compare_hosts([CONFIG, other][rank], world))
+    outcomes = hosts.run(lambda world, rank: check_hosts([CONFIG, other][rank], [], world))
     assert len({str(outcome) for outcome in outcomes}) == 1
     assert outcomes[0] is None if line is None else str(outcomes[0]).startswith(line)
 
@@ -99,13 +100,13 @@ def test_the_program_is_the_same_everywhere(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     if name == "unet_ddp":  # of one version, but with a changed file
-        monkeypatch.setattr(hosts_module, "_digest_program", lambda: f"digest{hosts.rank}")
+        monkeypatch.setattr(compare_module, "_digest_program", lambda: f"digest{hosts.rank}")
     else:
-        before = hosts_module.version
+        before = compare_module.version
         monkeypatch.setattr(
-            hosts_module, "version", lambda n: f"1.{hosts.rank}" if n == name else before(n)
+            compare_module, "version", lambda n: f"1.{hosts.rank}" if n == name else before(n)
         )
-    first, second = hosts.run(lambda world, rank: compare_hosts(CONFIG, world))
+    first, second = hosts.run(lambda world, rank: check_hosts(CONFIG, [], world))
     assert str(first) == str(second) and str(first).startswith(f"{name} is ")
     assert ("digest1) on b, but " if name == "unet_ddp" else "1.1 on b, but 1.0 on a") in str(first)
 
@@ -121,7 +122,7 @@ def test_data_is_the_same_everywhere(hosts: Hosts, tmp_path: Path) -> None:
         pair.mask.write_bytes(b"1")
 
     def compare() -> list[Any]:
-        return hosts.run(lambda world, rank: compare_data(splits[rank], world))
+        return hosts.run(lambda world, rank: check_data(splits[rank], {}, world))
 
     assert compare() == [None, None]
     image, mask = pairs[1][0].image, pairs[1][1].mask
@@ -138,10 +139,10 @@ def test_data_is_the_same_everywhere(hosts: Hosts, tmp_path: Path) -> None:
 
 
 def test_one_host_looks_at_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts_module, "measure_files", lambda split: pytest.fail("looked"))
+    monkeypatch.setattr(compare_module, "measure_files", lambda split: pytest.fail("looked"))
     hosts = Hosts(monkeypatch, "aa")
     split = Split(make_pairs("ab"), [], "how")
-    assert hosts.run(lambda world, rank: compare_data(split, world)) == [None, None]
+    assert hosts.run(lambda world, rank: check_data(split, {}, world)) == [None, None]
 
 
 # -- the run's folder -----------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def test_what_is_no_state_of_the_run_is_not_asked(
 def test_hosts_that_come_and_go_share_the_folder(
     hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
 ) -> None:
-    monkeypatch.setattr(hosts_module, "is_elastic", lambda: hosts.rank == 1)
+    monkeypatch.setattr(compare_module, "is_elastic", lambda: hosts.rank == 1)
     if is_shared:
         (tmp_path / "a").mkdir()
         (tmp_path / "b").symlink_to("a")
