@@ -67,8 +67,6 @@ def train(config: TrainConfig, world: World) -> int:
         check_own_code(config.optimization.loss, config.given - config.recipe)
         data = world.on_main(lambda: resumed.prepare_data(config))
         spec = choose_model(config, data, resumed, world)
-        if world.size > 1:
-            find("hosts", "data")(data.split, spec.loss.sources, world)
         dry_run = DryRun(spec, data, resumed, world, began)
         config = settle(config, dry_run)
         state, loaders = dry_run.build(config)

@@ -30,6 +30,7 @@ from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.precision import Precision, train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
+from unet_ddp.plugins import find
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import describe_data
 from unet_ddp.training.losses import SegmentationLoss
@@ -58,6 +59,8 @@ def choose_model(
         options = replace(options, boundary_weight=default)
     loss = SegmentationLoss(options).to(world.device)
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
+    if world.size > 1:
+        find("hosts", "data")(data.split, loss.sources, world)
     before = resumed.content.get("sources", {}) if resumed.content else {}
     notes += [
         f"--loss {name}: its source has changed since the run's last save"
