@@ -16,11 +16,11 @@ from unet_ddp.checks.summary import (
     warn_of_numbers,
 )
 from unet_ddp.checks.table import Table
-from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, unpack_colour
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
 
 LABELS = [
@@ -62,6 +62,16 @@ def test_dark_values_get_a_palette_and_large_ones_16_bit(
 ) -> None:
     image = Labels(values).to_image(np.array([[1]], np.uint8))
     assert image.mode == mode and image.getpixel((0, 0)) == values[1]
+
+
+@pytest.mark.parametrize("labels", LABELS, ids=str)
+def test_pixels_without_data_have_the_value_of_no_class(labels: Labels) -> None:
+    """In a PNG as in a GeoTIFF, beside few classes or many."""
+    ids = np.array([[IGNORE_ID, 0, 1]], np.uint8)
+    values = labels.to_values(ids)
+    assert np.array_equal(values, np.asarray(labels.to_image(ids)))
+    if not labels.rgb:
+        assert values.tolist() == [[labels.nodata, *labels.values[:2]]]
 
 
 def test_a_palette_mask_has_its_own_colours() -> None:

@@ -17,13 +17,13 @@ from tests.evaluation.examples import grey_predictor
 from tests.maps import CORNER, UTM, at, rasterio, write_map
 from tests.prediction.models import noise, write_model, write_photo
 from tests.prediction.test_predict import run
-from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers import header
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.maps import INSTALL, Place
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction import source
 from unet_ddp.prediction.config import PredictConfig

@@ -13,13 +13,13 @@ from tests.tiny import make_data
 from unet_ddp import __version__
 from unet_ddp.checkpoints.weights import SavedModel
 from unet_ddp.config import LaunchConfig, NetworkConfig, OptimizationConfig, RunConfig, TrainConfig
-from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.data.preprocessing import PixelRange, Preprocessing
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.transfer.fit import GivenWeights
 from unet_ddp.network.architecture import Architecture, build_network

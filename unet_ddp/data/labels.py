@@ -184,32 +184,27 @@ class Labels:
         Colour masks give a colour image. Values that would all look black, or that came with a
         palette, give a palette image whose indices are the values.
         """
-        table = np.full(256, self.nodata, np.int32)
-        table[: self.num_classes] = self.values
-        codes = table[ids]  # (H, W)
-        if self.rgb:
-            return Image.fromarray(np.stack(unpack_colour(codes), axis=-1).astype(np.uint8))
-        if max(self.values) > 255:
-            return Image.fromarray(codes.astype(np.uint16))
-        image = Image.fromarray(codes.astype(np.uint8))
-        if max(self.values) < 128 or self.palette:
+        image = Image.fromarray(self.to_values(ids))
+        if image.mode == "L" and (max(self.values) < 128 or self.palette):
             flat = [0] * 768
             for value, colour in zip(self.values, self.colours, strict=True):
                 flat[3 * value : 3 * value + 3] = colour
             image.putpalette(flat)
         return image
 
-    def to_values(self, ids: Mask) -> NDArray[Any]:
-        """Return `np.asarray(self.to_image(ids))`, for 8-bit values in a tenth of the time."""
-        if self.rgb or max(self.values) > 255:
-            return np.asarray(self.to_image(ids))
-        if self.num_classes == 2 and self.values[0] == 0:
+    def to_values(self, ids: Mask) -> Mask:
+        """Return the pixels of `to_image`, (H, W) or (H, W, 3)."""
+        table = np.full(256, self.nodata, np.int32)
+        table[: self.num_classes] = self.values
+        if self.rgb:
+            return np.stack(unpack_colour(table[ids]), axis=-1).astype(np.uint8)
+        if max(self.values) > 255:
+            return table[ids].astype(np.uint16)
+        if self.values[0] == 0 and ids.max(initial=0) < 2:  # of two classes: many times as fast
             return ids * np.uint8(self.values[1])
         import cv2
 
-        table = np.zeros(256, np.uint8)
-        table[: self.num_classes] = self.values
-        return cast(NDArray[Any], cv2.LUT(ids, table))
+        return np.asarray(cv2.LUT(ids, table.astype(np.uint8)))
 
     def check_libraries(self) -> None:
         """Raise a UserError if a library that predicting needs is not installed."""

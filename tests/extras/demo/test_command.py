@@ -30,12 +30,12 @@ from tests.prediction.test_predict import run as run_predict
 from tests.ranks import ROOT
 from unet_ddp import Predictor
 from unet_ddp.__main__ import main
-from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.drawing import TINT
 from unet_ddp.data.labels import Labels
 from unet_ddp.evaluation.report.page import open_template
 from unet_ddp.extras.demo import command as module
 from unet_ddp.extras.demo.command import build_page, show, try_image
+from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
 
 CAR = Labels((0, 255), names=("road", "<car>"))

@@ -9,9 +9,9 @@ from scipy import ndimage
 from skimage.segmentation import watershed
 
 from tests.evaluation.examples import CPU, grey_predictor
-from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.labels import Labels
 from unet_ddp.evaluation.scoring import decide
+from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.objects.separation import separate, to_shares
 from unet_ddp.prediction.predictor import Predictor

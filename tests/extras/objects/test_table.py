@@ -11,11 +11,11 @@ import pytest
 import tifffile
 from PIL import Image
 
-from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.objects.table import format_objects, objects_file
 from unet_ddp.prediction.config import PredictConfig

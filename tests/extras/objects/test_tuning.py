@@ -22,7 +22,6 @@ from tests.ranks import call_main
 from tests.tiny import make_data
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.checkpoints.weights import read_model
-from unet_ddp.data.borders import CLASS_NAMES
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.preprocessing import Preprocessing
@@ -33,6 +32,7 @@ from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tuning import LabelTuner, choose_labels
 from unet_ddp.evaluation.validation_split import rebuild
+from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import EXTENTS, SEEDS, ObjectLabels
 from unet_ddp.extras.objects.scores import ObjectCounts
 from unet_ddp.network.precision import Precision

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.borders import CLASS_STEP, number_densely
 from unet_ddp.data.label_rules import read_palette
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, unpack_colour
@@ -22,6 +21,7 @@ from unet_ddp.data.readers.read import Source as ImageSource
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.readers import AnnotatedImage, Region, Source
 from unet_ddp.extras.annotations.regions import Patch, Size, paste
+from unet_ddp.extras.objects.borders import CLASS_STEP, number_densely
 from unet_ddp.plugins import find
 
 CROWD = 65535

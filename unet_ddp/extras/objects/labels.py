@@ -11,9 +11,12 @@ from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from unet_ddp.data.borders import (
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID, Band, Ids, Mask, Regions, Shares, allocate
+from unet_ddp.data.readers.header import Codes
+from unet_ddp.errors import Limit, UserError, check_installed, shorten
+from unet_ddp.extras.objects.borders import (
     BACKGROUND,
     BORDER,
     CLASS_NAMES,
@@ -21,10 +24,6 @@ from unet_ddp.data.borders import (
     mark_borders,
     number_densely,
 )
-from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID, Band, Ids, Mask, Regions, Shares, allocate
-from unet_ddp.data.readers.header import Codes
-from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.extras.objects.scores import ObjectCounts, count_objects
 from unet_ddp.extras.objects.separation import Numbers, separate, to_shares
 
@@ -128,8 +127,7 @@ class ObjectLabels(Labels):
         if self.has_classes:
             classes, _ = self.split_values(values)
             ids = np.where(ids == BORDER, self.bodies.stop, classes).astype(np.uint8)
-        if self.ignore is not None:
-            ids[codes == self.ignore] = IGNORE_ID
+        ids[self._is_ignored(codes)] = IGNORE_ID
         return ids
 
     def ids_of_values(self, values: Codes, path: Path) -> Ids:
@@ -179,17 +177,12 @@ class ObjectLabels(Labels):
         return kept if self.has_classes else number_densely(kept)
 
     def _is_ignored(self, codes: Codes) -> NDArray[np.bool_]:
-        ignored = np.zeros(codes.shape, bool)
-        if self.ignore is not None:  # with which NumPy would compare in Python, a pixel at a time
-            ignored |= codes == self.ignore
-        return ignored
+        if self.ignore is None:  # with which NumPy would compare in Python, a pixel at a time
+            return np.zeros(codes.shape, bool)
+        return np.asarray(codes == self.ignore)
 
-    def to_image(self, ids: Mask) -> Image.Image:
-        """Return numbers (H, W) of 16 or 32 bit as an image."""
-        return Image.fromarray(ids)
-
-    def to_values(self, ids: Mask) -> NDArray[Any]:
-        """Return numbers as they are."""
+    def to_values(self, ids: Mask) -> Mask:
+        """Return numbers as they are: of 16 or 32 bit."""
         return ids
 
     def check_libraries(self) -> None:

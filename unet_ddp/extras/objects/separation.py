@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.borders import BACKGROUND
 from unet_ddp.data.masks import Shares
+from unet_ddp.extras.objects.borders import BACKGROUND
 
 Numbers = NDArray[np.int32]
 """Numbers of objects (H, W) from 1 on without a gap, or their values of several classes; 0 for none."""

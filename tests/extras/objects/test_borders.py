@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unet_ddp.data.borders import BACKGROUND, BODY, BORDER, mark_borders, number_densely
+from unet_ddp.extras.objects.borders import BACKGROUND, BODY, BORDER, mark_borders, number_densely
 
 
 def test_two_that_touch_have_a_border_in_both_and_one_alone_has_none() -> None:
