@@ -81,7 +81,7 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
         _check_text(config)
         config = _in_folder_of_resumed(config)
         _validate(config)
-    check_own_code(config.optimization.loss, given - values.keys())  # for tune, too: it types it
+    check_own_code(config.to_dict(), given - values.keys())  # for tune, too: it types it
     return replace(config, given=given, recipe=frozenset(values))
 
 

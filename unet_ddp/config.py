@@ -102,7 +102,7 @@ class NetworkConfig:
     """The network to train."""
 
     model: Annotated[str, flag("NAME")] = "unet"
-    """unet (the classic U-Net), unet++, fpn, deeplabv3plus, segformer or another of segmentation-models-pytorch."""
+    """unet (the classic U-Net), unet++, fpn, deeplabv3plus, segformer or another of segmentation-models-pytorch; or one of your own as MODULE:FUNCTION; docs/own_parts.md."""
     encoder: Annotated[str | None, flag("NAME")] = None
     """Encoder of segmentation-models-pytorch, e.g. resnet34 or tu-efficientnet_b0; unet is then that library's."""
     encoder_weights: Annotated[str | None, flag("NAME|FILE")] = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
@@ -16,6 +16,9 @@ import tyro
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import refuse_special
 from unet_ddp.storage import as_path, local_file
+
+OWN_PARTS = {"loss": "losses", "model": "networks"}
+"""Settings that may be MODULE:NAME, code of the user's own, and the point of plugins.py."""
 
 _NO_DEFAULT = ("None", "()", "")  # said in the field's own line
 
@@ -81,15 +84,17 @@ OPTIONAL_FILE = tyro.constructors.PrimitiveConstructorSpec(  # --resume, --resum
 )
 
 
-def check_own_code(loss: str, typed: Set[str]) -> None:
+def check_own_code(settings: Mapping[str, Plain], typed: Set[str]) -> None:
     """Refuse code that a recipe or a checkpoint names, and not the command line: it may be a stranger's.
 
     `typed` are the names of the settings on the command line.
     """
-    if ":" in loss and "loss" not in typed:
-        raise UserError(
-            f"--loss {loss}: a recipe or a checkpoint starts no code; if you trust it, type --loss {loss}, too"
-        )
+    for name in OWN_PARTS.keys() - typed:
+        if ":" in (value := str(settings[name])):
+            raise UserError(
+                f"--{name} {value}: a recipe or a checkpoint starts no code; if you trust it, "
+                f"type --{name} {value}, too"
+            )
 
 
 def check_texts(pattern: str | None, budget: str | None) -> None:

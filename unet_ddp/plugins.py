@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ _BUILT_IN = {
         "tversky": "unet_ddp.extras.losses.terms:Tversky",
         "lovasz": "unet_ddp.extras.losses.terms:Lovasz",
         "focal": "unet_ddp.extras.losses.terms:Focal",
+    },
+    "networks": {
+        "unet": "unet_ddp.network.unet:UNet",
+        "smp": "unet_ddp.network.smp:build",
     },
     "pixel_factors": {
         "boundary_weight": "unet_ddp.extras.losses.factors:BoundaryWeight",
@@ -89,10 +94,17 @@ def find(point: str, name: str) -> Any:
         raise UserError(f"{name}: can't be imported ({reason}); fix it, or name another") from None
 
 
-def digest_source(part: object) -> str:
+def digest_sources(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the digest of the source of each part that is not built in, by name, of (point, name)s."""
+    return {
+        name: _digest(find(point, name)) for point, name in parts if name not in _BUILT_IN[point]
+    }
+
+
+def _digest(part: object) -> str:
     """Return the first digits of the SHA-256 of the file that defines a part; empty if there is none."""
     try:
-        file = inspect.getsourcefile(part if inspect.isclass(part) else type(part))
+        file = inspect.getsourcefile(inspect.unwrap(part))  # type: ignore[arg-type]
         return hashlib.sha256(Path(file or "").read_bytes()).hexdigest()[:8]
     except (OSError, TypeError):  # of a module without a file
         return ""

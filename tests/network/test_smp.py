@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import segmentation_models_pytorch
@@ -10,19 +11,22 @@ import torch
 
 from unet_ddp.errors import UserError
 from unet_ddp.network import smp
+from unet_ddp.network.any_size import AnySize
 
-SMALL = {"channels": 3, "num_classes": 4, "encoder_weights": None}
+
+def build(model: str, encoder: str, encoder_weights: str | None = None) -> Any:
+    return smp.build(3, 4, model=model, encoder=encoder, encoder_weights=encoder_weights)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 40), (33, 64), (64, 32)])
 def test_any_size_is_padded_below_and_to_the_right(size: tuple[int, int]) -> None:
     torch.manual_seed(0)
-    network = smp.build("fpn", "tu-mobilenetv3_small_050", **SMALL).eval()
+    network = build("fpn", "tu-mobilenetv3_small_050").eval()
     padded = torch.zeros(1, 3, *(-(-side // 32) * 32 for side in size))
     images = torch.randn(1, 3, *size)
     padded[..., : size[0], : size[1]] = images
     with torch.no_grad():
-        expected = super(smp._AnySize, network).forward(padded)[..., : size[0], : size[1]]
+        expected = super(AnySize, network).forward(padded)[..., : size[0], : size[1]]
         assert torch.equal(network(images), expected)
 
 
@@ -31,7 +35,7 @@ def test_any_size_is_padded_below_and_to_the_right(size: tuple[int, int]) -> Non
 )
 def test_images_smaller_than_the_network_needs_are_padded(model: str, encoder: str) -> None:
     """PAN pools to a 128th and DPT's encoders are made for one size; both learn from small images."""
-    network = smp.build(model, encoder, **SMALL)
+    network = build(model, encoder)
     for height, width in ((33, 80), (128, 160)):
         logits = network(torch.randn(2, 3, height, width))
         assert logits.shape == (2, 4, height, width)
@@ -43,7 +47,7 @@ def test_parameters_keep_their_names() -> None:
     theirs = segmentation_models_pytorch.Unet(
         "resnet18", encoder_weights=None, in_channels=3, classes=4
     )
-    network = smp.build("unet", "resnet18", **SMALL)
+    network = build("unet", "resnet18")
     network.load_state_dict(theirs.state_dict())
     assert type(network).__name__ == "Unet"
 
@@ -60,7 +64,7 @@ def test_parameters_keep_their_names() -> None:
 )
 def test_unknown_networks_are_named(model: str, encoder: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        smp.build(model, encoder, **SMALL)
+        build(model, encoder)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +80,7 @@ def test_an_encoder_is_a_name_and_no_address(monkeypatch: pytest.MonkeyPatch, en
     monkeypatch.setattr("timm.create_model", lambda *_, **__: pytest.fail("timm was asked"))
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: pytest.fail("hub"))
     with pytest.raises(UserError, match=r"neither segmentation-models-pytorch nor timm"):
-        smp.build("unet", encoder, **SMALL)
+        build("unet", encoder)
 
 
 def test_encoders_of_smp_and_timm_are_known() -> None:
@@ -102,7 +106,7 @@ def test_weights_that_can_not_be_downloaded(
 
     monkeypatch.setattr("segmentation_models_pytorch.encoders.hf_hub_download", no_connection)
     with pytest.raises(UserError, match=message):
-        smp.build("unet", "resnet18", **{**SMALL, "encoder_weights": weights})
+        build("unet", "resnet18", weights)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +127,7 @@ def test_smp_is_asked_for_weights_in_its_own_way(
 
     known = segmentation_models_pytorch.MODEL_ARCHITECTURES_MAPPING
     monkeypatch.setitem(known, "recording", Recording)
-    network = smp.build("recording", encoder, channels=5, num_classes=7, encoder_weights=asked)
+    network = smp.build(5, 7, model="recording", encoder=encoder, encoder_weights=asked)
     assert network.how == {
         "encoder_name": encoder, "encoder_weights": given, "in_channels": 5, "classes": 7
     }  # fmt: skip
@@ -142,4 +146,4 @@ def test_a_long_reason_is_one_line_of_at_most_200_characters(
 
     monkeypatch.setitem(segmentation_models_pytorch.MODEL_ARCHITECTURES_MAPPING, "x", Failing)
     with pytest.raises(UserError, match=rf"built \({reason}\);"):
-        smp.build("x", "resnet18", **SMALL)
+        build("x", "resnet18")

@@ -52,6 +52,8 @@ class EvaluateConfig:
 
     model: Annotated[str | None, flag("FILE", "-m")] = None
     """The checkpoint, or its address (default: that of the newest run in checkpoints)."""
+    network: Annotated[str | None, flag("MODULE:FUNCTION")] = None
+    """The network of your own that the checkpoint was trained with: a checkpoint starts no code."""
     images: Annotated[str | None, flag("DIR")] = None
     """Folder of images, or a pack, to score all of them (default: the validation images of the model's run)."""
     masks: Annotated[str | None, flag("DIR")] = None
@@ -103,7 +105,9 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
         torch.set_num_threads(1)  # their number decides the last bits of a convolution
     job = world.on_main(lambda: find_job(config))
     amp = config.amp and all_have_bfloat16(world)
-    loaded = build_model(job.model, job.source, world.device, fold=False, amp=amp)
+    loaded = build_model(
+        job.model, job.source, world.device, fold=False, amp=amp, network=config.network
+    )
     predictor = Predictor([loaded], device=world.device)
     resize_masks = resizes_masks(job.model.run)
     dataset = EvaluationDataset(job.pairs, predictor, full_size=True, resize_masks=resize_masks)

@@ -84,6 +84,7 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
         tta=config.tta,
         threshold=config.threshold,
         ground_resolution=config.ground_resolution,
+        network=config.network,
     )
     if world.is_main:
         count = 0 if config.model else len(list_runs())

@@ -64,7 +64,7 @@ def train(config: TrainConfig, world: World) -> int:
             find("hosts", "start")(config, folder.launchers, world)
         resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
         config = resumed.settle(config, world)
-        check_own_code(config.optimization.loss, config.given - config.recipe)
+        check_own_code(config.to_dict(), config.given - config.recipe)
         data = world.on_main(lambda: resumed.prepare_data(config))
         spec = choose_model(config, data, resumed, world)
         dry_run = DryRun(spec, data, resumed, world, began)
@@ -90,7 +90,7 @@ def train(config: TrainConfig, world: World) -> int:
         stop.raise_error()
         world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
         if stop.reason is None and resumed.has_report(state):  # all epochs are done
-            write_reports(folder.path, data.split.validation, world, config.launch.workers, log)
+            write_reports(config, data.split.validation, world, log)
     return stop.reason.exit_status if stop.reason else 0
 
 

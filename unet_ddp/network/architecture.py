@@ -1,17 +1,19 @@
-"""Networks by name: the classic U-Net, or one of segmentation-models-pytorch."""
+"""Networks by name: the classic U-Net, one of segmentation-models-pytorch, or one of the user's own."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import inspect
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import torch
 from torch import nn
 
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
-from unet_ddp.network import smp
-from unet_ddp.network.unet import UNet
+from unet_ddp.network.any_size import AnySize, fit_any_size
+from unet_ddp.plugins import find, is_built_in, is_known
 
+_STRIDES = tuple(2**k for k in range(11))
 _ENCODER = ("encoder.", "inc.", "down")  # what its parameters' names begin with
 
 
@@ -22,14 +24,21 @@ class Architecture:
     model: str
     channels: Annotated[int, Limit(1, 4096)]
     num_classes: Annotated[int, Limit(2, 255)]
-    encoder: str | None = None  # None for the classic U-Net
+    encoder: str | None = None  # None for the classic U-Net; of one's own, what --encoder says
     width: Annotated[int, Limit(1, 4096)] = 32
     bilinear: bool = False
 
     def __post_init__(self) -> None:
         """Refuse another model without encoder: smp's all have one."""
-        if self.encoder is None and self.model != "unet":
+        if self.encoder is None and self.part == "smp":
             raise UserError(f"model: {shorten(self.model)}; expected unet, or an encoder too")
+
+    @property
+    def part(self) -> str:
+        """The name of its function among the networks in plugins.py."""
+        if self.model == "unet" and self.encoder is None:
+            return "unet"
+        return self.model if is_own(self.model) else "smp"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
@@ -44,8 +53,15 @@ class Architecture:
         """Return the run's line about its network."""
         upsampling = f"{'bilinear' if self.bilinear else 'transposed'} upsampling"
         classic = f"classic U-Net of width {self.width}, {upsampling}"
-        kind = f"{self.model} with {self.encoder}" if self.encoder else classic
+        kind = {"unet": classic, "smp": f"{self.model} with {self.encoder}"}.get(
+            self.part, self.model
+        )
         return f"{kind}, {self.channels} channels, {self.num_classes} classes"
+
+
+def is_own(model: str) -> bool:
+    """Return whether a network of this name is the user's own."""
+    return is_known("networks", model) and not is_built_in("networks", model)
 
 
 def choose_architecture(
@@ -59,9 +75,29 @@ def choose_architecture(
 ) -> Architecture:
     """Return the architecture that ``--model`` and ``--encoder`` name."""
     name = model.lower().replace("+", "plus").replace("-", "").replace("_", "")
+    if is_own(model):
+        return Architecture(model, channels, num_classes, encoder, width, bilinear)
     if name == "unet" and encoder is None:
         return Architecture("unet", channels, num_classes, None, width, bilinear)
     return Architecture(name, channels, num_classes, encoder or "resnet34")
+
+
+def trust(
+    architecture: Architecture, told: str | None, source: object, flag: str = "--network"
+) -> Architecture:
+    """Return the architecture in `source`; one of the user's own with the name that `flag` has `told`.
+
+    Raises:
+        UserError: it is code, and was not told.
+    """
+    if ":" not in architecture.model:
+        return architecture
+    if told is None or not is_own(told):
+        raise UserError(
+            f"{source}: its network is {architecture.model}, and a checkpoint starts no code; if you "
+            f"trust it, type {flag} {architecture.model}, too"
+        )
+    return replace(architecture, model=told)
 
 
 def build_network(
@@ -69,39 +105,56 @@ def build_network(
 ) -> nn.Module:
     """Return a new network, in channels_last order.
 
+    Its function is given the channels, the classes, and the settings that are among its parameters.
     `encoder_weights` names the encoder's pretrained weights to download, e.g. imagenet; for
     `checkpointing` see `UNet`.
 
     Raises:
         UserError: the model or encoder is unknown, or its weights can't be downloaded.
     """
-    if architecture.encoder is not None:
-        if checkpointing:
-            raise UserError(
-                "--checkpointing: only the classic U-Net has it; leave out --checkpointing, or "
-                "--model and --encoder"
-            )
-        network = smp.build(
-            architecture.model,
-            architecture.encoder,
-            channels=architecture.channels,
-            num_classes=architecture.num_classes,
-            encoder_weights=encoder_weights,
+    part, settings = architecture.part, architecture.to_dict()
+    sizes = settings.pop("channels"), settings.pop("num_classes")
+    make = find("networks", part)
+    known = inspect.signature(make).parameters
+    settings |= {"encoder_weights": encoder_weights, "checkpointing": checkpointing}
+    for name in ("encoder_weights", "checkpointing"):
+        if settings[name] and name not in known and is_own(part):
+            flag = name.replace("_", "-")
+            raise UserError(f"--{flag}: {part} has no parameter {name}; leave --{flag} out")
+    if checkpointing and "checkpointing" not in known:
+        raise UserError(
+            "--checkpointing: only the classic U-Net has it; leave out --checkpointing, or "
+            "--model and --encoder"
         )
-    elif encoder_weights is not None:
+    if encoder_weights is not None and "encoder_weights" not in known:
         raise UserError(
             f"--encoder-weights {encoder_weights}: the classic U-Net has no pretrained weights; "
             "use --encoder too, e.g. --encoder resnet34"
         )
-    else:
-        network = UNet(
-            architecture.channels,
-            architecture.num_classes,
-            width=architecture.width,
-            bilinear=architecture.bilinear,
-            checkpointing=checkpointing,
-        )
+    given = {name: value for name, value in settings.items() if name in known}
+    network: nn.Module = (
+        _make_own(part, make, *sizes, given) if is_own(part) else make(*sizes, **given)
+    )
     return network.to(memory_format=torch.channels_last)
+
+
+def _make_own(
+    name: str, make: Any, channels: int, num_classes: int, settings: dict[str, Any]
+) -> nn.Module:
+    """Return a network of the user's own, for images of any size."""
+    try:
+        network = make(channels, num_classes, **settings)
+    except Exception as error:  # of code that is not ours
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"--model {name}: {reason}; see docs/own_parts.md") from error
+    if not isinstance(network, nn.Module):
+        raise UserError(f"--model {name}: returns {shorten(network)}, no torch.nn.Module")
+    stride = getattr(network, "stride", AnySize.stride)
+    if stride not in _STRIDES:
+        raise UserError(
+            f"--model {name}: its stride is {shorten(stride)}; it must be a power of two"
+        )
+    return fit_any_size(network, f"--model {name}", num_classes, stride=stride)
 
 
 # -- the encoder: smp's, or the classic U-Net's way down ------------------------------------
@@ -115,6 +168,10 @@ def in_encoder(name: str) -> bool:
 def freeze_encoder(network: nn.Module) -> list[nn.Module]:
     """Freeze the encoder, in evaluation mode; return its modules, see `TrainState.frozen`."""
     parts = [child for name, child in network.named_children() if in_encoder(f"{name}.")]
+    if not parts:
+        raise UserError(
+            "--freeze encoder: no module of the network is called encoder; leave it out"
+        )
     for part in parts:
         part.requires_grad_(False).eval()
     return parts

@@ -4,46 +4,20 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from unet_ddp.errors import UserError
+from unet_ddp.network.any_size import AnySize, fit_any_size
 
 _SMALLEST = {"pan": 128}  # pools to a 128th
 
 
-class _AnySize(nn.Module):
-    """A mixin that pads images before one of smp's classes and crops the logits back.
-
-    A base class rather than a wrapper, so that the parameters keep smp's names.
-    """
-
-    stride = 32
-    """Total downsampling factor of smp's encoders; they refuse other sizes than its multiples."""
-    smallest = 1
-    """Side of the smallest image, a multiple of the stride or 1."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits (N, num_classes, H, W) of `images` (N, channels, H, W)."""
-        height, width = images.shape[-2:]
-        rows, columns = -height % self.stride, -width % self.stride
-        if self.smallest > 1:
-            rows = cast(int, torch.sym_max(rows, self.smallest - height))
-            columns = cast(int, torch.sym_max(columns, self.smallest - width))
-        # Exported, the network is for any size, whatever the example's needs: always pad.
-        if torch.compiler.is_exporting() or rows or columns:
-            images = F.pad(images, (0, columns, 0, rows))
-        logits: Tensor = super().forward(images)
-        return logits[..., :height, :width]
-
-
 def build(
-    model: str, encoder: str, *, channels: int, num_classes: int, encoder_weights: str | None
+    channels: int, num_classes: int, *, model: str, encoder: str, encoder_weights: str | None
 ) -> nn.Module:
-    """Return smp's `model` on `encoder`, with new or downloaded weights.
+    """Return smp's `model` on `encoder`, with new or downloaded weights, for images of any size.
 
     Raises:
         UserError: the model or encoder is unknown, or its weights can't be downloaded.
@@ -60,20 +34,19 @@ def build(
         )
     # timm's own encoders have one set of weights: smp wants True for it.
     weights = True if encoder_weights and encoder.startswith("tu-") else encoder_weights
-    needs = {"smallest": _SMALLEST.get(model, _AnySize.smallest)}
-    network_class: Any = type(known[model].__name__, (_AnySize, known[model]), needs)
     settings = {"encoder_name": encoder, "in_channels": channels, "classes": num_classes}
     try:
-        network = _construct(network_class, **settings, encoder_weights=weights)
+        network = _construct(known[model], **settings, encoder_weights=weights)
     except Exception as error:  # smp, timm and the hub raise many kinds
         raise UserError(_explain(model, encoder, encoder_weights, error)) from error
     step = network.encoder.output_stride
-    if _AnySize.stride % step:
+    if AnySize.stride % step:
         raise UserError(
             f"--model {model} --encoder {encoder}: its steps of {step} pixels do not divide "
-            f"{_AnySize.stride}; use an encoder with patches of 8, 16 or 32 pixels"
+            f"{AnySize.stride}; use an encoder with patches of 8, 16 or 32 pixels"
         )
-    return cast(nn.Module, network)
+    smallest = _SMALLEST.get(model, AnySize.smallest)
+    return fit_any_size(network, f"--model {model}", num_classes, smallest=smallest)
 
 
 def _construct(network_class: Any, **settings: Any) -> Any:

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from unet_ddp.distributed.world import World, gather_statistics, sum_statistics
+from unet_ddp.errors import UserError
 
 
 class _Normalise(torch.autograd.Function):
@@ -225,6 +227,14 @@ def synchronise_batchnorm(network: nn.Module, world: World) -> nn.Module:
 
 def _convert(module: nn.Module, device: str) -> nn.Module:
     """Return `module`; batch norms give way to ours, with their parameters, buffers, activation."""
+    if isinstance(module, _BatchNorm) and (
+        not isinstance(module, nn.BatchNorm2d)
+        or not (_has_activation(module) or type(module).forward is nn.BatchNorm2d.forward)
+    ):
+        raise UserError(
+            f"--batch-norm global: {type(module).__name__} knows one process; use nn.BatchNorm2d in "
+            "--model, or --batch-norm local"
+        )
     if not isinstance(module, nn.BatchNorm2d):
         for name, child in module.named_children():
             setattr(module, name, _convert(child, device))

@@ -111,6 +111,8 @@ class UNet(nn.Module):
             a second time in the backward pass: about a third more time for far less memory.
     """
 
+    stride = SMALLEST_SIDE
+
     def __init__(
         self,
         channels: int,
@@ -122,6 +124,7 @@ class UNet(nn.Module):
     ) -> None:
         super().__init__()
         self.checkpointing = checkpointing
+        self.bytes_per_pixel = 4 * 6 * width  # at its widest point
         w, factor = width, 2 if bilinear else 1
         self.inc = DoubleConv(channels, w)
         self.down1 = Down(w, 2 * w)

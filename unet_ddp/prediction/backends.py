@@ -21,12 +21,13 @@ from unet_ddp.data.masks import Colour
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.errors import Limit, UserError, check_installed, from_plain, shorten
-from unet_ddp.network.architecture import Architecture
+from unet_ddp.network.architecture import Architecture, trust
 from unet_ddp.network.folding import fold_batchnorm
 from unet_ddp.network.precision import cast_weights
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.storage import as_path, local_file
 
+_BYTES_PER_PIXEL = 1600  # of a network that does not say it
 METADATA = "unet_ddp"  # key of our metadata in an exported file
 
 
@@ -56,9 +57,7 @@ class TorchBackend:
         self.device = self.input_device = device
         self.stride = int(getattr(network, "stride", SMALLEST_SIDE))
         """Total downsampling factor, a power of two."""
-        first = getattr(network, "inc", None)  # the classic U-Net's first level
-        values = 400 if first is None else 6 * first.double_conv[0].out_channels
-        self.bytes_per_pixel = 4 * values
+        self.bytes_per_pixel = int(getattr(network, "bytes_per_pixel", _BYTES_PER_PIXEL))
         """Memory at the network's widest point, roughly."""
 
     @torch.inference_mode()
@@ -176,6 +175,7 @@ def open_model(
     scale: float | None = None,
     fold: bool = True,
     amp: bool = False,
+    network: str | None = None,
 ) -> LoadedModel:
     """Return the network in a checkpoint, of ours or of another U-Net program, or in an ONNX file.
 
@@ -184,25 +184,33 @@ def open_model(
     path = as_path(str(source))
     if path.suffix.lower() == ".onnx":
         return _open_onnx(path, device, scale)
-    return build_model(with_scale(read_model(path), scale), path, device, fold=fold, amp=amp)
+    saved = with_scale(read_model(path), scale)
+    return build_model(saved, path, device, fold=fold, amp=amp, network=network)
 
 
 def build_model(
-    model: SavedModel, source: Path, device: torch.device, *, fold: bool = True, amp: bool = False
+    model: SavedModel,
+    source: Path,
+    device: torch.device,
+    *,
+    fold: bool = True,
+    amp: bool = False,
+    network: str | None = None,
 ) -> LoadedModel:
     """Return the model that was read from `source`, ready to run; see `TorchBackend` for `fold`.
 
-    With `amp`, a CPU computes in bfloat16 if the network's run did.
+    With `amp`, a CPU computes in bfloat16 if the network's run did. `network` is the path of the user's
+    own, see `trust`.
 
     Raises:
         UserError: its network or classes are not known, or its weights are another network's.
     """
     architecture, labels, preprocessing = check_described(model, source)
-    network = build_loaded(architecture, model.state, source)
+    built = build_loaded(trust(architecture, network, source), model.state, source)
     is_half = amp and model.is_bfloat16 and device.type == "cpu"
     dtype = torch.bfloat16 if is_half else torch.float32
     notes = [*model.notes, *["in bfloat16, as it was trained (--no-amp: float32)"] * is_half]
-    backend = TorchBackend(network, preprocessing, device, fold=fold, dtype=dtype)
+    backend = TorchBackend(built, preprocessing, device, fold=fold, dtype=dtype)
     return LoadedModel(backend, labels, preprocessing, model.threshold, notes)
 
 

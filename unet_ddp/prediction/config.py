@@ -30,6 +30,8 @@ class PredictConfig:
     """The mask's file, or the folder for the masks of several images, or its address (default: next to each image)."""
     model: Annotated[tuple[str, ...], flag("FILE ...", "-m")] = ()
     """Checkpoint or exported network, or its address (s3://bucket/run/best.pt); several are averaged (default: that of the newest run in checkpoints)."""
+    network: Annotated[str | None, flag("MODULE:FUNCTION")] = None
+    """The network of your own that the checkpoint was trained with: a checkpoint starts no code."""
     scale: Annotated[float | None, flag("FACTOR", "-s")] = None
     """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
     threshold: Annotated[float | None, flag("P", "-t")] = None

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,8 +76,7 @@ class Predictor:
         """Format that images must have."""
         self.device = device
         self.notes = [note for model in models for note in model.notes]
-        self.tile = tile
-        self.tta = tta
+        self.tile, self.tta = tile, tta
         self.threshold = self._pick_threshold(threshold)
         self.concurrency = 1
         """Number of threads that predict images at the same time and share the memory."""
@@ -100,12 +100,12 @@ class Predictor:
         tta: str = "none",
         threshold: float | None = None,
         ground_resolution: float | None = None,
+        network: str | None = None,
     ) -> Predictor:
         """Return a predictor of the networks in checkpoints (any U-Net program's) or ONNX files.
 
-        `device` is auto, cpu or cuda; `scale` is for checkpoints that do not say theirs. With `fold`,
-        batch norm is folded: faster, and logits differ in the last bits from those that training
-        scored. With `amp`, CPUs compute in bfloat16 as in `build_model`. The rest is the class's.
+        `device` is auto, cpu or cuda; `scale` is for checkpoints that do not say theirs. With `fold`, batch
+        norm is folded: faster, but not the last bits that training scored. The rest is as in `build_model`.
 
         Raises:
             UserError: one can't be loaded, they do not match, or an option is out of range.
@@ -113,8 +113,8 @@ class Predictor:
         if not paths:
             raise UserError("no checkpoint was named; give the path of one, or several")
         place = device if isinstance(device, torch.device) else pick_device(device)
-        amp = amp and has_native_bfloat16()
-        models = [open_model(path, place, scale=scale, fold=fold, amp=amp) for path in paths]
+        how: Any = {"amp": amp and has_native_bfloat16(), "network": network}
+        models = [open_model(path, place, scale=scale, fold=fold, **how) for path in paths]
         for path, model in zip(paths, models, strict=True):
             check_match(str(path), model, str(paths[0]), models[0])
         return cls(

@@ -25,12 +25,13 @@ from unet_ddp.network.architecture import (
     choose_architecture,
     freeze_encoder,
     parameter_groups,
+    trust,
 )
 from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.precision import Precision, train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.plugins import find
+from unet_ddp.plugins import digest_sources, find
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import describe_data
 from unet_ddp.training.losses import SegmentationLoss
@@ -45,6 +46,8 @@ class ModelSpec:
     preprocessing: Preprocessing
     precision: Precision
     loss: SegmentationLoss
+    sources: dict[str, str]
+    """Digest of the source of each part that is the user's own."""
     notes: list[str]  # lines for the user
 
 
@@ -59,24 +62,28 @@ def choose_model(
         options = replace(options, boundary_weight=default)
     loss = SegmentationLoss(options).to(world.device)
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
+    named = dict.fromkeys(options.loss_terms, ("--loss", "losses"))
+    named[architecture.part] = ("--model", "networks")
+    sources = digest_sources((point, name) for name, (_, point) in named.items())
     if world.size > 1:
-        find("hosts", "data")(data.split, loss.sources, world)
+        find("hosts", "data")(data.split, sources, world)
     before = resumed.content.get("sources", {}) if resumed.content else {}
     notes += [
-        f"--loss {name}: its source has changed since the run's last save"
-        for name, digest in loss.sources.items()
+        f"{named[name][0]} {name}: its source has changed since the run's last save"
+        for name, digest in sources.items()
         if before.get(name, digest) != digest
     ]
-    return ModelSpec(architecture, preprocessing, precision, loss, notes)
+    return ModelSpec(architecture, preprocessing, precision, loss, sources, notes)
 
 
 def _choose_architecture(
     config: TrainConfig, data: PreparedData, resumed: Resumed
 ) -> tuple[Architecture, Preprocessing, list[str]]:
+    network, scale = config.network, config.data.scale
     if (saved := resumed.content) is not None:
         architecture = Architecture.from_dict(saved["architecture"])
+        architecture = trust(architecture, network.model, resumed.source, "--model")
         return architecture, Preprocessing.from_dict(saved["preprocessing"]), []
-    network, scale = config.network, config.data.scale
     architecture = choose_architecture(
         network.model,
         network.encoder,
@@ -174,7 +181,7 @@ def build_metadata(
         "labels": data.labels.to_dict(),
         "preprocessing": spec.preprocessing.to_dict(),
         "config": config.to_dict(),
-        **({"sources": spec.loss.sources} if spec.loss.sources else {}),
+        **({"sources": spec.sources} if spec.sources else {}),
         **describe_data(data),
         "images_per_step": loaders.sampler.per_step * world.size,
         "world_size": world.size,

@@ -16,7 +16,7 @@ from unet_ddp.config import PIXEL_TERMS, OptimizationConfig
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import sum_over_ranks
 from unet_ddp.errors import UserError, shorten
-from unet_ddp.plugins import digest_source, find, is_built_in
+from unet_ddp.plugins import find, is_built_in
 
 # Columns of metrics.csv that are others', and the beginnings of those of scores.
 _TAKEN = {
@@ -158,12 +158,8 @@ class SegmentationLoss(nn.Module):
         self.options = options or OptimizationConfig()
         self.region: Term | None = None
         self.pixel: Term | None = None
-        self.sources: dict[str, str] = {}
-        """Digest of the source of each term that is the user's own."""
         for name in self.options.loss_terms:
             term = make_term(name, self.options)
-            if not is_built_in("losses", name):
-                self.sources[name] = digest_source(term)
             if name in PIXEL_TERMS:
                 self.pixel = term
             else:

@@ -17,6 +17,7 @@ from tests.conftest import make_set
 from tests.evaluation.examples import CPU
 from tests.evaluation.report.test_page import Parsed
 from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.data.preprocessing import Preprocessing
@@ -124,7 +125,9 @@ def test_a_file_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(
     folder: Path, pairs: list[Pair], name: str
 ) -> None:
     log: list[str] = []
-    write_reports(folder, pairs[1:], World(), 0, log.append)
+    run, launch = RunConfig(checkpoints=str(folder)), LaunchConfig(workers=0)
+    config = TrainConfig(run=run, launch=launch)
+    write_reports(config, pairs[1:], World(), log.append)
     best = folder / "best.pt"
     assert log == [
         f"best: epoch 2, validation Dice 0.7500; {best}",
@@ -139,7 +142,7 @@ def test_a_file_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(
         else:
             write_samples(folder, pairs[1:], CPU)
     log.clear()
-    write_reports(folder, pairs[1:], World(), 0, log.append)
+    write_reports(config, pairs[1:], World(), log.append)
     assert log[-1].startswith("warning: ") and name in log[-1]
     assert log[-1].endswith(f"write it later with python -m unet_ddp report {folder}")
 

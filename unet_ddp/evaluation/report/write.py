@@ -9,6 +9,7 @@ import torch
 
 from unet_ddp.checkpoints.owned import owning
 from unet_ddp.checkpoints.weights import SavedModel, read_model
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.drawing import draw_samples
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.world import World
@@ -38,18 +39,19 @@ def write_report(
     *,
     notes: Sequence[str] = (),
     workers: int | None = None,
+    network: str | None = None,
 ) -> Path:
     """Score the run's best network on `pairs`, write report.html, and return its path.
 
     All ranks score, as validation does. Without pairs or best.pt the page has the curves alone, and
-    `notes` say why. A file that can't be read or written is a UserError on every rank.
+    `notes` say why; for `network` see `build_model`. A file that can't be read or written is a UserError on every rank.
     """
     source, evaluation = folder / "best.pt", None
     model = world.on_main(lambda: read_model(source) if source.is_file() else None)
     if model is not None and pairs:
         resize_masks = resizes_masks(model.run)
         amp = all_have_bfloat16(world)
-        loaded = build_model(model, source, world.device, fold=False, amp=amp)
+        loaded = build_model(model, source, world.device, fold=False, amp=amp, network=network)
         predictor = Predictor([loaded], device=world.device)
         dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
         evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
@@ -96,7 +98,9 @@ def _facts(
     return facts
 
 
-def write_samples(folder: Path, pairs: Sequence[Pair], device: torch.device) -> list[str]:
+def write_samples(
+    folder: Path, pairs: Sequence[Pair], device: torch.device, network: str | None = None
+) -> list[str]:
     """Write samples.png, the best network's masks of a few pairs, and return lines about them.
 
     Without a best network or pairs there are none.
@@ -105,9 +109,8 @@ def write_samples(folder: Path, pairs: Sequence[Pair], device: torch.device) -> 
     if not best.is_file() or not pairs:
         return []
     model = read_model(best)
-    predictor = Predictor(
-        [build_model(model, best, device, amp=has_native_bfloat16())], device=device
-    )
+    loaded = build_model(model, best, device, amp=has_native_bfloat16(), network=network)
+    predictor = Predictor([loaded], device=device)
     resize_masks = resizes_masks(model.run)
     dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
     for k in range(0, len(pairs), max(1, len(pairs) // _SAMPLES))[:_SAMPLES]:
@@ -128,19 +131,16 @@ def write_samples(folder: Path, pairs: Sequence[Pair], device: torch.device) -> 
 
 
 def write_reports(
-    folder: Path,
-    pairs: Sequence[Pair],
-    world: World,
-    workers: int | None,
-    log: Callable[[str], None],
+    config: TrainConfig, pairs: Sequence[Pair], world: World, log: Callable[[str], None]
 ) -> None:
-    """Write samples.png and report.html; log where they are.
+    """Write samples.png and report.html into the run's folder; log where they are.
 
     The run is saved: a failure here is a warning.
     """
+    folder, workers, network = config.folder, config.launch.workers, config.network.model
     try:
-        for line in world.on_main(lambda: write_samples(folder, pairs, world.device)):
+        for line in world.on_main(lambda: write_samples(folder, pairs, world.device, network)):
             log(line)
-        log(f"report: {write_report(folder, pairs, world, workers=workers)}")
+        log(f"report: {write_report(folder, pairs, world, workers=workers, network=network)}")
     except UserError as error:
         log(f"warning: {error}; write it later with python -m unet_ddp report {folder}")

@@ -42,18 +42,21 @@ class PageConfig:
 
     model: Annotated[tuple[str, ...], tyro.conf.Positional, flag("[FILE ...]")] = ()
     """Checkpoint or exported network, or its address; several are averaged (default: as predict.py)."""
+    network: Annotated[str | None, flag("MODULE:FUNCTION")] = None
+    """The network of your own that the checkpoint was trained with: a checkpoint starts no code."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Serve the page until Ctrl-C, and return the exit status."""
-    names = parse(PageConfig, argv, prog="python -m unet_ddp demo").model
+    config = parse(PageConfig, argv, prog="python -m unet_ddp demo")
     check_installed("gradio", "demo", "demo")
     with ended_by_sigterm(), TemporaryDirectory(prefix="unet_ddp-") as folder:
         os.environ |= {"GRADIO_ANALYTICS_ENABLED": "False", "GRADIO_TEMP_DIR": folder}
         import gradio  # reads the environment
 
-        models = [find_model(name) for name in names or [None]]
-        page = build_page(gradio, Predictor.from_checkpoint(*models))
+        models = [find_model(name) for name in config.model or [None]]
+        predictor = Predictor.from_checkpoint(*models, network=config.network)
+        page = build_page(gradio, predictor)
         _, url, _ = page.launch(
             server_name="127.0.0.1", share=False, quiet=True, prevent_thread_lock=True,
             ssr_mode=False, footer_links=[], run_history=False,

@@ -49,6 +49,8 @@ class ExportConfig:
     """The checkpoint, or its address (s3://…)."""
     output: Annotated[str, tyro.conf.Positional, flag("FILE")]
     """The file to write, .onnx."""
+    network: Annotated[str | None, flag("MODULE:FUNCTION")] = None
+    """The network of your own that the checkpoint was trained with: a checkpoint starts no code."""
     scale: Annotated[float | None, flag("FACTOR", "-s")] = None
     """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
     overwrite: bool = False
@@ -94,7 +96,7 @@ def export(config: ExportConfig) -> list[str]:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         import_extra(name, path)
     saved = with_scale(read_model(source), config.scale)
-    model = build_model(saved, source, _CPU, fold=False)
+    model = build_model(saved, source, _CPU, fold=False, network=config.network)
     assert saved.architecture is not None and isinstance(model.backend, TorchBackend)
     network = model.backend.network.to(memory_format=torch.contiguous_format)
     pixels = model.preprocessing

@@ -33,6 +33,8 @@ class ReportConfig:
 
     folder: Annotated[str | None, tyro.conf.Positional, flag("[FOLDER]")] = None
     """The run folder, or its address (default: the newest run in checkpoints)."""
+    network: Annotated[str | None, flag("MODULE:FUNCTION")] = None
+    """The network of your own that the checkpoint was trained with: a checkpoint starts no code."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
 
@@ -48,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         world = World(device=pick_device(config.device))
         pairs, notes = find_validation(folder / "best.pt")
         print_lines(*(f"warning: {note}" for note in notes))
-        page = write_report(folder, pairs, world, notes=notes)
+        page = write_report(folder, pairs, world, notes=notes, network=config.network)
     print_lines(f"wrote {place / page.name}")
     return 0
 

@@ -128,7 +128,13 @@ def read_run(place: Path) -> Run:
         raise UserError(f"{folder}: no epoch is done (metrics.csv); train it first")
     columns = ("validation_dice", "validation_iou", "seconds")
     dice, iou, seconds = ([to_float(row.get(name)) for row in rows] for name in columns)
-    best, parameters = _best(dice)[0], build_blank(model.architecture, source).parameters()
+    best = _best(dice)[0]
+    if ":" in model.architecture.model:  # it is code, which no file starts
+        averages = ("running_mean", "running_var", "num_batches_tracked")
+        tensors = {name: v for name, v in model.state.items() if not name.endswith(averages)}
+        parameters = list(tensors.values())
+    else:
+        parameters = list(build_blank(model.architecture, source).parameters())
     cells = {
         "Dice": show(dice[best]),
         "IoU": show(iou[best]),

@@ -23,7 +23,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import join_some
-from unet_ddp.network.architecture import Architecture, in_encoder
+from unet_ddp.network.architecture import Architecture, in_encoder, trust
 from unet_ddp.storage import as_path
 
 _SHOWN = 3  # names in a line
@@ -59,6 +59,7 @@ class GivenWeights:
         if not self.is_whole:
             return architecture, preprocessing, []
         classes, channels = architecture.num_classes, architecture.channels
+        described = trust(described, architecture.model, self.source, "--model")
         architecture = replace(described, num_classes=classes, channels=channels)
         return architecture, preprocessing, [f"network as in {self.source}"]
 

@@ -1,0 +1,56 @@
+"""Networks that take sizes of a multiple alone, for images of any size."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unet_ddp.errors import UserError
+
+
+class AnySize(nn.Module):
+    """A mixin that pads images before a network's class and crops the logits back.
+
+    A base class rather than a wrapper, so that the parameters keep their names.
+    """
+
+    stride = 32
+    """Total downsampling factor, a power of two; sizes are padded to its multiples."""
+    smallest = 1
+    """Side of the smallest image, a multiple of the stride or 1."""
+    num_classes: int
+    name: str
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits (N, num_classes, H, W) of `images` (N, channels, H, W)."""
+        height, width = images.shape[-2:]
+        rows, columns = -height % self.stride, -width % self.stride
+        if self.smallest > 1:
+            rows = cast(int, torch.sym_max(rows, self.smallest - height))
+            columns = cast(int, torch.sym_max(columns, self.smallest - width))
+        # Exported, the network is for any size, whatever the example's needs: always pad.
+        is_exporting = torch.compiler.is_exporting()
+        if is_exporting or rows or columns:
+            images = F.pad(images, (0, columns, 0, rows))
+        logits: Any = super().forward(images)
+        shape = (len(images), self.num_classes, *images.shape[-2:])
+        if not is_exporting and getattr(logits, "shape", None) != shape:
+            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise UserError(
+                f"{self.name}: returns {found} for images {tuple(images.shape)}; expected logits {shape}"
+            )
+        return cast(Tensor, logits[..., :height, :width])
+
+
+def fit_any_size(network: nn.Module, name: str, num_classes: int, **needs: int) -> nn.Module:
+    """Return `network` as one for images of any size; `needs` are fields of `AnySize`.
+
+    `name` is for messages.
+    """
+    kind = type(network)
+    fields = {"num_classes": num_classes, "name": name, **needs}
+    network.__class__ = type(kind.__name__, (AnySize, kind), fields)
+    return network
