@@ -59,6 +59,8 @@ _BUILT_IN = {
         "foreign": "unet_ddp.extras.transfer.foreign:read_foreign",
     },
     "hosts": {
+        "join": "unet_ddp.extras.hosts.elastic:follow_launcher",
+        "silence": "unet_ddp.extras.hosts.elastic:end_silent_connections",
         "start": "unet_ddp.extras.hosts.compare:check_hosts",
         "data": "unet_ddp.extras.hosts.compare:check_data",
     },

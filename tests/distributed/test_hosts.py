@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,7 +25,7 @@ from tests.ranks import LIMIT, ROOT, TRAIN, Ranks, call_main
 from tests.test_resume import assert_same_state, call_main_in_float64
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.distributed import hosts
-from unet_ddp.distributed.hosts import agree_on_attempt, end_silent_connections, launcher_names
+from unet_ddp.distributed.hosts import agree_on_attempt, launcher_names
 from unet_ddp.errors import RunError
 
 
@@ -98,21 +97,6 @@ def test_a_rank_0_that_was_cut_off_gives_up(
     assert time.monotonic() - began < 20
 
 
-def test_the_system_ends_connections_to_hosts_that_do_not_answer() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        client = socket.create_connection(server.getsockname())
-        with client, server.accept()[0] as accepted:
-            before = len([*Path("/proc/self/fd").iterdir()])
-            end_silent_connections(6)
-            assert len([*Path("/proc/self/fd").iterdir()]) == before
-            for connection in (client, accepted):
-                assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 2
-                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 6000
-            client.sendall(b"alive")
-            assert accepted.recv(5) == b"alive"
-
-
 def test_a_launcher_has_one_name_for_its_life(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     assert launcher_names() == []
@@ -127,44 +111,6 @@ def test_a_launcher_has_one_name_for_its_life(monkeypatch: pytest.MonkeyPatch) -
     (name,) = launcher_names()
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")  # a cluster's, which starts torchrun again
     assert launcher_names() == [name, "job 7"]
-
-
-@pytest.mark.parametrize(
-    ("argv", "variable", "is_elastic"),
-    [
-        ("torchrun --nnodes=1:2 train.py", None, True),
-        ("torchrun --nnodes 2:4 train.py --nnodes=3", None, True),
-        ("torchrun --nnodes=2:2 train.py", None, False),
-        ("torchrun --nnodes=2 train.py", None, False),
-        ("torchrun train.py", None, False),
-        ("torchrun train.py", "1:4", True),
-        ("torchrun --nnodes=2 train.py", "1:4", False),
-    ],
-)
-@pytest.mark.parametrize("shares", ["True", "False"])
-def test_an_elastic_launcher_is_warned_of_its_shared_store(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    argv: str,
-    variable: str | None,
-    is_elastic: bool,
-    shares: str,
-) -> None:
-    (tmp_path / "proc" / str(os.getppid())).mkdir(parents=True)
-    command = tmp_path / "proc" / str(os.getppid()) / "cmdline"
-    command.write_bytes(argv.replace(" ", "\0").encode() + b"\0")
-    monkeypatch.setattr(hosts, "Path", lambda path: Path(f"{tmp_path}{path}"))
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    monkeypatch.delenv("PET_NNODES", raising=False)
-    if variable:
-        monkeypatch.setenv("PET_NNODES", variable)
-    assert not hosts.is_elastic()  # not torchrun's
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", shares)
-    assert hosts.is_elastic() is is_elastic
-    warned = hosts.warn_of_launcher()
-    assert len(warned) == (is_elastic and shares == "True")
-    assert all("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in line for line in warned)
 
 
 # -- two network namespaces as hosts ------------------------------------------------------------

@@ -1,11 +1,9 @@
-"""Several hosts: the launcher's attempts, hosts that no longer answer, and launchers that survive them."""
+"""Attempts of a launcher, and the names of hosts and launchers."""
 
 from __future__ import annotations
 
 import os
-import re
 import socket
-import sys
 import time
 import uuid
 from contextlib import suppress
@@ -15,7 +13,6 @@ import torch.distributed as dist
 
 from unet_ddp.errors import RunError
 
-SILENCE = 15  # seconds; torchrun too takes a host for lost after them
 _POLL = 0.02  # seconds
 
 
@@ -52,31 +49,6 @@ def agree_on_attempt(store: dist.Store, rank: int, size: int, timeout: float) ->
     )
 
 
-def end_silent_connections(seconds: float) -> None:
-    """Have the system end this process's connections on which the other host no longer answers.
-
-    It would repeat what it sends for a quarter of an hour, and wait for ever for what it receives
-    (Linux; elsewhere --timeout decides alone).
-    """
-    if sys.platform != "linux":
-        return
-    for handle in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # it is the folder's, closed by now; or no connection
-            if not str(handle.readlink()).startswith("socket:"):
-                continue  # a handle of it would be left open
-            with socket.socket(fileno=os.dup(int(handle.name))) as connection:
-                _limit_silence(connection, seconds)
-
-
-def _limit_silence(connection: socket.socket, seconds: float) -> None:
-    connection.getpeername()  # an OSError if it only listens
-    probe = max(1, int(seconds / 3))
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
-
-
 def host_id() -> str:
     """Return what the processes of one host have in common: they see each other by their process ids.
 
@@ -101,24 +73,3 @@ def launcher_names() -> list[str]:
         status = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8", errors="replace")
         name += f" {status.rpartition(')')[2].split()[19]}"  # when it was started
     return [name] if run_id == "none" else [name, run_id]
-
-
-def is_elastic() -> bool:
-    """Return whether this process's torchrun goes on with fewer hosts, as --nnodes=1:2 says."""
-    nodes = os.environ.get("PET_NNODES", "")
-    with suppress(OSError):
-        argv = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace")
-        given = re.search(r"\0--nnodes[=\0]([\d:]+)\0", argv)
-        nodes = given[1] if given else nodes
-    fewest, _, most = nodes.partition(":")
-    return "TORCHELASTIC_RUN_ID" in os.environ and bool(most) and fewest != most
-
-
-def warn_of_launcher() -> list[str]:
-    """Return a line if a host that comes back would end this elastic run."""
-    if not is_elastic() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return []
-    return [
-        "warning: --nnodes with a minimum, but without TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in torchrun's "
-        "environment: a host that comes back will end the run; see docs/several-hosts.md"
-    ]

@@ -16,16 +16,11 @@ import torch
 import torch.distributed as dist
 
 from unet_ddp.distributed.device import pick_device, usable_cores
-from unet_ddp.distributed.hosts import (
-    SILENCE,
-    agree_on_attempt,
-    end_silent_connections,
-    host_id,
-    is_elastic,
-)
+from unet_ddp.distributed.hosts import agree_on_attempt, host_id
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.distributed.world import World, separate_statistics
 from unet_ddp.errors import RunError, UserError, one_line
+from unet_ddp.plugins import find
 
 MISTAKE = 2  # exit status
 _SOON = timedelta(seconds=5)
@@ -59,8 +54,8 @@ def join(device: str, timeout: float) -> World:
     store = _connect_store(rank, size, patience)
     _check_start(store, rank, size, chosen)
     hosts = _open_groups(store, rank, size, chosen, patience)
-    if is_elastic():  # the others can go on without a host that is lost, so they hear of it soon
-        end_silent_connections(SILENCE)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        find("hosts", "join")(rank)
     return World(rank, size, local_rank, local_size, chosen, store, _find_peers(), hosts)
 
 

@@ -16,12 +16,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from unet_ddp.distributed.hosts import end_silent_connections
 from unet_ddp.distributed.join import MISTAKE, exit_with_error, host_store, join, leave, print_error
 from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, survive_lost_output
 from unet_ddp.files import is_alive
+from unet_ddp.plugins import find
 
 Config = TypeVar("Config")
 Parsed = TypeVar("Parsed")
@@ -115,7 +115,7 @@ def _say_once(error: BaseException, world: World) -> int:
     """Print `error` if this rank failed first; return the status of the rank that did."""
     status = _exit_status(error)
     if world.store is not None:
-        end_silent_connections(_SAY_WITHIN)  # the store's host may be what is lost
+        find("hosts", "silence")(_SAY_WITHIN)  # the store's host may be what is lost
         try:
             if world.first_failed() != world.rank:
                 world.store.wait(["printed"], timedelta(seconds=_SAY_WITHIN))

@@ -16,7 +16,6 @@ from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import describe_untried
-from unet_ddp.distributed.hosts import warn_of_launcher
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import (
@@ -197,7 +196,7 @@ def describe_run(
     count = sum(parameter.numel() for parameter in state.network.parameters())
     images = loaders.sampler.per_step * world.size
     each = f", {options.accumulate} times" if options.accumulate > 1 else ""
-    notes = [*warn_of_launcher(), *describe_untried(world.device)]
+    notes = describe_untried(world.device)
     if state.has_local_norms:
         notes.append(
             "batch norm: each process's own batch, so the run depends on their number (--batch-norm local)"

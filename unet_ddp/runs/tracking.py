@@ -112,8 +112,9 @@ class Tracker:
         self._waited = waited
         self._bar.update()
         self._guard.check(report, done)
-        self.log(describe_uncompiled() if self._compiles else [])
-        self._compiles = False  # said once: the first step has compiled
+        if self._compiles:  # said once: the first step has compiled
+            self.log(describe_uncompiled())
+            self._compiles = False
         if self._profiler is not None:
             self._profiler.step()
         self._last = time.perf_counter()

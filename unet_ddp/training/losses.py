@@ -184,29 +184,27 @@ class SegmentationLoss(nn.Module):
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()
         with torch.autocast(logits.device.type, enabled=False):
-            return self._global(logits, masks.long())
-
-    def _global(self, logits: Tensor, masks: Tensor) -> Losses:
-        num_classes = logits.shape[1]
-        given = self.class_weights
-        weights = logits.new_ones(num_classes) if given is None else given.to(logits)
-        classes = torch.arange(num_classes, device=masks.device).view(1, -1, 1, 1)
-        truth = masks.unsqueeze(1) == classes
-        # One softmax for both terms. Not F.cross_entropy, which a GPU adds up in random order.
-        log_probabilities = logits.log_softmax(1)
-        probabilities = log_probabilities.exp() * (masks != IGNORE_ID).unsqueeze(1)
-        batch = Batch(log_probabilities, probabilities, truth, masks, weights)
-        region_sums = self.region.sums(batch) if self.region else {}
-        pixel_sums = self.pixel.sums(batch) if self.pixel else {}
-        occurring = truth.sum((0, 2, 3)).to(weights.dtype)  # (C,)
-        region_sums, pixel_sums, shared = sum_all(region_sums, pixel_sums, {"occurring": occurring})
-        region = pixel = weights.new_zeros(())
-        if self.region:
-            region = self.region.value({**shared, **region_sums}, weights)
-        if self.pixel:
-            pixel = self.pixel.value({**shared, **pixel_sums}, weights)
-        loss = self.options.dice_weight * region + self.options.cross_entropy_weight * pixel
-        return Losses(loss, region.detach(), pixel.detach())
+            given, masks, num_classes = self.class_weights, masks.long(), logits.shape[1]
+            weights = logits.new_ones(num_classes) if given is None else given.to(logits)
+            classes = torch.arange(num_classes, device=masks.device).view(1, -1, 1, 1)
+            truth = masks.unsqueeze(1) == classes
+            # One softmax for both terms. Not F.cross_entropy, which a GPU adds up in random order.
+            log_probabilities = logits.log_softmax(1)
+            probabilities = log_probabilities.exp() * (masks != IGNORE_ID).unsqueeze(1)
+            batch = Batch(log_probabilities, probabilities, truth, masks, weights)
+            region_sums = self.region.sums(batch) if self.region else {}
+            pixel_sums = self.pixel.sums(batch) if self.pixel else {}
+            occurring = truth.sum((0, 2, 3)).to(weights.dtype)  # (C,)
+            region_sums, pixel_sums, shared = sum_all(
+                region_sums, pixel_sums, {"occurring": occurring}
+            )
+            region = pixel = weights.new_zeros(())
+            if self.region:
+                region = self.region.value({**shared, **region_sums}, weights)
+            if self.pixel:
+                pixel = self.pixel.value({**shared, **pixel_sums}, weights)
+            loss = self.options.dice_weight * region + self.options.cross_entropy_weight * pixel
+            return Losses(loss, region.detach(), pixel.detach())
 
 
 def make_term(name: str, options: OptimizationConfig) -> Term:
@@ -235,9 +233,12 @@ def make_term(name: str, options: OptimizationConfig) -> Term:
 
 def sum_all(*groups: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     """Return the vectors by name, each summed over all ranks: one collective for all of them."""
-    for name, sums in ((name, sums) for group in groups for name, sums in group.items()):
-        if sums.ndim != 1:
-            raise UserError(f"--loss: {name} is of {sums.ndim} dimensions; sums must be vectors")
+    for group in groups:
+        for name, sums in group.items():
+            if sums.ndim != 1:
+                raise UserError(
+                    f"--loss: {name} is of {sums.ndim} dimensions; sums must be vectors"
+                )
     vectors = [vector for group in groups for vector in group.values()]
     total = sum_over_ranks(torch.cat(vectors))
     parts = iter(torch.split(total, [len(vector) for vector in vectors]))

@@ -95,13 +95,10 @@ class Prefetcher(Iterator[Sample]):
 
     def _send(self) -> None:
         while self._read and len(self._sent) < _ON_DEVICE:
-            self._sent.append(self._copy(self._read.popleft()))
-
-    def _copy(self, batch: Sample) -> _Copy:
-        if self._stream is None:
-            return copy_to_device(batch, self._device), None
-        with torch.cuda.stream(self._stream):
-            return copy_to_device(batch, self._device), self._stream.record_event()
+            with torch.cuda.stream(self._stream):  # None: that of all else
+                batch = copy_to_device(self._read.popleft(), self._device)
+            event = None if self._stream is None else self._stream.record_event()
+            self._sent.append((batch, event))
 
 
 @cache

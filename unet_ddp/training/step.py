@@ -140,12 +140,7 @@ def snapshot_buffers(buffers: Iterable[Tensor]) -> Snapshot:
     groups: dict[torch.dtype, list[Tensor]] = {}
     for buffer in buffers:
         groups.setdefault(buffer.dtype, []).append(buffer)
-    return [(group, flatten(group)) for group in groups.values()]
-
-
-def flatten(tensors: list[Tensor]) -> Tensor:
-    """Return the values of all tensors as one of shape (values,)."""
-    return torch.cat([tensor.flatten() for tensor in tensors])
+    return [(group, torch.cat([*map(torch.flatten, group)])) for group in groups.values()]
 
 
 def unflatten(values: Tensor, like: list[Tensor]) -> list[Tensor]:
@@ -163,7 +158,7 @@ def copies_of(snapshot: Snapshot) -> Iterator[tuple[Tensor, Tensor]]:
 def restore_unless(is_finite: Tensor, snapshot: Snapshot) -> None:
     """Write the snapshot's values back into the buffers, unless `is_finite` () is true."""
     for group, before in snapshot:
-        chosen = torch.where(is_finite, flatten(group), before)
+        chosen = torch.where(is_finite, torch.cat([*map(torch.flatten, group)]), before)
         torch._foreach_copy_(group, unflatten(chosen, group))
 
 
