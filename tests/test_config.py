@@ -21,6 +21,7 @@ from unet_ddp.config import (
 )
 from unet_ddp.data.label_rules import read_palette
 from unet_ddp.errors import UserError
+from unet_ddp.files import as_path
 from unet_ddp.runs.plan import last_step
 from unet_ddp.storage import Url, put
 
@@ -126,6 +127,6 @@ def test_recipes_and_palettes_may_be_objects(memory_store: MemoryBucket) -> None
     put(url / "a.yaml", b"epochs: 7\nimages: s3://bucket/imgs\n")
     assert read_recipe(url / "a.yaml") == {"epochs": 7, "images": "s3://bucket/imgs"}
     put(url / "a.csv", b"road,1\ncar,2\n")
-    assert read_palette(url / "a.csv") == ({"road": 1, "car": 2}, False)
+    assert read_palette(as_path(f"{url}/a.csv")) == ({"road": 1, "car": 2}, False)
     with pytest.raises(UserError, match=r"^s3://bucket/config/none.yaml: not found$"):
         read_recipe(url / "none.yaml")

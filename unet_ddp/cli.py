@@ -19,7 +19,7 @@ import tyro
 
 from unet_ddp.config import DATA_PLACES, RUN_PLACES, SAVED_NAMES, TrainConfig
 from unet_ddp.errors import Limit, UserError, check_installed, shorten
-from unet_ddp.files import write_text
+from unet_ddp.files import is_address, write_text
 from unet_ddp.flags import (
     Scalar,
     as_kind,
@@ -31,7 +31,6 @@ from unet_ddp.flags import (
     read_box,
     read_settings,
 )
-from unet_ddp.storage import is_address
 
 Config = TypeVar("Config")
 Training = TypeVar("Training", bound=TrainConfig)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, cast
 
 from unet_ddp.errors import Limit, UserError
-from unet_ddp.files import working_folder
+from unet_ddp.files import as_path, is_address
 from unet_ddp.flags import MASK_VALUE, NAMES, OPTIONAL_FILE, Plain, flag
-from unet_ddp.plugins import is_built_in, is_known
-from unet_ddp.storage import as_path
+from unet_ddp.plugins import find, is_built_in, is_known
 
 SAVED_NAMES = {"pairs_file": "list"}  # fields that flags, recipes and saved settings call otherwise
 DATA_PLACES = frozenset({"images", "masks", "list", "val_images", "val_masks", "palette"})
@@ -274,8 +273,7 @@ class TrainConfig:
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     given: NAMES = field(default=frozenset(), compare=False)
     """Names of the settings that the command line or the recipe gave."""
-    recipe: NAMES = field(default=frozenset(), compare=False)
-    """Those that the recipe gave, and not the command line."""
+    recipe: NAMES = field(default=frozenset(), compare=False)  # those that it gave alone
 
     @property
     def place(self) -> Path:
@@ -284,14 +282,16 @@ class TrainConfig:
 
     @property
     def folder(self) -> Path:
-        """The run folder on this machine, see `working_folder`."""
-        return working_folder(self.place)
+        """The run folder on this machine; of an address one in the user's cache."""
+        if is_address(self.place):
+            return cast(Path, find("run_folders", "cloud")(self.place))
+        return self.place
 
     @property
     def resume_file(self) -> Path:
         """The checkpoint that ``--resume`` means, or its address."""
-        resume = self.launch.resume
-        return self.place / "last.pt" if resume in (None, "auto") else as_path(str(resume))
+        is_file = self.launch.resume not in (None, "auto")
+        return as_path(str(self.launch.resume)) if is_file else self.place / "last.pt"
 
     def to_dict(self) -> dict[str, Plain]:
         """Return the settings that belong to the run, flat, as checkpoints and recipes have them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 import signal
@@ -15,15 +14,36 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import RLock
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from unet_ddp.errors import UserError, one_line
-from unet_ddp.storage import Url, check_answers, copies, put, refuse_web
+from unet_ddp.plugins import find
+from unet_ddp.storage import Url, check_answers, copies, put
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
 _unfinished: set[Path] = set()  # temporary files of this process, on any thread
 _lock = RLock()  # reentrant: a signal may arrive while the main thread holds it
+
+
+def as_path(text: str) -> Path:
+    """Return the path of a file, or of an object at an address: that is fetched when it is opened."""
+    if "://" in text or ".tar#" in text:  # the second: a file in an archive
+        return cast(Path, find("addresses", "cloud")(text))
+    return Path(text)
+
+
+def is_address(text: object) -> bool:
+    """Return whether a setting or path names something that is not on this machine."""
+    return "://" in str(text) and not str(text).startswith("file://")
+
+
+def local_path(text: str, flag: str) -> Path:
+    """Return a path of this machine; an address is a UserError, which names `flag`."""
+    path = as_path(text)
+    if is_address(path):
+        raise UserError(f"{flag} {text}: is no place on this machine; name a path of it")
+    return path
 
 
 @contextmanager
@@ -60,12 +80,6 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
             os.close(handle)
 
 
-def reserve(handle: int) -> None:
-    """Take all room of an open file to map: a page without room would end the process by SIGBUS."""
-    if hasattr(os, "posix_fallocate"):  # macOS has none
-        os.posix_fallocate(handle, 0, os.fstat(handle).st_size)
-
-
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:
     """Replace `path` with `text` in UTF-8; surrogates of undecodable file names are kept."""
     with replacing(path, durable=durable) as temporary:
@@ -74,7 +88,7 @@ def write_text(path: Path, text: str, *, durable: bool = False) -> None:
 
 def refuse_special(path: Path) -> None:
     """Raise a UserError if `path` is a pipe, socket or device, which may wait or go on for ever."""
-    if isinstance(path, Url):
+    if is_address(path):
         return
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -123,24 +137,6 @@ def cache_folder(*, warns: bool = True) -> Path | None:
     return folder
 
 
-def working_folder(place: Path) -> Path:
-    """Return the folder of this machine for a run: `place`, or for an address one in the cache.
-
-    Raises:
-        UserError: an address that can't be written to, or others may write to the cache.
-    """
-    if not isinstance(place, Url):
-        return place
-    refuse_web(place, "--checkpoints")
-    cache = cache_folder(warns=False)
-    if cache is None:
-        advice = "name a folder that only you may write to with XDG_CACHE_HOME"
-        raise UserError(
-            f"{place}: its files are written to the user's cache folder first; {advice}"
-        )
-    return cache / "runs" / f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:16]}"
-
-
 @cache
 def _warn_of_cache(folder: Path) -> None:
     reason = f"{folder}: not used as cache, as other users own it or may write to it"
@@ -159,6 +155,8 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
     """Raise a UserError if an output (flag, path) would replace an input (kind, path)."""
 
     def keys(path: Path) -> list[tuple[object, ...]]:
+        if is_address(path):
+            return [(str(path),)]
         with suppress(OSError):
             return [identify_path(path), path.stat()[1:3]]
         return [identify_path(path)]
@@ -238,9 +236,6 @@ def is_alive(process: int) -> bool:
         os.kill(process, 0)
         return not Path("/proc/self").exists()  # a system without /proc
     return False
-
-
-# -- temporary files ----------------------------------------------------------------------
 
 
 def register_temporary(path: Path) -> None:

@@ -14,8 +14,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 import tyro
 
 from unet_ddp.errors import UserError, shorten
-from unet_ddp.files import refuse_special
-from unet_ddp.storage import as_path, local_file
+from unet_ddp.files import as_path, refuse_special
 
 OWN_PARTS = {"loss": "losses", "model": "networks"}
 """Settings that may be MODULE:NAME, code of the user's own, and the point of plugins.py."""
@@ -198,11 +197,11 @@ def read_settings(path: Path | str) -> dict[str, Any]:
 
     depth = 0
     try:
-        with local_file(find_recipe(str(path))) as local:
-            refuse_special(local)
-            if local.stat().st_size > _LARGEST_FILE:
-                raise UserError(f"{path}: more than 100 kB; no settings are that long")
-            text = local.read_text(encoding="utf-8")
+        file = find_recipe(str(path))
+        refuse_special(file)
+        if file.stat().st_size > _LARGEST_FILE:
+            raise UserError(f"{path}: more than 100 kB; no settings are that long")
+        text = file.read_text(encoding="utf-8")
         for event in yaml.parse(text, yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)

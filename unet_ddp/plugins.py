@@ -52,8 +52,9 @@ _BUILT_IN = {
         "boundary_weight": "unet_ddp.extras.losses.factors:BoundaryWeight",
         "hard_pixels": "unet_ddp.extras.losses.factors:HardPixels",
     },
+    "addresses": {"cloud": "unet_ddp.extras.cloud.remote:open_address"},
+    "run_folders": {"cloud": "unet_ddp.extras.cloud.remote:working_folder"},
     "runs": {"cloud": "unet_ddp.extras.cloud.mirror:CloudMirror"},
-    "checkpoints": {"cloud": "unet_ddp.extras.cloud.pointer:find_newest"},
     "weights": {
         "given": "unet_ddp.extras.transfer.fit:read_weights",
         "foreign": "unet_ddp.extras.transfer.foreign:read_foreign",

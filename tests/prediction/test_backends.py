@@ -30,7 +30,7 @@ from unet_ddp.prediction.backends import (
 )
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.tta import mean_logits
-from unet_ddp.storage import objects
+from unet_ddp.storage import Url, put
 
 PIXELS = Preprocessing.for_images(3, scale=1.0)
 
@@ -206,10 +206,12 @@ EXPORTS: list[tuple[str, Any, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("memory_store")
 def test_addresses_are_read_as_files_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(objects, "read_chunks", lambda path: [(tmp_path / path.name).read_bytes()])
     labels = Labels((0, 255))
     write_model(tmp_path / "a.pt", labels)
+    put(Url("s3://bucket/run/a.pt"), tmp_path / "a.pt")
+    put(Url("s3://bucket/run/a.onnx"), b"")
     assert open_model("s3://bucket/run/a.pt", CPU).labels == labels
     session, address = Session(json.dumps(FACTS), found=ValueError()), "s3://bucket/run/a.onnx"
     model = open_session(monkeypatch, tmp_path, session, address)

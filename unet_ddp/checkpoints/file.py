@@ -19,9 +19,7 @@ from torch import Tensor
 
 from unet_ddp.checkpoints.owned import owning
 from unet_ddp.errors import RunError, UserError, shorten
-from unet_ddp.files import replacing
-from unet_ddp.plugins import find
-from unet_ddp.storage import Url, local_file
+from unet_ddp.files import as_path, replacing
 
 FORMAT = 1
 _IS_DIRECTORY = 0x10  # of a zip record's external attributes
@@ -138,9 +136,7 @@ def load(path: Path) -> Content:
     Raises:
         UserError: no checkpoint, a corrupt one, or one with more than tensors and plain values.
     """
-    if isinstance(path, Url):
-        with local_file(find("checkpoints", "cloud")(path)) as copy:
-            return load(copy)
+    path = as_path(str(path))  # the copy of an object is removed on return
     if not path.is_file():
         raise UserError(f"{path}: checkpoint not found")
     try:

@@ -14,9 +14,9 @@ from unet_ddp.checkpoints.file import Content, find_not_finite, load
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
+from unet_ddp.files import as_path
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.plugins import find
-from unet_ddp.storage import Url, as_path, exists
 
 RUNS = Path("checkpoints")  # where runs are saved without --checkpoints
 
@@ -161,10 +161,7 @@ def find_model(given: str | None, folder: Path = RUNS) -> Path:
             raise UserError(f"{folder}/best.pt: not found; train first, or use --model FILE")
         return best_of(runs[0])
     path = as_path(given)
-    is_run = path.is_dir()
-    if isinstance(path, Url):  # last.pt is no object, see `find_newest`
-        is_run = not path.suffix or (path.suffix != ".pt" and not exists(path))
-    return best_of(path) if is_run else path
+    return best_of(path) if path.is_dir() else path
 
 
 def list_runs(folder: Path = RUNS) -> list[Path]:
@@ -179,8 +176,5 @@ def list_runs(folder: Path = RUNS) -> list[Path]:
 
 def best_of(run: Path) -> Path:
     """Return a run's best.pt, or last.pt if it has that alone, as one without validation."""
-    if isinstance(run, Url):
-        has_best = exists(run / "best.pt") or not exists(run / "last.json")
-    else:
-        has_best = (run / "best.pt").is_file() or not (run / "last.pt").is_file()
+    has_best = (run / "best.pt").is_file() or not (run / "last.pt").is_file()
     return run / ("best.pt" if has_best else "last.pt")

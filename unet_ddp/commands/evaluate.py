@@ -35,12 +35,19 @@ from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, result_files, terminal_table
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
-from unet_ddp.files import check_no_input, check_writable, replacing, write_errors
+from unet_ddp.files import (
+    as_path,
+    check_no_input,
+    check_writable,
+    is_address,
+    local_path,
+    replacing,
+    write_errors,
+)
 from unet_ddp.flags import flag
 from unet_ddp.network.precision import all_have_bfloat16
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.storage import Url, as_path, local_path
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,7 @@ class Job:
 def find_job(config: EvaluateConfig) -> Job:
     """Find model and pairs, and all mistakes before the first image is scored."""
     source = find_model(config.model)
-    if isinstance(source, Url) and config.output is None:
+    if is_address(source) and config.output is None:
         raise UserError(f"{source}: name a folder for the results with --output")
     output = (
         local_path(config.output, "--output") if config.output else source.parent / "evaluation"

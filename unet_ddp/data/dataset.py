@@ -65,7 +65,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         if isinstance(pairs, PackedPairs):
             self.paths, self.is_remote = pairs, is_remote(pairs.pack.folder)
             return
-        paths = [(os.fsencode(pair.image), os.fsencode(pair.mask)) for pair in pairs]
+        paths = [(os.fsencode(str(pair.image)), os.fsencode(str(pair.mask))) for pair in pairs]
         self.paths = np.array(paths, bytes)
         self.is_remote = any(is_remote(path) for pair in pairs for path in (pair.image, pair.mask))
         if self.is_remote:

@@ -13,9 +13,8 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.mask_values import MaskValues, refuse_soft
 from unet_ddp.data.masks import IGNORE_ID, unpack_colour
 from unet_ddp.errors import UserError, shorten
-from unet_ddp.files import refuse_special
+from unet_ddp.files import as_path, refuse_special
 from unet_ddp.plugins import find
-from unet_ddp.storage import as_path, local_file
 
 
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
@@ -123,9 +122,8 @@ def read_palette(path: Path) -> tuple[dict[str, int], bool]:
     Its lines are name,value or name,#rrggbb or name,red,green,blue; the first may be a header.
     """
     try:
-        with local_file(path) as local:
-            refuse_special(local)
-            text = local.read_text(encoding="utf-8-sig")
+        refuse_special(path)
+        text = path.read_text(encoding="utf-8-sig")
         rows = [
             (line, [cell.strip() for cell in row])
             for line, row in enumerate(csv.reader(text.splitlines()), start=1)

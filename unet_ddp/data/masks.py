@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.readers.header import Codes
 from unet_ddp.errors import Limit
-from unet_ddp.files import reserve, write_errors
+from unet_ddp.files import write_errors
 
 IGNORE_ID = 255
 """Class id of pixels that are left out of the loss and the scores."""
@@ -156,3 +157,9 @@ def allocate(shape: tuple[int, ...], dtype: type[Value]) -> NDArray[Value]:
         array = np.memmap(file, dtype, mode="w+", shape=shape)
         reserve(file.fileno())
         return array
+
+
+def reserve(handle: int) -> None:
+    """Take all room of an open file to map: a page without room would end the process by SIGBUS."""
+    if hasattr(os, "posix_fallocate"):  # macOS has none
+        os.posix_fallocate(handle, 0, os.fstat(handle).st_size)

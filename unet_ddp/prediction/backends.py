@@ -21,11 +21,11 @@ from unet_ddp.data.masks import Colour
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.errors import Limit, UserError, check_installed, from_plain, shorten
+from unet_ddp.files import as_path
 from unet_ddp.network.architecture import Architecture, trust
 from unet_ddp.network.folding import fold_batchnorm
 from unet_ddp.network.precision import cast_weights
 from unet_ddp.network.unet import SMALLEST_SIDE
-from unet_ddp.storage import as_path, local_file
 
 _BYTES_PER_PIXEL = 1600  # of a network that does not say it
 METADATA = "unet_ddp"  # key of our metadata in an exported file
@@ -113,7 +113,7 @@ class OnnxBackend:
         options.intra_op_num_threads = torch.get_num_threads()
         try:
             self.session: Any = onnxruntime.InferenceSession(
-                str(path), options, providers=providers
+                os.fspath(path), options, providers=providers
             )
             metadata = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
         except Exception as error:  # onnxruntime raises classes of its own, some of them private
@@ -225,11 +225,9 @@ def check_described(model: SavedModel, source: Path) -> tuple[Architecture, Labe
 
 
 def _open_onnx(path: Path, device: torch.device, scale: float | None) -> LoadedModel:
-    with local_file(path) as file:
-        if not file.is_file():
-            raise UserError(f"{path}: not found")
-        backend = OnnxBackend(file, device)
-        backend.path = path
+    if not path.is_file():
+        raise UserError(f"{path}: not found")
+    backend = OnnxBackend(path, device)
     facts, preprocessing = backend.facts, backend.facts.preprocessing
     if scale is not None:
         raise UserError(

@@ -101,5 +101,5 @@ def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictCo
 
 
 def _is_model(name: str) -> bool:
-    path = as_path(name)
+    path = Path(name)  # nothing is asked at an address yet
     return (path / "best.pt").exists() or path.suffix.lower() in (".pt", ".pth", ".onnx", ".ckpt")

@@ -15,8 +15,7 @@ from unet_ddp.data.readers.maps import INSTALL, Place, check_resolutions, is_rea
 from unet_ddp.data.readers.pillow import identify
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, print_lines
-from unet_ddp.files import refuse_special
-from unet_ddp.storage import Url, as_path, exists, list_objects, local_file
+from unet_ddp.files import as_path, is_address, refuse_special
 
 _PIXEL_SCALE = 33550  # tag of a GeoTIFF
 _MOST_OPEN = 64  # files
@@ -36,22 +35,28 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
     images: dict[Path, None] = {}
     for name in inputs:
         path = as_path(name)
-        if isinstance(path, Url):
-            found = _in_storage(path)
-        elif os.path.isdir(path):
-            found = _in_folder(path)
-        elif path.suffix.lower() == ".txt" and os.path.exists(path):
-            found = _in_list(path)
-        elif os.path.exists(path):
-            found = [path]
-        elif glob.has_magic(name):
-            found = _matching(name)
-        else:
-            raise UserError(f"{path}: not found")
+        try:
+            found = _find(path, name)
+        except OSError as error:
+            raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
         if not found:
             raise UserError(f"{path}: contains no images ({', '.join(sorted(SUFFIXES))})")
         images.update(dict.fromkeys(found))
     return list(images)
+
+
+def _find(path: Path, name: str) -> list[Path]:
+    """Return the images of one input, and `path` itself if it is a file of any kind."""
+    if path.is_dir():
+        return _without_outputs(sorted(path.iterdir()))
+    if path.exists():
+        return _in_list(path) if path.suffix.lower() == ".txt" else [path]
+    if not glob.has_magic(name):
+        raise UserError(f"{path}: not found")
+    found = _without_outputs(map(Path, sorted(glob.glob(name, recursive=True))))
+    if not found:
+        raise UserError(f"{name}: matches no image")
+    return found
 
 
 def find_maps(
@@ -68,7 +73,7 @@ def find_maps(
     sources = [Source(image) for image in images]
     with ThreadPoolExecutor() as pool:
         places = dict(zip(sources, pool.map(_find_place, sources, count()), strict=False))
-    local = [image for image in images if not isinstance(image, Url)]
+    local = [image for image in images if not is_address(image)]
     tiff = next((image for image in local if image.suffix.lower() in TIFFS), None)
     if tiff is not None and not is_readable(tiff):
         with suppress(Exception), identify(tiff) as image:  # unreadable: reading it says why
@@ -80,14 +85,14 @@ def find_maps(
         crs = {
             place and place.crs: source.path
             for source, place in places.items()
-            if not isinstance(source.path, Url)
+            if not is_address(source.path)
         }
         _check_polygons(polygons, crs)
     return {source: place is not None for source, place in places.items()}
 
 
 def _find_place(source: Source, index: int) -> Place | None:
-    if isinstance(source.path, Url) or not is_readable(source.path):
+    if is_address(source.path) or not is_readable(source.path):
         return None
     if source.place is None or index >= _MOST_OPEN:
         source.close()
@@ -106,30 +111,6 @@ def _check_polygons(path: Path, owners: dict[str | None, Path]) -> None:
             raise UserError(f"--polygons {path}: {owners[crs]} has {fault}")
 
 
-def _in_storage(path: Url) -> list[Path]:
-    """Return the images of an address: of a folder, of a list, or itself."""
-    if path.suffix and exists(path):
-        return _in_list(path) if path.suffix.lower() == ".txt" else [path]
-    if path.suffix.lower() in SUFFIXES | {".txt"}:
-        raise UserError(f"{path}: not found")
-    return _without_outputs(path / key for key, _, _ in list_objects(path, is_deep=False))
-
-
-def _in_folder(folder: Path) -> list[Path]:
-    try:
-        return _without_outputs(sorted(folder.iterdir()))
-    except OSError as error:
-        raise UserError(f"{folder}: can't be read: {error.strerror or error}") from None
-
-
-def _matching(pattern: str) -> list[Path]:
-    names = sorted(glob.glob(pattern, recursive=True))
-    found = _without_outputs(map(Path, names))
-    if not found:
-        raise UserError(f"{pattern}: matches no image")
-    return found
-
-
 def _in_list(path: Path) -> list[Path]:
     """Return the paths in a list: addresses, or from the current folder, or else from the list's.
 
@@ -137,9 +118,8 @@ def _in_list(path: Path) -> list[Path]:
     Names need not be UTF-8.
     """
     try:
-        with local_file(path) as file:
-            refuse_special(file)
-            text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        refuse_special(path)
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
         if "\0" in text:
             raise OSError("it is not UTF-8 text")
     except OSError as error:
@@ -148,13 +128,12 @@ def _in_list(path: Path) -> list[Path]:
     names = [line for line in lines if line and not line.startswith("#")]
     if not names:
         raise UserError(f"{path}: contains no images; a list has one path per line")
-    is_whole = [
-        "://" in name or (os.path.exists(name) and not isinstance(path, Url)) for name in names
-    ]
-    return [
-        as_path(name) if whole else path.parent / name
-        for name, whole in zip(names, is_whole, strict=True)
-    ]
+    images = []
+    for name in names:
+        is_whole = "://" in name or os.path.isabs(name)
+        is_whole |= os.path.exists(name) and not is_address(path)
+        images.append(as_path(name) if is_whole else path.parent / name)
+    return images
 
 
 def _without_outputs(paths: Iterable[Path]) -> list[Path]:

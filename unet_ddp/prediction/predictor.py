@@ -21,6 +21,7 @@ from unet_ddp.data.readers.header import Pixels
 from unet_ddp.data.readers.read import Source
 from unet_ddp.distributed.device import free_memory, is_out_of_memory, pick_device, total_memory
 from unet_ddp.errors import UserError
+from unet_ddp.files import as_path
 from unet_ddp.network.precision import has_native_bfloat16
 from unet_ddp.prediction import backends
 from unet_ddp.prediction.backends import LoadedModel, check_match, open_model
@@ -29,7 +30,6 @@ from unet_ddp.prediction.source import SourceImage, open_array, open_image
 from unet_ddp.prediction.streaming import ArrayReader
 from unet_ddp.prediction.tiling import Tiling, blend
 from unet_ddp.prediction.tta import KINDS, mean_logits
-from unet_ddp.storage import as_path
 
 TILE, OVERLAP = 1024, 0.25
 _FREE_SHARE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take

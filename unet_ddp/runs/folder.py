@@ -34,7 +34,7 @@ from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
-from unet_ddp.files import lock_folder, make_writable, write_errors, write_text
+from unet_ddp.files import local_path, lock_folder, make_writable, write_errors, write_text
 from unet_ddp.plugins import find
 from unet_ddp.runs.mirror import Mirror
 from unet_ddp.runs.recovery import (
@@ -47,7 +47,6 @@ from unet_ddp.runs.recovery import (
     read_checkpoint,
 )
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.storage import local_path
 from unet_ddp.training.state import TrainState
 
 

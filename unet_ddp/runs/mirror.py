@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from unet_ddp.config import TrainConfig
+from unet_ddp.files import is_address
 from unet_ddp.plugins import find
-from unet_ddp.storage import Url
 
 if TYPE_CHECKING:
     from unet_ddp.runs.resume import Resumed
@@ -62,7 +62,7 @@ class Mirror:
 
 def find_mirror(config: TrainConfig, log: Callable[[str], None]) -> Mirror:
     """Return the mirror of a run at an address; the one that does nothing for any other."""
-    if not isinstance(config.place, Url):
+    if not is_address(config.place):
         return Mirror()
     mirror: Mirror = find("runs", "cloud")(config, log)
     return mirror

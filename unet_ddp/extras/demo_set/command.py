@@ -9,8 +9,8 @@ from typing import Annotated
 from unet_ddp.cli import parse
 from unet_ddp.data.demo import write_demo
 from unet_ddp.errors import print_lines
+from unet_ddp.files import local_path
 from unet_ddp.flags import flag
-from unet_ddp.storage import local_path
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.hosts.elastic import is_elastic
-from unet_ddp.files import write_errors
+from unet_ddp.files import is_address, write_errors
 from unet_ddp.runs.recovery import read_state
 from unet_ddp.runs.same_data import measure_files
-from unet_ddp.storage import Url
 
 _MAY_DIFFER = {"config", "nproc", "workers", "cache", "device", "timeout", "rescue_dir", "profile"}
 _LIBRARIES = ("torch", "numpy", "pillow", "albumentations")
@@ -106,7 +105,7 @@ def check_folders(config: TrainConfig, launchers: Sequence[str], world: World) -
     Raises:
         UserError: another host alone has the newest state, or hosts come and go and share no folder.
     """
-    if world.on_main(lambda: isinstance(config.place, Url)):
+    if world.on_main(lambda: is_address(config.place)):
         return
     done, folder = (-1, 0), config.folder
     state = read_state(folder) if world.local_rank == 0 else None

@@ -23,8 +23,8 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import join_some
+from unet_ddp.files import as_path
 from unet_ddp.network.architecture import Architecture, in_encoder, trust
-from unet_ddp.storage import as_path
 
 _SHOWN = 3  # names in a line
 

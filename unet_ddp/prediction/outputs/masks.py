@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Band, Mask, allocate
+from unet_ddp.data.masks import Band, Mask, allocate, reserve
 from unet_ddp.data.readers.maps import Place, georeference
 from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.errors import UserError
-from unet_ddp.files import replacing, reserve, write_errors
+from unet_ddp.files import replacing, write_errors
 from unet_ddp.prediction.outputs.png import Kind, write_png
 from unet_ddp.prediction.source import SourceImage
 

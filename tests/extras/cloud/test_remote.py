@@ -1,0 +1,88 @@
+"""Addresses as the core has them: paths whose object is fetched when it is opened."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tests.object_store import MemoryBucket
+from unet_ddp.errors import UserError
+from unet_ddp.files import as_path, is_address, local_path
+from unet_ddp.storage import Url, put
+
+FOLDER = Url("s3://bucket/remote")
+
+
+def test_an_object_is_fetched_once_when_it_is_opened(memory_store: MemoryBucket) -> None:
+    put(FOLDER / "a.txt", b"content")
+    before = memory_store.count_requests()
+    path = as_path(f"{FOLDER}/a.txt")
+    assert (str(path), path.name, str(path.parent)) == (f"{FOLDER}/a.txt", "a.txt", str(FOLDER))
+    assert memory_store.count_requests() == before
+    assert path.read_bytes() == b"content" and Path(os.fspath(path)).suffix == ".txt"
+    with path.open() as file:
+        assert file.read() == "content"
+    assert memory_store.count_requests() == before + 1
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_the_copy_is_removed_with_its_path() -> None:
+    put(FOLDER / "a.txt", b"content")
+    path = as_path(f"{FOLDER}/a.txt")
+    copy = Path(os.fspath(path))
+    assert copy.is_file()
+    other = pickle.loads(pickle.dumps(path))  # another process fetches its own
+    assert other == path and str(other) == str(path) and os.fspath(other) != str(copy)
+    del path
+    assert not copy.exists()
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_of_an_object_that_can_not_be_read_no_copy_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = as_path(f"{FOLDER}/none.txt")
+    with pytest.raises(UserError, match=r"^s3://bucket/remote/none.txt: not found$"):
+        path.read_bytes()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_of_a_run_the_newest_checkpoint_is_opened() -> None:
+    """Its last.pt is no object."""
+    saved = {"name": "000003-1.pt", "generation": 3, "sha256": "", "size": 4}
+    pointer = {"token": "t", "launch": None, "saves": [saved], "best": None, "files": []}
+    put(FOLDER / "run" / "last.json", json.dumps(pointer).encode())
+    put(FOLDER / "run" / "last" / "000003-1.pt", b"last")
+    put(FOLDER / "run" / "best.pt", b"best")
+    run = as_path(f"{FOLDER}/run")
+    assert (run / "last.pt").exists() and (run / "last.pt").read_bytes() == b"last"
+    assert (run / "best.pt").exists() and (run / "best.pt").read_bytes() == b"best"
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_folders_have_their_own_objects() -> None:
+    for name in ("v1.5/a.png", "v1.5/sub/b.png", "v1.5/c.md"):
+        put(FOLDER / name, b"12")
+    folder = as_path(f"{FOLDER}/v1.5")
+    assert folder.is_dir() and not (folder / "a.png").is_dir() and not (folder / "c.md").is_dir()
+    assert [path.name for path in folder.iterdir()] == ["a.png", "c.md"]
+    assert next(folder.iterdir()).stat().st_size == 2
+    assert not (folder / "none.png").exists() and not (folder / "none.png").is_dir()
+
+
+def test_what_is_an_address() -> None:
+    assert is_address("s3://bucket/x") and is_address("http://host/x://y")
+    assert is_address(as_path("az://container/x"))
+    assert not any(map(is_address, ("data/imgs", "file:///data", None, "a.tar#0+1/a.png")))
+    assert as_path("file:///data") == Path("/data") == local_path("/data", "--output")
+    with pytest.raises(UserError, match=r"^--output gs://b/x: is no place on this machine"):
+        local_path("gs://b/x", "--output")
+    with pytest.raises(UserError, match=r"^https://h/a: an address with a query") as error:
+        local_path("https://h/a?signature=secret", "--output")
+    assert "secret" not in str(error.value)

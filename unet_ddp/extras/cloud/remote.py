@@ -1,0 +1,106 @@
+"""Addresses of objects as the core has them: paths like those of files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from stat import S_IFREG
+from typing import Any
+from weakref import finalize
+
+from unet_ddp.data.readers.header import SUFFIXES
+from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud.pointer import find_newest
+from unet_ddp.files import cache_folder, register_temporary, remove_temporary
+from unet_ddp.storage import (
+    NotFoundError,
+    Url,
+    as_path,
+    find_stamp,
+    list_objects,
+    read_chunks,
+    refuse_web,
+)
+
+_FILES = SUFFIXES | {".pt", ".txt", ".csv", ".json", ".geojson"}
+
+
+class Remote(Url):
+    """The path of an object. Its text is the address; what opens it gets a copy on this machine.
+
+    The object is fetched when it is first opened; the copy is removed together with this path.
+
+    Raises:
+        UserError: the object can't be read.
+    """
+
+    def __fspath__(self) -> str:
+        return self._copy
+
+    @cached_property
+    def _copy(self) -> str:
+        handle, name = tempfile.mkstemp(prefix="unet_ddp-", suffix=self.suffix)
+        register_temporary(Path(name))
+        removal = finalize(self, _remove, Path(name), os.getpid())
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.writelines(read_chunks(find_newest(self)))
+        except BaseException:
+            removal()
+            raise
+        return name
+
+    def stat(self, **_: Any) -> os.stat_result:
+        """Return its size and time; the rest is that of any readable file."""
+        size, changed = find_stamp(self)
+        status = (S_IFREG | 0o444, 0, 0, 1, 0, 0, size, 0, changed // 10**9, 0)
+        return os.stat_result(status, {"st_mtime_ns": changed})
+
+    def exists(self, **_: Any) -> bool:
+        """Return whether the object is there, of a last.pt its pointer; a UserError if storage does not say."""
+        try:
+            find_stamp(self.with_name("last.json") if self.name == "last.pt" else self)
+        except NotFoundError:
+            return False
+        return True
+
+    is_file = exists
+
+    def is_dir(self, **_: Any) -> bool:
+        """Return whether its name may be a folder's, and there is no such object."""
+        return self.suffix.lower() not in _FILES and not (self.suffix and self.exists())
+
+    def iterdir(self) -> Iterator[Remote]:
+        """Yield the objects in a folder, in the order of their names."""
+        return (self / name for name, _, _ in list_objects(self, is_deep=False))
+
+
+def open_address(text: str) -> Path:
+    """Return the path of an object, of a file in an archive, or of a file:// address."""
+    path = as_path(text)
+    return Remote(path) if isinstance(path, Url) else path
+
+
+def _remove(copy: Path, process: int) -> None:
+    if os.getpid() == process:  # and not in one that was forked from it
+        remove_temporary(copy)
+
+
+def working_folder(place: Remote) -> Path:
+    """Return the folder of this machine for the run at an address, in the user's cache.
+
+    Raises:
+        UserError: the address can't be written to, or others may write to the cache.
+    """
+    refuse_web(place, "--checkpoints")
+    cache = cache_folder(warns=False)
+    if cache is None:
+        advice = "name a folder that only you may write to with XDG_CACHE_HOME"
+        raise UserError(
+            f"{place}: its files are written to the user's cache folder first; {advice}"
+        )
+    return cache / "runs" / f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:16]}"
