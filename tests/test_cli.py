@@ -84,7 +84,7 @@ def test_flags(argv: str, settings: dict[str, Any]) -> None:
         ("--epochs many", "--epochs"),
         ("--batch-size some", "--batch-size"),
         ("--ignore-index #12345", "--ignore-index"),
-        ("--augmentation wild", "--augmentation"),
+        ("--batch-norm wild", "--batch-norm"),
         ("--given epochs", "--given"),
         ("images", "images"),
     ],

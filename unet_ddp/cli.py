@@ -222,7 +222,7 @@ def _validate(config: TrainConfig) -> None:
     data, launch = config.data, config.launch
     config.optimization.check_loss()
     data.check()
-    check_texts(data.group_pattern, launch.budget)
+    check_texts(data.group_pattern, launch.budget, data.augmentation)
     if launch.resume == "auto" and launch.overwrite:
         raise UserError("--resume continues the run, --overwrite deletes it: use one of them")
     if config.run.wandb:

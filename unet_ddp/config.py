@@ -84,8 +84,8 @@ class DataConfig:
         tuple[float, float] | None, flag("LOW HIGH"), Limit(at_least=0.1, at_most=10)
     ] = None
     """Resize each training image by a random factor before its crop, e.g. 0.5 2; whole images are cropped or padded to their size."""
-    augmentation: Literal["none", "photo", "overhead", "street"] = "photo"
-    """photo: mirroring, small shifts, zooms and rotations, brightness, contrast and colour; overhead: also upside down, for microscope, aerial and satellite images; street: mirroring and strong changes of colour; none."""
+    augmentation: Annotated[str, flag("none|photo|overhead|street")] = "photo"
+    """photo: mirroring, small shifts, zooms and rotations, brightness, contrast and colour; overhead: also upside down, for microscope, aerial and satellite images; street: mirroring and strong changes of colour; none; or one of your own as MODULE:NAME; docs/own_parts.md."""
 
     def check(self) -> None:
         """Raise a UserError if settings contradict each other."""

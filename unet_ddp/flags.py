@@ -15,8 +15,9 @@ import tyro
 
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import as_path, refuse_special
+from unet_ddp.plugins import check_known
 
-OWN_PARTS = {"loss": "losses", "model": "networks"}
+OWN_PARTS = {"loss": "losses", "model": "networks", "augmentation": "augmentations"}
 """Settings that may be MODULE:NAME, code of the user's own, and the point of plugins.py."""
 
 _NO_DEFAULT = ("None", "()", "")  # said in the field's own line
@@ -96,8 +97,9 @@ def check_own_code(settings: Mapping[str, Plain], typed: Set[str]) -> None:
             )
 
 
-def check_texts(pattern: str | None, budget: str | None) -> None:
-    """Raise a UserError if --group-pattern is no regular expression with a group, or --budget no time."""
+def check_texts(pattern: str | None, budget: str | None, augmentation: str) -> None:
+    """Raise a UserError if --group-pattern has no group, --budget is no time, or --augmentation is unknown."""
+    check_known("augmentations", augmentation, "--augmentation")
     if budget is not None:
         parse_time(budget, "--budget")
     if pattern is None:

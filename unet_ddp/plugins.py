@@ -48,6 +48,9 @@ _BUILT_IN = {
         "unet": "unet_ddp.network.unet:UNet",
         "smp": "unet_ddp.network.smp:build",
     },
+    "augmentations": dict.fromkeys(
+        ("none", "photo", "overhead", "street"), "unet_ddp.data.augmentation:Augmentation"
+    ),
     "pixel_factors": {
         "boundary_weight": "unet_ddp.extras.losses.factors:BoundaryWeight",
         "hard_pixels": "unet_ddp.extras.losses.factors:HardPixels",
@@ -121,6 +124,13 @@ def is_built_in(point: str, name: str) -> bool:
 def is_known(point: str, name: str) -> bool:
     """Return whether a part of that name is built in or installed, or may be at a path."""
     return name in _BUILT_IN[point] or bool(_find_path(point, name))
+
+
+def check_known(point: str, name: str, flag: str) -> None:
+    """Raise a UserError about `flag` if no part of that name is built in or installed, nor it is a path."""
+    if not is_known(point, name):
+        known = ", ".join(_BUILT_IN[point])
+        raise UserError(f"{flag} {name}: not one of {known}, nor MODULE:NAME")
 
 
 def list_installed(point: str) -> list[str]:

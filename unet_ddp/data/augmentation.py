@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.readers.header import ImageFormat, Pixels
 from unet_ddp.data.readers.resize import resize_area, resize_nearest
+from unet_ddp.errors import UserError
+from unet_ddp.plugins import find, is_built_in
 
 _BANDS = 64  # at a time: OpenCV, which turns and shifts them, takes 128 at most, and two otherwise
 _Ids = NDArray[np.uint8]  # class ids
@@ -27,10 +29,11 @@ class Augmentation:
 
     Args:
         image_format: of the images; only 8-bit colour has its colours changed.
-        preset: none, photo, overhead or street; see ``--augmentation``.
+        preset: none, photo, overhead or street, or the user's own; see ``--augmentation``.
         crop_size: (height, width) of random crops, smaller images padded; None for whole images.
         seed: of the run.
         scales: (low, high) of the factor by which images are resized before they are cropped.
+        num_classes: of the masks.
     """
 
     def __init__(
@@ -41,7 +44,9 @@ class Augmentation:
         *,
         seed: int,
         scales: tuple[float, float] | None = None,
+        num_classes: int = IGNORE_ID,
     ) -> None:
+        self.preset, self.num_classes = preset, num_classes
         self.seed, self.crop_size, self.scales = seed, crop_size, scales
         colour = image_format.channels == 3 and image_format.dtype == "uint8"
         self._at_once = _BANDS - (image_format.channels % _BANDS == 2)
@@ -51,8 +56,14 @@ class Augmentation:
         os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
         import albumentations
 
+        self._own: Any = None
+        if not is_built_in("augmentations", preset):
+            self._own = find("augmentations", preset)
+        kinds = albumentations.BasicTransform, albumentations.BaseCompose
+        self._is_function = not isinstance(self._own, kinds)
+        transforms = _transforms(albumentations, "none" if self._own else preset, crop_size, colour)
         self.compose = albumentations.Compose(
-            _transforms(albumentations, preset, crop_size, colour),
+            transforms if self._is_function else [*transforms, self._own],
             additional_targets={name: "image" for name in self._first_bands if name != "image"},
         )
 
@@ -76,6 +87,42 @@ class Augmentation:
         generator = np.random.default_rng(sequence)
         if self.crop_size and (self.scales or drawn is not None):
             image, mask = self._cut(image, mask, drawn, generator)
+        if self._own is None:
+            return self._change(image, mask, generator)
+        try:
+            changed, ids = self._change(image, mask, generator)
+            if self._is_function:
+                changed, ids = self._own(changed, ids, generator)
+            self._check(changed, ids, image, self.crop_size or mask.shape)
+        except Exception as error:  # of code that is not ours
+            reason = (
+                str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            )
+            raise UserError(
+                f"--augmentation {self.preset}: {reason}; see docs/own_parts.md"
+            ) from error
+        return changed, ids
+
+    def _check(self, changed: Pixels, ids: _Ids, image: Pixels, size: tuple[int, ...]) -> None:
+        """Refuse arrays that a batch can't have, as the user's own augmentation may return them."""
+        for what, array, shape, dtype in (
+            ("image", changed, (*size, image.shape[2]), image.dtype),
+            ("mask", ids, size, np.dtype(np.uint8)),
+        ):
+            if array.shape != shape or array.dtype != dtype:
+                raise UserError(
+                    f"returns {what} {array.shape} of {array.dtype}; expected {shape} of {dtype}"
+                )
+        others = ids[(ids >= self.num_classes) & (ids != IGNORE_ID)]
+        if others.size:
+            raise UserError(
+                f"returns class {others[0]}; expected 0 to {self.num_classes - 1}, or {IGNORE_ID} to ignore"
+            )
+
+    def _change(
+        self, image: Pixels, mask: _Ids, generator: np.random.Generator
+    ) -> tuple[Pixels, _Ids]:
+        """Return the image and the mask after the transforms of albumentations."""
         self.compose.set_random_state(generator, random.Random(int(generator.integers(2**63))))
         if len(self._first_bands) == 1:
             changed = self.compose(image=image, mask=mask)

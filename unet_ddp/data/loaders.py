@@ -183,6 +183,7 @@ def build_loaders(
         timeout=_READ_TIMEOUT * config.launch.timeout,
     )
     random = {"seed": options.seed, "scales": config.data.scale_jitter}
+    random["num_classes"] = data.labels.num_classes
     augmentation = Augmentation.for_images(
         image_format, config.data.augmentation, data.crop_size, **random
     )

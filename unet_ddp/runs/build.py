@@ -63,6 +63,7 @@ def choose_model(
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
     named = dict.fromkeys(options.loss_terms, ("--loss", "losses"))
     named[architecture.part] = ("--model", "networks")
+    named[config.data.augmentation] = ("--augmentation", "augmentations")
     sources = digest_sources((point, name) for name, (_, point) in named.items())
     if world.size > 1:
         find("hosts", "data")(data.split, sources, world)
