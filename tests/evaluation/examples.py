@@ -12,8 +12,8 @@ from torch import Tensor
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.evaluation.boundary import BoundaryCounts
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
-from unet_ddp.metrics.boundary import BoundaryCounts
 from unet_ddp.metrics.counts import BINS
 from unet_ddp.prediction.backends import LoadedModel, TorchBackend
 from unet_ddp.prediction.predictor import Predictor

@@ -10,8 +10,8 @@ import pytest
 
 from tests.evaluation.examples import example_evaluation
 from unet_ddp.data.labels import Labels
+from unet_ddp.evaluation.boundary import BoundaryCounts
 from unet_ddp.evaluation.results import COLUMNS, ClassScores, ImageRecord
-from unet_ddp.metrics.boundary import BoundaryCounts
 
 
 def test_counts_of_images_are_summed_before_scores_are_made() -> None:

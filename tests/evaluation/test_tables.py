@@ -10,11 +10,11 @@ import numpy as np
 from tests.evaluation.examples import example_evaluation
 from unet_ddp.checkpoints.owned import EVALUATION_FILES
 from unet_ddp.data.labels import Labels
+from unet_ddp.evaluation.boundary import BoundaryCounts
 from unet_ddp.evaluation.results import ImageRecord
 from unet_ddp.evaluation.tables import headline, result_files, show, terminal_table
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.objects.scores import ObjectCounts
-from unet_ddp.metrics.boundary import BoundaryCounts
 
 
 def test_scores_json_has_all_scores_of_the_set() -> None:

@@ -61,8 +61,8 @@ def bring_to_ground(config: DataConfig, table: Table) -> Table:
     if wanted is None:
         return table
     kinds = []
-    for kind, row in zip(table.kinds, table.firsts, strict=True):
-        path, own, headers = table.pairs[row].image, kind.image.ground_resolution, []
+    for kind, _, pair in table.groups:
+        path, own, headers = pair.image, kind.image.ground_resolution, []
         if not own:
             raise UserError(
                 f"--ground-resolution: {path} has no map coordinates with a CRS; to read them "

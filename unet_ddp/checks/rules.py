@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unet_ddp.checks.summary import Report, describe_alpha
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.copies import ALIKE, normalise
 from unet_ddp.data.mask_values import MaskValues
-from unet_ddp.data.masks import Colour
+from unet_ddp.data.masks import Colour, Flags, Size
 from unet_ddp.data.pack_index import FileKind
 from unet_ddp.data.pairs import Pair, mask_size_message
 from unet_ddp.data.preprocessing import PixelRange
@@ -31,21 +30,127 @@ _AT_ONCE = 1 << 22  # correlations that are computed at a time
 _MOST_COMPARED = 2 * 10**9  # correlations, of some seconds: 10 % of 150,000 images with the others
 
 
+def _check_sizes(table: Table, config: DataConfig) -> Iterator[str]:
+    """Yield a line for each mask that has not the size of its image."""
+    if config.resize_masks:
+        return
+    differ = [k for k, kind in enumerate(table.kinds) if kind.mask.size != kind.image.size]
+    kinds = table.columns["kind"][:]
+    for row in np.flatnonzero(np.isin(kinds, differ)).tolist():
+        kind = table.kinds[kinds[row]]
+        yield mask_size_message(table.pairs[row].mask, kind.mask.size, kind.image.size)
+
+
+def _check_kinds(table: Table, config: DataConfig) -> Iterator[str]:
+    """Yield lines if colour masks are among others, or images differ in type or channels."""
+    yield from _odd_ones(
+        table,
+        "mask",
+        lambda kind: "a colour image" if kind.mask.has_colour_values else "not",
+        "is {0}, {other} is {1}: masks of one data set must be of one kind",
+    )
+    yield from _odd_ones(
+        table,
+        "image",
+        lambda kind: bits_of(kind.image.dtype),
+        "has {0}, {other} has {1}: images of one data set must be of one type; convert them",
+    )
+    if {kind.image.channels for kind in table.kinds} != {1, 3}:  # grey among colour becomes colour
+        yield from _odd_ones(
+            table,
+            "image",
+            lambda kind: str(kind.image.channels),
+            "has {0} channels, {other} has {1}: images of one data set must have equally many; "
+            "convert them",
+        )
+
+
+def _check_palettes(table: Table, config: DataConfig) -> Iterator[str]:
+    """Yield a line if an index has different colours in two palette masks."""
+    if config.instances or (config.palette is not None and table.kinds[0].mask.palette):
+        return
+    seen: dict[int, tuple[Colour, Path]] = {}
+    for value, colour, mask in _used_colours(table):
+        known, path = seen.setdefault(value, (colour, mask))
+        if known != colour:
+            shown = ["#{:02x}{:02x}{:02x}".format(*c) for c in (known, colour)]
+            yield (
+                f"index {value} is {shown[0]} in {path} and {shown[1]} in {mask}: palettes "
+                "of one data set must agree; save the masks as colour images"
+            )
+            return
+
+
+def _check_bits(table: Table, config: DataConfig) -> Iterator[str]:
+    """Yield a line if white is 1 in masks of 1 bit, as some programs save them, and 255 in others."""
+    whites: dict[tuple[bool, int], Path] = {}
+    for row, kind, value, _ in table.values:
+        whites.setdefault((table.kinds[kind].mask.is_bilevel, value), table.pairs[row].mask)
+    one, other = whites.get((True, 1)), whites.get((False, 255))
+    is_one_kind = config.binary or config.instances or (False, 1) in whites
+    if one and other and not is_one_kind:
+        yield f"{one} has 1 bit, so its white is 1, and 255 in {other}: save all masks with 8 bit"
+
+
+def _check_nodata(table: Table, config: DataConfig) -> Iterator[str]:
+    """Yield lines if images name different no-data values, or only some name one."""
+
+    def show(kind: FileKind) -> str:
+        value = kind.image.nodata
+        if value is None:
+            return "none"
+        short = f"{value + 0:g}"  # without the sign of -0
+        return short if float(short) == value else repr(value)
+
+    if config.nodata is None:
+        text = "has no-data value {0}, {other} has {1}; choose one with --nodata VALUE"
+        yield from _odd_ones(table, "image", show, text)
+
+
+def _check_channels(table: Table, config: DataConfig) -> Iterator[str]:
+    """Yield a line if an image can't be converted to --channels."""
+    for kind, _, pair in table.groups if config.channels is not None else ():
+        found = kind.image.channels
+        possible = {found, found + kind.image.has_alpha, *([3] if found == 1 else [])}
+        if kind.image.dtype == "uint8" and found in (1, 3) and not is_array(pair.image):
+            possible |= {1, 3, 4}
+        if config.channels not in possible:
+            yield f"--channels {config.channels}: {pair.image} has {found}; leave the flag out"
+            return
+
+
+def _odd_ones(
+    table: Table, side: Literal["image", "mask"], describe: Callable[[FileKind], str], text: str
+) -> Iterator[str]:
+    """Yield a line for each rarer description, with a file of it and one of the commonest."""
+    counts: Counter[str] = Counter()
+    paths: dict[str, Path] = {}
+    for kind, count, pair in table.groups:
+        counts[describe(kind)] += count
+        paths.setdefault(describe(kind), getattr(pair, side))
+    common = max(counts, key=lambda name: counts[name])
+    for name in sorted(counts.keys() - {common}):
+        more = f" (and {counts[name] - 1} more)" if counts[name] > 1 else ""
+        yield f"{paths[name]}{more} " + text.format(name, common, other=paths[common])
+
+
+_RULES = (
+    _check_sizes,
+    _check_kinds,
+    _check_palettes,
+    _check_bits,
+    _check_nodata,
+    _check_channels,
+)
+"""In the order in which a run says what is wrong: it stops at the first that is broken."""
+
+
 def check_rules(config: DataConfig, report: Report, table: Table) -> ImageFormat:
     """Check what files must have in common, and return the images' format."""
-    if not config.resize_masks:
-        report.add_problems(_check_sizes(table))
-    report.add_problems(_check_kinds(table))
-    if (config.palette is None or not table.kinds[0].mask.palette) and not config.instances:
-        report.add_problems(_check_palettes(table))
-    if not (config.binary or config.instances):
-        report.add_problems(_check_bits(table))
-    if config.nodata is None:
-        report.add_problems(_check_nodata(table))
-    report.add_problems(_check_channels(table, config.channels))
+    for rule in _RULES:
+        report.add_problems(list(rule(table, config)))
     if config.ground_resolution is None:
-        rows = zip(table.kinds, table.firsts, strict=True)
-        own = [(kind.image.ground_resolution, table.pairs[row].image) for kind, row in rows]
+        own = [(kind.image.ground_resolution, pair.image) for kind, _, pair in table.groups]
         report.attempt(lambda: check_resolutions(own))
     form = _common_format(table, config)
     if config.nodata is None and form.nodata is not None:
@@ -56,56 +161,18 @@ def check_rules(config: DataConfig, report: Report, table: Table) -> ImageFormat
     return form
 
 
-def _check_sizes(table: Table) -> list[str]:
-    """Return a line for each mask that has not the size of its image."""
-    differ = [k for k, kind in enumerate(table.kinds) if kind.mask.size != kind.image.size]
-    if not differ:
-        return []
-    kinds = table.columns["kind"][:]
-    return [
-        mask_size_message(table.pairs[row].mask, kind.mask.size, kind.image.size)
-        for row in np.flatnonzero(np.isin(kinds, differ)).tolist()
-        for kind in [table.kinds[kinds[row]]]
-    ]
+# -- shared properties ---------------------------------------------------------------------
 
 
-def _check_kinds(table: Table) -> list[str]:
-    """Return lines if colour masks are among others, or images differ in type or channels."""
-    lines = _odd_ones(
-        table,
-        "mask",
-        lambda kind: "a colour image" if kind.mask.has_colour_values else "not",
-        "is {0}, {other} is {1}: masks of one data set must be of one kind",
-    )
-    lines += _odd_ones(
-        table,
-        "image",
-        lambda kind: bits_of(kind.image.dtype),
-        "has {0}, {other} has {1}: images of one data set must be of one type; convert them",
-    )
-    if {kind.image.channels for kind in table.kinds} != {1, 3}:  # grey among colour becomes colour
-        lines += _odd_ones(
-            table,
-            "image",
-            lambda kind: str(kind.image.channels),
-            "has {0} channels, {other} has {1}: images of one data set must have equally many; "
-            "convert them",
-        )
-    return lines
-
-
-def _check_palettes(table: Table) -> list[str]:
-    """Return a line if an index has different colours in two palette masks."""
-    seen: dict[int, tuple[Colour, Path]] = {}
-    for value, colour, mask in _used_colours(table):
-        known, path = seen.setdefault(value, (colour, mask))
-        if known != colour:
-            shown = ["#{:02x}{:02x}{:02x}".format(*c) for c in (known, colour)]
-            return [
-                f"index {value} is {shown[0]} in {path} and {shown[1]} in {mask}: palettes "
-                "of one data set must agree; save the masks as colour images"
-            ]
-    return []
+def _common_format(table: Table, config: DataConfig) -> ImageFormat:
+    """Return the format of all images: grey among colour becomes colour, alpha is dropped."""
+    headers = [kind.image for kind in table.kinds]
+    channels = config.channels or max(header.channels for header in headers)
+    values = [config.nodata, *(header.nodata for header in headers)]
+    nodata = next((value for value in values if value is not None), None)
+    known = [header.ground_resolution for header in headers]
+    ground = config.ground_resolution or (known[0] if all(known) else None)
+    return ImageFormat(channels, headers[0].dtype, nodata, ground_resolution=ground)
 
 
 def _used_colours(table: Table) -> Iterator[tuple[int, Colour, Path]]:
@@ -123,82 +190,14 @@ def _merge_palettes(table: Table) -> tuple[Colour, ...] | None:
     Programs pad palettes by different colours.
     """
     palettes: list[tuple[Colour, ...]] = [kind.mask.palette or () for kind in table.kinds]
-    if not all(palettes) or _check_palettes(table):
-        return None
     longest = max(palettes, key=len)
-    merged = dict(enumerate(longest))
-    merged |= {value: colour for value, colour, _ in _used_colours(table) if value in merged}
-    return tuple(merged.values())
-
-
-def _check_bits(table: Table) -> list[str]:
-    """Return a line if white is 1 in masks of 1 bit, as some programs save them, and 255 in others."""
-    whites: dict[tuple[bool, int], Path] = {}
-    for row, kind, value, _ in table.values:
-        whites.setdefault((table.kinds[kind].mask.is_bilevel, value), table.pairs[row].mask)
-    one, other = whites.get((True, 1)), whites.get((False, 255))
-    if not one or not other or (False, 1) in whites:
-        return []
-    return [f"{one} has 1 bit, so its white is 1, and 255 in {other}: save all masks with 8 bit"]
-
-
-def _check_nodata(table: Table) -> list[str]:
-    """Return lines if images name different no-data values, or only some name one."""
-
-    def show(kind: FileKind) -> str:
-        value = kind.image.nodata
-        if value is None:
-            return "none"
-        short = f"{value + 0:g}"  # without the sign of -0
-        return short if float(short) == value else repr(value)
-
-    text = "has no-data value {0}, {other} has {1}; choose one with --nodata VALUE"
-    return _odd_ones(table, "image", show, text)
-
-
-def _odd_ones(
-    table: Table, side: Literal["image", "mask"], describe: Callable[[FileKind], str], text: str
-) -> list[str]:
-    """Return a line for each rarer description, with a file of it and one of the commonest."""
-    counts: Counter[str] = Counter()
-    firsts: dict[str, int] = {}
-    for kind, count, first in zip(table.kinds, table.counts, table.firsts, strict=True):
-        counts[describe(kind)] += count
-        firsts.setdefault(describe(kind), first)
-    paths = {name: getattr(table.pairs[row], side) for name, row in firsts.items()}
-    common = max(counts, key=lambda name: counts[name])
-    lines = []
-    for name in sorted(counts.keys() - {common}):
-        more = f" (and {counts[name] - 1} more)" if counts[name] > 1 else ""
-        lines.append(f"{paths[name]}{more} " + text.format(name, common, other=paths[common]))
-    return lines
-
-
-def _check_channels(table: Table, channels: int | None) -> list[str]:
-    """Return a line if an image can't be converted to `channels`."""
-    kinds = zip(table.kinds, table.firsts, strict=True) if channels is not None else ()
-    for kind, first in kinds:
-        found, image = kind.image.channels, table.pairs[first].image
-        possible = {found, found + kind.image.has_alpha, *([3] if found == 1 else [])}
-        if kind.image.dtype == "uint8" and found in (1, 3) and not is_array(image):
-            possible |= {1, 3, 4}
-        if channels not in possible:
-            return [f"--channels {channels}: {image} has {found}; leave the flag out"]
-    return []
-
-
-# -- shared properties ---------------------------------------------------------------------
-
-
-def _common_format(table: Table, config: DataConfig) -> ImageFormat:
-    """Return the format of all images: grey among colour becomes colour, alpha is dropped."""
-    headers = [kind.image for kind in table.kinds]
-    channels = config.channels or max(header.channels for header in headers)
-    values = [config.nodata, *(header.nodata for header in headers)]
-    nodata = next((value for value in values if value is not None), None)
-    known = [header.ground_resolution for header in headers]
-    ground = config.ground_resolution or (known[0] if all(known) else None)
-    return ImageFormat(channels, headers[0].dtype, nodata, ground_resolution=ground)
+    merged, used = dict(enumerate(longest)), dict[int, Colour]()
+    for value, colour, _ in _used_colours(table):
+        if used.setdefault(value, colour) != colour:
+            return None
+        if value in merged:
+            merged[value] = colour
+    return tuple(merged.values()) if all(palettes) else None
 
 
 def common_values(table: Table) -> MaskValues:
@@ -207,15 +206,13 @@ def common_values(table: Table) -> MaskValues:
     examples: dict[int, str] = {}
     for row, _, value, pixels in table.values:
         counts[value] += pixels
-        if value not in examples:
-            examples[value] = str(table.pairs[row].mask)
-    kinds = zip(table.kinds, table.firsts, strict=True)
-    lossy = next((str(table.pairs[row].mask) for kind, row in kinds if kind.mask.is_lossy), None)
+        examples.setdefault(value, str(table.pairs[row].mask))
+    lossy = next((str(pair.mask) for kind, _, pair in table.groups if kind.mask.is_lossy), None)
     is_colour = table.kinds[0].mask.has_colour_values
     return MaskValues(counts, examples, is_colour, _merge_palettes(table), lossy)
 
 
-def crop_size(config: DataConfig, table: Table) -> tuple[int, int] | None:
+def crop_size(config: DataConfig, table: Table) -> Size | None:
     """Return one size for all training samples, so that no batch depends on the ranks."""
     if config.crop_size is not None:
         return config.crop_size
@@ -228,7 +225,7 @@ def crop_size(config: DataConfig, table: Table) -> tuple[int, int] | None:
     return max(16, int(height)), max(16, int(width))
 
 
-def measure_range(table: Table, chosen: NDArray[np.bool_], channels: int) -> PixelRange | None:
+def measure_range(table: Table, chosen: Flags, channels: int) -> PixelRange | None:
     """Return range, mean and deviation of all pixels of the chosen images; None for 8 bit."""
     own = (table.columns["moments"].shape[1] - 3) // 2  # channels of the statistics
 

@@ -47,7 +47,7 @@ class ImageMetadata(NamedTuple):
     """Header and statistics of an image."""
 
     header: Header
-    stamp: tuple[int, int]  # size and time of the file
+    stamp: Stamp  # size and time of the file
     thumbnail: str  # 8x8 grey pixels, stretched, in base64; empty for an image of one colour
     num_pixels: int = 0  # that the statistics are of; 0 for 8-bit images, which need none
     low: float = 0.0
@@ -61,7 +61,7 @@ class MaskMetadata(NamedTuple):
     """Header and values of a mask."""
 
     header: Header
-    stamp: tuple[int, int]
+    stamp: Stamp
     values: tuple[int, ...]  # sorted
     counts: tuple[int, ...]  # pixels of each value
     place: Place | None = None  # on a map
@@ -251,7 +251,7 @@ def read_mask_metadata(source: Source) -> MaskMetadata:
     return MaskMetadata(header, stamp, tuple(values.tolist()), tuple(counts.tolist()))
 
 
-def _read_header(source: Source) -> tuple[Header, tuple[int, int]]:
+def _read_header(source: Source) -> tuple[Header, Stamp]:
     """Return header and stamp of a file that is safe to decode."""
     with as_user_error(source.path):
         stamp = find_stamp(source.path)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from unet_ddp.checks.scan import ImageMetadata, ScannedPair
 from unet_ddp.data.copies import THUMBNAIL
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID, Flags, Ids, Size
 from unet_ddp.data.pack_index import FileKind
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair
@@ -81,15 +81,21 @@ class Table:
         found: list[int] = firsts.tolist()
         return found
 
+    @cached_property
+    def groups(self) -> list[tuple[FileKind, int, Pair]]:
+        """Each kind, the number of its pairs, and the first."""
+        firsts = [self.pairs[row] for row in self.firsts]
+        return list(zip(self.kinds, self.counts, firsts, strict=True))
+
     @property
-    def sizes(self) -> Counter[tuple[int, int]]:
+    def sizes(self) -> Counter[Size]:
         """Number of images of each (height, width)."""
-        sizes: Counter[tuple[int, int]] = Counter()
-        for kind, count in zip(self.kinds, self.counts, strict=True):
+        sizes: Counter[Size] = Counter()
+        for kind, count, _ in self.groups:
             sizes[kind.image.size] += count
         return sizes
 
-    def find(self, pairs: Sequence[Pair]) -> NDArray[np.bool_]:
+    def find(self, pairs: Sequence[Pair]) -> Flags:
         """Return for each row if it is one of `pairs`."""
         chosen = np.zeros(len(self.pairs), bool)
         chosen[self._rows(pairs)] = True
@@ -101,7 +107,7 @@ class Table:
         rows = {pair.name: row for row, pair in enumerate(self.pairs)}
         return np.array([rows[pair.name] for pair in pairs if pair.name in rows], np.uint32)
 
-    def blocks(self, name: str, chosen: NDArray[np.bool_]) -> Iterator[NDArray[Any]]:
+    def blocks(self, name: str, chosen: Flags) -> Iterator[NDArray[Any]]:
         """Yield the chosen rows of a column, block by block."""
         for start in range(0, len(chosen), _BLOCK):
             rows = slice(start, start + _BLOCK)
@@ -113,7 +119,7 @@ class Table:
         """The values of all masks."""
         return self.count_values(np.ones(len(self.pairs), bool))
 
-    def count_values(self, chosen: NDArray[np.bool_]) -> list[ValueCount]:
+    def count_values(self, chosen: Flags) -> list[ValueCount]:
         """Return the values in the chosen masks, in the order of their first rows."""
         found: dict[tuple[int, int], list[int]] = {}
         for rows, part, row in self._value_blocks():
@@ -129,7 +135,7 @@ class Table:
                 found.setdefault(key, [int(row[place]), 0])[1] += int(total)
         return sorted(ValueCount(row, *key, pixels) for key, (row, pixels) in found.items())
 
-    def find_classes(self, labels: Labels, pairs: Sequence[Pair]) -> NDArray[np.uint8]:
+    def find_classes(self, labels: Labels, pairs: Sequence[Pair]) -> Ids:
         """Return packed bits (classes, pairs / 8): 1 if the mask of one of `pairs` has the class."""
         places = np.full(len(self.pairs), len(pairs), np.uint32)  # of rows among `pairs`
         places[self._rows(pairs)] = np.arange(len(pairs), dtype=np.uint32)

@@ -64,21 +64,17 @@ def main(argv: Sequence[str]) -> int:
         if data.labels is not None:
             weights = config.optimization.class_weights
             report.attempt(partial(check_classes, data.labels, weights))
-        report.attempt(lambda: _check_batch(data, config))
+        options, split = config.optimization, data.split
+        if split is not None and options.batch_size != "auto":  # one step of one process
+            count, per_step = len(split.training), options.batch_size * options.accumulate
+            alone = {"rank": 0, "size": 1, "seed": options.seed}
+            report.attempt(lambda: TrainingSampler(count, per_step, **alone))
     recipe = config.launch.config, config.recipe
     report.problems = [name_recipe(problem, *recipe) for problem in report.problems]
     print_lines(*format_findings(report, data))
     if report.problems:
         return 2
     return 1 if report.warnings and config.strict else 0
-
-
-def _check_batch(data: CheckedData, config: DoctorConfig) -> None:
-    """Raise a UserError if the images do not fill a single step of one process."""
-    options = config.optimization
-    if data.split is not None and options.batch_size != "auto":
-        per_step = options.batch_size * options.accumulate
-        TrainingSampler(len(data.split.training), per_step, rank=0, size=1, seed=options.seed)
 
 
 def format_findings(report: Report, data: CheckedData | None) -> list[str]:
@@ -105,7 +101,7 @@ def _describe_files(data: CheckedData) -> list[str]:
     """Return lines with formats, sizes and mask values, the most frequent first."""
     values, show = data.values, Labels((), data.values.rgb).show
     formats: tuple[Counter[str], Counter[str]] = Counter(), Counter()
-    for kind, count in zip(data.table.kinds, data.table.counts, strict=True):
+    for kind, count, _ in data.table.groups:
         for counter, suffix in zip(formats, kind.suffixes, strict=True):
             counter[suffix.lower()] += count
     image_formats, mask_formats = (

@@ -7,17 +7,14 @@ import random
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID, Ids, Size
 from unet_ddp.data.readers.header import ImageFormat, Pixels
 from unet_ddp.data.readers.resize import resize_area, resize_nearest
 from unet_ddp.errors import UserError
 from unet_ddp.plugins import find, is_built_in
 
 _BANDS = 64  # at a time: OpenCV, which turns and shifts them, takes 128 at most, and two otherwise
-_Ids = NDArray[np.uint8]  # class ids
-_Size = tuple[int, int]  # height, width
 
 
 class Augmentation:
@@ -40,7 +37,7 @@ class Augmentation:
         self,
         image_format: ImageFormat,
         preset: str,
-        crop_size: _Size | None,
+        crop_size: Size | None,
         *,
         seed: int,
         scales: tuple[float, float] | None = None,
@@ -69,7 +66,7 @@ class Augmentation:
 
     @classmethod
     def for_images(
-        cls, image_format: ImageFormat, preset: str, crop_size: _Size | None, **random: Any
+        cls, image_format: ImageFormat, preset: str, crop_size: Size | None, **random: Any
     ) -> Augmentation | None:
         """Return the augmentation of such images; None if nothing is to be changed."""
         if preset == "none" and crop_size is None:
@@ -77,8 +74,8 @@ class Augmentation:
         return cls(image_format, preset, crop_size, **random)
 
     def __call__(
-        self, image: Pixels, mask: _Ids, *, epoch: int, index: int, drawn: int | None = None
-    ) -> tuple[Pixels, _Ids]:
+        self, image: Pixels, mask: Ids, *, epoch: int, index: int, drawn: int | None = None
+    ) -> tuple[Pixels, Ids]:
         """Return the changed image (H, W, C) and mask (H, W); pixels from outside are IGNORE_ID.
 
         A random pixel of the class `drawn`, if the mask has one, is in the crop.
@@ -135,8 +132,8 @@ class Augmentation:
         return np.concatenate([changed[name] for name in groups], axis=2), changed["mask"]
 
     def _cut(
-        self, image: Pixels, mask: _Ids, drawn: int | None, generator: np.random.Generator
-    ) -> tuple[Pixels, _Ids]:
+        self, image: Pixels, mask: Ids, drawn: int | None, generator: np.random.Generator
+    ) -> tuple[Pixels, Ids]:
         """Return a random part of a sample, resized to a crop; smaller if the image ends before.
 
         Only this part is resized, not the image. The factor is log-uniform: as many objects are
@@ -157,7 +154,7 @@ class Augmentation:
         return resize_area(image[window], size), resize_nearest(mask[window], size)
 
 
-def _transforms(a: Any, preset: str, crop_size: _Size | None, colour: bool) -> list[Any]:
+def _transforms(a: Any, preset: str, crop_size: Size | None, colour: bool) -> list[Any]:
     """Return the transforms of a preset; `a` is the library."""
     outside = {"fill": 0, "fill_mask": IGNORE_ID}
     changes = a

@@ -6,20 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Colour
+from unet_ddp.data.masks import Colour, Ids
 from unet_ddp.data.readers.header import Pixels
 
 _GAP = 4  # pixels between pictures
 TINT = (0, 255, 150)  # for the foreground of two classes
 
 
-def draw_mask(image: Pixels, ids: NDArray[np.uint8], labels: Labels) -> Tensor:
+def draw_mask(image: Pixels, ids: Ids, labels: Labels) -> Tensor:
     """Return `image` (H, W, C) with the classes of `ids` (H, W) over it, (3, H, W) uint8."""
     from torchvision.utils import draw_segmentation_masks
 
@@ -37,9 +36,7 @@ def class_colours(labels: Labels) -> dict[int, Colour]:
     return {k: labels.colours[k] for k in labels.drawn}
 
 
-def draw_samples(
-    samples: list[tuple[Pixels, NDArray[np.uint8], NDArray[np.uint8]]], labels: Labels, path: Path
-) -> None:
+def draw_samples(samples: list[tuple[Pixels, Ids, Ids]], labels: Labels, path: Path) -> None:
     """Write a picture with a row per sample: image, truth and prediction."""
     rows = [
         [to_rgb(image), *(draw_mask(image, ids, labels) for ids in (truth, predicted))]

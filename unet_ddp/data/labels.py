@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from unet_ddp.data.masks import (
@@ -20,6 +19,7 @@ from unet_ddp.data.masks import (
     IdsDecoder,
     Mask,
     Regions,
+    Size,
     ValueTable,
     unpack_colour,
     voc_colour,
@@ -144,7 +144,7 @@ class Labels:
         """Value that a GeoTIFF's header names as no data; None if no value is."""
         return None if self.rgb else self.nodata
 
-    def to_ids(self, codes: Codes, path: Path) -> NDArray[np.uint8]:
+    def to_ids(self, codes: Codes, path: Path) -> Ids:
         """Return the class ids (H, W) of mask values (H, W), IGNORE_ID where ignored.
 
         Raises:
@@ -163,12 +163,9 @@ class Labels:
         """Return the class ids that a mask's values alone say, without their places."""
         return self.to_ids(values, path)
 
-    def truth_beside_ids(self, read: Callable[[], Codes]) -> NDArray[np.int32]:
-        """Return what `score` needs of a mask (H, W) beside its class ids; (0,) for nothing.
-
-        `read` returns the mask's values.
-        """
-        return np.zeros(0, np.int32)
+    def find_truth(self, ids: Ids, read: Callable[[], Codes]) -> Mask:
+        """Return the mask (H, W) that a predicted one is scored by, of class ids; `read` has its values."""
+        return ids
 
     def from_file(self, codes: Codes, path: Path) -> Mask:
         """Return the mask of an earlier prediction, from the values in its file; some may be `nodata`."""
@@ -209,7 +206,7 @@ class Labels:
     def check_libraries(self) -> None:
         """Raise a UserError if a library that predicting needs is not installed."""
 
-    def decoder(self, size: tuple[int, int]) -> Decoder:
+    def decoder(self, size: Size) -> Decoder:
         """Return what makes the mask of an image of a size (height, width)."""
         return IdsDecoder(size)
 

@@ -18,6 +18,7 @@ from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Size
 from unet_ddp.data.memory import SampleMemory, share_memory
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.readers.header import ImageFormat
@@ -214,7 +215,7 @@ def _keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: Wor
         dataset.memory = SampleMemory(memory, image_format, pixels=pixels)
 
 
-def _validation_batch(image_format: ImageFormat, size: tuple[int, int] | None) -> int:
+def _validation_batch(image_format: ImageFormat, size: Size | None) -> int:
     """Return how many validation images to fetch at once: several only if small and of one size.
 
     The network scores them one by one, so that a score is the same on any number of ranks; but

@@ -10,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID, Colour, unpack_colour
+from unet_ddp.data.masks import IGNORE_ID, Colour, Flags, unpack_colour
 from unet_ddp.errors import UserError, join_some
 
 _MOST_GREYS = 64  # more grey values than this are no classes
 _CLUSTERS = 0.9  # share of the pixels near black or near white in soft masks of two classes
 _SOFT = 0.05  # of the pixels: soft edges have no more
 _NEAR = 2  # of 255: a mixture may be rounded by so much
+
+
+_Points = NDArray[np.float64]  # (N, 3): colours
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
     ]
 
 
-def _colours_of(values: list[int], labels: Labels) -> NDArray[np.float64]:
+def _colours_of(values: list[int], labels: Labels) -> _Points:
     """Return the colours (N, 3) of mask values; those of grey are grey."""
     palette = dict(enumerate(labels.palette or ()))
     colours = [
@@ -125,7 +128,7 @@ def _colours_of(values: list[int], labels: Labels) -> NDArray[np.float64]:
     return np.array(colours, np.float64).reshape(-1, 3)
 
 
-def _lie_between(some: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _lie_between(some: _Points, others: _Points) -> Flags:
     """Return which of `some` (N, 3) are mixtures of two of `others` (M, 3)."""
     found = np.zeros(len(some), bool)
     for one, other in combinations(others, 2):

@@ -24,6 +24,10 @@ Ids = NDArray[np.uint8]
 """Class ids (H, W)."""
 Shares = NDArray[np.uint8]
 """Probabilities in 255ths."""
+Size = tuple[int, int]
+"""(height, width)"""
+Flags = NDArray[np.bool_]
+"""(H, W), or another shape: True or False."""
 Mask = NDArray[Any]
 """Class ids (H, W) uint8, or what else a mask's file has: numbers of objects, uint16 or int32."""
 
@@ -66,7 +70,7 @@ class Decoder(Protocol):
 class IdsDecoder:
     """Makes masks of class ids, of images of a size (height, width)."""
 
-    def __init__(self, size: tuple[int, int]) -> None:
+    def __init__(self, size: Size) -> None:
         self._ids = allocate(size, np.uint8)
 
     def see(self, band: Band) -> None:
@@ -83,7 +87,7 @@ class Regions(NamedTuple):
 
     values: Mask
     """(H, W)."""
-    counted: NDArray[np.bool_]
+    counted: Flags
     """(H, W): the others belong to no object."""
     are_numbers: bool
     """The values are numbers of objects."""
@@ -98,7 +102,7 @@ class ValueTable:
     ignore: int | None
     threshold: int | None
 
-    def look_up(self, codes: Codes) -> tuple[Ids, NDArray[np.bool_] | None]:
+    def look_up(self, codes: Codes) -> tuple[Ids, Flags | None]:
         """Return the class ids (H, W) of mask values, and where these are known: None if all are."""
         if codes.dtype == np.uint8 and codes.size:  # by table: a tenth of the time
             table, is_known = self._bytes
@@ -109,12 +113,12 @@ class ValueTable:
         return ids, None if known.all() else known
 
     @cached_property
-    def _bytes(self) -> tuple[bytes, NDArray[np.bool_]]:
+    def _bytes(self) -> tuple[bytes, Flags]:
         """Class id of every value of 8 bits, and whether it has one."""
         ids, known = self._search(np.arange(256, dtype=np.int32))
         return ids.tobytes(), known
 
-    def _search(self, codes: Codes) -> tuple[Ids, NDArray[np.bool_]]:
+    def _search(self, codes: Codes) -> tuple[Ids, Flags]:
         if self.threshold is not None:
             return self._split(codes, self.threshold), np.ones(codes.shape, bool)
         pairs = [(value, k) for k, value in enumerate(self.values)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 from tqdm import tqdm
 
 from unet_ddp.data.dataset import SegmentationDataset
@@ -29,18 +29,13 @@ class EvaluationSample(NamedTuple):
     """(1, H, W) uint8 class ids to score against."""
     scaled_truth: Tensor
     """(1, h, w) uint8 class ids at the network's scale, as training's validation has them."""
-    beside_ids: Tensor
-    """(1, H, W) int32: what the labels score beside class ids; (1, 0) for nothing."""
+    mask: Tensor
+    """(1, H, W): the truth as a predicted mask has it, class ids or numbers."""
     pair: int
     """Index of the pair in its data set."""
 
-    @property
-    def mask(self) -> Tensor:
-        """(1, H, W): the truth as a predicted mask has it."""
-        return self.beside_ids if self.beside_ids.numel() else self.truth
 
-
-class EvaluationDataset(Dataset[EvaluationSample | UserError]):
+class EvaluationDataset(SegmentationDataset):
     """Pairs of files as samples to score, at the images' own size or at the network's scale.
 
     With `resize_masks`, masks of another size are resized to that of their images.
@@ -54,39 +49,29 @@ class EvaluationDataset(Dataset[EvaluationSample | UserError]):
         full_size: bool,
         resize_masks: bool = False,
     ) -> None:
-        self.pairs = pairs
-        self.format = predictor.format
-        self.full_size = full_size
-        scale = predictor.preprocessing.scale
-        self._scaled = SegmentationDataset(
-            pairs, predictor.labels, self.format, scale=scale, resize_masks=resize_masks
-        )
-        is_scaled = scale != 1 or self.format.ground_resolution is not None
-        self._needs_truth = full_size and is_scaled
-        self.is_remote = self._scaled.is_remote
-        self.fetch = self._scaled.fetch
+        scale, form = predictor.preprocessing.scale, predictor.format
+        super().__init__(pairs, predictor.labels, form, scale=scale, resize_masks=resize_masks)
+        self.pairs, self.full_size = pairs, full_size
+        self._needs_truth = full_size and (scale != 1 or form.ground_resolution is not None)
 
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __getitem__(self, key: Key) -> EvaluationSample | UserError:
+    def __getitem__(self, key: Key) -> EvaluationSample | UserError:  # type: ignore[override]
         """Return a sample, or its error: what a reading process raises would lose its type."""
-        index = key[1]
-        scaled = self._scaled[0, index]
+        scaled, (_, index) = super().__getitem__(key), key
         if isinstance(scaled, UserError):
             return scaled
-        truth, source = scaled.mask, self._scaled
+        truth = scaled.mask
         try:
             if self._needs_truth:
-                truth = torch.from_numpy(source.read_truth(index))
-            scale = 1.0 if self.full_size else source.scale
-            size = truth.shape[0], truth.shape[1]
-            read = partial(source.read_codes, index, size, scale)
-            beside_ids = torch.from_numpy(source.labels.truth_beside_ids(read))[None]
+                truth = torch.from_numpy(self.read_truth(index))
+            scale = 1.0 if self.full_size else self.scale
+            ids = truth.numpy()
+            read = partial(self.read_codes, index, ids.shape, scale)
+            found = self.labels.find_truth(ids, read)
         except UserError as error:
             return error
+        mask = truth if found is ids else torch.from_numpy(found)
         return EvaluationSample(
-            scaled.image[None], truth[None], scaled.mask[None], beside_ids, index
+            scaled.image[None], truth[None], scaled.mask[None], mask[None], index
         )
 
     def read(self, index: int) -> EvaluationSample:

@@ -9,11 +9,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.metrics.boundary import BoundaryCounts
-from unet_ddp.metrics.curves import Calibration, ThresholdCurve
+from unet_ddp.evaluation.boundary import BoundaryCounts
+from unet_ddp.metrics.curves import Calibration, Integers, ThresholdCurve
 from unet_ddp.metrics.scores import Scores, Tally, total
 
 
@@ -50,7 +49,7 @@ class ImageRecord:
 
     name: str
     pair: int  # index of its pair among those that were scored
-    confusion: NDArray[np.int64]  # (C, C): rows are the truth, columns the prediction
+    confusion: Integers  # (C, C): rows are the truth, columns the prediction
     boundaries: list[BoundaryCounts]  # boundary pixels of each class
     tallies: list[Tally] = field(default_factory=list)  # what `Labels.score` counts
 
@@ -77,9 +76,9 @@ class Evaluation:
     labels: Labels
     records: list[ImageRecord]
     """In the order of names."""
-    histogram: NDArray[np.int64]
+    histogram: Integers
     """(2, BINS), as `Counts.histogram`."""
-    as_trained: NDArray[np.int64]
+    as_trained: Integers
     """(C, C) confusion matrix of the most probable classes at the network's scale, which is what
     training's validation counts."""
     threshold: float | None
@@ -90,9 +89,9 @@ class Evaluation:
     """Scored at the images' own size, or at the network's scale."""
 
     @cached_property
-    def confusion(self) -> NDArray[np.int64]:
+    def confusion(self) -> Integers:
         """(C, C) over all images."""
-        total: NDArray[np.int64] = np.sum([record.confusion for record in self.records], axis=0)
+        total: Integers = np.sum([record.confusion for record in self.records], axis=0)
         return total
 
     @cached_property
@@ -147,8 +146,7 @@ class Evaluation:
 
     def worst(self, count: int) -> list[ImageRecord]:
         """Return `count` images, the lowest score first, those with nothing to score last."""
-
-        def key(record: ImageRecord) -> tuple[bool, float, str]:
-            return math.isnan(record.score), record.score, record.name
-
-        return sorted(self.records, key=key)[:count]
+        order = sorted(
+            self.records, key=lambda each: (math.isnan(each.score), each.score, each.name)
+        )
+        return order[:count]

@@ -14,9 +14,9 @@ from unet_ddp.data.masks import IGNORE_ID, Ids, Mask
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.evaluation.boundary import count_boundaries, default_tolerance
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fetch
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
-from unet_ddp.metrics.boundary import count_boundaries, default_tolerance
 from unet_ddp.metrics.counts import Counts, confusion
 from unet_ddp.prediction.prediction import PredictedBand, reduce_logits
 from unet_ddp.prediction.predictor import Predictor

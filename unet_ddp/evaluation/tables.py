@@ -23,8 +23,10 @@ def result_files(evaluation: Evaluation, about: Mapping[str, Any]) -> dict[str, 
     scores = [f"{score}_{name}" for name in names for score in ClassScores._fields[1:]]
     scores += evaluation.tally.scores if evaluation.tally else []
     confusion = zip(names, evaluation.confusion.tolist(), strict=True)
+    text = json.dumps({**about, **summary(evaluation)})
+    plain = json.loads(text, parse_constant=lambda nan: None)
     files = {
-        "scores.json": _json({**about, **summary(evaluation)}),
+        "scores.json": json.dumps(plain, indent=2, ensure_ascii=False) + "\n",
         "per_image.csv": _csv(["image", "dice", "iou", *scores], _per_image_rows(evaluation)),
         "confusion.csv": _csv(
             ["truth \\ prediction", *names], ([name, *row] for name, row in confusion)
@@ -93,12 +95,6 @@ def _csv(heading: Sequence[str], rows: Iterable[Row]) -> str:
         for row in (heading, *rows)
     )
     return "".join(f"{line}\n" for line in lines)
-
-
-def _json(entries: Mapping[str, Any]) -> str:
-    """Return entries as JSON, nan as null."""
-    plain = json.loads(json.dumps(entries), parse_constant=lambda nan: None)
-    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
 
 
 # -- terminal and page ---------------------------------------------------------------------

@@ -79,13 +79,7 @@ def _crop(sample: EvaluationSample) -> EvaluationSample:
     _, height, width = sample.truth.shape
     top, left = max(0, height - _SIDE) // 2, max(0, width - _SIDE) // 2
     window = slice(None), slice(top, top + _SIDE), slice(left, left + _SIDE)
-    beside_ids = sample.beside_ids[window] if sample.beside_ids.numel() else sample.beside_ids
-    return sample._replace(
-        image=sample.image[window].clone(),
-        truth=sample.truth[window].clone(),
-        scaled_truth=sample.scaled_truth[window].clone(),
-        beside_ids=beside_ids.clone(),
-    )
+    return EvaluationSample._make([*(each[window].clone() for each in sample[:-1]), sample.pair])
 
 
 def choose_labels(

@@ -101,7 +101,7 @@ class Calibration:
         return sum(b.pixels * abs(b.accuracy - b.confidence) for b in filled) / total
 
 
-def _ratio(part: NDArray[np.int64] | Floats, whole: Integers) -> Floats:
+def _ratio(part: Integers | Floats, whole: Integers) -> Floats:
     """Divide element by element; nan where `whole` is 0."""
     out = np.full(whole.shape, np.nan)
     np.divide(part, whole, out=out, where=whole > 0)

@@ -21,7 +21,7 @@ def test_counts_worked_out_by_hand() -> None:
     assert counts.matched.tolist() == [2, 2, 2, 2, 1, 0, 0, 0, 0, 0]
     assert counts.overlap == pytest.approx(6 / 8 + 4 / 6)
     assert counts.precisions[0] == 2 / 8 and counts.precisions[4] == 1 / 9
-    assert counts.mean_precision == pytest.approx((4 * 2 / 8 + 1 / 9) / 10)
+    assert counts.quality == pytest.approx((4 * 2 / 8 + 1 / 9) / 10)
     assert counts.panoptic_quality == pytest.approx((6 / 8 + 4 / 6) / 5)
 
 
@@ -29,7 +29,7 @@ def test_the_same_objects_are_all_matched_whatever_their_numbers() -> None:
     truth = np.array([[1, 1, 0, 2], [0, 0, 0, 2]], np.int32)
     counts = count_objects(np.array([0, 900, 17], np.int32)[truth], truth)
     assert counts.matched.tolist() == [2] * 10
-    assert counts.mean_precision == counts.panoptic_quality == 1
+    assert counts.quality == counts.panoptic_quality == 1
     assert (counts.split, counts.merged) == (0, 0)
 
 

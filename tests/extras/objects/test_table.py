@@ -100,7 +100,7 @@ def test_numbered_masks_have_16_bit_and_32_where_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("last", "dtype"), [(65535, np.uint16), (65536, np.int32)])
 def test_numbers_have_16_bit_as_long_as_they_fit(last: int, dtype: type) -> None:
     prediction = Prediction([], OBJECTS, input_size=(1, 2), size=(1, 2))
-    prediction.mask = OBJECTS.to_mask(np.array([[0, last]], np.int32))
+    prediction.mask = OBJECTS.join_values(*[np.array([[0, last]], np.int32)] * 2)
     assert prediction.mask.dtype == dtype and prediction.mask.tolist() == [[0, last]]
     if dtype == np.uint16:
         assert np.asarray(prediction.to_image()).tolist() == [[0, last]]

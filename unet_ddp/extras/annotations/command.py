@@ -6,7 +6,6 @@ torchrun --nproc_per_node=4 train.py --list masks/pairs.csv --palette masks/pale
 
 from __future__ import annotations
 
-import csv
 import os
 import shlex
 import tempfile
@@ -111,25 +110,23 @@ class _Import:
     def write(self, folder: Path) -> None:
         """Write masks, pairs.csv and palette.csv to a folder that will be renamed."""
         output = Path(self.config.output).resolve()
-        names = "utf-8", "surrogateescape"
-        with (folder / "pairs.csv").open("w", -1, *names, newline="") as file:
-            pairs = csv.writer(file, lineterminator="\n")
-            pairs.writerow(("image", "mask"))
-            for name, image in self._find_images():
-                path = self.images[name]
-                size = Source(path).header.size
-                with self._errors(image.name):
-                    mask = self.painter.paint(image, size)
-                mask_name = f"{name}.{self.painter.labels.mask_suffix}"
-                write_mask(mask, self.painter.labels, folder / mask_name)
-                path = path.parent.resolve() / path.name  # a link's target may have another suffix
-                pairs.writerow((os.path.relpath(path, output), mask_name))
-                self.written += 1
+        pairs = [("image", "mask")]
+        for name, image in self._find_images():
+            path = self.images[name]
+            size = Source(path).header.size
+            with self._errors(image.name):
+                mask = self.painter.paint(image, size)
+            mask_name = f"{name}.{self.painter.labels.mask_suffix}"
+            write_mask(mask, self.painter.labels, folder / mask_name)
+            path = path.parent.resolve() / path.name  # a link's target may have another suffix
+            pairs.append((os.path.relpath(path, output), mask_name))
+        self.written = len(pairs) - 1
         if not self.written:
             raise UserError(f"{self.file}: annotates none of the images in {self.config.images}")
         counts = self.painter.counts
         if counts["skipped"] and not counts["objects"]:
             raise UserError(f"{self.file}: {masks.only_boxes(counts['skipped'])}")
+        write_text(folder / "pairs.csv", "".join(f"{format_row(row)}\n" for row in pairs))
         if not self.config.instances:
             colours = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in self.labels.colours]
             rows = map(format_row, zip(self.labels.class_names, colours, strict=True))
@@ -138,27 +135,25 @@ class _Import:
     def _find_images(self) -> Iterator[tuple[str, AnnotatedImage]]:
         """Yield the images to write masks of, and their names."""
         finder, listed = masks.NameFinder(self.images), set()
-        for image in tqdm(self._read(), "importing", unit="image", leave=False, disable=None):
-            with self._errors():
+        images = self.source.read()
+        with self._errors():
+            for image in tqdm(images, "importing", unit="image", leave=False, disable=None):
                 name = finder.find(image.name)
                 if name is None and not self.config.skip_missing:
                     where = f"{shorten(image.name)} is not in {self.config.images}"
                     raise UserError(f"image {where}; add it, or use --skip-missing")
                 if name in listed:
                     raise UserError(f"image {shorten(image.name)}: {name} is annotated twice")
-            if name is None:
-                self.missing += 1
-                continue
-            listed.add(name)
-            if image.regions or self.config.empty != "none":
-                yield name, image
+                if name is None:
+                    self.missing += 1
+                    continue
+                listed.add(name)
+                if image.regions or self.config.empty != "none":
+                    yield name, image
         if self.config.empty == "all":
-            rest = (name for name in self.images if name not in listed)
-            yield from ((name, AnnotatedImage(name, None)) for name in rest)
-
-    def _read(self) -> Iterator[AnnotatedImage]:
-        with self._errors():
-            yield from self.source.read()
+            for name in self.images:
+                if name not in listed:
+                    yield name, AnnotatedImage(name, None)
 
     def summarize(self) -> Iterator[str]:
         """Yield what was written, what was not, and the command to train on it."""

@@ -8,19 +8,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.label_rules import read_palette
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID, unpack_colour
+from unet_ddp.data.masks import IGNORE_ID, Mask, Size, unpack_colour
 from unet_ddp.data.pairs import detect_suffix, files_by_name, raise_problems
 from unet_ddp.data.readers.read import Source as ImageSource
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.readers import AnnotatedImage, Region, Source
-from unet_ddp.extras.annotations.regions import Patch, Size, paste
+from unet_ddp.extras.annotations.regions import Patch, paste
 from unet_ddp.extras.objects.borders import CLASS_STEP, number_densely
 from unet_ddp.plugins import find
 
@@ -169,7 +168,7 @@ class Painter:
         self.small_over_large = small_over_large
         self.counts: Counter[str] = Counter()
 
-    def paint(self, image: AnnotatedImage, size: Size) -> NDArray[Any]:
+    def paint(self, image: AnnotatedImage, size: Size) -> Mask:
         """Return the class ids (H, W) of an image, or with instances its objects' values."""
         instances = self.instances
         step = CLASS_STEP if instances and len(self.bodies) > 1 else 0

@@ -17,11 +17,12 @@ from xml.parsers import expat
 
 import numpy as np
 
+from unet_ddp.data.masks import Size
 from unet_ddp.data.readers.header import SUFFIXES, as_user_error
 from unet_ddp.data.readers.pillow import identify
 from unet_ddp.errors import UserError
 from unet_ddp.extras.annotations import regions
-from unet_ddp.extras.annotations.regions import Patch, Size, fill, paste
+from unet_ddp.extras.annotations.regions import Patch, fill, paste
 from unet_ddp.files import refuse_special
 from unet_ddp.flags import read_settings
 
@@ -192,14 +193,12 @@ def _add_region(image: AnnotatedImage, parts: Sequence[Mapping[str, Any]]) -> No
     if not labels:
         raise ValueError(f"image {image.name}: a shape without a label; give it one")
     image.size = int(shape["original_height"]), int(shape["original_width"])
-    image.regions.append(Region(labels[0], partial(_draw_result, shape["value"])))
-
-
-def _draw_result(value: Mapping[str, Any], size: Size) -> Patch:
+    value = shape["value"]
     if "rle" in value:
-        return Patch(regions.decode_brush(bytes(value["rle"]), size))
-    percent = np.reshape(value["points"], (-1, 2))
-    return fill([percent * size[::-1] / 100], size)
+        draw = partial(regions.draw_brush, bytes(value["rle"]))
+    else:
+        draw = partial(regions.fill_shares, value["points"], 100)
+    image.regions.append(Region(labels[0], draw))
 
 
 # -- CVAT ----------------------------------------------------------------------------------
@@ -293,5 +292,7 @@ def _read_yolo(
                 continue
             if number not in classes:
                 raise UserError(f"{path}: class {number:g} is not in the names of data.yaml")
-            image.regions.append(Region(classes[int(number)], partial(regions.fill_shares, points)))
+            image.regions.append(
+                Region(classes[int(number)], partial(regions.fill_shares, points, 1))
+            )
         yield image

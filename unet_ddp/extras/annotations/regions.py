@@ -14,11 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from unet_ddp.data.masks import Flags, Size
 from unet_ddp.errors import shorten
-
-Size = tuple[int, int]
-"""(height, width)"""
-Mask = NDArray[np.bool_]
 
 _FARTHEST = 1e6  # pixels from the image's corner
 _MOST_CROSSINGS = 1 << 23  # of an outline and the rows: 400 MB
@@ -27,7 +24,7 @@ _MOST_CROSSINGS = 1 << 23  # of an outline and the rows: 400 MB
 class Patch(NamedTuple):
     """The pixels of an object in a rectangle of its image."""
 
-    pixels: Mask
+    pixels: Flags
     top: int = 0
     left: int = 0
     is_clipped: bool = False  # it reaches more than a pixel beyond the image
@@ -51,9 +48,9 @@ def fill(parts: Sequence[ArrayLike], size: Size) -> Patch:
     return Patch(pixels, top, left, is_clipped, is_crossed)
 
 
-def fill_shares(points: Sequence[float], size: Size) -> Patch:
-    """Return the object of an outline x, y, x, y and so on, as shares of the image's sides."""
-    return fill([np.reshape(points, (-1, 2)) * size[::-1]], size)
+def fill_shares(points: Sequence[float], whole: float, size: Size) -> Patch:
+    """Return the object of an outline x, y, x, y and so on; `whole` is a side of the image."""
+    return fill([np.reshape(points, (-1, 2)) * size[::-1] / whole], size)
 
 
 def _count_windings(points: NDArray[np.float64], size: tuple[int, ...]) -> NDArray[np.int16]:
@@ -75,13 +72,13 @@ def _count_windings(points: NDArray[np.float64], size: tuple[int, ...]) -> NDArr
     return np.cumsum(winding, axis=1, dtype=np.int16, out=winding)[:, :-1]
 
 
-def paste(pixels: Mask, left: int, top: int, size: Size) -> Patch:
+def paste(pixels: Flags, left: int, top: int, size: Size) -> Patch:
     """Return a mask at a place of an image, cut at the image's edges."""
     inside = pixels[max(0, -top) : max(0, size[0] - top), max(0, -left) : max(0, size[1] - left)]
     return Patch(inside, max(0, top), max(0, left), inside.shape != pixels.shape)
 
 
-def decode_runs(counts: ArrayLike, size: Size) -> Mask:
+def decode_runs(counts: ArrayLike, size: Size) -> Flags:
     """Return the mask (H, W) of run lengths along the rows, the first one of zeros."""
     lengths, total = np.asarray(counts, np.int64), size[0] * size[1]
     if lengths.min() < 0 or lengths.max() > total or lengths.sum() != total:
@@ -114,17 +111,16 @@ def unpack_counts(text: str) -> list[int]:
     return counts
 
 
-def decode_brush(data: bytes, size: Size) -> Mask:
-    """Return the mask (H, W) of Label Studio's brush: RGBA, packed by @thi.ng/rle-pack."""
-    position = 0
+def draw_brush(data: bytes, size: Size) -> Patch:
+    """Return the object of Label Studio's brush: RGBA, packed by @thi.ng/rle-pack."""
+    text, position = "".join(f"{byte:08b}" for byte in data), 0
 
     def read(bits: int) -> int:
         nonlocal position
         start, position = position, position + bits
-        if position > 8 * len(data):
+        if position > len(text):
             raise ValueError("a brush's run lengths end too early")
-        word = int.from_bytes(data[start >> 3 : position + 7 >> 3], "big")
-        return word >> -position % 8 & (1 << bits) - 1
+        return int(text[start:position], 2)
 
     count, bits, sizes = read(32), read(5) + 1, [read(4) + 1 for _ in range(4)]
     if count != 4 * size[0] * size[1] or bits > 8:
@@ -135,5 +131,4 @@ def decode_brush(data: bytes, size: Size) -> Mask:
         stop = at + 1 + read(sizes[read(2)])
         values[at:stop] = read(bits) if is_run else [read(bits) for _ in range(at, stop)]
         at = stop
-    alpha: NDArray[np.uint8] = values[3::4].reshape(size)
-    return alpha > 127
+    return Patch(values[3::4].reshape(size) > 127)  # alpha

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.data.masks import Ids
 from unet_ddp.data.readers.header import Codes
 
 BACKGROUND, BODY, BORDER = range(3)
@@ -29,7 +30,7 @@ def number_densely(codes: Codes) -> NDArray[np.int32]:
     return dense.reshape(codes.shape).astype(np.int32)
 
 
-def mark_borders(codes: Codes) -> NDArray[np.uint8]:
+def mark_borders(codes: Codes) -> Ids:
     """Return class ids (H, W) of objects' numbers (H, W), 0 for the background.
 
     A pixel is border if two objects are in the square window around it, as in the winning solution

@@ -10,10 +10,19 @@ from statistics import fmean
 from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID, Band, Ids, Mask, Regions, Shares, allocate
+from unet_ddp.data.masks import (
+    IGNORE_ID,
+    Band,
+    Flags,
+    Ids,
+    Mask,
+    Regions,
+    Shares,
+    Size,
+    allocate,
+)
 from unet_ddp.data.readers.header import Codes
 from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.extras.objects.borders import (
@@ -136,7 +145,7 @@ class ObjectLabels(Labels):
         classes, _ = self.split_values(values)
         return np.where(self._is_ignored(values), IGNORE_ID, classes).astype(np.uint8)
 
-    def truth_beside_ids(self, read: Callable[[], Codes]) -> Numbers:
+    def find_truth(self, ids: Ids, read: Callable[[], Codes]) -> Numbers:
         """Return the numbers of the objects."""
         return self.find_numbers(read())
 
@@ -145,18 +154,19 @@ class ObjectLabels(Labels):
         self.check_numbers(codes, lambda _: path)
         return codes
 
-    def split_values(self, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def split_values(self, values: Mask) -> tuple[Mask, Mask]:
         """Return the class ids and the numbers of objects in a mask's values, both 0 for none."""
         if self.has_classes:
             return np.divmod(values.astype(np.int32, copy=False), CLASS_STEP)
         return (values > 0).view(np.uint8), values
 
-    def join_values(self, classes: NDArray[Any], numbers: Numbers) -> Numbers:
-        """Return a mask's values from what `split_values` returned."""
+    def join_values(self, classes: Mask, numbers: Numbers) -> Mask:
+        """Return a mask of what `split_values` returned: of 16 bit if these suffice, but with classes of 32."""
+        most = numbers.max(initial=0)
         if not self.has_classes:
-            return numbers
-        if numbers.max(initial=0) >= CLASS_STEP:
-            raise UserError(f"{numbers.max()} objects; at most {CLASS_STEP - 1} can have classes")
+            return numbers if most >= 1 << 16 else numbers.astype(np.uint16)
+        if most >= CLASS_STEP:
+            raise UserError(f"{most} objects; at most {CLASS_STEP - 1} can have classes")
         return classes * np.int32(CLASS_STEP) + numbers
 
     def check_numbers(self, codes: Codes, find_path: Callable[[int], object]) -> None:
@@ -176,7 +186,7 @@ class ObjectLabels(Labels):
         kept = np.where(self._is_ignored(codes), 0, codes).astype(np.int32, copy=False)
         return kept if self.has_classes else number_densely(kept)
 
-    def _is_ignored(self, codes: Codes) -> NDArray[np.bool_]:
+    def _is_ignored(self, codes: Codes) -> Flags:
         if self.ignore is None:  # with which NumPy would compare in Python, a pixel at a time
             return np.zeros(codes.shape, bool)
         return np.asarray(codes == self.ignore)
@@ -189,15 +199,9 @@ class ObjectLabels(Labels):
         """Raise a UserError if scikit-image is not installed."""
         check_installed("skimage", "objects", "a network for objects")
 
-    def decoder(self, size: tuple[int, int]) -> ObjectDecoder:
+    def decoder(self, size: Size) -> ObjectDecoder:
         """Return what separates the objects of an image of a size (height, width)."""
         return ObjectDecoder(self, size)
-
-    def to_mask(self, numbers: Numbers) -> Mask:
-        """Return numbers (H, W) as masks have them: of 16 bit if these suffice, but with classes of 32."""
-        if self.has_classes or numbers.max(initial=0) >= 1 << 16:
-            return numbers
-        return numbers.astype(np.uint16)
 
     def ids_of(self, mask: Mask) -> Ids:
         """Return the class of each object, on its border too."""
@@ -209,7 +213,7 @@ class ObjectLabels(Labels):
 
         classes, _ = self.split_values(mask)
         numbers = label(mask, connectivity=1).astype(np.int32)
-        return self.to_mask(self.join_values(classes, numbers))
+        return self.join_values(classes, numbers)
 
     def layer(self, mask: Mask) -> Ids:
         """Return the class ids (H, W) where a neighbour has another number, 0 elsewhere."""
@@ -270,7 +274,7 @@ class ObjectLabels(Labels):
 class ObjectDecoder:
     """Makes masks of numbers: an object's class has the highest mean probability over its pixels."""
 
-    def __init__(self, labels: ObjectLabels, size: tuple[int, int]) -> None:
+    def __init__(self, labels: ObjectLabels, size: Size) -> None:
         self._labels = labels
         own = len(labels.bodies) if labels.has_classes else 0
         self._shares = allocate((2 + own, *size), np.uint8)
@@ -284,7 +288,7 @@ class ObjectDecoder:
         labels, (body, extent, *bodies) = self._labels, self._shares
         numbers = separate(body, extent, labels.separation)
         if not bodies:
-            return labels.to_mask(numbers), extent
+            return labels.join_values(numbers, numbers), extent
         sums = [np.bincount(numbers.ravel(), each.ravel()) for each in bodies]
         classes = np.argmax(sums, axis=0).astype(np.uint8) + labels.bodies.start
         classes[0] = BACKGROUND

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.extras.objects.separation import Numbers
 from unet_ddp.metrics.scores import ratio, show
 
 OVERLAPS = tuple(percent / 100 for percent in range(50, 100, 5))
@@ -46,11 +47,6 @@ class ObjectCounts(NamedTuple):
         return [ratio(found, either - found) for found in self.matched.tolist()]
 
     @property
-    def mean_precision(self) -> float:
-        """Mean of `precisions`."""
-        return sum(self.precisions) / len(OVERLAPS)
-
-    @property
     def panoptic_quality(self) -> float:
         """Mean IoU of the matched, times their F1 score (Kirillov et al., CVPR 2019)."""
         objects = self.truth + self.predicted
@@ -68,8 +64,8 @@ class ObjectCounts(NamedTuple):
 
     @property
     def quality(self) -> float:
-        """Mean average precision."""
-        return self.mean_precision
+        """Mean average precision: over all `OVERLAPS`."""
+        return sum(self.precisions) / len(OVERLAPS)
 
     @property
     def headline(self) -> list[tuple[str, float]]:
@@ -84,7 +80,7 @@ class ObjectCounts(NamedTuple):
     def describe(self) -> str:
         """Return a line about all images."""
         return (
-            f"objects: {self.brief}, {show(self.mean_precision)} over 0.5 to 0.95; "
+            f"objects: {self.brief}, {show(self.quality)} over 0.5 to 0.95; "
             f"panoptic quality {show(self.panoptic_quality)}; {self.truth} true, {self.predicted} "
             f"predicted, {self.split} split, {self.merged} merged"
         )
@@ -102,7 +98,7 @@ class ObjectCounts(NamedTuple):
         precisions = zip(OVERLAPS, self.precisions, strict=True)
         return {
             **{f"ap_{overlap:.2f}": precision for overlap, precision in precisions},
-            "mean_ap": self.mean_precision,
+            "mean_ap": self.quality,
             "panoptic_quality": self.panoptic_quality,
             "true_objects": self.truth,
             "predicted_objects": self.predicted,
@@ -111,7 +107,7 @@ class ObjectCounts(NamedTuple):
         }
 
 
-def count_objects(predicted: NDArray[np.int32], truth: NDArray[np.int32]) -> ObjectCounts:
+def count_objects(predicted: Numbers, truth: Numbers) -> ObjectCounts:
     """Count the objects in masks of numbers (H, W), 0 for none; numbers may have gaps.
 
     Two objects match if their IoU is above 0.5: no third then can have such an IoU with either.

@@ -7,12 +7,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unet_ddp.data.masks import IGNORE_ID
-
-Ids = NDArray[np.uint8]
-Pixels = NDArray[np.bool_]
+from unet_ddp.data.masks import IGNORE_ID, Flags, Ids
 
 
 class BoundaryCounts(NamedTuple):
@@ -67,17 +63,17 @@ def count_boundaries(
     ]
 
 
-def _boundary(inside: Pixels, valid: Pixels) -> Pixels:
+def _boundary(inside: Flags, valid: Flags) -> Flags:
     """Return the valid pixels of `inside` with a valid neighbour outside."""
     import cv2
 
     inside, outside = inside & valid, ~inside & valid
     cross = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
-    boundary: Pixels = inside & (cv2.dilate(outside.view(np.uint8), cross) > 0)
+    boundary: Flags = inside & (cv2.dilate(outside.view(np.uint8), cross) > 0)
     return boundary
 
 
-def _match(predicted: Pixels, truth: Pixels, tolerance: float) -> BoundaryCounts:
+def _match(predicted: Flags, truth: Flags, tolerance: float) -> BoundaryCounts:
     true_pixels, predicted_pixels = int(truth.sum()), int(predicted.sum())
     if not (true_pixels and predicted_pixels):  # the distance to nothing is undefined
         return BoundaryCounts(true_pixels, 0, predicted_pixels, 0)
@@ -89,10 +85,10 @@ def _match(predicted: Pixels, truth: Pixels, tolerance: float) -> BoundaryCounts
     )
 
 
-def _near(pixels: Pixels, tolerance: float) -> Pixels:
+def _near(pixels: Flags, tolerance: float) -> Flags:
     """Return the pixels at most `tolerance` away from one of `pixels`."""
     import cv2
 
     distance = cv2.distanceTransform((~pixels).astype(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
-    near: Pixels = distance <= tolerance
+    near: Flags = distance <= tolerance
     return near

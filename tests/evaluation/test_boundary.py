@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unet_ddp.data.masks import IGNORE_ID
-from unet_ddp.metrics.boundary import BoundaryCounts, count_boundaries, default_tolerance
+from unet_ddp.evaluation.boundary import BoundaryCounts, count_boundaries, default_tolerance
 
 
 def square(top: int, left: int, side: int = 10) -> np.ndarray:
