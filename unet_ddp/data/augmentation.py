@@ -100,7 +100,7 @@ class Augmentation:
             ) from error
         return changed, ids
 
-    def _check(self, changed: Pixels, ids: _Ids, image: Pixels, size: tuple[int, ...]) -> None:
+    def _check(self, changed: Pixels, ids: Ids, image: Pixels, size: tuple[int, ...]) -> None:
         """Refuse arrays that a batch can't have, as the user's own augmentation may return them."""
         for what, array, shape, dtype in (
             ("image", changed, (*size, image.shape[2]), image.dtype),
@@ -117,8 +117,8 @@ class Augmentation:
             )
 
     def _change(
-        self, image: Pixels, mask: _Ids, generator: np.random.Generator
-    ) -> tuple[Pixels, _Ids]:
+        self, image: Pixels, mask: Ids, generator: np.random.Generator
+    ) -> tuple[Pixels, Ids]:
         """Return the image and the mask after the transforms of albumentations."""
         self.compose.set_random_state(generator, random.Random(int(generator.integers(2**63))))
         if len(self._first_bands) == 1:
