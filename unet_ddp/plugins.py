@@ -62,6 +62,11 @@ _BUILT_IN = {
         "given": "unet_ddp.extras.transfer.fit:read_weights",
         "foreign": "unet_ddp.extras.transfer.foreign:read_foreign",
     },
+    "failures": {
+        "any": "unet_ddp.extras.diagnose.failures:explain_error",
+        "memory": "unet_ddp.extras.diagnose.memory:explain",
+        "shortage": "unet_ddp.extras.diagnose.memory:describe_shortage",
+    },
     "hosts": {
         "join": "unet_ddp.extras.hosts.elastic:follow_launcher",
         "silence": "unet_ddp.extras.hosts.elastic:end_silent_connections",

@@ -81,9 +81,18 @@ def test_unused_parameters_are_frozen_and_a_trial_leaves_no_trace() -> None:
         (KeyError("d"), False),
     ],
 )
-def test_errors_that_are_explained_travel_as_they_are(error: Exception, same: bool) -> None:
-    sent = world_module._sendable(error)
-    assert (sent is error) is same
+def test_errors_that_are_explained_travel_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, same: bool
+) -> None:
+    def fail() -> None:
+        raise error
+
+    items: list[Any] = []
+    monkeypatch.setattr(dist, "broadcast_object_list", lambda sent, **how: items.extend(sent))
+    with pytest.raises(type(error)):
+        World(0, 2, store=dist.HashStore()).on_main(fail)
+    nothing, sent = items
+    assert nothing is None and (sent is error) is same
     if not same:  # another's class may be unknown there, or not be picklable
         assert type(sent) is RuntimeError and str(sent) == "KeyError('d')"
 

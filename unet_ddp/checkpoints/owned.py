@@ -7,6 +7,7 @@ it; then it gets its name. So where `.new.NAME` is left by a kill, a file NAME i
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -96,7 +97,7 @@ def _write_list(folder: Path, names: set[str]) -> None:
 def settle_list(folder: Path) -> None:
     """Complete or remove what kills have left unfinished, and take off the list what is gone."""
     for path in (folder / name for name in _read_list(folder) or ()):
-        if _staged(path).exists() and not _exists(path):
+        if _staged(path).exists() and not os.path.lexists(path):
             _staged(path).replace(path)
     _remove_staged(folder, [p for name in _NAMES for p in folder.glob(str(_staged(Path(name))))])
     for temporary in chain(folder.glob(".*.tmp"), folder.glob("evaluation/.*.tmp")):
@@ -107,13 +108,9 @@ def settle_list(folder: Path) -> None:
 
 def _remove_staged(folder: Path, staged: Sequence[Path]) -> None:
     if _read_list(folder) is not None:  # first: they show which names are not the run's
-        _write_list(folder, {name for name in read_owned(folder) if _exists(folder / name)})
+        _write_list(folder, {name for name in read_owned(folder) if os.path.lexists(folder / name)})
     for path in staged:
         path.unlink(missing_ok=True)
-
-
-def _exists(path: Path) -> bool:
-    return path.exists() or path.is_symlink()
 
 
 def is_name_of_run(name: str) -> bool:
@@ -196,7 +193,7 @@ def record_owned(folder: Path, names: Iterable[str]) -> None:
 def check_free(folder: Path, names: Iterable[str]) -> None:
     """Raise a UserError if files in `folder` have one of `names` and are the user's."""
     foreign = sorted(folder / name for name in set(names) - read_owned(folder))
-    foreign = [path for path in foreign if _exists(path)]
+    foreign = [path for path in foreign if os.path.lexists(path)]
     if foreign:
         what, it = join_some([*map(str, foreign)], _SHOWN), "it" if len(foreign) == 1 else "them"
         raise UserError(f"{what}: not of the run, which would replace {it}: rename {it}")

@@ -37,7 +37,7 @@ from unet_ddp.runs.mirror import find_mirror
 from unet_ddp.runs.plan import DryRun, last_step, settle
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.training.determinism import allow_tf32, cudnn_autotuning, deterministic
-from unet_ddp.training.out_of_memory import explain_out_of_memory
+from unet_ddp.training.guard import explain_out_of_memory
 from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import train_steps

@@ -14,8 +14,7 @@ from unet_ddp.errors import UserError
 _UNKNOWN = 4 << 30  # bytes, where the system does not say
 _CPUS = Path("/sys/devices/system/cpu")
 _CGROUP, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_VERSION_2 = ("memory.max", "memory.current", "inactive_file")
+_MEMORY = ("memory.max", "memory.current")
 _OUT_OF_MEMORY = (
     "can't allocate memory",
     "CUDA error: out of memory",
@@ -86,16 +85,22 @@ def _core_of(processor: int) -> str:
     return str(processor)
 
 
-def _read_quotas() -> list[int]:
-    """Return how many processors this container's cgroups (of version 2) may keep busy."""
-    found = [sys.maxsize]
+def _find_cgroups() -> list[Path]:
+    """Return this container's or batch job's control groups (of version 2), the own one first."""
+    text = ""
     with suppress(OSError):
         text = _OWN_CGROUPS.read_text(encoding="utf-8", errors="replace")
-        own = _CGROUP / text.partition("0::")[2].split("\n")[0].strip("/")
-        for folder in (own, *own.parents):
-            with suppress(OSError, ValueError):  # ValueError: "max", no limit
-                quota, period = map(int, (folder / "cpu.max").read_text(encoding="ascii").split())
-                found.append(-(-quota // period))
+    own = _CGROUP / text.partition("0::")[2].split("\n")[0].strip("/")
+    return [own, *own.parents]
+
+
+def _read_quotas() -> list[int]:
+    """Return how many processors the control groups may keep busy."""
+    found = [sys.maxsize]
+    for folder in _find_cgroups():
+        with suppress(OSError, ValueError):  # ValueError: "max", no limit
+            quota, period = map(int, (folder / "cpu.max").read_text(encoding="ascii").split())
+            found.append(-(-quota // period))
     return found
 
 
@@ -103,7 +108,7 @@ def free_memory(device: torch.device) -> int:
     """Return the bytes that `device` can still give; on a CPU the container's limit counts."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    left = [max(0, limit - used) for limit, used in _read_cgroups()]
+    left = [max(0, limit - used) for limit, used in _read_limits()]
     return min([_read_meminfo("MemAvailable"), *left])
 
 
@@ -111,7 +116,7 @@ def total_memory(device: torch.device) -> int:
     """Return the bytes that `device` has, used or not; on a CPU the container's limit counts."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
-    return min([_read_meminfo("MemTotal"), *(limit for limit, _ in _read_cgroups())])
+    return min([_read_meminfo("MemTotal"), *(limit for limit, _ in _read_limits())])
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -127,22 +132,14 @@ def _read_meminfo(name: str) -> int:
         return _UNKNOWN
 
 
-def _read_cgroups() -> list[tuple[int, int]]:
-    """Return limit and use, in bytes, of this container's or batch job's cgroups with a limit."""
-    folders = {_CGROUP: _VERSION_2, _CGROUP / "memory": _VERSION_1}
-    with suppress(OSError):
-        for line in _OWN_CGROUPS.read_text(encoding="utf-8", errors="replace").splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers in ("", "memory"):
-                own = _CGROUP / controllers / path.strip("/")
-                names = _VERSION_1 if controllers else _VERSION_2
-                folders |= dict.fromkeys((own, *own.parents), names)
+def _read_limits() -> list[tuple[int, int]]:
+    """Return limit and use, in bytes, of the control groups with a limit."""
     found = []
-    for folder, (*files, cached) in folders.items():
+    for folder in _find_cgroups():
         with suppress(OSError, ValueError):  # ValueError: "max", no limit
-            limit, used = (int((folder / name).read_text(encoding="ascii")) for name in files)
+            limit, used = (int((folder / name).read_text(encoding="ascii")) for name in _MEMORY)
             found.append((limit, used))
             text = (folder / "memory.stat").read_text(encoding="ascii")
-            spare = int(text.partition(f"\n{cached} ")[2].split("\n")[0])  # files': given back
+            spare = int(text.partition("\ninactive_file ")[2].split("\n")[0])  # files': given back
             found[-1] = (limit, used - spare)
     return found

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
-import re
 import signal
 import socket
 import sys
@@ -20,7 +18,6 @@ from unet_ddp.distributed.join import MISTAKE, exit_with_error, host_store, join
 from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, survive_lost_output
-from unet_ddp.files import is_alive
 from unet_ddp.plugins import find
 
 Config = TypeVar("Config")
@@ -28,7 +25,6 @@ Parsed = TypeVar("Parsed")
 Entrypoint = Callable[[Config, World], int]
 """A program of one process in the world; it returns its exit status, 0 for success."""
 
-NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)  # for a file
 _SAY_WITHIN = 5  # seconds
 FAULT = 1  # exit status
 
@@ -122,7 +118,7 @@ def _say_once(error: BaseException, world: World) -> int:
                 return int(world.store.get("printed"))
         except RuntimeError:  # the store's host is gone: print rather than be silent
             pass
-    message = explain_error(error, world)
+    message = find("failures", "any")(error, world)
     if message is not None:
         print_error(message)
     elif not isinstance(error, (KeyboardInterrupt, SystemExit)):
@@ -142,72 +138,6 @@ def _exit_status(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAULT
     return FAULT
-
-
-_LOST = (
-    "it or its process has died, or the network is down; torchrun goes on if --nnodes and --max-restarts "
-    "allow it, otherwise start it again on all hosts with --resume"
-)
-# Messages of the DataLoader and of gloo, and the lines for them: {0} is the text that is found.
-_EXPLAINED = {
-    "DataLoader timed out.*": (
-        "{rank}: a reading process hangs ({0}): the file system does not answer, or a file takes forever; "
-        "use --workers 0, or a longer --timeout if the storage is slow; continue with --resume"
-    ),
-    "unable to allocate shared memory.*": (
-        "{rank}: the machine's shared memory is full ({0}); use --workers 0 or a smaller batch, and in a "
-        "container a larger --shm-size; continue with --resume"
-    ),
-    "DataLoader worker .*(?:killed by signal|exited).*": (
-        "{rank}: a reading process died ({0}): the machine, or its shared memory, is out of memory; use "
-        "fewer --workers, or 0, and in a container a larger --shm-size; continue with --resume"
-    ),
-    r"\[([^\]\s]+)\]:\d+: (Connection timed out|No route to host|Network is unreachable"
-    "|Connection reset by peer|Broken pipe)": f"{{rank}} lost host {{1}} ({{2}}): {_LOST}",
-    r"Connection closed by peer \[([^\]\s]+)\]": (
-        f"{{rank}} lost host {{1}} (connection closed): {_LOST}"
-    ),
-}
-
-
-def explain_error(error: BaseException, world: World) -> str | None:
-    """Return one line for an error that is no fault of the code; None if the traceback is needed."""
-    if isinstance(error, (UserError, RunError)):
-        return str(error)
-    reason = str(error)
-    rank = f"rank {world.rank} of {world.size}"
-    if isinstance(error, MemoryError) or "Caught MemoryError" in reason:
-        return (
-            f"{rank}: the machine is out of memory ({_last_line(reason)}); use fewer --workers, a "
-            "smaller --batch-size with --accumulate to make up for it, or a smaller --scale; continue "
-            "a run that had started with --resume"
-        )
-    if isinstance(error, OSError) and error.errno in NO_PLACE:
-        return f"{rank}: {error}; make room, or use another name; continue with --resume"
-    if not isinstance(error, RuntimeError):
-        return None
-    dead = [str(process) for process in world.peers if not is_alive(process)]
-    if dead:
-        return (
-            f"{rank} can't continue: process {' and '.join(dead)} of this run died (out of memory, "
-            "or killed); continue with --resume"
-        )
-    for pattern, text in _EXPLAINED.items():
-        if found := re.search(pattern, reason):
-            return text.format(found[0], *found.groups(), rank=rank)
-    if "timed out" not in reason.lower() and "timeout" not in reason.lower():
-        return None
-    frames = traceback.extract_tb(error.__traceback__)
-    where = [frame.name for frame in frames if "torch" not in frame.filename]
-    return (
-        f"{rank} waited too long for the others, in {' > '.join(where[-3:])}: one of them hangs or is "
-        "far slower; see --timeout, and continue with --resume"
-    )
-
-
-def _last_line(text: str) -> str:
-    """Return the last line of a message, or of a traceback in it."""
-    return (text.strip().splitlines() or ["MemoryError"])[-1]
 
 
 # -- --nproc N ------------------------------------------------------------------------------

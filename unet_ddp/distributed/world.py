@@ -89,7 +89,9 @@ class World:
             except Exception as error:
                 self.first_failed()  # on this host, as the others hear of it now
                 self.store.set(done, "")
-                dist.broadcast_object_list([None, _sendable(error)], src=rank, group=self.hosts)
+                is_known = isinstance(error, (UserError, RunError, MemoryError))
+                said = error if is_known else RuntimeError(repr(error))  # can be sent
+                dist.broadcast_object_list([None, said], src=rank, group=self.hosts)
                 raise
             self.store.set(done, "")
         else:  # by the store: the scan of many files may take longer than a collective's timeout
@@ -220,19 +222,12 @@ def _add_up(values: Tensor, group: Any = None) -> Tensor:
     with record_function("all-reduce"):
         work = dist.all_reduce(values, group=group, async_op=values.device.type == "cpu")
         if work is not None:
-            _spin_until_done(work)
+            # A sleeping core takes longer to wake up than a small sum takes: a tenth of a step in all.
+            until = time.perf_counter() + _SPIN
+            while not work.is_completed() and time.perf_counter() < until:
+                _yield()
             work.wait()
     return values
-
-
-def _spin_until_done(work: dist.Work) -> None:
-    """Keep the core awake during a short wait.
-
-    A sleeping core takes longer to wake up than a small sum takes: a tenth of a step in all.
-    """
-    until = time.perf_counter() + _SPIN
-    while not work.is_completed() and time.perf_counter() < until:
-        _yield()
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
@@ -285,8 +280,3 @@ def sum_statistics(values: Tensor) -> Tensor:
     if _is_local_only or not dist.is_initialized():
         return values
     return _add_up(values, _statistics)
-
-
-def _sendable(error: Exception) -> Exception:
-    known = (UserError, RunError, MemoryError)
-    return error if isinstance(error, known) else RuntimeError(repr(error))

@@ -15,7 +15,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.plugins import find
 from unet_ddp.runs.build import ModelSpec, build_state, new_schedule
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.training.out_of_memory import explain_out_of_memory
+from unet_ddp.training.guard import explain_out_of_memory
 from unet_ddp.training.state import TrainState
 
 

@@ -100,7 +100,6 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
             f"--resume {path}: its run has continued to {later[-1]}; use --overwrite to go back and "
             "lose that, or start another run from these weights with --load and --exp-name NAME"
         )
-    check_content(Description, source, content)
     position = _check_run(source, content).position
     done = f"resuming {source}: {position.epoch} epochs and {position.step} steps are done"
     content, due, lost_best = _find_best(folder, content)
@@ -150,7 +149,6 @@ def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Conte
     for donor in (content, folder / f"epoch_{best['epoch'] + 1:04d}.pt"):
         with suppress(UserError):
             found = load(donor) if isinstance(donor, Path) else donor
-            check_content(Description, folder, found)
             run = _check_run(folder, found)
             is_end = (run.position.epoch, run.position.step) == (best["epoch"] + 1, 0)
             if is_end and run.best == Best(**best):
@@ -199,7 +197,8 @@ def read_best(path: Path) -> object:
 
 
 def _check_run(source: Path, content: Content) -> SavedRun:
-    """Return what a checkpoint says of its run, each value checked."""
+    """Return what a checkpoint says of its run; this and its network are checked."""
+    check_content(Description, source, content)
     scaler = content.get("scaler")
     is_off = isinstance(scaler, dict) and not scaler
     return check_content(SavedRun, source, {**content, "scaler": None if is_off else scaler})

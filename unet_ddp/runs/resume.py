@@ -81,13 +81,7 @@ class Resumed:
                 step can't be divided among these processes.
         """
         if self.content is None:
-            has_weights = self.weights is not None or config.network.encoder_weights is not None
-            if config.optimization.freeze != "none" and not has_weights:
-                raise UserError(
-                    "--freeze encoder: its weights are new, and nothing would train them; use --load or "
-                    "--encoder-weights too"
-                )
-            return _accumulate(_settle_precision(config, world), world)
+            return self._settle_new(config, world)
         settled = {"learning_rate", "amp_dtype"}  # auto: the run has chosen its own at its start
         autos = {name for name in settled if getattr(config.optimization, name) == "auto"}
         config = replace(config, given=config.given - autos)
@@ -100,6 +94,40 @@ class Resumed:
             self.notes.append("bfloat16 is slow on this CPU; --no-amp goes on in float32")
         self._note_changes(config)
         return self._keep_images_per_step(config, world)
+
+    def _settle_new(self, config: TrainConfig, world: World) -> TrainConfig:
+        """Return a new run's `config` with its precision, and the accumulation for --images-per-step.
+
+        The main process's CPU decides on bfloat16. It is saved with the run, whose precision then depends
+        neither on the rank nor on where it resumes.
+        """
+        options, processes = config.optimization, f"{world.size} process(es)"
+        has_weights = self.weights is not None or config.network.encoder_weights is not None
+        if options.freeze != "none" and not has_weights:
+            raise UserError(
+                "--freeze encoder: its weights are new, and nothing would train them; use --load or "
+                "--encoder-weights too"
+            )
+        is_open = world.device.type == "cpu" and options.amp and options.amp_dtype == "auto"
+        if is_open and world.on_main(has_native_bfloat16):
+            config = with_values(config, {"amp_dtype": "bfloat16"})
+        images, batch_size = options.images_per_step, options.batch_size
+        if images is None:
+            return config
+        at_once = world.size if batch_size == "auto" else batch_size * world.size
+        if images % at_once:
+            raise UserError(
+                f"--images-per-step {images}: {processes} take {at_once} at once, which does not divide "
+                "it; change the number of images or processes, or --batch-size"
+            )
+        if batch_size == "auto":
+            return config
+        if options.accumulate not in (1, images // at_once):
+            raise UserError(
+                f"--images-per-step {images} of --batch-size {batch_size} on {processes} means "
+                f"--accumulate {images // at_once}, not {options.accumulate}; leave one of them out"
+            )
+        return with_values(config, {"accumulate": images // at_once, "images_per_step": None})
 
     def _note_changes(self, config: TrainConfig) -> None:
         assert self.content is not None
@@ -230,40 +258,6 @@ def _name_moments(
     except UserError as error:
         raise UserError(f"{source}: optimizer: {error}") from None
     return found, wanted
-
-
-def _settle_precision(config: TrainConfig, world: World) -> TrainConfig:
-    """Return a new run's `config` with bfloat16 if the main process's CPU has it.
-
-    It is saved with the run, whose precision then depends neither on the rank nor on where it resumes.
-    """
-    options = config.optimization
-    is_open = world.device.type == "cpu" and options.amp and options.amp_dtype == "auto"
-    if not (is_open and world.on_main(has_native_bfloat16)):
-        return config
-    return with_values(config, {"amp_dtype": "bfloat16"})
-
-
-def _accumulate(config: TrainConfig, world: World) -> TrainConfig:
-    """Return a new run's `config` with the accumulation that gives its --images-per-step."""
-    options, processes = config.optimization, f"{world.size} process(es)"
-    images, batch_size = options.images_per_step, options.batch_size
-    if images is None:
-        return config
-    at_once = world.size if batch_size == "auto" else batch_size * world.size
-    if images % at_once:
-        raise UserError(
-            f"--images-per-step {images}: {processes} take {at_once} at once, which does not divide "
-            "it; change the number of images or processes, or --batch-size"
-        )
-    if batch_size == "auto":
-        return config
-    if options.accumulate not in (1, images // at_once):
-        raise UserError(
-            f"--images-per-step {images} of --batch-size {batch_size} on {processes} means --accumulate "
-            f"{images // at_once}, not {options.accumulate}; leave one of them out"
-        )
-    return with_values(config, {"accumulate": images // at_once, "images_per_step": None})
 
 
 def _describe_edits(recipe: Path, before: Mapping[str, Any], config: TrainConfig) -> list[str]:

@@ -1,18 +1,22 @@
-"""The guard of a run: report steps that are not finite, and stop after too many in a row."""
+"""The guards of a run: against steps that are not finite, and for memory that does not suffice."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 
 import torch
 from torch import Tensor
 
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.pairs import Pair
+from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
+from unet_ddp.plugins import find
 from unet_ddp.training.step import StepReport
 
 _SEARCH = 16  # halvings of GradScaler's first scale, 2¹⁶, down to 1
@@ -96,3 +100,16 @@ class FiniteGuard:
                 "--no-amp if float16 was used; check the images if they are always the same"
             )
         self.log(f"warning: {message} ({self._in_a_row} in a row, {self.skipped} in all)")
+
+
+@contextmanager
+def explain_out_of_memory(config: TrainConfig, world: World, phase: str) -> Iterator[None]:
+    """Replace torch's error in building, training or validation by a RunError with what would help."""
+    try:
+        yield
+        return
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        shortage = find("failures", "shortage")(error)
+    raise RunError(find("failures", "memory")(shortage, config, world, phase))  # without its frames

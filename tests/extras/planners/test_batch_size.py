@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from tests.conftest import data_flags, make_set
+from tests.extras.diagnose.test_memory import CPU as SHORT_OF_CPU
+from tests.extras.diagnose.test_memory import CUDA
 from tests.ranks import Ranks, call_main
 from tests.tiny import CPU, make_data
-from tests.training.test_out_of_memory import CPU as SHORT_OF_CPU
-from tests.training.test_out_of_memory import CUDA
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import NetworkConfig, OptimizationConfig, TrainConfig
 from unet_ddp.data.preprocessing import Preprocessing

@@ -20,10 +20,10 @@ from unet_ddp.distributed.world import World, local_only
 from unet_ddp.errors import RunError
 from unet_ddp.network.architecture import Architecture, build_network, freeze_encoder
 from unet_ddp.network.precision import Precision
+from unet_ddp.plugins import find
 from unet_ddp.runs.plan import DryRun
 from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.losses import SegmentationLoss
-from unet_ddp.training.out_of_memory import describe_shortage
 from unet_ddp.training.step import forward
 
 # Of a GPU: DDP's buckets, synchronised batch norm, fragmentation.
@@ -109,7 +109,7 @@ class BatchSizeProbe:
                 except RuntimeError as error:
                     if not is_out_of_memory(error):
                         raise
-                    reason = describe_shortage(error)
+                    reason = find("failures", "shortage")(error)
                 finally:  # the error's frames, which hold the tensors, are gone by now
                     gc.collect()
                     torch.cuda.empty_cache()
