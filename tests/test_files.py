@@ -32,7 +32,6 @@ from unet_ddp.files import (
     write_errors,
     write_text,
 )
-from unet_ddp.storage import Url
 
 
 def names(folder: Path) -> set[str]:
@@ -427,13 +426,6 @@ def test_only_files_and_folders_may_be_opened(tmp_path: Path) -> None:
         assert str(caught.value) == f"{path}: is a pipe, socket or device, not a file; remove it"
     with pytest.raises(FileNotFoundError):
         refuse_special(tmp_path / "gone")
-
-
-def test_a_web_server_is_written_to_by_no_flag() -> None:
-    with pytest.raises(
-        UserError, match=r"http://h/x: can't be written to; name a .* with --output"
-    ):
-        check_writable(Url("http://h/x"), "--output")
 
 
 def test_a_stale_file_that_another_process_removes_meanwhile_is_no_error(

@@ -18,7 +18,6 @@ from typing import IO, Any, cast
 
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.plugins import find
-from unet_ddp.storage import Url, check_answers, copies, put
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
@@ -29,7 +28,7 @@ _lock = RLock()  # reentrant: a signal may arrive while the main thread holds it
 def as_path(text: str) -> Path:
     """Return the path of a file, or of an object at an address: that is fetched when it is opened."""
     if "://" in text or ".tar#" in text:  # the second: a file in an archive
-        return cast(Path, find("addresses", "cloud")(text))
+        return cast(Path, find("addresses", "open")(text))
     return Path(text)
 
 
@@ -50,7 +49,7 @@ def local_path(text: str, flag: str) -> Path:
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary file in the folder of `path`; it replaces `path` if the block succeeds.
 
-    For an object it is in the system's temporary folder, and is put at the end.
+    Of an address it is in the system's temporary folder, and is put there at the end.
     The temporary file is new (O_EXCL, no symbolic link is followed) and its name can't be guessed.
     If the block raises, it is removed and `path` stays as it was. The folder is created. With
     `durable`, file and folder are flushed to the disk, so that a power cut loses neither.
@@ -58,7 +57,11 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     Raises:
         OSError: the file can't be written.
     """
-    folder = Path(tempfile.gettempdir()) if isinstance(path, Url) else path.parent
+    if is_address(path):
+        with find("addresses", "replace")(path) as temporary:
+            yield temporary
+        return
+    folder = path.parent
     folder.mkdir(parents=True, exist_ok=True)
     with _lock:  # a signal between the two lines would leave the file
         temporary = folder / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
@@ -68,7 +71,7 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         yield temporary
         if durable:
             os.fsync(handle)
-        put(path, temporary) if isinstance(path, Url) else temporary.replace(path)
+        temporary.replace(path)
     finally:
         os.close(handle)
         remove_temporary(temporary)
@@ -169,8 +172,8 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
 
 def check_writable(folder: Path, flag: str) -> None:
     """Raise a UserError unless `folder`, or the one it would be created in, can be written to."""
-    if isinstance(folder, Url):
-        return check_answers(folder, flag)
+    if is_address(folder):
+        return cast(None, find("addresses", "check")(folder, flag))
     try:
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         reason = f"{existing} is a file"
@@ -287,7 +290,7 @@ def _handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> 
 
 def _remove_and_exit(number: int, frame: Any) -> None:
     with _lock:  # no other thread begins a file after this
-        for path in _unfinished | copies:
+        for path in _unfinished:
             with suppress(OSError):
                 path.unlink()
         with suppress(OSError):  # a closed terminal

@@ -55,8 +55,13 @@ _BUILT_IN = {
         "boundary_weight": "unet_ddp.extras.losses.factors:BoundaryWeight",
         "hard_pixels": "unet_ddp.extras.losses.factors:HardPixels",
     },
-    "addresses": {"cloud": "unet_ddp.extras.cloud.remote:open_address"},
-    "run_folders": {"cloud": "unet_ddp.extras.cloud.remote:working_folder"},
+    "addresses": {  # of objects in storage
+        "open": "unet_ddp.extras.cloud.remote:open_address",
+        "replace": "unet_ddp.extras.cloud.remote:replacing_object",
+        "check": "unet_ddp.storage:check_answers",
+        "ahead": "unet_ddp.storage:hold",
+        "run_folder": "unet_ddp.extras.cloud.remote:working_folder",
+    },
     "runs": {"cloud": "unet_ddp.extras.cloud.mirror:CloudMirror"},
     "weights": {
         "given": "unet_ddp.extras.transfer.fit:read_weights",

@@ -21,7 +21,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.prediction import source as module
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
 from unet_ddp.prediction.streaming import ArrayReader, ScaledReader
-from unet_ddp.storage import StorageError, Url, copies, objects, put
+from unet_ddp.storage import StorageError, Url, objects, put
 
 COLOUR, GREY, DEEP = ImageFormat(3), ImageFormat(1), ImageFormat(1, "uint16")
 
@@ -200,10 +200,11 @@ def test_a_large_tiff_in_storage_is_read_in_bands(
     tifffile.imwrite(
         tmp_path / "a.tif", pixels, tile=(16, 16), compression="zlib", photometric="rgb"
     )
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     url = Url("s3://bucket/source/a.tif")
     put(url, tmp_path / "a.tif")
     source = open_image(Source(url), ImageFormat(3), scale=1.0)
-    assert isinstance(source.reader, ScaledReader) and not copies
+    assert isinstance(source.reader, ScaledReader) and not list(tmp_path.glob("unet_ddp-*"))
     assert np.array_equal(source.read(), pixels)
     put(url, (tmp_path / "a.tif").read_bytes()[:-200])
     with pytest.raises(UserError, match=r"^s3://bucket/source/a.tif: corrupt or truncated"):

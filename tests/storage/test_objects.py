@@ -15,7 +15,6 @@ from unet_ddp.storage import (
     Url,
     as_path,
     check_answers,
-    copies,
     delete,
     exists,
     find_stamp,
@@ -250,14 +249,6 @@ def test_slow_storage_is_said_once_a_minute(
     now += 60
     read(FOLDER / "slow")
     assert capsys.readouterr().err == line
-
-
-@pytest.mark.usefixtures("memory_store")
-def test_temporary_copies_are_known_until_they_are_removed() -> None:
-    put(FOLDER / "a.png", b"content")
-    with local_file(FOLDER / "a.png") as copy:
-        assert copy in copies
-    assert copy not in copies
 
 
 @pytest.mark.usefixtures("memory_store")

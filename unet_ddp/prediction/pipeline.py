@@ -24,6 +24,7 @@ from unet_ddp.data.readers.maps import Place
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, check_installed
+from unet_ddp.files import is_address
 from unet_ddp.plugins import find
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.annotations import write_labelme
@@ -34,7 +35,6 @@ from unet_ddp.prediction.outputs.uncertainty import Uncertainty
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage, open_image
-from unet_ddp.storage import hold
 
 _BATCH_SIZE = 8
 _MOST_OPEN = 32  # images in a batch whose files stay open for the outputs
@@ -110,6 +110,10 @@ def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageF
 
     Up to `2 * threads + 1` that were yielded are not done yet; TIFFs may be too large to hold.
     """
+    if not any(is_address(each.image) for each in files):
+        yield from files
+        return
+    hold = find("addresses", "ahead")
     for place, each in enumerate(files):
         near = files[max(0, place - 2 * threads - 1) : place + threads + 1]
         hold(other.image for other in near if other.image.suffix.lower() not in TIFFS)

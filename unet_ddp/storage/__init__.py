@@ -5,7 +5,6 @@ from unet_ddp.storage.clients import NotFoundError, StorageError
 from unet_ddp.storage.objects import (
     Version,
     check_answers,
-    copies,
     copy,
     delete,
     exists,

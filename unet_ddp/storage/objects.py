@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from unet_ddp.errors import UserError
+from unet_ddp.files import register_temporary, remove_temporary
 from unet_ddp.storage.address import PART, Url, as_path, is_remote, refuse_web, split_address
 from unet_ddp.storage.clients import (
     PATIENCE,
@@ -32,7 +33,6 @@ _PAUSES = (1.0, 4.0, 15.0)  # seconds between attempts to put
 _warns_from = 0.0  # on the monotonic clock
 _held: dict[str, Future[dict[str, bytes]]] = {}  # objects that `hold` reads
 Version = dict[str, str]  # of an object; it changes when the object is put again
-copies: set[Path] = set()  # of objects, temporary, to be removed if a signal ends the process
 
 
 def start_reader(*, warns: bool) -> None:
@@ -90,8 +90,8 @@ def local_file(path: Path) -> Iterator[Path]:
     if not isinstance(path, Url):
         yield path
         return
-    with tempfile.NamedTemporaryFile(prefix="unet_ddp-", suffix=path.suffix) as file:
-        copies.add(Path(file.name))
+    with tempfile.NamedTemporaryFile(prefix="unet_ddp-", suffix=path.suffix, delete=False) as file:
+        register_temporary(Path(file.name))
         try:
             for chunk in read_chunks(path):
                 file.write(chunk)
@@ -100,7 +100,7 @@ def local_file(path: Path) -> Iterator[Path]:
         except UserError as error:
             raise type(error)(str(error).replace(file.name, str(path))) from None
         finally:
-            copies.discard(Path(file.name))
+            remove_temporary(Path(file.name))
 
 
 def list_objects(folder: Url, *, is_deep: bool = True) -> Iterator[tuple[str, int, int]]:

@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.object_store import MemoryBucket
 from unet_ddp.errors import UserError
-from unet_ddp.files import as_path, is_address, local_path
+from unet_ddp.files import (
+    as_path,
+    check_writable,
+    exit_on_signals,
+    is_address,
+    local_path,
+    replacing,
+    write_text,
+)
 from unet_ddp.storage import Url, put
 
 FOLDER = Url("s3://bucket/remote")
@@ -86,3 +97,40 @@ def test_what_is_an_address() -> None:
     with pytest.raises(UserError, match=r"^https://h/a: an address with a query") as error:
         local_path("https://h/a?signature=secret", "--output")
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_what_is_written_to_an_address_is_put_when_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = as_path(f"{FOLDER}/out/a.csv")
+    with pytest.raises(ZeroDivisionError), replacing(path) as temporary:
+        temporary.write_bytes(b"half")
+        raise ZeroDivisionError
+    assert not path.exists()
+    write_text(path, "whole")
+    assert path.read_text() == "whole"
+    del path
+    assert not list(tmp_path.iterdir())
+    check_writable(as_path(f"{FOLDER}/new"), "--output")
+    with pytest.raises(UserError, match=r"^http://h/x: can't be written to; .* with --output$"):
+        check_writable(as_path("http://h/x"), "--output")
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("is_fetched", [True, False])
+def test_a_signal_leaves_no_copy(tmp_path: Path, is_fetched: bool) -> None:
+    """Of an object that is open, or of a file that is being written."""
+    put(FOLDER / "a.txt", b"content")
+    path = as_path(f"{FOLDER}/a.txt")
+    process = os.fork()
+    if process == 0:
+        tempfile.tempdir = str(tmp_path)
+        with exit_on_signals(), ExitStack() as stack:
+            copy = Path(os.fspath(path)) if is_fetched else stack.enter_context(replacing(path))
+            assert copy.exists()
+            signal.raise_signal(signal.SIGTERM)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())

@@ -6,6 +6,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from stat import S_IFREG
@@ -22,6 +23,7 @@ from unet_ddp.storage import (
     as_path,
     find_stamp,
     list_objects,
+    put,
     read_chunks,
     refuse_web,
 )
@@ -43,16 +45,15 @@ class Remote(Url):
 
     @cached_property
     def _copy(self) -> str:
-        handle, name = tempfile.mkstemp(prefix="unet_ddp-", suffix=self.suffix)
-        register_temporary(Path(name))
-        removal = finalize(self, _remove, Path(name), os.getpid())
+        copy = _make_temporary(self.suffix)
+        removal = finalize(self, _remove, copy, os.getpid())
         try:
-            with os.fdopen(handle, "wb") as file:
+            with copy.open("wb") as file:
                 file.writelines(read_chunks(find_newest(self)))
         except BaseException:
             removal()
             raise
-        return name
+        return str(copy)
 
     def stat(self, **_: Any) -> os.stat_result:
         """Return its size and time; the rest is that of any readable file."""
@@ -83,6 +84,24 @@ def open_address(text: str) -> Path:
     """Return the path of an object, of a file in an archive, or of a file:// address."""
     path = as_path(text)
     return Remote(path) if isinstance(path, Url) else path
+
+
+@contextmanager
+def replacing_object(path: Remote) -> Iterator[Path]:
+    """Yield a temporary file of this machine; it is put at `path` if the block succeeds."""
+    temporary = _make_temporary(path.suffix)
+    try:
+        yield temporary
+        put(path, temporary)
+    finally:
+        remove_temporary(temporary)
+
+
+def _make_temporary(suffix: str) -> Path:
+    handle, name = tempfile.mkstemp(prefix="unet_ddp-", suffix=suffix)
+    register_temporary(Path(name))
+    os.close(handle)
+    return Path(name)
 
 
 def _remove(copy: Path, process: int) -> None:
