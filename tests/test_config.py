@@ -13,14 +13,13 @@ from unet_ddp.cli import read_recipe
 from unet_ddp.config import (
     DataConfig,
     LaunchConfig,
-    Limit,
     NetworkConfig,
     OptimizationConfig,
     RunConfig,
     TrainConfig,
 )
 from unet_ddp.data.label_rules import read_palette
-from unet_ddp.errors import UserError
+from unet_ddp.errors import Limit, UserError
 from unet_ddp.files import as_path
 from unet_ddp.runs.plan import last_step
 from unet_ddp.storage import Url, put

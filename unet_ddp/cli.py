@@ -10,41 +10,43 @@ import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar
 
 import tyro
 
-from unet_ddp.config import DATA_PLACES, RUN_PLACES, SAVED_NAMES, TrainConfig
-from unet_ddp.errors import Limit, UserError, check_installed, shorten
+from unet_ddp.config import TrainConfig
+from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.files import is_address, write_text
 from unet_ddp.flags import (
     Scalar,
-    as_kind,
     check_own_code,
-    check_texts,
     convert,
     hide,
     naming_recipe,
     read_box,
     read_settings,
 )
+from unet_ddp.settings import (
+    Excludes,
+    Kind,
+    Needs,
+    Replaces,
+    Typed,
+    all_names,
+    as_flag,
+    names_of,
+    pairs_of,
+    settings_of,
+    values_of,
+    with_values,
+)
 
 Config = TypeVar("Config")
 Training = TypeVar("Training", bound=TrainConfig)
 
-_annotations = cache(partial(get_type_hints, include_extras=True))
 _COUNTABLE = Limit(-(2**53), 2**53)  # whole numbers
-_NEED_EACH_OTHER = (("val_images", "val_masks"), ("folds", "fold"))
-_EXCLUDE_EACH_OTHER = (
-    ("list", "images"), ("list", "val_images"), ("list", "folds"), ("folds", "val_images"),
-    ("binary", "mask_threshold"), ("binary", "palette"), ("mask_threshold", "palette"),
-    ("class_names", "palette"), ("binary", "classes"), ("mask_threshold", "classes"),
-    ("compile", "checkpointing"), ("resume", "load"), *(("instances", other) for other in (
-    "binary", "mask_threshold", "palette", "classes", "invert")),
-)  # fmt: skip
 
 
 def parse_train(argv: Sequence[str], *, prog: str = "train.py") -> TrainConfig:
@@ -61,25 +63,29 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     # torch.distributed.launch passes the rank, which the environment has, too.
     argv = [word for word in argv if not re.fullmatch(r"--local[-_]rank=\d+", word)]
     # Other processes get the settings: pickle finds no class that was made here.
-    config = as_kind(kind, parse(hide(kind, kind.unused), argv, prog=prog))
-    given, path = _given_by(argv, config), config.launch.config
+    typed = values_of(parse(hide(kind, kind.unused), argv, prog=prog))
+    config = with_values(kind(), typed)
+    given, path = _given_by(argv, kind), config.launch.config
     recipe = read_recipe(path) if path is not None else {}
+    replaced = pairs_of(kind, Replaces)
     for where, names in (("", given), (f"{path}: ", recipe.keys())):
-        if {"budget", "epochs"} <= names:
-            raise UserError(f"{where}--budget and --epochs: use one of them")
-    hidden = {*given, "budget"} if "epochs" in given else given
+        for pair in replaced:
+            if names >= set(pair):
+                raise UserError(f"{where}{' and '.join(map(as_flag, pair))}: use one of them")
+    hidden = given | {name for name, other in replaced if other in given}
     if "list" in given:  # in place of the recipe's folders
         hidden = hidden | {"images", "masks", "val_images", "val_masks"}
     values = {name: value for name, value in recipe.items() if name not in hidden}
-    if values.get("wandb"):
-        raise UserError(f"{path}: wandb: use --wandb, or delete the line")
+    for name in values:
+        if values[name] and settings_of(kind)[name].find_notes(Typed):
+            raise UserError(f"{path}: {name}: use {as_flag(name)}, or delete the line")
     config, given = with_values(config, values), given | recipe.keys()
-    if config.launch.budget is not None:
-        given -= {"epochs"}  # the recipe's: a resumed run keeps its plan
+    for name, other in replaced:
+        if values_of(config)[name] is not None:
+            given -= {other}  # the recipe's: a resumed run keeps its plan
     with naming_recipe(path, values.keys()):
-        _check_text(config)
-        config = _in_folder_of_resumed(config)
         _validate(config)
+        config = _in_folder_of_resumed(config)
     check_own_code(config.to_dict(), given - values.keys())  # for tune, too: it types it
     return replace(config, given=given, recipe=frozenset(values))
 
@@ -101,14 +107,13 @@ def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
         said, near = read_box(box.getvalue())
         hint = f"did you mean {', '.join(near)}? " if near else ""
         raise UserError(f"{said}; {hint}see {prog} --help") from None
-    _check_text(config)
-    check_limits(config)
+    check_values(config)
     return config
 
 
-def _given_by(argv: Sequence[str], config: TrainConfig) -> frozenset[str]:
+def _given_by(argv: Sequence[str], kind: type[TrainConfig]) -> frozenset[str]:
     """Return the names of the settings that `argv` gives."""
-    names, given = _all_names(config), set()
+    names, given = all_names(kind), set()
     for word in argv:
         if word.startswith("-"):
             name = word.split("=")[0].lstrip("-").replace("-", "_")
@@ -147,12 +152,12 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UserError: a value that its setting can't have.
     """
-    names = config.to_dict().keys() - RUN_PLACES - config.given
+    names = config.to_dict().keys() - names_of(TrainConfig, Kind.RUN_PLACE) - config.given
     values = {name: value for name, value in saved.items() if name in names and value is not None}
-    for name in values.keys() & DATA_PLACES:
+    for name in values.keys() & names_of(TrainConfig, Kind.DATA_PLACE):
         if is_address(values[name]):  # a stranger's checkpoint must not have it contacted
             raise UserError(
-                f"{_as_flag(name)}: the run's was {shorten(values[name])}; addresses in a checkpoint "
+                f"{as_flag(name)}: the run's was {shorten(values[name])}; addresses in a checkpoint "
                 "are not opened: give the flag again"
             )
     config = with_values(config, _typed_values(values, "the checkpoint's configuration"))
@@ -173,7 +178,7 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
     Raises:
         UserError: no YAML file, an unknown key, or a value that its setting can't have.
     """
-    names, keys, values = _all_names(TrainConfig()), dict[str, str](), {}
+    names, keys, values = all_names(TrainConfig), dict[str, str](), {}
     settings = read_settings(path)
     settings.pop("skip_scan", None)  # version 0.1 wrote it into every config.yaml
     for key, value in settings.items():
@@ -191,14 +196,14 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
 
 
 def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    settings, typed = _settings(TrainConfig()), {}
+    settings, typed = settings_of(TrainConfig), {}
     for name, value in values.items():
         try:
-            typed[name] = convert(value, settings[name].type)
+            typed[name] = convert(value, settings[name].hint)
         except (ValueError, OverflowError):
             shown = shorten(value.value if isinstance(value, Scalar) else value)
             raise UserError(
-                f"{source}: {name}: {shown} can't be a value of {_as_flag(name)}; see train.py --help"
+                f"{source}: {name}: {shown} can't be a value of {as_flag(name)}; see train.py --help"
             ) from None
     return typed
 
@@ -208,92 +213,39 @@ def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 def _validate(config: TrainConfig) -> None:
     """Refuse settings that no run can have."""
-    check_limits(config)
-    values = ((name, setting.value) for name, setting in _settings(config).items())
+    check_values(config)
+    values = values_of(config).items()
     given = {name for name, value in values if value is not None and value is not False}
-    for pair in _NEED_EACH_OTHER:
+    for pair in pairs_of(TrainConfig, Needs):
         if len(given.intersection(pair)) == 1:
-            raise UserError(f"{' and '.join(map(_as_flag, pair))}: use both or neither")
+            raise UserError(f"{' and '.join(map(as_flag, pair))}: use both or neither")
     if "masks" in given and "images" not in given:  # the other way round it is a pack
         raise UserError("--images and --masks: use both or neither")
-    for pair in _EXCLUDE_EACH_OTHER:
+    for pair in pairs_of(TrainConfig, Excludes):
         if given.issuperset(pair):
-            raise UserError(f"{' and '.join(map(_as_flag, pair))}: use one of them")
-    data, launch = config.data, config.launch
-    config.optimization.check_loss()
-    data.check()
-    check_texts(data.group_pattern, launch.budget, data.augmentation)
-    if launch.resume == "auto" and launch.overwrite:
-        raise UserError("--resume continues the run, --overwrite deletes it: use one of them")
-    if config.run.wandb:
-        check_installed("wandb", "wandb", "--wandb")
+            raise UserError(f"{' and '.join(map(as_flag, pair))}: use one of them")
+    for group in (config.optimization, config.data, config.launch, config.run):
+        for part in type(group).__mro__:
+            vars(part).get("check", id)(group)
 
 
-def _check_text(config: object) -> None:
-    """Refuse text that is empty, as an unset variable is, or has a ~ that no shell has expanded."""
-    for name, setting in _settings(config).items():
-        values = setting.value if isinstance(setting.value, tuple) else (setting.value,)
-        shown = name if tyro.conf.Positional in get_args(setting.type) else _as_flag(name)
-        if "" in values and name != "mask_suffix":  # masks named as their images
-            raise UserError(f"{shown} '': is empty; give a value, or leave it out")
-        for value in values:
-            if isinstance(value, str) and (value == "~" or value.startswith("~/")):
-                raise UserError(f"{shown} {value}: ~ was not expanded; write the folder in full")
+def check_values(config: object) -> None:
+    """Refuse numbers beyond the limit beside their field, and text that no shell has filled in.
 
-
-def check_limits(config: object) -> None:
-    """Raise a UserError if a number of a configuration is beyond the limit beside its field."""
-    for name, setting in _settings(config).items():
-        values = setting.value if isinstance(setting.value, tuple) else (setting.value,)
-        numbers = [value for value in values if isinstance(value, (int, float))]
-        limits = [limit for limit in get_args(setting.type) if isinstance(limit, Limit)]
-        limits += [_COUNTABLE] * any(isinstance(number, int) for number in numbers)
-        for limit in limits:
-            if not all(number in limit for number in numbers):
-                shown = " ".join(map(shorten, values))
-                raise UserError(f"{_as_flag(name)} {shown}: must be {limit}")
-
-
-def _as_flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-class _Setting(NamedTuple):
-    group: str  # the field of the configuration that contains it; empty for one without groups
-    field: str
-    type: Any
-    value: Any
-
-
-def _settings(config: Any, group: str = "") -> dict[str, _Setting]:
-    """Return the fields of `config` and its groups, by their names in flags and recipes."""
-    settings: dict[str, _Setting] = {}
-    kind: Any = type(config)
-    types = _annotations(kind)
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if is_dataclass(value):
-            settings |= _settings(value, field.name)
-        elif field.name not in ("given", "recipe"):
-            name = SAVED_NAMES.get(field.name, field.name)
-            settings[name] = _Setting(group, field.name, types[field.name], value)
-    return settings
-
-
-def _all_names(config: TrainConfig) -> dict[str, str]:
-    """Return the settings' names by all names they have, as learning_rate by l and lr."""
-    settings = _settings(config)
-    names = {name: name for name in settings}
-    for name, setting in settings.items():
-        for part in get_args(setting.type):
-            names |= {alias.lstrip("-"): name for alias in getattr(part, "aliases", None) or ()}
-    return names
-
-
-def with_values(config: Training, values: Mapping[str, Any]) -> Training:
-    """Return `config` with other values of some settings."""
-    settings = _settings(config)
-    for name, value in values.items():
-        group, field, *_ = settings[name]
-        config = replace(config, **{group: replace(getattr(config, group), **{field: value})})
-    return config
+    It is empty, as an unset variable is, or has a ~ that was not expanded.
+    """
+    settings = settings_of(type(config))
+    for name, value in values_of(config).items():
+        setting = settings[name]
+        shown = name if tyro.conf.Positional in setting.notes else as_flag(name)
+        values = value if isinstance(value, tuple) else (value,)
+        for each in values:
+            if each == "" and name != "mask_suffix":  # masks named as their images
+                raise UserError(f"{shown} '': is empty; give a value, or leave it out")
+            if isinstance(each, str) and re.match(r"~(/|$)", each):
+                raise UserError(f"{shown} {each}: ~ was not expanded; write the folder in full")
+            limits = [_COUNTABLE] if isinstance(each, int) else []
+            for limit in [*setting.find_notes(Limit), *limits]:
+                if isinstance(each, (int, float)) and each not in limit:
+                    text = " ".join(map(shorten, values))
+                    raise UserError(f"{shown} {text}: must be {limit}")

@@ -15,7 +15,6 @@ import tyro
 
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import as_path, refuse_special
-from unet_ddp.plugins import check_known
 
 OWN_PARTS = {"loss": "losses", "model": "networks", "augmentation": "augmentations"}
 """Settings that may be MODULE:NAME, code of the user's own, and the point of plugins.py."""
@@ -55,15 +54,6 @@ def hide(kind: type[Config], names: Set[str]) -> type[Config]:
     return make_dataclass(kind.__name__, parts, bases=(kind,), namespace=own, frozen=True)
 
 
-def as_kind(kind: type[Config], config: Any) -> Config:
-    """Return the settings of a class that `hide` has made as the class that it was made of."""
-    types, values = get_type_hints(kind), {}
-    for each in fields(kind):  # type: ignore[arg-type]
-        value = getattr(config, each.name)
-        values[each.name] = as_kind(types[each.name], value) if is_dataclass(value) else value
-    return kind(**values)
-
-
 def _mask_value(text: str) -> int:
     return int(text[1:], 16) if re.fullmatch(r"#[0-9a-fA-F]{6}", text) else int(text)
 
@@ -95,33 +85,6 @@ def check_own_code(settings: Mapping[str, Plain], typed: Set[str]) -> None:
                 f"--{name} {value}: a recipe or a checkpoint starts no code; if you trust it, "
                 f"type --{name} {value}, too"
             )
-
-
-def check_texts(pattern: str | None, budget: str | None, augmentation: str) -> None:
-    """Raise a UserError if --group-pattern has no group, --budget is no time, or --augmentation is unknown."""
-    check_known("augmentations", augmentation, "--augmentation")
-    if budget is not None:
-        parse_time(budget, "--budget")
-    if pattern is None:
-        return
-    try:
-        fault = "" if re.compile(pattern).groups else "has no group, as in '(.+)_'"
-    except re.error as error:
-        fault = f"not a regular expression: {error}"
-    if fault:
-        raise UserError(f"--group-pattern {pattern!r}: {fault}")
-
-
-def parse_time(text: str, name: str) -> float:
-    """Return the seconds in the value of the flag `name`: 90s, 30m, 1.5h.
-
-    Raises:
-        UserError: it is no such time.
-    """
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([smh])", text)
-    if found is None:
-        raise UserError(f"{name} {shorten(text)}: not a time; use one like 90s, 30m or 2h")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def read_box(box: str) -> tuple[str, list[str]]:

@@ -31,7 +31,13 @@ _BUILT_IN = {
         "classes": "unet_ddp.data.labels:Labels",
         "objects": "unet_ddp.extras.objects.labels:ObjectLabels",
     },
-    "label_rules": {"objects": "unet_ddp.extras.objects.rules:infer_labels"},
+    "settings": {
+        "objects": "unet_ddp.extras.objects.settings:ObjectSettings",
+        "losses": "unet_ddp.extras.losses.settings:FactorSettings",
+        "wandb": "unet_ddp.extras.wandb.settings:WandbSettings",
+        "budget": "unet_ddp.extras.planners.settings:BudgetSettings",
+    },
+    "label_rules": {"instances": "unet_ddp.extras.objects.rules:infer_labels"},
     "planners": {
         "batch_size": "unet_ddp.extras.planners.batch_size:plan",
         "learning_rate": "unet_ddp.extras.planners.learning_rate:plan",
@@ -141,6 +147,11 @@ def check_known(point: str, name: str, flag: str) -> None:
     if not is_known(point, name):
         known = ", ".join(_BUILT_IN[point])
         raise UserError(f"{flag} {name}: not one of {known}, nor MODULE:NAME")
+
+
+def list_names(point: str) -> list[str]:
+    """Return the names of all parts of a point, those of installed packages last."""
+    return [*_BUILT_IN[point], *list_installed(point)]
 
 
 def list_installed(point: str) -> list[str]:

@@ -25,6 +25,7 @@ from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.readers.tiff import is_array
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
+from unet_ddp.settings import called
 
 _AT_ONCE = 1 << 22  # correlations that are computed at a time
 _MOST_COMPARED = 2 * 10**9  # correlations, of some seconds: 10 % of 150,000 images with the others
@@ -67,7 +68,9 @@ def _check_kinds(table: Table, config: DataConfig) -> Iterator[str]:
 
 def _check_palettes(table: Table, config: DataConfig) -> Iterator[str]:
     """Yield a line if an index has different colours in two palette masks."""
-    if config.instances or (config.palette is not None and table.kinds[0].mask.palette):
+    if called(config, "label_rules") or (
+        config.palette is not None and table.kinds[0].mask.palette
+    ):
         return
     seen: dict[int, tuple[Colour, Path]] = {}
     for value, colour, mask in _used_colours(table):
@@ -87,7 +90,7 @@ def _check_bits(table: Table, config: DataConfig) -> Iterator[str]:
     for row, kind, value, _ in table.values:
         whites.setdefault((table.kinds[kind].mask.is_bilevel, value), table.pairs[row].mask)
     one, other = whites.get((True, 1)), whites.get((False, 255))
-    is_one_kind = config.binary or config.instances or (False, 1) in whites
+    is_one_kind = config.binary or called(config, "label_rules") or (False, 1) in whites
     if one and other and not is_one_kind:
         yield f"{one} has 1 bit, so its white is 1, and 255 in {other}: save all masks with 8 bit"
 

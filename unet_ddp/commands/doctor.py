@@ -14,28 +14,15 @@ from functools import partial
 from unet_ddp.checks.check import CheckedData, check_classes, check_dataset
 from unet_ddp.checks.summary import Report, class_pixels
 from unet_ddp.cli import parse_run
-from unet_ddp.config import (
-    LaunchConfig,
-    NetworkConfig,
-    OptimizationConfig,
-    RunConfig,
-    TrainConfig,
-)
+from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.errors import align, join_some, print_lines
 from unet_ddp.flags import name_recipe
+from unet_ddp.settings import Kind
 
 _MOST_CLASSES = 21  # rows of the table, as many as Pascal VOC has
-
-
-OF_TRAINING = frozenset(
-    name
-    for group in (NetworkConfig, OptimizationConfig, RunConfig, LaunchConfig)
-    for name in vars(group())
-) - {"seed", "config", "skip_bad_files"}
-"""Settings that no command about data alone uses."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +32,7 @@ class DoctorConfig(TrainConfig):
     Takes the flags of train.py that are about data, and those that its size limits. Exit status 0: ok; 2: not fit to train on.
     """
 
-    unused = OF_TRAINING - {"class_weights", "batch_size", "accumulate"}
+    unused = all_but(Kind.DATA, Kind.LIMITED_BY_DATA)
     strict: bool = False
     """Exit with status 1 if there are warnings."""
 

@@ -15,12 +15,13 @@ from unet_ddp.data.masks import IGNORE_ID, unpack_colour
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import as_path, refuse_special
 from unet_ddp.plugins import find
+from unet_ddp.settings import called
 
 
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
     """Return the classes of the data set; the values must be classes, and agree with the flags."""
-    if config.instances:
-        return cast(Labels, find("label_rules", "objects")(masks, config))
+    for name in called(config, "label_rules"):
+        return cast(Labels, find("label_rules", name)(masks, config))
     if config.binary or config.mask_threshold is not None:
         labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
     elif config.palette is not None:

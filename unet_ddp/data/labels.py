@@ -43,8 +43,8 @@ class Labels:
     """
 
     kind: ClassVar[str] = "classes"
-    boundary_weight: ClassVar[float | None] = None
-    """Default of --boundary-weight; None for the settings' own."""
+    defaults: ClassVar[dict[str, Any]] = {}
+    """Settings of the loss that are None by default, and not for these labels."""
     layer_opacity: ClassVar[int] = 50
     """Percent with which a page lays `layer` over a photo."""
     blank: ClassVar[int] = IGNORE_ID

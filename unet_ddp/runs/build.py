@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -33,6 +33,7 @@ from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.plugins import digest_sources, find
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import describe_data
+from unet_ddp.settings import values_of, with_values
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.state import AdamW, Schedule, TrainState, WeightAverage
 
@@ -56,9 +57,9 @@ def choose_model(
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
     architecture, preprocessing, notes = _choose_architecture(config, data, resumed)
-    default = data.labels.boundary_weight
-    if options.boundary_weight is None and default is not None:
-        options = replace(options, boundary_weight=default)
+    given, own = values_of(options), data.labels.defaults
+    own = {name: value for name, value in own.items() if given[name] is None}
+    options = with_values(options, own)
     loss = SegmentationLoss(options).to(world.device)
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
     named = dict.fromkeys(options.loss_terms, ("--loss", "losses"))

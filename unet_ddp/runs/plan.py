@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from unet_ddp.cli import with_values
 from unet_ddp.config import LaunchConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.data.prepared import PreparedData
@@ -15,6 +14,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.plugins import find
 from unet_ddp.runs.build import ModelSpec, build_state, new_schedule
 from unet_ddp.runs.resume import Resumed
+from unet_ddp.settings import called, with_values
 from unet_ddp.training.guard import explain_out_of_memory
 from unet_ddp.training.state import TrainState
 
@@ -82,14 +82,7 @@ def settle(config: TrainConfig, dry_run: DryRun) -> TrainConfig:
         UserError: nothing fits, or the losses show no rate.
         RunError: not one image fits into the memory.
     """
-    options = config.optimization
-    wanted = {
-        "batch_size": options.batch_size == "auto",
-        "learning_rate": options.learning_rate == "auto",
-        "budget": config.launch.budget is not None,
-    }
-    for name, is_wanted in wanted.items():
-        if is_wanted:
-            plan: Planner = find("planners", name)
-            config = with_values(config, plan(config, dry_run))
+    for name in called(config, "planners"):
+        plan: Planner = find("planners", name)
+        config = with_values(config, plan(config, dry_run))
     return config

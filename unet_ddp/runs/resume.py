@@ -14,8 +14,8 @@ from torch import Tensor
 from unet_ddp.checkpoints.file import Content
 from unet_ddp.checkpoints.weights import State, check_weights
 from unet_ddp.checks.check import check_classes, prepare_data
-from unet_ddp.cli import read_recipe, with_saved, with_values
-from unet_ddp.config import DATA_PLACES, RUN_PLACES, TrainConfig
+from unet_ddp.cli import read_recipe, with_saved
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.preprocessing import Preprocessing
@@ -25,16 +25,10 @@ from unet_ddp.flags import is_same
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.precision import has_native_bfloat16
 from unet_ddp.runs.same_data import check_same_data
+from unet_ddp.settings import Kind, Typed, as_flag, names_of, settings_of, with_values
 from unet_ddp.training.state import TrainState
 
 _SHOWN = 80  # characters of a setting in a message
-# Settings on which the weights depend, and settings that may change without a word.
-_FIXED = {
-    "scale", "model", "encoder", "width", "bilinear", "channels", "nodata", "classes",
-    "class_names", "palette", "binary", "mask_threshold", "invert", "ignore_index",
-    "instances", "batch_norm",
-}  # fmt: skip
-_SILENT = (DATA_PLACES | RUN_PLACES | {"batch_size", "images_per_step"}) - _FIXED
 
 
 class Weights(Protocol):
@@ -131,23 +125,24 @@ class Resumed:
 
     def _note_changes(self, config: TrainConfig) -> None:
         assert self.content is not None
-        before = self.content["config"]
+        before, keeps = self.content["config"], names_of(TrainConfig, Kind.FIXED)
+        silent = names_of(TrainConfig, Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.FILES, Kind.PER_STEP)
         changed = {
             name: f"{name} {_show(before[name])} -> {_show(value)}"
             for name, value in config.to_dict().items()
-            if not is_same(before.get(name, value), value)
-            and name not in _SILENT
-            and not name.startswith("save_every")
+            if name not in silent - keeps and not is_same(before.get(name, value), value)
         }
-        fixed = [text for name, text in changed.items() if name in _FIXED]
+        fixed = [text for name, text in changed.items() if name in keeps]
         if fixed:
             raise UserError(
                 f"--resume: {', '.join(fixed)}: a run keeps its network, scale and classes; leave the "
                 "flag out, or start a new run from its weights with "
                 f"--load {self.source} and --exp-name NAME"
             )
-        if before.get("wandb") and "wandb" not in config.given:
-            self.notes.append("no longer logged to Weights & Biases: that takes --wandb each time")
+        for name, setting in settings_of(TrainConfig).items():
+            for switched in setting.find_notes(Typed):
+                if before.get(name) and name not in config.given:
+                    self.notes.append(f"no longer {switched}: that takes {as_flag(name)} each time")
         if changed:
             self.notes.append(f"changed since: {', '.join(changed.values())}")
         edits = _describe_edits(self.source.with_name("config.yaml"), before, config)

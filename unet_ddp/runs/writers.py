@@ -18,6 +18,7 @@ from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import open_own, replacing
 from unet_ddp.metrics.scores import Validation
+from unet_ddp.settings import called
 from unet_ddp.training.state import TrainState
 
 Row = dict[str, Any]
@@ -43,7 +44,7 @@ def open_wandb(config: TrainConfig, state: TrainState, loaders: Loaders) -> list
     Raises:
         UserError: it refuses, or the validation image to log can't be read.
     """
-    if not config.run.wandb:
+    if "wandb" not in called(config.run, "writers"):
         return []
     from unet_ddp.runs.wandb_writer import WandbWriter
 

@@ -17,6 +17,7 @@ from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import sum_over_ranks
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.plugins import find, is_built_in
+from unet_ddp.settings import called
 
 # Columns of metrics.csv that are others', and the beginnings of those of scores.
 _TAKEN = {
@@ -98,13 +99,8 @@ class CrossEntropy:
 
     def __init__(self, options: OptimizationConfig) -> None:
         self.label_smoothing = options.label_smoothing
-        wanted = {
-            "boundary_weight": bool(options.boundary_weight),
-            "hard_pixels": options.hard_pixels < 100,
-        }
-        names = [name for name, is_wanted in wanted.items() if is_wanted]
         self.factors: list[Callable[[Batch], Tensor]] = [
-            find("pixel_factors", name)(options) for name in names
+            find("pixel_factors", name)(options) for name in called(options, "pixel_factors")
         ]
 
     def targets(self, batch: Batch) -> Tensor:

@@ -79,7 +79,7 @@ def test_a_path_and_an_entry_point_name_the_same_loss(own_loss: Path) -> None:
     assert losses("squared+ce") == [total, region, pixel]
     assert 0 < region < 1 and pixel == losses("ce")[2] and total == pytest.approx(region + pixel)
     assert losses("squared") == [region, region, 0]
-    OptimizationConfig(loss="squared").check_loss()
+    OptimizationConfig(loss="squared").check()
 
 
 @pytest.mark.parametrize(
@@ -154,19 +154,19 @@ def test_code_runs_only_if_the_command_line_names_it(own_loss: Path) -> None:
 )
 def test_two_terms_of_a_kind_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=r"--loss .*(at most one region term|not one of)"):
-        OptimizationConfig(loss=name).check_loss()
+        OptimizationConfig(loss=name).check()
 
 
 def test_advice_has_the_form_of_the_loss() -> None:
     for name, advice in (("my_losses:A", r"my_losses:A\+ce"), ("lovasz", "lovasz_ce")):
         with pytest.raises(UserError, match=f"e.g. {advice}"):
-            OptimizationConfig(loss=name, label_smoothing=0.1).check_loss()
+            OptimizationConfig(loss=name, label_smoothing=0.1).check()
 
 
 @pytest.mark.parametrize("name", ["squarish", "dice+squarish", "dice_"])
 def test_an_unknown_name_is_refused_before_anything_is_read(name: str) -> None:
     with pytest.raises(UserError, match=r"--loss .*: not one of dice_ce, .*, nor MODULE:CLASS"):
-        OptimizationConfig(loss=name).check_loss()
+        OptimizationConfig(loss=name).check()
 
 
 class SquaredDice:

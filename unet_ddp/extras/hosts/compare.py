@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import unet_ddp
-from unet_ddp.config import DATA_PLACES, RUN_PLACES, TrainConfig
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -18,8 +18,8 @@ from unet_ddp.extras.hosts.elastic import is_elastic
 from unet_ddp.files import is_address, write_errors
 from unet_ddp.runs.recovery import read_state
 from unet_ddp.runs.same_data import measure_files
+from unet_ddp.settings import Kind, names_of
 
-_MAY_DIFFER = {"config", "nproc", "workers", "cache", "device", "timeout", "rescue_dir", "profile"}
 _LIBRARIES = ("torch", "numpy", "pillow", "albumentations")
 _SHARE = "let all hosts share one, or use object storage (--checkpoints s3://BUCKET/RUN)"
 
@@ -77,9 +77,9 @@ def _compare(values: Mapping[str, str] | None, world: World, advice: str) -> Non
 
 
 def _describe(config: TrainConfig) -> dict[str, str]:
-    places = DATA_PLACES | RUN_PLACES
-    settings = {k: v for k, v in config.to_dict().items() if k not in places}
-    settings |= {k: v for k, v in vars(config.launch).items() if k not in _MAY_DIFFER}
+    settings = config.to_dict() | vars(config.launch)
+    for name in names_of(TrainConfig, Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.OF_HOST):
+        del settings[name]
     settings["resume"] = config.launch.resume is not None
     settings["load"] = config.run.load is not None
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in settings.items()}

@@ -51,7 +51,7 @@ class ObjectLabels(Labels):
     """
 
     kind: ClassVar[str] = "numbered objects"
-    boundary_weight: ClassVar[float | None] = 5.0
+    defaults: ClassVar[dict[str, Any]] = {"boundary_weight": 5.0}
     layer_opacity: ClassVar[int] = 100
     blank: ClassVar[int] = 0
 

@@ -27,8 +27,7 @@ from unet_ddp.checks.check import CheckedData, check_dataset
 from unet_ddp.checks.summary import Report
 from unet_ddp.checks.table import Table
 from unet_ddp.cli import parse_run
-from unet_ddp.commands.doctor import OF_TRAINING
-from unet_ddp.config import DataConfig, TrainConfig
+from unet_ddp.config import DataConfig, TrainConfig, all_but
 from unet_ddp.data.columns import hash_file, write_columns
 from unet_ddp.data.pack_index import PackIndex, Shard
 from unet_ddp.data.packs import BLOCK, INDEX, SHARD, list_files, member_name, shard_name
@@ -46,6 +45,7 @@ from unet_ddp.files import (
     write_text,
 )
 from unet_ddp.flags import flag, naming_recipe
+from unet_ddp.settings import Kind
 from unet_ddp.storage import Url, as_path, delete, local_file, put
 
 SHARD_BYTES = 256 * 1024**2
@@ -60,7 +60,7 @@ class PackConfig(TrainConfig):
     Takes the flags of train.py that say what the images and masks are.
     """
 
-    unused = OF_TRAINING
+    unused = all_but(Kind.DATA)
     output: Annotated[str | None, flag("DIR", "-o")] = None
     """New folder for the pack, or an address like s3://bucket/folder."""
 

@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
@@ -14,7 +14,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.tuning import LabelTuner
 from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps
-from unet_ddp.flags import parse_time
+from unet_ddp.extras.planners.settings import BudgetSettings, parse_time
 from unet_ddp.runs.plan import DryRun
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.determinism import cudnn_autotuning
@@ -35,7 +35,8 @@ def plan(config: TrainConfig, dry_run: DryRun) -> dict[str, Any]:
     """
     if not dry_run.resumed.is_new:
         return {}
-    budget = parse_time(str(config.launch.budget), "--budget")
+    given = str(cast(BudgetSettings, config.launch).budget)
+    budget = parse_time(given, "--budget")
     world, data = dry_run.world, dry_run.data
     with dry_run.open(config) as (state, loaders):
         step = time_steps(state, loaders, config.optimization, world, budget=budget)
@@ -50,7 +51,7 @@ def plan(config: TrainConfig, dry_run: DryRun) -> dict[str, Any]:
     pace = Pace(step, state.steps_per_epoch, validation)
     epochs = world.on_main(lambda: pace.count_epochs(budget, time.monotonic() - dry_run.began))
     dry_run.resumed.notes.append(
-        f"--budget {config.launch.budget}: {epochs} epochs of about {describe_time(pace.epoch)} "
+        f"--budget {given}: {epochs} epochs of about {describe_time(pace.epoch)} "
         f"({describe_time(pace.step)} a step, {describe_time(pace.validation)} to validate)"
     )
     return {"epochs": epochs}

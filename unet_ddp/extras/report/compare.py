@@ -14,17 +14,17 @@ import tyro
 
 from unet_ddp.checkpoints.weights import best_of, build_blank, read_model
 from unet_ddp.cli import parse
-from unet_ddp.config import RUN_PLACES
+from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, align, join_some, print_lines
 from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.files import write_errors, write_text
 from unet_ddp.flags import flag
 from unet_ddp.metrics.scores import show
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
+from unet_ddp.settings import Kind, names_of
 from unet_ddp.storage import Url, as_path, local_file, local_path
 
 _MOST_LINES = 8
-_NOT_SHOWN = {"save_every", "save_every_steps", "save_every_minutes", *RUN_PLACES} - {"load"}
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,9 @@ def read_run(place: Path) -> Run:
 
 def tabulate(runs: Sequence[Run]) -> list[list[str]]:
     """Return a heading and a row for each run: its cells, and the settings that differ."""
-    names = sorted(set[str]().union(*(run.settings for run in runs)) - _NOT_SHOWN)
+    names = sorted(
+        set[str]().union(*(run.settings for run in runs)) - names_of(TrainConfig, Kind.FILES)
+    )
     values = {name: [str(run.settings.get(name))[:60] for run in runs] for name in names}
     differing = {name: column for name, column in values.items() if len(set(column)) > 1}
     heading = ["run", *runs[0].cells, *differing]

@@ -22,7 +22,7 @@ from signal import SIGINT, SIGTERM
 from typing import Annotated, Any
 
 from unet_ddp.cli import parse_run, parse_train
-from unet_ddp.config import RUN_PLACES, TrainConfig
+from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.join import exit_with_error
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_lines, shorten
@@ -30,10 +30,10 @@ from unet_ddp.extras.report.compare import compare
 from unet_ddp.files import local_path, lock_folder, write_errors, write_text
 from unet_ddp.flags import flag, name_recipe, naming_recipe
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
+from unet_ddp.settings import Kind, names_of
 
 _FACTOR = 3  # of epochs from rung to rung, by which the trials become fewer
 _TRAIN = [sys.executable, "-m", "unet_ddp", "train"]
-_OWN = {"epochs", *RUN_PLACES}  # not to be varied
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TuneConfig(TrainConfig):
     folder is that of --checkpoints and --exp-name (default: checkpoints/tune).
     """
 
-    unused = frozenset({"resume", "overwrite", "budget", "max_steps", "max_epochs"})
+    unused = names_of(TrainConfig, Kind.EXTENT)
     vary: Annotated[tuple[str, ...], flag("NAME=VALUES ...")] = ()
     """Settings of train.py and what to draw for each: choices, as loss=dice_ce,ce, or a range, as learning_rate=1e-4..1e-2 (by its logarithm if its ends differ by a factor of ten)."""
     trials: Annotated[int, flag("N"), Limit(1, 1000)] = 9
@@ -96,7 +96,8 @@ def parse_space(config: TuneConfig) -> dict[str, Any]:
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    known = sorted(TrainConfig().to_dict().keys() - _OWN)
+    own = {"epochs", *names_of(TrainConfig, Kind.RUN_PLACE)}
+    known = sorted(TrainConfig().to_dict().keys() - own)
     space: dict[str, Any] = {}
     for word in config.vary:
         name, _, text = word.replace("-", "_", word.partition("=")[0].count("-")).partition("=")

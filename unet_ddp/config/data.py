@@ -1,0 +1,117 @@
+"""Settings of the data."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from unet_ddp.errors import Limit, UserError
+from unet_ddp.flags import MASK_VALUE, flag
+from unet_ddp.plugins import check_known
+from unet_ddp.settings import (
+    Excludes,
+    Kind,
+    Needs,
+    joined,
+)
+
+DIR = flag("DIR")
+N = flag("N")
+POSITIVE, NOT_NEGATIVE = Limit(at_least=1), Limit(at_least=0)
+
+
+@dataclass(frozen=True)
+@joined("data")
+class DataConfig:
+    """The images and masks, and how they are read."""
+
+    kinds: ClassVar = (Kind.DATA,)
+
+    images: Annotated[str | None, Kind.DATA_PLACE, DIR] = None
+    """Folder of images, or its address (s3://bucket/folder, gs://, az://), or a pack, which has the masks too (default: data/imgs, or the built-in demo set if that is empty)."""
+    masks: Annotated[str | None, Kind.DATA_PLACE, DIR] = None
+    """Folder, or address, of masks named like their images, e.g. image.png or image_mask.gif for image.jpg (default: data/masks)."""
+    pairs_file: Annotated[
+        str | None,
+        Kind.DATA_PLACE,
+        Excludes("images", "val_images", "folds"),
+        flag("FILE", name="list"),
+    ] = None
+    """CSV file of pairs instead of two folders, with paths or addresses (http:// too): columns image,mask and optionally group,split (training, validation or test)."""
+    mask_suffix: Annotated[str | None, flag("TEXT")] = None
+    """Text that mask names add to the image's name, e.g. _mask (default: detected)."""
+    val_images: Annotated[str | None, Kind.DATA_PLACE, Needs("val_masks"), DIR] = None
+    """Folder of validation images, instead of a share of --images."""
+    val_masks: Annotated[str | None, Kind.DATA_PLACE, DIR] = None
+    """Folder of the masks of --val-images."""
+    scale: Annotated[float, Kind.FIXED, flag("FACTOR", "-s"), Limit(above=0, at_most=1)] = 1.0
+    """Resize images to this fraction of their size, 0 < FACTOR <= 1, in training and prediction."""
+    ground_resolution: Annotated[float | None, flag("METRES"), Limit(above=0, at_most=1e6)] = None
+    """Bring images with map coordinates, which need not have one resolution then, to pixels of this size on the ground, before scaling."""
+    crop_size: Annotated[tuple[int, int] | None, flag("HEIGHT WIDTH"), Limit(at_least=16)] = None
+    """Train on random crops of this size, after scaling (default: whole images if all have one size, else crops of the median size)."""
+    validation: Annotated[float, flag("PERCENT", "-v"), Limit(at_least=0, below=100)] = 10.0
+    """Percentage of the images held out for validation, 0 <= PERCENT < 100; groups are kept whole."""
+    group_pattern: Annotated[str | None, flag("REGEX")] = None
+    """Images whose names match with the same text in the first bracket are one group, never split between training and validation (default: detected)."""
+    folds: Annotated[
+        int | None, Needs("fold"), Excludes("val_images"), flag("K"), Limit(at_least=2)
+    ] = None
+    """Cross-validation: divide the groups of images into K folds and validate on one, --fold."""
+    fold: Annotated[int | None, flag("I"), POSITIVE] = None
+    """The fold to validate on, from 1 to K."""
+    channels: Annotated[int | None, Kind.FIXED, N, POSITIVE] = None
+    """Channels of the network's input: 1 grey, 3 colour, 4 colour and transparency (default: as in the images)."""
+    nodata: Annotated[float | None, Kind.FIXED, flag("VALUE")] = None
+    """Value of image pixels without data, e.g. -9999 or nan; these pixels are ignored everywhere."""
+    classes: Annotated[
+        int | None,
+        Kind.FIXED,
+        flag("N", "-c"),
+        Limit(2, 255, note="; the background is one of them"),
+    ] = None
+    """Number of classes, including the background (default: counted in the masks)."""
+    class_names: Annotated[
+        tuple[str, ...] | None, Kind.FIXED, Excludes("palette"), flag("NAME ...")
+    ] = None
+    """A name for each class, in the order of the mask values; with --instances, for each class of objects (docs/objects.md)."""
+    palette: Annotated[str | None, Kind.DATA_PLACE, Kind.FIXED, flag("FILE")] = None
+    """CSV file of the classes: lines of name,value or name,#rrggbb; the one called ignore is excluded."""
+    binary: Annotated[bool, Kind.FIXED, Excludes("mask_threshold", "palette", "classes")] = False
+    """Two classes: every non-zero value is foreground (e.g. instance ids)."""
+    mask_threshold: Annotated[
+        int | None, Kind.FIXED, Excludes("palette", "classes"), flag("VALUE"), NOT_NEGATIVE
+    ] = None
+    """Two classes: every value above this one is foreground (e.g. masks with soft edges)."""
+    invert: Annotated[bool, Kind.FIXED] = False
+    """Two classes: treat dark pixels as foreground."""
+    ignore_index: Annotated[int | None, Kind.FIXED, MASK_VALUE, flag("VALUE")] = None
+    """Mask value, or colour as #rrggbb, of pixels excluded from the loss and the scores."""
+    resize_masks: bool = False
+    """Resize masks that differ in size from their images, by nearest neighbour."""
+    balance: Annotated[float, flag("SHARE"), Limit(at_least=0, at_most=1)] = 0.0
+    """Share of the training samples that are drawn by class, each class as often as any other, their crops around one of its pixels; e.g. 0.5 where classes are rare; 0: off."""
+    scale_jitter: Annotated[
+        tuple[float, float] | None, flag("LOW HIGH"), Limit(at_least=0.1, at_most=10)
+    ] = None
+    """Resize each training image by a random factor before its crop, e.g. 0.5 2; whole images are cropped or padded to their size."""
+    augmentation: Annotated[str, flag("none|photo|overhead|street")] = "photo"
+    """photo: mirroring, small shifts, zooms and rotations, brightness, contrast and colour; overhead: also upside down, for microscope, aerial and satellite images; street: mirroring and strong changes of colour; none; or one of your own as MODULE:NAME; docs/own_parts.md."""
+
+    def check(self) -> None:
+        """Raise a UserError if settings contradict each other."""
+        if self.folds and self.fold and self.fold > self.folds:
+            raise UserError(f"--fold {self.fold}: must be at most {self.folds}, as --folds")
+        low, high = self.scale_jitter or (1, 1)
+        if low > high:
+            raise UserError(f"--scale-jitter {low:g} {high:g}: use {high:g} {low:g}, LOW first")
+        check_known("augmentations", self.augmentation, "--augmentation")
+        if self.group_pattern is None:
+            return
+        try:
+            fault = "" if re.compile(self.group_pattern).groups else "has no group, as in '(.+)_'"
+        except re.error as error:
+            fault = f"not a regular expression: {error}"
+        if fault:
+            raise UserError(f"--group-pattern {self.group_pattern!r}: {fault}")

@@ -1,0 +1,141 @@
+"""Settings of the network and of its training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from unet_ddp.config.data import NOT_NEGATIVE, POSITIVE, N
+from unet_ddp.errors import Limit, UserError
+from unet_ddp.flags import flag
+from unet_ddp.plugins import is_built_in, is_known
+from unet_ddp.settings import (
+    Calls,
+    Excludes,
+    Kind,
+    as_flag,
+    called,
+    joined,
+    pairs_of,
+)
+
+LOSSES = (
+    "dice_ce", "dice", "ce", "dice_focal", "focal", "tversky", "tversky_ce", "lovasz", "lovasz_ce",
+)  # fmt: skip
+PIXEL_TERMS = frozenset({"ce", "focal"})  # of losses; the others are over regions
+
+
+@dataclass(frozen=True)
+@joined("network")
+class NetworkConfig:
+    """The network to train."""
+
+    model: Annotated[str, Kind.FIXED, flag("NAME")] = "unet"
+    """unet (the classic U-Net), unet++, fpn, deeplabv3plus, segformer or another of segmentation-models-pytorch; or one of your own as MODULE:FUNCTION; docs/own_parts.md."""
+    encoder: Annotated[str | None, Kind.FIXED, flag("NAME")] = None
+    """Encoder of segmentation-models-pytorch, e.g. resnet34 or tu-efficientnet_b0; unet is then that library's."""
+    encoder_weights: Annotated[str | None, flag("NAME|FILE")] = None
+    """Pretrained weights for the encoder, e.g. imagenet, downloaded once; or a file of timm, torchvision or this program."""
+    width: Annotated[int, Kind.FIXED, flag("CHANNELS"), POSITIVE] = 32
+    """Classic U-Net: channels of the first level; the paper's has 64."""
+    bilinear: Annotated[bool, Kind.FIXED] = False
+    """Classic U-Net: bilinear upsampling instead of transposed convolutions."""
+    batch_norm: Annotated[Literal["global", "local"], Kind.FIXED] = "global"
+    """Batch norm's statistics in training: of the batches of all processes, or of each process's own: faster on slow networks, but the run then depends on their number."""
+    checkpointing: bool = False
+    """Classic U-Net: recompute activations in the backward pass to save memory."""
+
+
+@dataclass(frozen=True)
+@joined("optimization")
+class OptimizationConfig:
+    """Settings of the optimizer, the loss and the steps."""
+
+    epochs: Annotated[int, flag("N", "-e"), POSITIVE] = 10
+    """Passes over the training images."""
+    patience: Annotated[int, flag("EPOCHS"), NOT_NEGATIVE] = 0
+    """When so many epochs bring no better validation Dice, lower the learning rate to its end within a tenth of the epochs done, then stop; 0: off."""
+    batch_size: Annotated[
+        int | Literal["auto"],
+        Calls("planners", "auto"),
+        Kind.PER_STEP,
+        Kind.LIMITED_BY_DATA,
+        flag("N", "-b"),
+        Limit(at_least=1, note=", or auto"),
+    ] = 4
+    """Images per batch and process; auto: as many as fit into memory, with --accumulate to reach --images-per-step."""
+    accumulate: Annotated[int, Kind.LIMITED_BY_DATA, N, POSITIVE] = 1
+    """Batches per optimizer step; loss and batch norm see one batch at a time."""
+    images_per_step: Annotated[int | None, Kind.PER_STEP, N, POSITIVE] = None
+    """Images per optimizer step over all processes, instead of --accumulate (default with --batch-size auto: 16)."""
+    learning_rate: Annotated[
+        float | Literal["auto"],
+        Calls("planners", "auto"),
+        flag("RATE", "-l", "--lr"),
+        Limit(above=0, note=", or auto"),
+    ] = 1e-3
+    """Peak learning rate of AdamW, reached after the warm-up; a cosine then lowers it to a hundredth. auto: found by steps at a rising rate, which are thrown away."""
+    warmup: Annotated[float, flag("PERCENT"), Limit(at_least=0, below=100)] = 5.0
+    """Percentage of all steps in which the learning rate rises to its peak."""
+    encoder_rate: Annotated[float, flag("FACTOR"), Limit(above=0)] = 1.0
+    """Learning rate of the encoder (classic U-Net: its way down), as a share of --learning-rate, e.g. 0.1."""
+    freeze: Literal["none", "encoder"] = "none"
+    """encoder: keep its weights and batch norm statistics as loaded, and train the rest."""
+    weight_decay: Annotated[float, flag("RATE"), NOT_NEGATIVE] = 1e-4
+    """Decoupled weight decay of AdamW."""
+    clip: Annotated[float, flag("NORM"), NOT_NEGATIVE] = 1.0
+    """Largest norm of the gradients, longer ones are scaled down to it; 0: no clipping."""
+    loss: Annotated[str, flag("|".join(LOSSES))] = "dice_ce"
+    """Terms of the loss: dice, tversky (misses weigh more than false alarms; for small objects) or lovasz (IoU), over regions; ce (cross-entropy) or focal (sure pixels count less), over pixels; or one of your own as MODULE:CLASS, +ce added for both; docs/losses.md."""
+    dice_weight: Annotated[float, flag("WEIGHT"), NOT_NEGATIVE] = 1.0
+    """Weight of the Dice, Tversky or Lovász term."""
+    cross_entropy_weight: Annotated[float, flag("WEIGHT"), NOT_NEGATIVE] = 1.0
+    """Weight of the cross-entropy or focal term."""
+    class_weights: Annotated[
+        tuple[float, ...] | None, Kind.LIMITED_BY_DATA, flag("WEIGHT ..."), NOT_NEGATIVE
+    ] = None
+    """One weight per class, used in both terms."""
+    label_smoothing: Annotated[float, flag("SHARE"), Limit(at_least=0, below=1)] = 0.0
+    """Share of each pixel's truth that the pixel term gives to all classes alike, e.g. 0.1."""
+    amp: bool = True
+    """Mixed precision on a GPU, and on a CPU that computes in bfloat16."""
+    amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"
+    """auto: bfloat16 if the GPU, or the CPU (AVX512-BF16), supports it, else float16 on a GPU and float32 on a CPU."""
+    compile: Annotated[bool, Excludes("checkpointing")] = False
+    """Compile network and loss with torch.compile: a minute at the start, faster steps after it; not with --checkpointing."""
+    compress_gradients: bool = False
+    """Send gradients between processes in bfloat16: half the bytes, for Ethernet; the weights differ by its rounding."""
+    ema: Annotated[float, flag("DECAY"), Limit(at_least=0, below=1)] = 0.0
+    """Score, save and predict with an exponential moving average of the weights of this decay, e.g. 0.999; 0: off."""
+    seed: Annotated[int, Kind.DATA, N, NOT_NEGATIVE] = 0
+    """Seed of everything random: weights, split, order, augmentation, dropout."""
+
+    @property
+    def loss_terms(self) -> list[str]:
+        """Names of the loss's terms."""
+        return self.loss.split("_" if self.loss in LOSSES else "+")
+
+    def check(self) -> None:
+        """Raise a UserError if the loss is unknown, is 0, or lacks the term that a setting is about."""
+        terms = self.loss_terms
+        own = [term for term in terms if not is_built_in("losses", term)]
+        if not (own or self.loss in LOSSES) or not all(is_known("losses", term) for term in own):
+            raise UserError(f"--loss {self.loss}: not one of {', '.join(LOSSES)}, nor MODULE:CLASS")
+        pixel = [term for term in terms if term in PIXEL_TERMS]
+        if len(pixel) > 1 or len(terms) - len(pixel) > 1:
+            raise UserError(f"--loss {self.loss}: at most one region term, and one of ce and focal")
+        weights = {"--dice-weight": self.dice_weight} if len(terms) > len(pixel) else {}
+        if pixel:
+            weights["--cross-entropy-weight"] = self.cross_entropy_weight
+        elif self.label_smoothing or called(self, "pixel_factors"):
+            factors = [
+                name for name, point in pairs_of(type(self), Calls) if point == "pixel_factors"
+            ]
+            *names, last = map(as_flag, ["label_smoothing", *factors])
+            sign = "+" if own else "_"
+            raise UserError(
+                f"--loss {self.loss} has no pixel term for {', '.join(names)} or {last}; "
+                f"use one with a term ce or focal, e.g. {self.loss}{sign}ce"
+            )
+        if not any(weights.values()):
+            raise UserError(f"--loss {self.loss}: {' or '.join(weights)} must be above 0")

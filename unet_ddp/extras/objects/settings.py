@@ -1,0 +1,20 @@
+"""The setting of objects."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from unet_ddp.settings import Calls, Excludes, Kind
+
+
+class ObjectSettings:
+    """Joins those of the data."""
+
+    place = "data", "invert"
+    instances: Annotated[
+        bool,
+        Kind.FIXED,
+        Calls("label_rules"),
+        Excludes("binary", "mask_threshold", "palette", "classes", "invert"),
+    ] = False
+    """Each object has a number, or colour, of its own in its mask: learn background, objects and the borders between touching ones, and predict numbered objects (needs the extra objects; docs/objects.md)."""

@@ -1,0 +1,37 @@
+"""The setting of the planner of epochs."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from unet_ddp.errors import UserError, shorten
+from unet_ddp.flags import flag
+from unet_ddp.settings import Calls, Kind, Replaces
+
+
+class BudgetSettings:
+    """Joins those of a start."""
+
+    place = "launch", "config"
+    budget: Annotated[
+        str | None, Kind.EXTENT, Calls("planners"), Replaces("epochs"), flag("TIME")
+    ] = None
+    """Time of a whole new run, e.g. 90s, 30m or 2h, instead of --epochs: some steps are timed, and as many epochs planned as end in it."""
+
+    def check(self) -> None:
+        """Raise a UserError if it is no time."""
+        if self.budget is not None:
+            parse_time(self.budget, "--budget")
+
+
+def parse_time(text: str, name: str) -> float:
+    """Return the seconds in the value of the flag `name`: 90s, 30m, 1.5h.
+
+    Raises:
+        UserError: it is no such time.
+    """
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([smh])", text)
+    if found is None:
+        raise UserError(f"{name} {shorten(text)}: not a time; use one like 90s, 30m or 2h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]

@@ -1,0 +1,23 @@
+"""The setting of Weights & Biases."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from unet_ddp.errors import check_installed
+from unet_ddp.settings import Calls, Kind, Typed
+
+
+class WandbSettings:
+    """Joins those of the run's folder and files."""
+
+    place = "run", "load"
+    wandb: Annotated[
+        bool, Kind.RUN_PLACE, Kind.FILES, Calls("writers"), Typed("logged to Weights & Biases")
+    ] = False
+    """Also log to Weights & Biases (pip install 'unet-ddp[wandb]'); no file switches it on."""
+
+    def check(self) -> None:
+        """Raise a UserError if the library is not installed."""
+        if self.wandb:
+            check_installed("wandb", "wandb", "--wandb")

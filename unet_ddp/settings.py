@@ -1,0 +1,190 @@
+"""Kinds and rules of settings, which stand beside their fields, and one walk over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from functools import cache, partial
+from typing import Any, NamedTuple, Self, TypeVar, get_args, get_type_hints
+
+from unet_ddp.errors import UserError
+from unet_ddp.plugins import find, list_names
+
+Config = TypeVar("Config")
+
+_hints = cache(partial(get_type_hints, include_extras=True))
+
+
+class Kind(Enum):
+    """Kinds of settings; a setting may be of several, and a class gives its `kinds` to its fields."""
+
+    DATA = "says what the data are: commands about data alone take it"
+    LIMITED_BY_DATA = "doctor takes it, too, and checks it"
+    DATA_PLACE = "says where data are: hosts may differ, no checkpoint's address is opened"
+    RUN_PLACE = "says where the run is or begins: hosts may differ, no checkpoint sets it"
+    FILES = "says what the run writes, and not what it is: changes without a word"
+    PER_STEP = "says how many images a step takes: resume has words of its own for it"
+    FIXED = "the weights depend on it: a resumed run keeps it"
+    EXTENT = "says how much of a run this start does: a search for settings has its own"
+    OF_HOST = "hosts may differ"
+
+
+class Rule(tuple[str, ...]):
+    """Names of other settings, beside a field."""
+
+    def __new__(cls, *names: str) -> Self:
+        """Return the rule of these names."""
+        return super().__new__(cls, names)
+
+
+class Excludes(Rule):
+    """These can't be given with the field."""
+
+
+class Needs(Rule):
+    """These are given with the field, or none of them is."""
+
+
+class Replaces(Rule):
+    """These have defaults, and it takes their place: of both, the one that is typed counts."""
+
+
+class Calls(Rule):
+    """A point, whose part of the field's name is called; then the values that call it.
+
+    Without values, all do but the default, None, 0 and False.
+    """
+
+
+class Typed(str):
+    """In words, what no recipe and no checkpoint switches on."""
+
+
+class Setting(NamedTuple):
+    """A field of a configuration."""
+
+    group: str
+    """The field of the configuration that contains it; empty for one without groups."""
+    field: str
+    hint: Any
+    default: Any
+    notes: tuple[Any, ...]
+    """What stands beside the field: its kinds, rules, limit and flag."""
+
+    def find_notes(self, kind: type[Config]) -> list[Config]:
+        """Return the notes of a class."""
+        return [note for note in self.notes if isinstance(note, kind)]
+
+
+def as_flag(name: str) -> str:
+    """Return the flag of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+@cache
+def _settings_of_extras() -> list[Any]:
+    """Return the classes of settings that extras and installed packages bring."""
+    return [find("settings", name) for name in list_names("settings")]
+
+
+def joined(group: str) -> Callable[[type[Config]], type[Config]]:
+    """Return a decorator: the fields of the extras' settings whose `place` is in the group join a class.
+
+    They stand after the field that `place` names, and the class inherits from theirs.
+
+    Raises:
+        UserError: an installed package has a setting of a name that is taken.
+    """
+
+    def join(core: type[Config]) -> type[Config]:
+        hints = dict(core.__annotations__)
+        parts = [part for part in _settings_of_extras() if part.place[0] == group]
+        for part in parts:
+            own = get_type_hints(part, include_extras=True)
+            for name in own.keys() & hints.keys():
+                raise UserError(f"{as_flag(name)}: {part.__module__} has it, too; uninstall that")
+            names = list(hints)
+            after = names[names.index(part.place[1]) + 1 :]
+            hints |= own | {name: hints.pop(name) for name in after}
+        body = {name: getattr(core, name) for name in ("__module__", "__qualname__", "__doc__")}
+        return type(core.__name__, (core, *parts), {**body, "__annotations__": hints})
+
+    return join
+
+
+def settings_of(kind: Any) -> dict[str, Setting]:
+    """Return the fields of a configuration class and its groups, by their names in flags and recipes."""
+    settings: dict[str, Setting] = {}
+    hints = _hints(kind)
+    for field in fields(kind):
+        hint = hints[field.name]
+        if is_dataclass(hint):
+            inner = settings_of(hint).items()
+            settings |= {name: setting._replace(group=field.name) for name, setting in inner}
+        elif field.compare:
+            notes = (*get_args(hint)[1:], *getattr(kind, "kinds", ()))
+            names: list[str] = [
+                note.name for note in notes if hasattr(note, "aliases") and note.name
+            ]
+            settings[(names or [field.name])[0]] = Setting(
+                "", field.name, hint, field.default, notes
+            )
+    return settings
+
+
+def values_of(config: object) -> dict[str, Any]:
+    """Return the values of a configuration's settings, by their names."""
+    return {
+        name: getattr(getattr(config, each.group) if each.group else config, each.field)
+        for name, each in settings_of(type(config)).items()
+    }
+
+
+def with_values(config: Config, values: Mapping[str, Any]) -> Config:
+    """Return `config` with other values of some settings."""
+    settings, changed = settings_of(type(config)), dict[str, Any]()
+    for name, value in values.items():
+        group, field, *_ = settings[name]
+        if group:
+            value = replace(changed.get(group, getattr(config, group)), **{field: value})
+        changed[group or field] = value
+    return replace(config, **changed)  # type: ignore[type-var]  # it is a dataclass
+
+
+def all_names(config: Any) -> dict[str, str]:
+    """Return the settings' names by all names they have, as learning_rate by l and lr."""
+    names: dict[str, str] = {}
+    for name, each in settings_of(config).items():
+        aliases = [alias for note in each.notes for alias in getattr(note, "aliases", None) or ()]
+        names |= {alias.lstrip("-"): name for alias in (name, *aliases)}
+    return names
+
+
+def names_of(config: type, *kinds: Kind) -> frozenset[str]:
+    """Return the names of a configuration's settings of any of these kinds."""
+    found = settings_of(config).items()
+    return frozenset(name for name, each in found if any(kind in each.notes for kind in kinds))
+
+
+def pairs_of(config: type, rule: type[Rule]) -> list[tuple[str, str]]:
+    """Return each setting with each that a rule beside its field names."""
+    return [
+        (name, other)
+        for name, each in settings_of(config).items()
+        for names in each.find_notes(rule)
+        for other in names
+    ]
+
+
+def called(config: object, point: str) -> list[str]:
+    """Return the names of the parts of a point that a configuration calls."""
+    values, names = values_of(config), list[str]()
+    for name, each in settings_of(type(config)).items():
+        for at, *when in each.find_notes(Calls):
+            value = values[name]
+            if not when and value and value != each.default:
+                when = [value]
+            if at == point and value in when:
+                names.append(name)
+    return names
