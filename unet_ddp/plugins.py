@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,14 @@ _BUILT_IN = {
     "labels": {
         "classes": "unet_ddp.data.labels:Labels",
         "objects": "unet_ddp.extras.objects.labels:ObjectLabels",
+    },
+    "readers": {  # by suffix
+        **dict.fromkeys(
+            ("jpg", "jpeg", "png", "gif", "bmp", "webp"), "unet_ddp.data.readers.pillow:PillowFile"
+        ),
+        "npy": "unet_ddp.extras.formats.npy:NpyFile",
+        "tif": "unet_ddp.extras.geo.reader:MapFile",
+        "tiff": "unet_ddp.extras.geo.reader:MapFile",
     },
     "settings": {
         "objects": "unet_ddp.extras.objects.settings:ObjectSettings",
@@ -156,18 +165,20 @@ def list_names(point: str) -> list[str]:
 
 def list_installed(point: str) -> list[str]:
     """Return the names of the parts that installed packages bring, sorted."""
-    from importlib.metadata import entry_points
-
-    return sorted(entry_points(group=f"unet_ddp.{point}").names)
+    return sorted(_installed(point, tuple(sys.path)))
 
 
 def _find_path(point: str, name: str) -> str:
     """Return the `module:attribute` of a user's part, empty if there is none."""
-    if ":" in name:
-        return name
+    return name if ":" in name else _installed(point, tuple(sys.path)).get(name, "")
+
+
+@cache
+def _installed(point: str, search_path: tuple[str, ...]) -> Mapping[str, str]:
+    """Return the `module:attribute` of each part of the packages on a search path, by name."""
     from importlib.metadata import entry_points
 
-    return next((each.value for each in entry_points(group=f"unet_ddp.{point}", name=name)), "")
+    return {part.name: part.value for part in entry_points(group=f"unet_ddp.{point}")}
 
 
 def _load(path: str) -> Any:

@@ -19,11 +19,11 @@ from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pairs import Pair
-from unet_ddp.data.readers.arrays import NpyReader
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
+from unet_ddp.extras.formats.npy import NpyFile
 
 TWO = Labels((0, 255))
 MASK = np.array([[0, 0, 255, 255], [0, 0, 255, 0]])
@@ -71,9 +71,9 @@ def test_an_image_is_decoded_at_its_own_size_only_for_pixels_without_data(
     predictor.format = ImageFormat(1, "float32", nodata)
     pairs = [Pair("a", tmp_path / "a.npy", tmp_path / "a.png")]
     reads: list[Path] = []
-    real = NpyReader.read_bands
+    real = NpyFile.read_bands
     monkeypatch.setattr(
-        NpyReader, "read_bands", lambda reader: reads.append(reader.path) or real(reader)
+        NpyFile, "read_bands", lambda reader: reads.append(reader.path) or real(reader)
     )
     sample = EvaluationDataset(pairs, predictor, full_size=True).read(0)
     assert sample.truth.shape == (1, 2, 4) and sample.image.shape == (1, 1, 2, 1)

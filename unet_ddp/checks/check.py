@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from unet_ddp.checks.places import bring_to_ground, check_places
 from unet_ddp.checks.rules import (
     check_rules,
     common_values,
@@ -36,7 +36,8 @@ from unet_ddp.data.mask_values import MaskValues, warn_soft_edges
 from unet_ddp.data.packs import PackedPairs, open_pack
 from unet_ddp.data.pairs import Matches, Pair, match, read_list
 from unet_ddp.data.prepared import PreparedData
-from unet_ddp.data.readers.header import SUFFIXES, ImageFormat
+from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.read import can_read, find_readers
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.samplers import ClassDraw
 from unet_ddp.data.splits import Split, group_names, split_by_folders, split_pairs
@@ -124,14 +125,21 @@ def check_dataset(
         split = _skip_bad(report, found, split, skip_bad)
         if not found.pairs:
             return None
-        table = Table.from_scan(check_places(report, found.pairs))
-    form = check_rules(config, report, table)
-    table = report.attempt(lambda: bring_to_ground(config, table)) or table
+        report.add_problems(found.ask_readers())
+        table = Table.from_scan(found.pairs)
+    form, table = check_rules(config, report, table), _ask_readers(config, report, table)
     values = common_values(table)
     labels = labels or report.attempt(lambda: choose_labels(values, config))
     data = CheckedData(table, form, values, labels, split, groups)
     _summarise(config, report, data)
     return data
+
+
+def _ask_readers(config: DataConfig, report: Report, table: Table) -> Table:
+    """Return the table as the images' readers have it; see `OpenFile.check_kinds`."""
+    for reader in find_readers(pair.image for *_, pair in table.groups):
+        table = report.attempt(partial(reader.check_kinds, config, table)) or table
+    return table
 
 
 def _open_pack(config: DataConfig, folder: Path) -> tuple[PackedPairs, PackedPairs | None]:
@@ -192,7 +200,7 @@ def _match(config: DataConfig, report: Report) -> Matches:
 
 def _contains_images(folder: Path) -> bool:
     return folder.is_dir() and any(
-        path.suffix.lower() in SUFFIXES or path.is_dir() for path in folder.iterdir()
+        can_read(path.suffix.lower()) or path.is_dir() for path in folder.iterdir()
     )
 
 

@@ -20,9 +20,7 @@ from unet_ddp.data.pack_index import FileKind
 from unet_ddp.data.pairs import Pair, mask_size_message
 from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.readers.header import ImageFormat, bits_of
-from unet_ddp.data.readers.maps import check_resolutions
 from unet_ddp.data.readers.resize import scaled_size
-from unet_ddp.data.readers.tiff import is_array
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.settings import called
@@ -115,7 +113,7 @@ def _check_channels(table: Table, config: DataConfig) -> Iterator[str]:
     for kind, _, pair in table.groups if config.channels is not None else ():
         found = kind.image.channels
         possible = {found, found + kind.image.has_alpha, *([3] if found == 1 else [])}
-        if kind.image.dtype == "uint8" and found in (1, 3) and not is_array(pair.image):
+        if kind.image.dtype == "uint8" and found in (1, 3) and not kind.image.is_array:
             possible |= {1, 3, 4}
         if config.channels not in possible:
             yield f"--channels {config.channels}: {pair.image} has {found}; leave the flag out"
@@ -152,9 +150,6 @@ def check_rules(config: DataConfig, report: Report, table: Table) -> ImageFormat
     """Check what files must have in common, and return the images' format."""
     for rule in _RULES:
         report.add_problems(list(rule(table, config)))
-    if config.ground_resolution is None:
-        own = [(kind.image.ground_resolution, pair.image) for kind, _, pair in table.groups]
-        report.attempt(lambda: check_resolutions(own))
     form = _common_format(table, config)
     if config.nodata is None and form.nodata is not None:
         report.notes.append(

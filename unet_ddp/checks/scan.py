@@ -24,8 +24,7 @@ from tqdm import tqdm
 from unet_ddp.data.copies import THUMBNAIL
 from unet_ddp.data.pairs import Pair, Stamp
 from unet_ddp.data.readers.header import Codes, Header, ImageFormat, Pixels, as_user_error
-from unet_ddp.data.readers.maps import Place, is_readable
-from unet_ddp.data.readers.read import READERS, Source
+from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_readers
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UserError
@@ -54,7 +53,7 @@ class ImageMetadata(NamedTuple):
     high: float = 0.0
     sums: tuple[float, ...] = ()  # of the pixels per channel
     squares: tuple[float, ...] = ()  # sums of the squared pixels per channel
-    place: Place | None = None  # on a map
+    place: tuple[Any, ...] | None = None  # on a map; see `OpenFile.place`
 
 
 class MaskMetadata(NamedTuple):
@@ -64,7 +63,7 @@ class MaskMetadata(NamedTuple):
     stamp: Stamp
     values: tuple[int, ...]  # sorted
     counts: tuple[int, ...]  # pixels of each value
-    place: Place | None = None  # on a map
+    place: tuple[Any, ...] | None = None  # on a map; see `OpenFile.place`
 
 
 Metadata = ImageMetadata | MaskMetadata
@@ -85,6 +84,11 @@ class ScanResult:
     pairs: list[ScannedPair]
     errors: dict[str, str] = field(default_factory=dict)  # of the other pairs, by name
 
+    def ask_readers(self) -> list[str]:
+        """Return the faults that the images' readers find; see `OpenFile.check_pairs`."""
+        readers = find_readers(pair.image for pair, *_ in self.pairs)
+        return [line for reader in readers for line in reader.check_pairs(self.pairs)]
+
 
 def scan(
     pairs: list[Pair], *, nodata: float | None = None, channels: int | None = None
@@ -98,7 +102,9 @@ def scan(
         for pair in pairs
         for file in zip((pair.image, pair.mask), (False, True), pair.stamps, strict=True)
     ]
-    scanner = _Scanner(pairs[0].mask.parent, nodata, channels)
+    paths = [path for path, *_ in files]
+    readers = [sorted({each.missing() for each in find_readers(paths)}), describe_readers(paths)]
+    scanner = _Scanner(pairs[0].mask.parent, nodata, channels, readers)
     results: Iterable[Any] = scanner.read_all(files)
     results = tqdm(results, "checking files", len(files), unit="file", leave=False, disable=None)
     try:
@@ -122,9 +128,11 @@ class _Scanner:
     Headers are stored once each: few differ, and one may have a palette of 256 colours.
     """
 
-    def __init__(self, folder: Path, nodata: float | None, channels: int | None) -> None:
+    def __init__(
+        self, folder: Path, nodata: float | None, channels: int | None, readers: object
+    ) -> None:
         self.options = (nodata, channels)
-        key = f"{READERS} {folder.resolve()} {nodata} {channels} {is_readable(Path('a.tif'))}"
+        key = f"{READERS} {folder.resolve()} {nodata} {channels} {readers}"
         caches = cache_folder()
         self.path = caches and caches / f"scan-{_digest(key)[:16]}.json"
         self.entries: dict[str, Metadata] = {}
@@ -140,8 +148,7 @@ class _Scanner:
             headers = [Header(*as_tuples(values)) for values in stored["headers"]]
             for key, (place, *values) in stored["entries"].items():
                 kind: Any = MaskMetadata if key.startswith("mask") else ImageMetadata
-                found = kind(headers[place], *as_tuples(values))
-                self.entries[key] = found._replace(place=found.place and Place(*found.place))
+                self.entries[key] = kind(headers[place], *as_tuples(values))
 
     def read_all(self, files: list[_File]) -> Iterator[Metadata | UserError]:
         """Yield the metadata of each file in order, read by threads if not known."""

@@ -28,7 +28,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pairs import Stamp
 from unet_ddp.data.readers.header import ImageFormat, Pixels
-from unet_ddp.data.readers.read import READERS
+from unet_ddp.data.readers.read import READERS, describe_readers
 from unet_ddp.errors import one_line
 from unet_ddp.files import replacing
 from unet_ddp.storage import find_stamp
@@ -104,7 +104,7 @@ class SampleCache:
 
         `stamps` are those of image and mask, found now where None.
         """
-        parts = [self._options]
+        parts = [self._options, *describe_readers((image, mask))]
         for path, stamp in zip((image, mask), stamps, strict=True):
             parts += [str(path.absolute()), *map(str, stamp or find_stamp(path))]
         return self.folder / hashlib.sha256(os.fsencode("\0".join(parts))).hexdigest()

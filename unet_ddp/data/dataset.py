@@ -23,7 +23,6 @@ from unet_ddp.data.memory import SampleMemory
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair, mask_size_message
 from unet_ddp.data.readers.header import Codes, ImageFormat
-from unet_ddp.data.readers.maps import ground_scale
 from unet_ddp.data.readers.read import Source, read_mask
 from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.data.samplers import ClassDraw, Key
@@ -136,11 +135,8 @@ class SegmentationDataset(Dataset[Sample | UserError]):
 
     def _decode(self, image_path: Path, mask_path: Path) -> Arrays:
         """Return image (H, W, C) and class ids (H, W) of two files, scaled."""
-        scale, ground = self.scale, self.image_format.ground_resolution
         with Source(image_path) as source:
-            if ground is not None:
-                own = source.place and source.place.resolution
-                scale = ground_scale(image_path, own, scale, ground)
+            scale = source.find_scale(self.image_format, self.scale)
             image, nodata_mask = source.image(self.image_format, scale=scale)
         codes = self._read_codes(mask_path, image.shape[:2], scale)
         mask = self.labels.to_ids(codes, mask_path)  # after scaling: borders keep their width

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from unet_ddp.data.readers.header import SUFFIXES
+from unet_ddp.data.readers.read import can_read, list_suffixes
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
 from unet_ddp.storage import StorageError, Url, as_path, find_stamp, list_objects, local_file
@@ -90,7 +90,7 @@ def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
     found_images, found_masks = files_by_name(images, stamps), files_by_name(masks, stamps)
     for folder, found, kind in ((images, found_images, "images"), (masks, found_masks, "masks")):
         if not found:
-            read = ", ".join(sorted(SUFFIXES))
+            read = ", ".join(list_suffixes())
             raise UserError(f"{folder}: contains no {kind} ({read}){_advise(folder, kind)}")
     one_folder = images.resolve() == masks.resolve()
     if suffix is None:
@@ -150,7 +150,7 @@ def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]
         prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
         for name in sorted(names):  # text, not paths: a hundred thousand files take a second
             stem, dot, suffix = name.rpartition(".")
-            if stem and name[0] != "." and (dot + suffix).lower() in SUFFIXES:
+            if stem and name[0] != "." and can_read((dot + suffix).lower()):
                 files[prefix + stem].append(f"{parent}/{name}")
     return files
 
@@ -161,7 +161,7 @@ def _objects_by_name(folder: Url, stamps: dict[str, Stamp]) -> dict[str, list[st
     for key, *stamp in tqdm(objects, f"listing {folder}", unit="", leave=False, disable=None):
         stem, dot, suffix = key.rpartition(".")
         is_hidden = any(part.startswith(".") for part in key.split("/"))
-        if stem[-1:] not in ("", "/") and not is_hidden and (dot + suffix).lower() in SUFFIXES:
+        if stem[-1:] not in ("", "/") and not is_hidden and can_read((dot + suffix).lower()):
             files[stem].append(f"{folder}/{key}")
             stamps[f"{folder}/{key}"] = (stamp[0], stamp[1])
     return files

@@ -5,20 +5,12 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
-from unet_ddp.data.readers.header import SUFFIXES, TIFFS
-from unet_ddp.data.readers.maps import INSTALL, Place, check_resolutions, is_readable
-from unet_ddp.data.readers.pillow import identify
-from unet_ddp.data.readers.read import Source
-from unet_ddp.errors import UserError, print_lines
+from unet_ddp.data.readers.read import Source, can_read, find_readers, list_suffixes
+from unet_ddp.errors import UserError
 from unet_ddp.files import as_path, is_address, refuse_special
 
-_PIXEL_SCALE = 33550  # tag of a GeoTIFF
-_MOST_OPEN = 64  # files
 _OUTPUT_ENDINGS = ("_mask", "_overlay", "_probabilities")
 
 
@@ -40,7 +32,7 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
         except OSError as error:
             raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
         if not found:
-            raise UserError(f"{path}: contains no images ({', '.join(sorted(SUFFIXES))})")
+            raise UserError(f"{path}: contains no images ({', '.join(list_suffixes())})")
         images.update(dict.fromkeys(found))
     return list(images)
 
@@ -62,53 +54,17 @@ def _find(path: Path, name: str) -> list[Path]:
 def find_maps(
     images: Sequence[Path], polygons: Path | None, ground_resolution: float | None
 ) -> dict[Source, bool]:
-    """Return which images have map coordinates; those in storage are not asked.
-
-    The first maps stay open: predicting them need not open them again.
+    """Return which images have map coordinates; see `OpenFile.find_places`.
 
     Raises:
         UserError: their ground resolutions differ, and the network's is None, or they can't be in
             one file of `polygons`.
     """
     sources = [Source(image) for image in images]
-    with ThreadPoolExecutor() as pool:
-        places = dict(zip(sources, pool.map(_find_place, sources, count()), strict=False))
-    local = [image for image in images if not is_address(image)]
-    tiff = next((image for image in local if image.suffix.lower() in TIFFS), None)
-    if tiff is not None and not is_readable(tiff):
-        with suppress(Exception), identify(tiff) as image:  # unreadable: reading it says why
-            if _PIXEL_SCALE in image.getexif():
-                print_lines(f"warning: {tiff}: its mask gets no map coordinates without {INSTALL}")
-    if ground_resolution is None:
-        check_resolutions((place.resolution, each.path) for each, place in places.items() if place)
-    if polygons is not None:
-        crs = {
-            place and place.crs: source.path
-            for source, place in places.items()
-            if not is_address(source.path)
-        }
-        _check_polygons(polygons, crs)
-    return {source: place is not None for source, place in places.items()}
-
-
-def _find_place(source: Source, index: int) -> Place | None:
-    if is_address(source.path) or not is_readable(source.path):
-        return None
-    if source.place is None or index >= _MOST_OPEN:
-        source.close()
-    return source.place
-
-
-def _check_polygons(path: Path, owners: dict[str | None, Path]) -> None:
-    """Raise UserError if one file can't have images of these CRS; None is of those without a place."""
-    faults = {
-        None: "no map coordinates; predict it apart",
-        "": "map coordinates without a CRS; set it by gdal_edit.py -a_srs",
-    }
-    is_mixed = len(owners) > 1
-    for crs, fault in faults.items():
-        if crs in owners and (crs == "" or is_mixed):
-            raise UserError(f"--polygons {path}: {owners[crs]} has {fault}")
+    on_map: set[Source] = set()
+    for reader in find_readers(images):
+        on_map |= reader.find_places(sources, polygons, ground_resolution)
+    return {source: source in on_map for source in sources}
 
 
 def _in_list(path: Path) -> list[Path]:
@@ -141,7 +97,7 @@ def _without_outputs(paths: Iterable[Path]) -> list[Path]:
     images = [
         path
         for path in paths
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and not path.is_dir()
+        if can_read(path.suffix.lower()) and not path.name.startswith(".") and not path.is_dir()
     ]
     known = {path.with_suffix("") for path in images}
     return [path for path in images if not any(origin in known for origin in _origins(path))]

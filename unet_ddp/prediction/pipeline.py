@@ -19,9 +19,9 @@ import torch
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band
-from unet_ddp.data.readers.header import TIFFS, Pixels
-from unet_ddp.data.readers.maps import Place
-from unet_ddp.data.readers.read import read_mask
+from unet_ddp.data.readers.base import Place
+from unet_ddp.data.readers.header import Pixels
+from unet_ddp.data.readers.read import find_reader, read_mask
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.files import is_address
@@ -108,7 +108,7 @@ def process_images(job: Job) -> Iterator[Outcome]:
 def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageFiles]:
     """Yield the images' files; objects among the next ones are fetched meanwhile.
 
-    Up to `2 * threads + 1` that were yielded are not done yet; TIFFs may be too large to hold.
+    Up to `2 * threads + 1` that were yielded are not done yet; scenes may be too large to hold.
     """
     if not any(is_address(each.image) for each in files):
         yield from files
@@ -116,7 +116,7 @@ def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageF
     hold = find("addresses", "ahead")
     for place, each in enumerate(files):
         near = files[max(0, place - 2 * threads - 1) : place + threads + 1]
-        hold(other.image for other in near if other.image.suffix.lower() not in TIFFS)
+        hold(other.image for other in near if not find_reader(other.image).may_be_scenes)
         yield each
 
 
@@ -188,10 +188,10 @@ def _compute(job: Job, files: ImageFiles, prediction: Prediction) -> float | Non
 
 def _find_place(job: Job, files: ImageFiles, prediction: Prediction | None = None) -> Place | None:
     """Return the place of an image, if an output has it, and mark no data for a mask that is a TIFF."""
-    is_tiff = files.mask.suffix.lower() in TIFFS
-    if not (is_tiff or job.config.polygons) or files.image.suffix.lower() not in TIFFS:
+    is_tiff = files.mask.suffix.lower() != ".png"
+    if not (is_tiff or job.config.polygons) or not find_reader(files.image).may_be_scenes:
         return None
-    place = files.source.place
+    place: Place | None = files.source.place
     if place is not None and is_tiff and prediction is not None:
         prediction.mark_nodata(files.source)
     return place

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.readers import arrays, pillow
+from unet_ddp.data.readers import bands, pillow
+from unet_ddp.data.readers.base import Rows
 from unet_ddp.data.readers.fit import fit_pixels
-from unet_ddp.data.readers.header import TIFFS, ImageFormat, Pixels, TooLargeError
-from unet_ddp.data.readers.maps import INSTALL, ground_scale, is_readable
-from unet_ddp.data.readers.read import Source
+from unet_ddp.data.readers.header import ImageFormat, Pixels, TooLargeError
+from unet_ddp.data.readers.read import Source, find_reader
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.streaming import ArrayReader, RowReader, ScaledReader
+from unet_ddp.prediction.streaming import ArrayReader, ScaledReader
 
-_STREAMED = 1 << 24  # pixels from which an image is read in bands where rasterio can
+_STREAMED = 1 << 24  # pixels from which an image is read in bands where its reader can
 
 
 @dataclass(frozen=True)
 class SourceImage:
     """An image at the network's scale."""
 
-    reader: RowReader  # reads the scaled image
+    reader: Rows  # reads the scaled image
     size: tuple[int, int]  # (height, width) of the image itself
     source: Source | None = None  # its file; None for an image that was passed as an array
 
@@ -44,27 +44,23 @@ class SourceImage:
 
 
 def open_image(source: Source, wanted: ImageFormat, scale: float) -> SourceImage:
-    """Open an image, scaled; rasterio reads a large one when its rows are asked for.
+    """Open an image, scaled; a large one is read when its rows are asked for, where its reader can.
 
     On a map, the scale is that for its ground resolution, and its own no-data value counts.
     """
-    path, place = source.path, source.place
-    if wanted.ground_resolution is not None:
-        own = place and place.resolution
-        scale = ground_scale(path, own, scale, wanted.ground_resolution)
-    if place is not None and place.nodata is not None:
-        wanted = replace(wanted, nodata=place.nodata)
-    rows = source.rows(wanted, at_least=_STREAMED)
-    if rows is not None:
-        size = rows.height, rows.width
-        return SourceImage(ScaledReader(rows, scaled_size(*size, scale)), size, source)
     try:
+        scale, wanted = source.find_scale(wanted, scale), source.find_format(wanted)
+        rows = source.rows(wanted, at_least=_STREAMED)
+        if rows is not None:
+            size = rows.height, rows.width
+            return SourceImage(ScaledReader(rows, scaled_size(*size, scale)), size, source)
         size = source.header.size
         pixels, _ = source.image(wanted, scale=scale)
     except TooLargeError as error:
-        if path.suffix.lower() not in TIFFS or is_readable(path):
+        missing = find_reader(source.path).missing()
+        if not missing:
             raise
-        raise UserError(f"{error}, or read it in windows: {INSTALL}") from None
+        raise UserError(f"{error}, or read it in windows: {missing}") from None
     return SourceImage(ArrayReader(pixels), size, source)
 
 
@@ -81,7 +77,7 @@ def open_array(
     else:
         values = np.asarray(image)
         name = f"array {values.shape}"
-        pixels = arrays.as_pixels(arrays.as_bands(values, name), name)
+        pixels = bands.as_pixels(bands.as_bands(values, name), name)
     if not pixels.size:
         raise UserError(f"{name}: has no pixels")
     size = pixels.shape[0], pixels.shape[1]

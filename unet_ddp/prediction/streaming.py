@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from unet_ddp.data.readers.base import Rows
 from unet_ddp.data.readers.header import Pixels
-from unet_ddp.data.readers.maps import MapRows
 from unet_ddp.data.readers.resize import resize_area
 
 _AT_ONCE = 1 << 24  # pixels that are scaled at a time
@@ -33,7 +33,7 @@ class ScaledReader:
     reduced independently; without small groups, rows are weighted here.
     """
 
-    def __init__(self, source: RowReader, size: tuple[int, int]) -> None:
+    def __init__(self, source: Rows, size: tuple[int, int]) -> None:
         self.source = source
         self.height, self.width = size
         self.ratio = Fraction(source.height, self.height)
@@ -89,6 +89,3 @@ class ScaledReader:
         if pixels.dtype.kind != "f":
             mean = np.rint(mean)
         return cast(Pixels, mean.astype(pixels.dtype))
-
-
-RowReader = ArrayReader | ScaledReader | MapRows

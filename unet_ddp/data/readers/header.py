@@ -24,8 +24,6 @@ Pixels = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.int16] | NDArray[np
 Codes = NDArray[np.uint8] | NDArray[np.int32]
 """(H, W): the values of a mask."""
 
-TIFFS = frozenset({".tif", ".tiff"})
-SUFFIXES = TIFFS | {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".npy"}
 DTYPES = ("uint8", "uint16", "int16", "float32")
 _STORED_AS = {"float64": "float32", "float16": "float32", "int8": "int16", "bool": "uint8"}
 MOST_BYTES = 300_000_000
@@ -43,9 +41,7 @@ _REASONS = {
 # The libraries report damage, odd tags and large images once per reading. What matters is an error
 # of ours. Set once: a filter set by one of several threads for a while is not restored as it was.
 warnings.filterwarnings("ignore", module=r"PIL\.")
-warnings.filterwarnings("ignore", "Dataset has no geotransform")  # rasterio's, of a plain image
-for _library in ("PIL", "tifffile", "rasterio"):
-    logging.getLogger(_library).addHandler(logging.NullHandler())  # else Python prints to stderr
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # else Python prints to stderr
 
 
 class TooLargeError(UserError):
@@ -82,6 +78,7 @@ class Header:
     nodata: float | None = None  # GDAL's tag in a TIFF
     ground_resolution: float | None = None  # metres of a pixel; 0 for a map without CRS
     is_bilevel: bool = False  # of 1 bit: white is 1
+    is_array: bool = False  # True if grey, colour and alpha are not to be converted to each other
 
     @property
     def size(self) -> tuple[int, int]:
@@ -153,8 +150,6 @@ def _explain(error: Exception, path: Path) -> str:
             return f"can't be read ({error.strerror})"
         if "out of memory" in reason or "Insufficient memory" in reason:  # Pillow, OpenCV
             return _NO_MEMORY
-        if "imagecodecs" in reason:
-            return "its compression needs 'pip install imagecodecs'; or save it uncompressed"
         return f"corrupt or truncated ({reason}); replace it"
     with path.open("rb") as file:
         start = file.read(256)

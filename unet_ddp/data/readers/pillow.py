@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from unet_ddp.data.readers.base import Reader
+from unet_ddp.data.readers.base import OpenFile
 from unet_ddp.data.readers.header import Header, ImageFormat, Pixels, refuse_bomb, upright
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.errors import UserError
@@ -38,13 +38,22 @@ def identify(path: Path | IO[bytes]) -> Image.Image:
     return image
 
 
-class PillowReader(Reader):
+class PillowFile(OpenFile):
     """An open file that Pillow reads; several frames, bombs and truncated files are refused."""
 
-    def __init__(self, path: Path, file: IO[bytes], image: Image.Image | None = None) -> None:
+    suffixes = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
+
+    def __init__(
+        self, path: Path, file: IO[bytes] | None = None, image: Image.Image | None = None
+    ) -> None:
         super().__init__(path)
-        self._file = file
-        self._image: Image.Image | None = self._check(image or identify(file))
+        self._file = file or path.open("rb")
+        try:
+            self._image: Image.Image | None = self._check(image or identify(self._file))
+        except BaseException:
+            if file is None:
+                self._file.close()
+            raise
 
     def _take(self) -> Image.Image:
         """Return the image to be decoded; nothing here keeps its pixels in memory."""

@@ -8,41 +8,82 @@ UserError.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.arrays import NpyReader
-from unet_ddp.data.readers.base import OpenFile
+from unet_ddp.data.readers.base import OpenFile, Rows
 from unet_ddp.data.readers.fit import fit_pixels
-from unet_ddp.data.readers.header import TIFFS, Codes, Header, ImageFormat, Pixels, as_user_error
-from unet_ddp.data.readers.maps import MapRows, Place
-from unet_ddp.data.readers.pillow import PillowReader
-from unet_ddp.data.readers.tiff import OpenTiff
+from unet_ddp.data.readers.header import Codes, Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.errors import UserError
+from unet_ddp.plugins import digest_sources, find, is_known, list_names
 from unet_ddp.storage import StorageError, local_file
 
-READERS = 7
+READERS = 8
 """Version of the readers, and of what the scan keeps: caches of another one are not used."""
 
+_own: dict[str, str] = {}
+"""By suffix, the import paths of the readers that this process was told to use; see `use_readers`."""
 
-def _open(path: Path, local: Path) -> OpenFile:
-    """Return an open file of this machine, whose name in messages is `path`."""
-    suffix = path.suffix.lower()
-    if suffix == ".npy":
-        return NpyReader(path, local)
-    file = local.open("rb")
-    try:
-        return OpenTiff(path, local, file) if suffix in TIFFS else PillowReader(path, file)
-    except BaseException:
-        file.close()
-        raise
+
+def use_readers(names: Iterable[str]) -> None:
+    """Have readers at import paths, in this process, read the files of their suffixes.
+
+    Raises:
+        UserError: one can't be imported, or is no reader.
+    """
+    for name in names:
+        suffixes = getattr(find("readers", name), "suffixes", None)
+        if not suffixes or not all(str(suffix).startswith(".") for suffix in suffixes):
+            raise UserError(f"--reader {name}: has no suffixes, as ('.xyz',); see docs/data.md")
+        _own.update(dict.fromkeys(suffixes, name))
+
+
+def own_readers() -> list[str]:
+    """Return the import paths that this process was told to use."""
+    return list(dict.fromkeys(_own.values()))
+
+
+def can_read(suffix: str) -> bool:
+    """Return whether there is a reader for files of a suffix in lower case."""
+    return suffix in _own or (suffix[:1] == "." and is_known("readers", suffix[1:]))
+
+
+def list_suffixes() -> list[str]:
+    """Return the suffixes of all readers, sorted."""
+    return sorted({*_own, *(f".{name}" for name in list_names("readers"))})
+
+
+def find_reader(path: Path) -> type[OpenFile]:
+    """Return the reader of a file by its suffix; of an unknown one, Pillow's, which looks into it."""
+    reader: type[OpenFile] = find("readers", _name_reader(path.suffix.lower()))
+    return reader
+
+
+def _name_reader(suffix: str) -> str:
+    return _own.get(suffix) or (suffix[1:] if can_read(suffix) else "png")
+
+
+def find_readers(paths: Iterable[Path]) -> list[type[OpenFile]]:
+    """Return the different readers of files, in the order of their first ones."""
+    firsts = {path.suffix.lower(): path for path in paths}
+    return list(dict.fromkeys(map(find_reader, firsts.values())))
+
+
+def describe_readers(paths: Iterable[Path]) -> list[str]:
+    """Return the digests of the sources of files' readers, but for those of this package."""
+    names = {_name_reader(path.suffix.lower()) for path in paths}
+    return sorted(_digests(tuple(names)))
+
+
+@cache
+def _digests(names: tuple[str, ...]) -> list[str]:
+    return list(digest_sources(("readers", name) for name in names).values())
 
 
 class Source:
@@ -78,12 +119,15 @@ class Source:
         """Yield the open file, and make an error of reading it a UserError of one line."""
         if self._opened is None:
             with local_file(self.path) as local, as_user_error(local):
-                self._opened = _open(self.path, local)
+                opened = self._opened = find_reader(self.path).open(local)
+                if local is not self.path:
+                    opened.hold()
+                    opened.path = self.path
         with as_user_error(self.path):
             yield self._opened
 
     @cached_property
-    def place(self) -> Place | None:
+    def place(self) -> Any:
         """Place on a map; None without map coordinates, without rasterio, or if unreadable."""
         try:
             with self._reading() as opened:
@@ -97,10 +141,19 @@ class Source:
     def header(self) -> Header:
         """Size and format; pixels are not decoded."""
         with self._reading() as opened:
-            header = opened.whole.header
-        if self.place is None:
-            return header
-        return replace(header, ground_resolution=self.place.resolution)
+            return opened.header
+
+    def find_scale(self, wanted: ImageFormat, scale: float) -> float:
+        """Return the scale for this image, where all have one ground resolution in `wanted`."""
+        if wanted.ground_resolution is None:
+            return scale
+        with self._reading() as opened:
+            return opened.find_scale(wanted, scale)
+
+    def find_format(self, wanted: ImageFormat) -> ImageFormat:
+        """Return the format as which this image is predicted: with its own value of no data."""
+        with self._reading() as opened:
+            return opened.find_format(wanted)
 
     def image(
         self, wanted: ImageFormat, *, scale: float = 1.0
@@ -111,11 +164,11 @@ class Source:
         set has no no-data value. See `fit_pixels`.
         """
         with self._reading() as opened:
-            pixels, size = opened.whole.read(wanted, scale)
-            has_alpha = pixels.shape[2] == wanted.channels + 1 and opened.whole.header.has_alpha
+            pixels, size = opened.read(wanted, scale)
+            has_alpha = pixels.shape[2] == wanted.channels + 1 and opened.header.has_alpha
         return fit_pixels(pixels, wanted, size, self.path, has_alpha=has_alpha)
 
-    def rows(self, wanted: ImageFormat, *, at_least: int = 0) -> MapRows | None:
+    def rows(self, wanted: ImageFormat, *, at_least: int = 0) -> Rows | None:
         """Return the image by rows, if it has so many pixels; None if only the whole can be read."""
         with suppress(UserError), self._reading() as opened:
             return opened.rows(wanted, at_least)
@@ -127,7 +180,7 @@ class Source:
         Grey values and palette indices of 8 bit are uint8, others int32; colours are 0xRRGGBB, int32.
         """
         with self._reading() as opened:
-            values = opened.whole.read_mask(scale)
+            values = opened.read_mask(scale)
         if values.ndim == 2:
             return values if values.dtype == np.uint8 else values.astype(np.int32, copy=False)
         if values.min() < 0 or values.max() > 255:
@@ -143,7 +196,7 @@ class Source:
     def thumbnail(self, size: int) -> NDArray[np.float32]:
         """Return the image in grey, (size, size), decoded as small as its format allows."""
         with self._reading() as opened:
-            return opened.whole.read_thumbnail(size)
+            return opened.read_thumbnail(size)
 
     def mark_nodata(self, ids: NDArray[Any], mark: int) -> int:
         """Set `ids` (H, W) to `mark` where the file says that it has no data; return how often."""

@@ -18,8 +18,9 @@ from xml.parsers import expat
 import numpy as np
 
 from unet_ddp.data.masks import Size
-from unet_ddp.data.readers.header import SUFFIXES, as_user_error
+from unet_ddp.data.readers.header import as_user_error
 from unet_ddp.data.readers.pillow import identify
+from unet_ddp.data.readers.read import list_suffixes
 from unet_ddp.errors import UserError
 from unet_ddp.extras.annotations import regions
 from unet_ddp.extras.annotations.regions import Patch, fill, paste
@@ -27,7 +28,6 @@ from unet_ddp.files import refuse_special
 from unet_ddp.flags import read_settings
 
 _TYPES = {"points": "d", "counts": "q", "rle": "B"}  # of the numbers in JSON, by their keys
-_ENDS_LIKE_AN_IMAGE = re.compile(rf"({'|'.join(map(re.escape, SUFFIXES))})(\?|$)", re.IGNORECASE)
 _COCO_KEYS = ("id", "image_id", "category_id", "iscrowd", "segmentation")
 
 
@@ -174,7 +174,8 @@ def _find_name(data: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) ->
     """Return the text of a task that names its image: the results say it, or it ends like one."""
     named = [data[each["to_name"]] for each in results if each.get("to_name") in data]
     texts = [value for value in named or data.values() if isinstance(value, str)]
-    texts.sort(key=lambda text: not _ENDS_LIKE_AN_IMAGE.search(text))
+    suffixes = "|".join(map(re.escape, list_suffixes()))
+    texts.sort(key=lambda text: not re.search(rf"({suffixes})(\?|$)", text, re.IGNORECASE))
     if not texts:
         raise ValueError("a task of several images, or of none; give each image a task")
     return texts[0]

@@ -13,7 +13,7 @@ from stat import S_IFREG
 from typing import Any
 from weakref import finalize
 
-from unet_ddp.data.readers.header import SUFFIXES
+from unet_ddp.data.readers.read import can_read
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud.pointer import find_newest
 from unet_ddp.files import cache_folder, register_temporary, remove_temporary
@@ -28,7 +28,7 @@ from unet_ddp.storage import (
     refuse_web,
 )
 
-_FILES = SUFFIXES | {".pt", ".txt", ".csv", ".json", ".geojson"}
+_FILES = {".pt", ".txt", ".csv", ".json", ".geojson"}
 
 
 class Remote(Url):
@@ -73,7 +73,8 @@ class Remote(Url):
 
     def is_dir(self, **_: Any) -> bool:
         """Return whether its name may be a folder's, and there is no such object."""
-        return self.suffix.lower() not in _FILES and not (self.suffix and self.exists())
+        suffix = self.suffix.lower()
+        return not (suffix in _FILES or can_read(suffix) or (suffix and self.exists()))
 
     def iterdir(self) -> Iterator[Remote]:
         """Yield the objects in a folder, in the order of their names."""

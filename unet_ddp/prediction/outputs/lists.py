@@ -11,10 +11,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import IO
+from typing import IO, Any
 
 from unet_ddp.data.masks import Mask, Shares
-from unet_ddp.data.readers.maps import Place
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.files import register_temporary, remove_temporary, replacing, write_errors
@@ -29,7 +28,7 @@ class Listed:
 
     image: Path
     mask: Mask  # what its mask's file has (H, W)
-    place: Place | None = None  # on a map; None if it has no coordinates
+    place: Any = None  # on a map; None if it has no coordinates
     uncertainty: float | None = None  # None without --rank, or if an earlier job wrote the mask
     extent: Shares | None = None  # see `Prediction`; None if an earlier job wrote the mask
     source: Source | None = None  # the image's file, if it is open

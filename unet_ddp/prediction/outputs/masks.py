@@ -17,7 +17,7 @@ from PIL import Image
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, Mask, allocate, reserve
-from unet_ddp.data.readers.maps import Place, georeference
+from unet_ddp.data.readers.base import Place
 from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing, write_errors
@@ -51,7 +51,7 @@ def write_mask(mask: Mask, labels: Labels, path: Path, place: Place | None = Non
         else:
             _write_tiff(mask, labels, temporary, has_colours=place is not None)
             if place is not None:
-                georeference(temporary, place, labels.nodata_tag)
+                place.write_to(temporary, labels.nodata_tag)
 
 
 def _bands(ids: Mask, height: int) -> Iterator[Mask]:

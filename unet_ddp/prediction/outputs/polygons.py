@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
-from unet_ddp.data.readers.maps import Place
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.lists import Listed, ListFile
@@ -47,18 +46,16 @@ def format_geojson(listed: Listed, labels: Labels) -> str:
     return ",".join(json.dumps(feature, separators=(",", ":")) for feature in features)
 
 
-def _to_map(features: list[dict[str, Any]], place: Place) -> None:
+def _to_map(features: list[dict[str, Any]], place: Any) -> None:
     """Replace the pixels' coordinates of an image's features by longitude and latitude."""
     shapes = [feature["geometry"]["coordinates"] for feature in features]
     rings = [np.array(ring, float) for shape in shapes for ring in shape]
     if not rings:
         return
-    from rasterio.warp import transform
-
-    points = place.to_map(np.concatenate(rings))  # (N, 2)
-    points = np.stack(transform(place.crs, "OGC:CRS84", *points.T), axis=1).round(_DIGITS)
-    a, b, _, d, e, _ = place.transform
-    step = -1 if a * e < b * d else 1  # y upward mirrors rings, which then run the other way round
+    points = place.to_degrees(np.concatenate(rings)).round(_DIGITS)  # (N, 2)
+    step = (
+        -1 if place.is_upright else 1
+    )  # y upward mirrors rings, which then run the other way round
     ends = np.cumsum([len(ring) for ring in rings])[:-1]
     moved = iter([part[::step].tolist() for part in np.split(points, ends)])
     for shape in shapes:

@@ -20,9 +20,9 @@ from tests.prediction.test_predict import run
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers import header
 from unet_ddp.data.readers.header import ImageFormat
-from unet_ddp.data.readers.maps import INSTALL, Place
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
+from unet_ddp.extras.geo.maps import INSTALL, Place
 from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction import source

@@ -1,28 +1,24 @@
-"""Images that are arrays of bands: NPY files, and what tifffile reads of a TIFF."""
+"""Images that are arrays of bands, as files of measurements are."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.base import Reader
-from unet_ddp.data.readers.header import DTYPES, Header, ImageFormat, Pixels, storage_dtype
+from unet_ddp.data.readers.base import OpenFile
+from unet_ddp.data.readers.header import DTYPES, ImageFormat, Pixels, storage_dtype
 from unet_ddp.data.readers.resize import resize_area, resize_nearest, scaled_size
 from unet_ddp.errors import UserError
 
 _MOST = np.iinfo(np.int32).max
 
 
-class BandsReader(Reader):
+class BandsFile(OpenFile):
     """An open file whose pixels are read as they are, all bands at once."""
-
-    def close(self) -> None:
-        """Do nothing: the file is mapped, or another's to close."""
 
     @abstractmethod
     def read_bands(self) -> NDArray[Any]:
@@ -62,33 +58,6 @@ class BandsReader(Reader):
         if scale == 1:
             return values
         return resize_nearest(values, scaled_size(values.shape[0], values.shape[1], scale))
-
-
-class NpyReader(BandsReader):
-    """An NPY file, mapped into memory."""
-
-    def __init__(self, path: Path, local: Path) -> None:
-        super().__init__(path)
-        try:
-            stored: NDArray[Any] = np.load(local, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
-            if "object" not in str(error):
-                raise
-            raise UserError(
-                f"{path}: holds Python objects, not an array of numbers; if it is Cellpose's, save "
-                "the masks as TIFF there (--save_tif)"
-            ) from None
-        self._bands = as_bands(stored, path)
-
-    @cached_property
-    def header(self) -> Header:
-        """Properties of the array."""
-        height, width, channels = self._bands.shape
-        return Header(width, height, channels, storage_dtype(self._bands.dtype))
-
-    def read_bands(self) -> NDArray[Any]:
-        """Return the array (H, W, C)."""
-        return np.array(self._bands)
 
 
 def as_pixels(bands: NDArray[Any], source: Path | str) -> Pixels:

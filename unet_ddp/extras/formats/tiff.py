@@ -1,7 +1,4 @@
-"""TIFF files: Pillow reads the usual ones, tifffile those of which Pillow loses a part, GDAL maps.
-
-Each library opens a file when it is asked for something that no library which has it open can say.
-"""
+"""TIFF files: Pillow reads the usual ones, tifffile those of which Pillow loses a part."""
 
 from __future__ import annotations
 
@@ -17,22 +14,15 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from unet_ddp.data.readers import maps
-from unet_ddp.data.readers.base import OpenFile, Reader
-from unet_ddp.data.readers.header import (
-    TIFFS,
-    ImageFormat,
-    refuse_bomb,
-    storage_dtype,
-)
-from unet_ddp.data.readers.maps import Place
-from unet_ddp.data.readers.pillow import PillowReader, identify
-from unet_ddp.data.readers.tiff_bands import (
+from unet_ddp.data.readers.base import OpenFile
+from unet_ddp.data.readers.header import Header, ImageFormat, Pixels
+from unet_ddp.data.readers.pillow import PillowFile, identify
+from unet_ddp.extras.formats.tiff_bands import (
     ALPHA,
     GDAL_NODATA,
     ORIENTATION,
     SEPARATE,
-    TiffBandsReader,
+    TiffBandsFile,
 )
 
 _KIND, _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 254, 256, 257, 258, 259, 262
@@ -43,15 +33,6 @@ _ASSOCIATED = 1  # colours that are multiplied with alpha
 _READ_BY_PILLOW = frozenset(
     {"1", "L", "LA", "RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "I;16", "I;16B"}
 )
-
-
-def is_array(path: Path) -> bool:
-    """Return whether a file is an array of bands: no image of Pillow's, or one of which it loses a part."""
-    suffix = path.suffix.lower()
-    if suffix not in TIFFS:
-        return suffix == ".npy"
-    with path.open("rb") as file:
-        return _identify(file) is None
 
 
 def _loses_a_part(tags: Mapping[int, Any]) -> bool:
@@ -83,7 +64,7 @@ def _identify(file: IO[bytes]) -> Image.Image | None:
     return image if image.mode in _READ_BY_PILLOW else None
 
 
-class _Layout(NamedTuple):
+class Layout(NamedTuple):
     """The tags of a TIFF that decide which library reads it; these are of one that nobody knows."""
 
     pixels: int = 0
@@ -94,7 +75,7 @@ class _Layout(NamedTuple):
     is_bands: bool = False  # True if it is surely no image of Pillow's
 
     @classmethod
-    def read(cls, file: IO[bytes]) -> _Layout:
+    def read(cls, file: IO[bytes]) -> Layout:
         """Return those of an open file's one image, overviews aside."""
         with suppress(Exception):
             (tags,) = [tags for tags in _read_directories(file) if not tags.get(_KIND, 0) & 1]
@@ -116,99 +97,55 @@ class _Layout(NamedTuple):
         return cls()
 
 
-class OpenTiff(OpenFile):
-    """An open TIFF.
+class TiffFile(OpenFile):
+    """An open TIFF, which Pillow or tifffile reads."""
 
-    GDAL gives the place on a map, and rows. Pillow and tifffile, which open a file in less time, give
-    the whole image.
-    """
+    suffixes = (".tif", ".tiff")
 
-    def __init__(self, path: Path, local: Path, file: IO[bytes]) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._local, self._file = local, file
-        if not os.fstat(file.fileno()).st_size:
+        self._file = path.open("rb")
+        if not os.fstat(self._file.fileno()).st_size:
+            self._file.close()
             raise UnidentifiedImageError
-        if path is not local:  # the copy of an object is about to lose its name
-            _ = self._dataset
 
     @cached_property
-    def _layout(self) -> _Layout:
-        return _Layout.read(self._file)
+    def layout(self) -> Layout:
+        """The tags that decide which library reads it."""
+        return Layout.read(self._file)
 
     @cached_property
-    def _dataset(self) -> Any:
-        """The file as GDAL opens it; None without rasterio, or if it can't."""
-        if not maps.is_readable(self._local):
-            return None
-        with suppress(Exception):
-            return maps.open_map(self._local)
-        return None
-
-    @property
-    def _is_open(self) -> bool:
-        """True if GDAL has opened the file."""
-        return self.__dict__.get("_dataset") is not None
-
-    @property
-    def place(self) -> Place | None:
-        """Place on a map; GDAL is only asked about files with coordinates."""
-        if not self._layout.is_on_map or self._dataset is None:
-            return None
-        return maps.find_place(self._dataset)
-
-    @cached_property
-    def whole(self) -> Reader:
+    def _whole(self) -> OpenFile:
         """The reader of whole images: one that says what is wrong with a file."""
-        image = None if self._layout.is_bands else _identify(self._file)
+        image = None if self.layout.is_bands else _identify(self._file)
         if image is None:
-            return TiffBandsReader(self.path, self._file, lambda: self._dataset)
-        return PillowReader(self.path, self._file, image)
+            return TiffBandsFile(self.path, self._file, self.decode)
+        return PillowFile(self.path, self._file, image)
 
-    def _choose_bands(self, wanted: ImageFormat) -> list[int]:
-        """Return GDAL's bands that are the wanted channels; none if the image must be converted."""
-        dataset = self._dataset
-        if dataset is None or not self._layout.is_plain:
-            return []
-        if {storage_dtype(np.dtype(name)) for name in dataset.dtypes} != {wanted.dtype}:
-            return []
-        if dataset.count == 1 and wanted.channels == 3:
-            return [1, 1, 1]
-        if dataset.count != wanted.channels + self._layout.has_alpha:
-            return []
-        return list(range(1, wanted.channels + 1))
+    @property
+    def header(self) -> Header:
+        """Properties of the file."""
+        return self._whole.header
 
-    def rows(self, wanted: ImageFormat, at_least: int) -> maps.MapRows | None:
-        """Return the image by rows; None if only the whole can be read.
+    def read(self, wanted: ImageFormat, scale: float) -> tuple[Pixels, tuple[int, int]]:
+        """Return the pixels (H, W, C), perhaps reduced, and the size that `scale` asks for."""
+        return self._whole.read(wanted, scale)
 
-        One of fewer pixels is read by rows only if GDAL is open, and decodes what the others do.
-        """
-        is_small = self._layout.pixels < at_least
-        if is_small and not (self._layout.is_exact and self._is_open):
-            return None
-        bands = self._choose_bands(wanted)
-        if not bands:
-            return None
-        rows = maps.MapRows(self.path, self._dataset, wanted, bands)
-        if is_small:
-            refuse_bomb(
-                self.path,
-                rows.width,
-                rows.height,
-                file=self._file.fileno(),
-                pixel_bytes=sum(np.dtype(name).itemsize for name in self._dataset.dtypes),
-            )
-        rows.read(0, 1)  # can it be decoded? If not, the reader of whole images says why
-        return rows
+    def read_mask(self, scale: float) -> NDArray[Any]:
+        """Return a mask's values (H, W), or its colours (H, W, 3), at `scale`."""
+        return self._whole.read_mask(scale)
 
-    def mark_nodata(self, ids: NDArray[Any], mark: int) -> int:
-        """Set `ids` (H, W) to `mark` where the image is transparent or without data; return how often."""
-        return maps.mark_nodata(ids, self.path, self._dataset, mark)
+    def read_thumbnail(self, size: int) -> NDArray[np.float32]:
+        """Return the image in grey, (size, size)."""
+        return self._whole.read_thumbnail(size)
+
+    def decode(self) -> NDArray[Any] | None:
+        """Return the pixels (H, W, C) of a compression that tifffile lacks; None if nothing has it."""
+        return None
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-        if self._is_open:
-            self._dataset.close()
 
 
 def _read_directories(file: IO[bytes]) -> Iterable[Mapping[int, Any]]:

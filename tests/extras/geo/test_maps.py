@@ -18,9 +18,9 @@ from tests.prediction.models import noise
 from tests.reading import read_header, read_image
 from unet_ddp.data.readers import header as header_module
 from unet_ddp.data.readers.header import ImageFormat
-from unet_ddp.data.readers.maps import check_resolutions, ground_scale
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
+from unet_ddp.extras.geo.checks import check_resolutions, ground_scale
 
 COLOUR = ImageFormat(3)
 
@@ -57,11 +57,18 @@ def test_plain_unreadable_and_other_files_have_none(tmp_path: Path) -> None:
     assert [Source(tmp_path / name).place for name in ("a.tif", "b.tif", "c.png")] == [None] * 3
 
 
-def test_compressions_that_tifffile_alone_can_not_decode_are_read(tmp_path: Path) -> None:
+def test_compressions_that_tifffile_alone_can_not_decode_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = noise(40, 30).astype(np.float32)
     path = write_map(tmp_path / "a.tif", image, compress="lzw", predictor=3, tiled=True,
                      blockxsize=16, blockysize=16)  # fmt: skip
     assert np.array_equal(read_image(path, ImageFormat(3, "float32")), image)
+    monkeypatch.setitem(sys.modules, "rasterio", None)
+    with pytest.raises(
+        UserError, match=r"a.tif: its compression needs 'pip install imagecodecs'; or save"
+    ):
+        read_image(path, ImageFormat(3, "float32"))
 
 
 def test_files_next_to_an_image_are_not_opened(tmp_path: Path) -> None:
@@ -108,8 +115,8 @@ def test_without_rasterio_geotiffs_are_plain_and_others_say_what_to_install(
         UserError,
         match="its ground resolution: needs rasterio, which is not installed; pip install",
     ):
-        ground_scale(path, None, 1.0, 0.5)
-    assert ground_scale(tmp_path / "a.png", None, 0.5, 0.5) == 0.5
+        Source(path).find_scale(ImageFormat(3, ground_resolution=0.5), 1.0)
+    assert ground_scale(path, None, 0.5, 0.5) == 0.5
 
 
 def test_images_are_reduced_to_the_ground_resolution_and_never_enlarged() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
+from PIL import Image
 
 from tests.reading import read_header, read_image
 from unet_ddp.data.readers import header
 from unet_ddp.data.readers.header import Header, ImageFormat
 from unet_ddp.data.readers.read import read_mask
-from unet_ddp.data.readers.tiff import is_array
 from unet_ddp.errors import UserError
 
 
@@ -55,11 +55,18 @@ def test_what_is_read_as_an_array(
     suffix: str,
 ) -> None:  # fmt: skip
     path = write(tmp_path / f"x{suffix}", np.zeros(shape, dtype), **how)
-    assert is_array(path) == expected
+    if shape[0] == 2:
+        with pytest.raises(UserError, match="several frames"):
+            read_header(path)
+    else:
+        assert read_header(path).is_array == expected
 
 
-def test_other_files_are_judged_by_their_names(tmp_path: Path) -> None:
-    assert is_array(tmp_path / "a.NPY") and not is_array(tmp_path / "a.png")
+def test_an_npy_file_is_an_array_and_a_photo_is_none(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((4, 3), np.uint8))
+    Image.new("L", (3, 4)).save(tmp_path / "a.png")
+    assert read_header(tmp_path / "a.npy").is_array
+    assert not read_header(tmp_path / "a.png").is_array
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float32"])
@@ -71,7 +78,7 @@ def test_many_bands_keep_their_type_and_values(
              else rng.integers(0, 200, (10, 12, 5))).astype(dtype)  # fmt: skip
     path = tmp_path / f"x.{suffix}"
     (np.save if suffix == "npy" else write)(path, bands)
-    assert read_header(path) == Header(12, 10, 5, dtype)
+    assert read_header(path) == Header(12, 10, 5, dtype, is_array=True)
     read = read_image(path, ImageFormat(5, dtype))
     assert read.dtype == dtype and not isinstance(read, np.memmap)
     assert (read == bands).all()
@@ -135,7 +142,9 @@ def test_an_npy_of_another_kind_is_refused(tmp_path: Path) -> None:
 def test_alpha_is_no_channel_unless_asked_for(tmp_path: Path, kind: str, has_alpha: bool) -> None:
     bands = np.arange(48, dtype=np.uint16).reshape(3, 4, 4)
     path = write(tmp_path / "x.tif", bands, photometric="rgb", extrasamples=[kind])
-    assert read_header(path) == Header(4, 3, 4 - has_alpha, "uint16", has_alpha=has_alpha)
+    assert read_header(path) == Header(
+        4, 3, 4 - has_alpha, "uint16", has_alpha=has_alpha, is_array=True
+    )
     assert (read_image(path, ImageFormat(4, "uint16")) == bands).all()
     if has_alpha:
         assert (read_image(path, ImageFormat(3, "uint16")) == bands[..., :3]).all()

@@ -12,14 +12,13 @@ import pytest
 from tests.checks.test_check import collected, in_folder, prepared
 from tests.maps import CORNER, at, write_map
 from tests.prediction.models import noise
-from unet_ddp.checks.places import check_places
-from unet_ddp.checks.summary import Report
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.readers.header import Header
-from unet_ddp.data.readers.maps import Place
 from unet_ddp.data.readers.resize import resize_area, resize_nearest
 from unet_ddp.errors import UserError
+from unet_ddp.extras.geo.checks import check_pairs
+from unet_ddp.extras.geo.maps import Place
 
 
 def make_maps(folder: Path, *, metres: tuple[float, ...] = (0.5,), **mask: Any) -> Path:
@@ -69,10 +68,9 @@ def test_corners_are_compared_in_pixels_of_the_image() -> None:
         place = height and Place("", (2.0, 0.0, 7.0, 0.0, -2.0 * height, 9.0), 2.0, None)
         return SimpleNamespace(place=place, header=Header(40, 10, 3, "uint8"))
 
-    pair, report = Pair("a", Path("a.tif"), Path("m.tif")), Report(collects=True)
+    pair = Pair("a", Path("a.tif"), Path("m.tif"))
     scanned: Any = [(pair, file(a), file(b)) for a, b in ((None, 1), (1, None), (1, 2), (1, 1))]
-    assert check_places(report, scanned) is scanned
-    assert report.problems == [
+    assert check_pairs(scanned) == [
         "m.tif lies 10 pixels off its image a.tif on the map; use gdalwarp -te -ts"
     ]
 

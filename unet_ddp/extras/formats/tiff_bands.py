@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import lzma
 import math
 import zlib
@@ -14,8 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers import maps
-from unet_ddp.data.readers.arrays import BandsReader
+from unet_ddp.data.readers.bands import BandsFile
 from unet_ddp.data.readers.header import Header, refuse_bomb, storage_dtype, upright
 from unet_ddp.errors import UserError
 
@@ -27,17 +27,20 @@ _INFLATERS: dict[int, Callable[[], Any]] = {  # by TIFF's number of the compress
     **dict.fromkeys((50000, 34926), lambda: import_module("compression.zstd").ZstdDecompressor()),
     34925: lzma.LZMADecompressor,
 }
+logging.getLogger("tifffile").addHandler(logging.NullHandler())  # else Python prints to stderr
 _MOST_APPENDED = 1 << 22  # bytes that a strip may hold beyond its size
 
 
-class TiffBandsReader(BandsReader):
+class TiffBandsFile(BandsFile):
     """An open TIFF that tifffile reads, inflating no more of it than its strips or tiles need.
 
     tifffile's own decoders ignore the size that they are given; those of imagecodecs keep to it.
     Use pages, not series: the XML in a TIFF may name other files, which series would open.
     """
 
-    def __init__(self, path: Path, file: IO[bytes], open_map: Callable[[], Any]) -> None:
+    def __init__(
+        self, path: Path, file: IO[bytes], decode: Callable[[], NDArray[Any] | None]
+    ) -> None:
         super().__init__(path)
         import tifffile
 
@@ -46,7 +49,7 @@ class TiffBandsReader(BandsReader):
         for kind, new in _INFLATERS.items():
             if kind in decoders and decoders[kind].__module__ == "tifffile._imagecodecs":
                 known[kind] = partial(_inflate, new)
-        self._open_map = open_map
+        self._decode = decode  # by another library
         file.seek(0)
         self._page: Any = _only_page(tifffile.TiffFile(file), path, file.fileno())
 
@@ -65,6 +68,7 @@ class TiffBandsReader(BandsReader):
             storage_dtype(page.dtype),
             has_alpha=has_alpha,
             nodata=_nodata(page),
+            is_array=True,
         )
 
     @property
@@ -78,10 +82,14 @@ class TiffBandsReader(BandsReader):
             if stored.ndim == 3 and self._page.planarconfig == SEPARATE:  # (C, H, W)
                 stored = np.moveaxis(stored, 0, -1)
         except (ValueError, NotImplementedError) as error:
-            dataset = self._open_map()
-            if "imagecodecs" not in str(error) or dataset is None:
+            if "imagecodecs" not in str(error):
                 raise
-            stored = maps.read_bands(self.path, dataset)
+            decoded = self._decode()
+            if decoded is None:
+                raise UserError(
+                    f"{self.path}: its compression needs 'pip install imagecodecs'; or save it uncompressed"
+                ) from None
+            stored = decoded
         bands = np.ascontiguousarray(upright(stored, self._orientation))
         return bands[..., None] if bands.ndim == 2 else bands
 

@@ -1,0 +1,1 @@
+"""Arrays of numbers as images: NPY files, and TIFFs of more than Pillow reads."""

@@ -1,0 +1,43 @@
+"""NPY files: arrays of NumPy."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.data.readers.bands import BandsFile, as_bands
+from unet_ddp.data.readers.header import Header, storage_dtype
+from unet_ddp.errors import UserError
+
+
+class NpyFile(BandsFile):
+    """An NPY file, mapped into memory."""
+
+    suffixes = (".npy",)
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            stored: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            if "object" not in str(error):
+                raise
+            raise UserError(
+                f"{path}: holds Python objects, not an array of numbers; if it is Cellpose's, save "
+                "the masks as TIFF there (--save_tif)"
+            ) from None
+        self._bands = as_bands(stored, path)
+
+    @cached_property
+    def header(self) -> Header:
+        """Properties of the array."""
+        height, width, channels = self._bands.shape
+        return Header(width, height, channels, storage_dtype(self._bands.dtype), is_array=True)
+
+    def read_bands(self) -> NDArray[Any]:
+        """Return the array (H, W, C)."""
+        return np.array(self._bands)

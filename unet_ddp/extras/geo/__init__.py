@@ -1,0 +1,1 @@
+"""Images of maps, by rasterio."""

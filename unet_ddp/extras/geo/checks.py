@@ -1,0 +1,176 @@
+"""Sets of maps: a mask lies where its image does, and all images have one ground resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unet_ddp.data.readers.pillow import identify
+from unet_ddp.data.readers.read import Source, find_reader
+from unet_ddp.data.readers.resize import scaled_size
+from unet_ddp.errors import UserError, print_lines
+from unet_ddp.extras.geo.maps import INSTALL, Place
+from unet_ddp.files import is_address
+
+if TYPE_CHECKING:
+    from unet_ddp.checks.scan import ScannedPair
+    from unet_ddp.checks.table import Table
+    from unet_ddp.config import DataConfig
+
+_PIXEL_SCALE = 33550  # tag of a GeoTIFF
+_MOST_OPEN = 64  # files
+_FAR = 0.1  # of an image's pixel: a mask's corner may be elsewhere by so much
+_ALIKE = 1.01  # ratio up to which ground resolutions are one
+
+
+# -- images to predict ---------------------------------------------------------------------
+
+
+def find_places(
+    sources: Sequence[Source], polygons: Path | None, metres: float | None
+) -> set[Source]:
+    """Return the images that have map coordinates; those in storage are not asked.
+
+    The first maps stay open: predicting them need not open them again.
+
+    Raises:
+        UserError: their ground resolutions differ, and the network's, `metres`, is None, or they
+            can't be in one file of `polygons`.
+    """
+    with ThreadPoolExecutor() as pool:
+        places = dict(zip(sources, pool.map(_find_place, sources, count()), strict=False))
+    local = [source.path for source in sources if not is_address(source.path)]
+    tiff = next((path for path in local if find_reader(path).may_be_scenes), None)
+    if tiff is not None and find_reader(tiff).missing():
+        with suppress(Exception), identify(tiff) as image:  # unreadable: reading it says why
+            if _PIXEL_SCALE in image.getexif():
+                print_lines(f"warning: {tiff}: its mask gets no map coordinates without {INSTALL}")
+    if metres is None:
+        check_resolutions((place.resolution, each.path) for each, place in places.items() if place)
+    if polygons is not None:
+        crs = {
+            place and place.crs: source.path
+            for source, place in places.items()
+            if not is_address(source.path)
+        }
+        _check_polygons(polygons, crs)
+    return {source for source, place in places.items() if place is not None}
+
+
+def _find_place(source: Source, index: int) -> Place | None:
+    reader = find_reader(source.path)
+    if is_address(source.path) or not reader.may_be_scenes or reader.missing():
+        return None
+    place: Place | None = source.place
+    if place is None or index >= _MOST_OPEN:
+        source.close()
+    return place
+
+
+def _check_polygons(path: Path, owners: dict[str | None, Path]) -> None:
+    """Raise UserError if one file can't have images of these CRS; None is of those without a place."""
+    faults = {
+        None: "no map coordinates; predict it apart",
+        "": "map coordinates without a CRS; set it by gdal_edit.py -a_srs",
+    }
+    is_mixed = len(owners) > 1
+    for crs, fault in faults.items():
+        if crs in owners and (crs == "" or is_mixed):
+            raise UserError(f"--polygons {path}: {owners[crs]} has {fault}")
+
+
+# -- pairs to train on ---------------------------------------------------------------------
+
+
+def check_pairs(scanned: Sequence[ScannedPair]) -> list[str]:
+    """Return a line for each mask that is elsewhere on the map than its image."""
+    lines = []
+    for pair, image, mask in scanned:
+        if image.place is None or mask.place is None:
+            continue
+        places = Place(*image.place), Place(*mask.place)
+        corners = [
+            place.to_map(np.array([[0, 0], [1, 0], [0, 1], [1, 1]]) * header.size[::-1])
+            for place, header in zip(places, (image.header, mask.header), strict=True)
+        ]
+        side = np.hypot(*(corners[0][1] - corners[0][0])) / image.header.width
+        far = float(np.abs(corners[1] - corners[0]).max() / side)
+        if _differ(places[0].crs, places[1].crs):
+            lines.append(f"{pair.mask}: its CRS is not that of {pair.image}; use gdalwarp -t_srs")
+        elif far > _FAR:
+            lines.append(
+                f"{pair.mask} lies {far:.3g} pixels off its image {pair.image} on the map; use "
+                "gdalwarp -te -ts"
+            )
+    return lines
+
+
+def _differ(one: str, other: str) -> bool:
+    """Return whether two CRS are known and not one."""
+    if one == other or not one or not other:
+        return False
+    from rasterio.crs import CRS
+
+    return bool(CRS.from_wkt(one) != CRS.from_wkt(other))
+
+
+def check_kinds(config: DataConfig, table: Table) -> Table:
+    """Return the table, with the files' sizes at --ground-resolution if that is given.
+
+    Raises:
+        UserError: an image's resolution is not known, or too coarse, or they have different ones.
+    """
+    wanted, kinds = config.ground_resolution, []
+    if wanted is None:
+        check_resolutions((k.image.ground_resolution, pair.image) for k, _, pair in table.groups)
+        return table
+    for kind, _, pair in table.groups:
+        path = pair.image
+        if not kind.image.ground_resolution:
+            raise UserError(
+                f"--ground-resolution: {path} has no map coordinates with a CRS; to read them "
+                f"needs {INSTALL}"
+            )
+        scale = ground_scale(path, kind.image.ground_resolution, config.scale, wanted)
+        headers = []
+        for header in (kind.image, kind.mask):
+            height, width = scaled_size(*header.size, scale / config.scale)
+            headers.append(replace(header, height=height, width=width))
+        kinds.append(replace(kind, image=headers[0], mask=headers[1]))
+    return replace(table, kinds=kinds)
+
+
+def check_resolutions(found: Iterable[tuple[float | None, Path]]) -> None:
+    """Raise UserError if known ground resolutions, with an image of each, differ."""
+    known = [(own, path) for own, path in found if own]
+    (finest, one), (coarsest, other) = min(known, default=(0, "")), max(known, default=(0, ""))
+    if coarsest > finest * _ALIKE:
+        raise UserError(
+            f"{one} has pixels of {finest:g} m on the ground, {other} of {coarsest:g} m; bring all "
+            f"to one with --ground-resolution {coarsest:g}"
+        )
+
+
+def ground_scale(path: Path, own: float | None, scale: float, resolution: float) -> float:
+    """Return the scale for pixels of `own` metres to become those of `resolution` at `scale`.
+
+    That is `scale` for an image without a known resolution.
+
+    Raises:
+        UserError: its pixels are larger already.
+    """
+    if not own:
+        return scale
+    if own * scale > resolution * _ALIKE:
+        raise UserError(
+            f"{path}: pixels of {own:g} m on the ground, the network takes {resolution / scale:g} m; "
+            f"images are never enlarged: use --ground-resolution {own * scale:g} or more"
+        )
+    return min(1.0, own * scale / resolution)

@@ -1,0 +1,110 @@
+"""GDAL, by rasterio (the extra `geo`): a file opened, and its place on a map.
+
+GDAL opens addresses, and files that a file names, by some of its drivers. Each suffix has one driver
+here, and files that lie next to an image are not looked for: a VRT, an .aux.xml or an .ovr may name
+any other.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.data.readers.header import as_user_error, refuse_bomb
+from unet_ddp.errors import check_installed
+
+INSTALL = "pip install 'unet-ddp[geo]'"
+_OPTIONS = {
+    "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",
+    "CPL_VSIL_CURL_ALLOWED_FILENAME": "-",
+    "GDAL_CACHEMAX": 64,  # MB; else a twentieth of the memory
+}
+_DEGREE = 111_320.0  # metres of a degree of latitude
+
+warnings.filterwarnings("ignore", "Dataset has no geotransform")  # of a plain image
+logging.getLogger("rasterio").addHandler(logging.NullHandler())  # else Python prints to stderr
+
+
+class Place(NamedTuple):
+    """The place of an image on a map."""
+
+    crs: str  # WKT; empty if the file has none
+    transform: tuple[float, ...]  # (a, b, c, d, e, f): x = a * column + b * row + c, y = d * …
+    resolution: float  # metres of a pixel's side; 0 if unknown
+    nodata: float | None  # the value of pixels without data
+
+    def to_map(self, points: NDArray[Any]) -> NDArray[np.float64]:
+        """Return (N, 2) map coordinates x, y of (N, 2) columns and rows."""
+        a, b, c, d, e, f = self.transform
+        moved: NDArray[np.float64] = points @ np.array([[a, d], [b, e]]) + (c, f)
+        return moved
+
+    def to_degrees(self, points: NDArray[Any]) -> NDArray[np.float64]:
+        """Return (N, 2) longitudes and latitudes of (N, 2) columns and rows."""
+        from rasterio.warp import transform
+
+        return np.stack(transform(self.crs, "OGC:CRS84", *self.to_map(points).T), axis=1)
+
+    @property
+    def is_upright(self) -> bool:
+        """True if rows run downward on the map, as they do on a screen: y is not mirrored."""
+        a, b, _, d, e, _ = self.transform
+        return a * e < b * d
+
+    def write_to(self, mask: Path, nodata: int | None) -> None:
+        """Give a new GeoTIFF of any name this place, and its value of no data."""
+        from rasterio import Affine
+
+        with open_map(mask, mode="r+") as dataset:
+            dataset.transform, dataset.nodata = Affine(*self.transform), nodata
+            if self.crs:
+                dataset.crs = self.crs
+
+
+@contextmanager
+def gdal(path: Path) -> Iterator[None]:
+    """Restrict GDAL in this thread, and raise its errors in the block as UserErrors."""
+    check_installed("rasterio", "geo", path)
+    import rasterio
+    from rasterio.session import DummySession
+
+    with as_user_error(path), rasterio.Env(DummySession(), **_OPTIONS):
+        yield
+
+
+def open_map(path: Path, *, mode: str = "r") -> Any:
+    """Return rasterio's dataset of a file, to read parts of it, or to update it (mode r+).
+
+    One thread uses it at a time.
+    """
+    with gdal(path):
+        import rasterio
+
+        dataset = rasterio.open(str(path.absolute()), mode, driver="GTiff")
+        height, width = map(max, zip(*dataset.block_shapes, strict=True))
+        pixel_bytes = sum(np.dtype(name).itemsize for name in dataset.dtypes)
+        refuse_bomb(path, width, height, file=path, pixel_bytes=pixel_bytes)
+        return dataset
+
+
+def find_place(dataset: Any) -> Place | None:
+    """Return the place of rasterio's dataset; None without map coordinates."""
+    crs, transform = dataset.crs, dataset.transform
+    side, metres = math.sqrt(abs(transform.determinant)), 0.0
+    if crs and crs.is_geographic:
+        side, metres = math.hypot(transform.b, transform.e), _DEGREE
+    elif crs and crs.is_projected:
+        metres = crs.linear_units_factor[1]
+    wkt, resolution = crs.to_wkt() if crs else "", float(f"{side * metres:.6g}")
+    if transform.is_identity:
+        return None
+    return Place(sys.intern(wkt), tuple(transform)[:6], resolution, dataset.nodata)

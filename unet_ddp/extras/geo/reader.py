@@ -1,0 +1,179 @@
+"""TIFF files that may be maps: GDAL gives the place, and rows.
+
+Pillow and tifffile, which open a file in less time, give the whole image. Each library opens a file
+when it is asked for something that no library which has it open can say.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.data.readers.fit import fit_pixels
+from unet_ddp.data.readers.header import (
+    Header,
+    ImageFormat,
+    Pixels,
+    refuse_bomb,
+    storage_dtype,
+)
+from unet_ddp.errors import check_installed
+from unet_ddp.extras.formats.tiff import TiffFile
+from unet_ddp.extras.geo import checks
+from unet_ddp.extras.geo.maps import INSTALL, Place, find_place, gdal, open_map
+
+_AT_ONCE = 512  # rows of which no-data pixels are read
+
+
+class MapFile(TiffFile):
+    """An open TIFF, with its place on a map if it has one."""
+
+    may_be_scenes = True
+    find_places = staticmethod(checks.find_places)
+    check_pairs = staticmethod(checks.check_pairs)
+    check_kinds = staticmethod(checks.check_kinds)
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._local = path
+
+    @classmethod
+    def missing(cls) -> str:
+        """Return how to install rasterio, if it is not there."""
+        return "" if find_spec("rasterio") else INSTALL
+
+    @cached_property
+    def _dataset(self) -> Any:
+        """The file as GDAL opens it; None without rasterio, or if it can't."""
+        if self.missing():
+            return None
+        with suppress(Exception):
+            return open_map(self._local)
+        return None
+
+    @property
+    def _is_open(self) -> bool:
+        """True if GDAL has opened the file."""
+        return self.__dict__.get("_dataset") is not None
+
+    def hold(self) -> None:
+        """Open the file by GDAL, which needs its name."""
+        _ = self._dataset
+
+    def close(self) -> None:
+        """Close the file."""
+        super().close()
+        if self._is_open:
+            self._dataset.close()
+
+    @cached_property
+    def place(self) -> Place | None:
+        """Place on a map; GDAL is only asked about files with coordinates."""
+        if not self.layout.is_on_map or self._dataset is None:
+            return None
+        return find_place(self._dataset)
+
+    @property
+    def header(self) -> Header:
+        """Properties of the file."""
+        header = super().header
+        return replace(header, ground_resolution=self.place.resolution) if self.place else header
+
+    def find_scale(self, wanted: ImageFormat, scale: float) -> float:
+        """Return the scale that brings the image to the wanted ground resolution."""
+        if wanted.ground_resolution is None:
+            return scale
+        if self.missing():
+            check_installed("rasterio", "geo", f"{self.path}: its ground resolution")
+        own = self.place and self.place.resolution
+        return checks.ground_scale(self.path, own, scale, wanted.ground_resolution)
+
+    def find_format(self, wanted: ImageFormat) -> ImageFormat:
+        """Return the format as which a map is predicted: with its own value of no data."""
+        if self.place is None or self.place.nodata is None:
+            return wanted
+        return replace(wanted, nodata=self.place.nodata)
+
+    def decode(self) -> NDArray[Any] | None:
+        """Return the pixels (H, W, C) by GDAL; None if it can't."""
+        return None if self._dataset is None else self.read_bands()
+
+    def read_bands(self, bands: list[int] | None = None, window: Any = None) -> NDArray[Any]:
+        """Return bands of the image, or all, (H, W, C), in the file's own type."""
+        with gdal(self.path):
+            stored = self._dataset.read(bands, window=window)
+        return np.ascontiguousarray(np.moveaxis(stored, 0, -1))
+
+    def rows(self, wanted: ImageFormat, at_least: int) -> MapRows | None:
+        """Return the image by rows; None if only the whole can be read.
+
+        One of fewer pixels is read by rows only if GDAL is open, and decodes what the others do.
+        """
+        is_small = self.layout.pixels < at_least
+        if is_small and not (self.layout.is_exact and self._is_open):
+            return None
+        bands = self._choose_bands(wanted)
+        if not bands:
+            return None
+        rows = MapRows(self, self._dataset, wanted, bands)
+        if is_small:
+            refuse_bomb(
+                self.path,
+                rows.width,
+                rows.height,
+                file=self._file.fileno(),
+                pixel_bytes=sum(np.dtype(name).itemsize for name in self._dataset.dtypes),
+            )
+        rows.read(0, 1)  # can it be decoded? If not, the reader of whole images says why
+        return rows
+
+    def _choose_bands(self, wanted: ImageFormat) -> list[int]:
+        """Return GDAL's bands that are the wanted channels; none if the image must be converted."""
+        dataset = self._dataset
+        if dataset is None or not self.layout.is_plain:
+            return []
+        if {storage_dtype(np.dtype(name)) for name in dataset.dtypes} != {wanted.dtype}:
+            return []
+        if dataset.count == 1 and wanted.channels == 3:
+            return [1, 1, 1]
+        if dataset.count != wanted.channels + self.layout.has_alpha:
+            return []
+        return list(range(1, wanted.channels + 1))
+
+    def mark_nodata(self, ids: NDArray[Any], mark: int) -> int:
+        """Set `ids` (H, W) to `mark` where the image is transparent or without data; return how often."""
+        count, dataset = 0, self._dataset
+        with gdal(self.path):
+            flags = enumerate(dataset.mask_flag_enums, start=1)
+            bands = [band for band, kinds in flags if kinds[0].name != "all_valid"]
+            is_empty = np.all if dataset.dtypes[0] == "uint8" else np.any  # as in find_nodata
+            for top in range(0, len(ids) if bands else 0, _AT_ONCE):
+                part = ids[top : top + _AT_ONCE]
+                window = ((top, top + len(part)), (0, ids.shape[1]))
+                empty = is_empty(dataset.read_masks(bands, window=window) == 0, axis=0)
+                part[empty] = mark
+                count += int(np.count_nonzero(empty))
+        return count
+
+
+class MapRows:
+    """A TIFF, read when its rows are asked for."""
+
+    def __init__(self, file: MapFile, dataset: Any, wanted: ImageFormat, bands: list[int]) -> None:
+        self.height, self.width = dataset.height, dataset.width
+        self._file = file
+        self._wanted = wanted
+        self._bands = bands
+
+    def read(self, top: int, bottom: int) -> Pixels:
+        """Return the rows `top` to `bottom`, with no-data pixels filled."""
+        stored = self._file.read_bands(self._bands, ((top, bottom), (0, self.width)))
+        pixels = cast(Pixels, stored.astype(self._wanted.dtype, copy=False))
+        return fit_pixels(pixels, self._wanted, (bottom - top, self.width), self._file.path)[0]
