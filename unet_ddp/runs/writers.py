@@ -91,6 +91,8 @@ def read_rows(path: Path) -> list[dict[str, str]]:
             rows = list(csv.DictReader(file))
         if any(None in row for row in rows):
             raise ValueError("a row has more cells than there are columns")
+    except UserError:  # of an address
+        raise
     except (OSError, ValueError, csv.Error) as error:  # ValueError: not UTF-8, too
         raise UserError(f"{path}: corrupt ({error}); delete it, or move it away") from None
     return rows

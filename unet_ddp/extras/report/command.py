@@ -18,10 +18,10 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, print_lines
 from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.evaluation.validation_split import rebuild
+from unet_ddp.files import as_path, is_address
 from unet_ddp.flags import flag
 from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import check_described
-from unet_ddp.storage import Url, as_path
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     """Score a run's best network on its validation images again, and write the page."""
     config = parse(ReportConfig, argv, prog="python -m unet_ddp report")
     place = as_path(config.folder) if config.folder is not None else find_model(None).parent
-    copied = find("reports", "cloud")(place) if isinstance(place, Url) else nullcontext(place)
+    copied = find("reports", "cloud")(place) if is_address(place) else nullcontext(place)
     with copied as folder:
         if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
             raise UserError(f"{place}: best.pt and metrics.csv not found; name the folder of a run")

@@ -17,12 +17,11 @@ from unet_ddp.cli import parse
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, align, join_some, print_lines
 from unet_ddp.evaluation.report.page import Page, render
-from unet_ddp.files import write_errors, write_text
+from unet_ddp.files import as_path, is_address, local_path, write_errors, write_text
 from unet_ddp.flags import flag
 from unet_ddp.metrics.scores import show
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
 from unet_ddp.settings import Kind, names_of
-from unet_ddp.storage import Url, as_path, local_file, local_path
 
 _MOST_LINES = 8
 
@@ -76,7 +75,7 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
             elif _folder_of(place) not in map(_folder_of, found):  # else another file of a run
                 found[place] = read_run(place)
         except UserError as error:
-            if isinstance(place, Url) or not place.exists():
+            if is_address(place) or not place.exists():
                 raise
             lines.append(f"left out: {error}")
     lines += [f"left out, no runs: {join_some(left, 4)}"] if left else []
@@ -100,7 +99,7 @@ def _is_other(place: Path) -> bool:
     """Return whether something of this machine is there that is no checkpoint and has none."""
     names = ("best.pt", "last.pt")
     has_none = place.suffix != ".pt" and not any((place / name).is_file() for name in names)
-    return not isinstance(place, Url) and place.exists() and has_none
+    return not is_address(place) and place.exists() and has_none
 
 
 def _folder_of(place: Path) -> Path:
@@ -122,8 +121,7 @@ def read_run(place: Path) -> Run:
     model = read_model(source)
     if model.architecture is None or not model.run.get("config"):
         raise UserError(f"{source}: not a checkpoint of this program's runs; leave it out")
-    with local_file(folder / "metrics.csv") as path:
-        rows = read_rows(path)
+    rows = read_rows(folder / "metrics.csv")
     if not rows:
         raise UserError(f"{folder}: no epoch is done (metrics.csv); train it first")
     columns = ("validation_dice", "validation_iou", "seconds")
