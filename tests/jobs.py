@@ -177,8 +177,8 @@ def object_scores(folder: str, *names: str) -> dict[str, Any]:
     from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
     from unet_ddp.evaluation.scoring import score_pairs
     from unet_ddp.evaluation.tables import summary
-    from unet_ddp.evaluation.tuning import choose_labels
     from unet_ddp.extras.objects.labels import ObjectLabels
+    from unet_ddp.extras.objects.tuning import choose_labels
 
     world = join("cpu", 60)
     separation = (0.5, 0.4 if len(names) == 1 else 0.6)  # the classes' greys are closer

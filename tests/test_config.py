@@ -18,8 +18,8 @@ from unet_ddp.config import (
     RunConfig,
     TrainConfig,
 )
-from unet_ddp.data.label_rules import read_palette
 from unet_ddp.errors import Limit, UserError
+from unet_ddp.extras.palettes.rules import read_palette
 from unet_ddp.files import as_path
 from unet_ddp.runs.plan import last_step
 from unet_ddp.storage import Url, put

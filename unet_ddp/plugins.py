@@ -46,7 +46,11 @@ _BUILT_IN = {
         "wandb": "unet_ddp.extras.wandb.settings:WandbSettings",
         "budget": "unet_ddp.extras.planners.settings:BudgetSettings",
     },
-    "label_rules": {"instances": "unet_ddp.extras.objects.rules:infer_labels"},
+    "label_rules": {  # by setting
+        "instances": "unet_ddp.extras.objects.rules:infer_labels",
+        "palette": "unet_ddp.extras.palettes.rules:match_palette",
+    },
+    "tuners": {"objects": "unet_ddp.extras.objects.tuning:SeparationTuner"},
     "planners": {
         "batch_size": "unet_ddp.extras.planners.batch_size:plan",
         "learning_rate": "unet_ddp.extras.planners.learning_rate:plan",

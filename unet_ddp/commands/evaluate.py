@@ -24,8 +24,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.packs import open_pack
 from unet_ddp.data.pairs import Pair, find_pairs
 from unet_ddp.data.readers.read import read_mask
-from unet_ddp.distributed.join import exit_with_error
-from unet_ddp.distributed.launch import run_on_all_ranks
+from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import Limit, UserError, print_lines
 from unet_ddp.evaluation.dataset import EvaluationDataset
@@ -87,9 +86,11 @@ class EvaluateConfig:
     """Longest wait of a process for the others before it gives up."""
 
 
-def parse_evaluate(argv: Sequence[str]) -> EvaluateConfig:
+def parse_evaluate(
+    argv: Sequence[str], *, prog: str = "python -m unet_ddp evaluate"
+) -> EvaluateConfig:
     """Return the configuration of an evaluation; what is wrong with it is a UserError."""
-    config = parse(EvaluateConfig, argv, prog="python -m unet_ddp evaluate")
+    config = parse(EvaluateConfig, argv, prog=prog)
     if config.images is None and config.masks is not None:
         raise UserError("--images and --masks: use both or neither")
     return config
@@ -97,10 +98,7 @@ def parse_evaluate(argv: Sequence[str]) -> EvaluateConfig:
 
 def main(argv: Sequence[str]) -> NoReturn:
     """Parse the command line and evaluate on every process."""
-    try:
-        config = parse_evaluate(argv)
-    except UserError as error:
-        exit_with_error(error)
+    config = parse_program(parse_evaluate, argv, "evaluate")
     run_on_all_ranks(
         evaluate, config, nproc=config.nproc, device=config.device, timeout=config.timeout
     )

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 from unet_ddp.cli import parse_train
 from unet_ddp.config import TrainConfig
@@ -23,7 +24,6 @@ from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.report.write import write_reports
-from unet_ddp.evaluation.tuning import LabelTuner
 from unet_ddp.flags import check_own_code, naming_recipe
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
@@ -31,6 +31,7 @@ from unet_ddp.runs.build import (
     build_metadata,
     choose_model,
     describe_run,
+    find_tuner,
 )
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.mirror import find_mirror
@@ -77,7 +78,7 @@ def train(config: TrainConfig, world: World) -> int:
         tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes)
         tracker.log(describe_run(config, spec, state, loaders, world))
         folder.begin(state, resumed, world)  # no thread may write when processes are forked
-        tuner = LabelTuner(data, world, resize_masks=config.data.resize_masks)
+        tuner = find_tuner(config, data, world)
         with loaders, tracker, StopSignal(world) as stop:
             while not state.is_over and not stop.reason:
                 with explain_out_of_memory(config, world, "training"), cudnn_autotuning():
@@ -156,13 +157,13 @@ def validate(
 
 
 def tune(
-    tuner: LabelTuner, state: TrainState, validation: Validation | None, stop: StopSignal
+    tuner: Any, state: TrainState, validation: Validation | None, stop: StopSignal
 ) -> Labels | None:
     """Return the labels that suit the best network so far; None if nothing is to be chosen."""
     is_best = validation is not None and validation.scores.dice > state.best
-    if stop.reason or not is_best or not tuner.is_needed:
+    if stop.reason or not is_best or tuner is None:
         return None
-    labels = tuner.tune(state, watch=stop.until_stopped)
+    labels: Labels = tuner.tune(state, watch=stop.until_stopped)
     stop.poll_now()  # as in `validate`
     return labels
 

@@ -47,6 +47,8 @@ class Labels:
     """Settings of the loss that are None by default, and not for these labels."""
     layer_opacity: ClassVar[int] = 50
     """Percent with which a page lays `layer` over a photo."""
+    tuner: ClassVar[str] = ""
+    """Name of what chooses how a best network's predictions are decoded, before it is written."""
     blank: ClassVar[int] = IGNORE_ID
     """Pixel of a predicted mask where the image has no data."""
 
@@ -232,10 +234,6 @@ class Labels:
         """Count what `mask` shares with `truth` beside pixels of classes; counts add up over images."""
         return []
 
-    def candidates(self) -> Sequence[Labels]:
-        """Return labels that decode differently, of which validation chooses by `score`."""
-        return ()
-
     def average(self, others: Sequence[Labels]) -> Labels:
         """Return the labels of an ensemble, from those of its networks."""
         return self
@@ -251,7 +249,7 @@ class Labels:
         return f"classes: {classes}{threshold}{ignored}"
 
     def describe_tuning(self) -> list[str]:
-        """Return a line about the one of `candidates` that this is, if there are any."""
+        """Return a line about what `tuner` has chosen, if there is anything to choose."""
         return []
 
     def doubt(self, values: Sequence[int], shown: str) -> list[str]:

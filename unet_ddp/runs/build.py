@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -216,3 +217,11 @@ def describe_run(
         f"{count_workers(world, config.launch.workers)} reading process(es) each",
         *notes,
     ]
+
+
+def find_tuner(config: TrainConfig, data: PreparedData, world: World) -> Any:
+    """Return what chooses how the best network's predictions are decoded; None if nothing is to choose."""
+    if not data.labels.tuner or not len(data.split.validation):
+        return None
+    tuner = find("tuners", data.labels.tuner)
+    return tuner(data, world, resize_masks=config.data.resize_masks)

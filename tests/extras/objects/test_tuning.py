@@ -22,6 +22,7 @@ from tests.ranks import call_main
 from tests.tiny import make_data
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.checkpoints.weights import read_model
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.preprocessing import Preprocessing
@@ -30,13 +31,14 @@ from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
 from unet_ddp.evaluation.scoring import score_pairs
-from unet_ddp.evaluation.tuning import LabelTuner, choose_labels
 from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import EXTENTS, SEEDS, ObjectLabels
 from unet_ddp.extras.objects.scores import ObjectCounts
+from unet_ddp.extras.objects.tuning import SeparationTuner, choose_labels
 from unet_ddp.network.precision import Precision
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.runs.build import find_tuner
 
 OBJECTS = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
 FLAGS = ["--instances", "--width", "2", "--batch-size", "2", "--workers", "0", "--validation", "34"]
@@ -142,7 +144,7 @@ def test_of_large_images_the_middle_is_tuned_and_read_once(
         EvaluationDataset, "read", lambda self, index: read.append(index) or real(self, index)
     )
     data = make_data(labels=OBJECTS, split=Split(pairs, pairs, "by name"))
-    tuner = LabelTuner(data, World(device=CPU), resize_masks=False)
+    tuner = SeparationTuner(data, World(device=CPU), resize_masks=False)
     state: Any = SimpleNamespace(
         validation_network=Grey(3),
         preprocess=Preprocessing(1, (0.5,), (0.5,), 1.0),
@@ -152,6 +154,16 @@ def test_of_large_images_the_middle_is_tuned_and_read_once(
         found = tuner.tune(state, watch=lambda samples: samples)
         assert found == replace(OBJECTS, separation=(0.6, 0.5))
         assert read == [0, 0, 2, 3, 5]
+
+
+def test_only_objects_with_validation_images_have_something_to_choose(tmp_path: Path) -> None:
+    pairs = [two_squares(tmp_path, 128)]
+    config, world = TrainConfig(), World(device=CPU)
+    for labels, validation, is_chosen in (
+        (OBJECTS, pairs, True), (OBJECTS, [], False), (Labels((0, 255)), pairs, False)
+    ):  # fmt: skip
+        data = make_data(labels=labels, split=Split(pairs, validation, "by name"))
+        assert (find_tuner(config, data, world) is not None) == is_chosen
 
 
 def test_a_resumed_run_of_objects_ends_as_the_undisturbed_one(run: Path, tmp_path: Path) -> None:

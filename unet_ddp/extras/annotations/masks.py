@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.label_rules import read_palette
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Mask, Size, unpack_colour
 from unet_ddp.data.pairs import detect_suffix, files_by_name, raise_problems
@@ -21,6 +20,7 @@ from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.readers import AnnotatedImage, Region, Source
 from unet_ddp.extras.annotations.regions import Patch, paste
 from unet_ddp.extras.objects.borders import CLASS_STEP, number_densely
+from unet_ddp.extras.palettes.rules import read_palette
 from unet_ddp.plugins import find
 
 CROWD = 65535

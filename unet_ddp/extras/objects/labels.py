@@ -53,6 +53,7 @@ class ObjectLabels(Labels):
     kind: ClassVar[str] = "numbered objects"
     defaults: ClassVar[dict[str, Any]] = {"boundary_weight": 5.0}
     layer_opacity: ClassVar[int] = 100
+    tuner: ClassVar[str] = "objects"
     blank: ClassVar[int] = 0
 
     # Not in `repr`, by which samples in the cache are found: it says nothing of them.
@@ -234,7 +235,7 @@ class ObjectLabels(Labels):
             for k in self.bodies
         ]
 
-    def candidates(self) -> Sequence[ObjectLabels]:
+    def candidates(self) -> list[ObjectLabels]:
         """Return labels with each separation that is tried."""
         return [replace(self, separation=each) for each in product(SEEDS, EXTENTS)]
 

@@ -12,9 +12,9 @@ from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.evaluation.tuning import LabelTuner
 from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps
 from unet_ddp.extras.planners.settings import BudgetSettings, parse_time
+from unet_ddp.runs.build import find_tuner
 from unet_ddp.runs.plan import DryRun
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.determinism import cudnn_autotuning
@@ -43,8 +43,8 @@ def plan(config: TrainConfig, dry_run: DryRun) -> dict[str, Any]:
         images = math.ceil(len(data.split.validation) / world.size)
         classes = data.labels.num_classes
         validation = time_validation(state, loaders, images=images, num_classes=classes)
-        tuner = LabelTuner(data, world, resize_masks=config.data.resize_masks)
-        if tuner.is_needed:  # each epoch's network may be the best so far
+        tuner = find_tuner(config, data, world)
+        if tuner is not None:  # each epoch's network may be the best so far
             began = time.perf_counter()
             tuner.tune(state, watch=lambda samples: samples)
             validation += _SEPARATION * (time.perf_counter() - began)

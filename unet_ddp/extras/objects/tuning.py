@@ -1,4 +1,4 @@
-"""Choose how labels decode a network's predictions: the way that scores best on validation."""
+"""Choose how objects are separated in a network's predictions: the way that scores best on validation."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from unet_ddp.data.prepared import PreparedData
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample
 from unet_ddp.evaluation.scoring import decide, decode, score_each
+from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.metrics.scores import Tally, total
 from unet_ddp.prediction.backends import LoadedModel, TorchBackend
 from unet_ddp.prediction.predictor import Predictor
@@ -23,8 +24,8 @@ _SIDE = 512  # of the middle of an image that is decoded
 Watch = Callable[[Iterator[EvaluationSample]], Iterable[EvaluationSample]]
 
 
-class LabelTuner:
-    """Chooses among the candidates of a data set's labels; those of most labels have none.
+class SeparationTuner:
+    """Chooses among the candidates of a data set's labels.
 
     All ranks decode their share of the validation images: of all, or of some, evenly spaced, and of
     large ones the middle. They are read once, and kept.
@@ -34,11 +35,6 @@ class LabelTuner:
         self._labels, self._pairs = data.labels, data.split.validation
         self._world, self._resize_masks = world, resize_masks
         self._samples: list[EvaluationSample] = []
-
-    @property
-    def is_needed(self) -> bool:
-        """True if there is something to choose, and images to choose by."""
-        return bool(self._labels.candidates()) and len(self._pairs) > 0
 
     def tune(self, state: TrainState, watch: Watch) -> Labels:
         """Return the labels that decode the predictions of the state's network best, on every rank.
@@ -89,13 +85,15 @@ def choose_labels(
 
     Of equally good ones it is the first, on every rank; without samples, too.
     """
-    candidates = predictor.labels.candidates()
+    labels = predictor.labels
+    assert isinstance(labels, ObjectLabels)
+    candidates = labels.candidates()
 
     def count(sample: EvaluationSample) -> list[Tally]:
         band = decide(predictor.logits(sample.image), None)
         truth, true_mask = sample.truth[0].numpy(), sample.mask[0].numpy()
         masks = (decode(each, band, truth) for each in candidates)
-        return [total(predictor.labels.score(mask, true_mask)) for mask in masks]
+        return [total(labels.score(mask, true_mask)) for mask in masks]
 
     counted = score_each(count, samples, world)
     scores = [total(column).quality for column in zip(*counted, strict=True)]

@@ -1,0 +1,1 @@
+"""Palette files: names, values and colours of classes."""
