@@ -88,7 +88,7 @@ def test_flags() -> None:
     argv = "-m a.pt --images b --masks c -o d --threshold 0.999 --tolerance 0 -s 0.5 --overwrite"
     more = "--nproc 2 --workers 0 --no-amp --device cpu --timeout 0.1"
     assert parse_evaluate([*argv.split(), *more.split()]) == EvaluateConfig(
-        "a.pt", "b", "c", "d", 0.999, 0.0, 0.5, True, 2, 0, False, "cpu", 0.1
+        "a.pt", None, "b", "c", "d", 0.999, 0.0, 0.5, True, 2, 0, False, "cpu", 0.1
     )
 
 
