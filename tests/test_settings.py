@@ -27,7 +27,7 @@ from unet_ddp.settings import (
 OWN = """
 from typing import Annotated
 from unet_ddp.errors import UserError
-from unet_ddp.flags import flag
+from unet_ddp.settings import flag
 from unet_ddp.settings import Calls, Kind
 
 class Squares:

@@ -1,18 +1,26 @@
-"""Kinds and rules of settings, which stand beside their fields, and one walk over all of them."""
+"""How settings are declared: their flags, kinds and rules beside their fields; one walk over all of them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, partial
 from typing import Any, NamedTuple, Self, TypeVar, get_args, get_type_hints
 
+import tyro
+
 from unet_ddp.errors import UserError
 from unet_ddp.plugins import find, list_names
 
 Config = TypeVar("Config")
 
+Plain = bool | int | float | str | list[Any] | None
+
+_NO_DEFAULT = ("None", "()", "")  # said in the field's own line
+
+NAMES = tyro.conf.Suppress[tyro.conf.Fixed[frozenset[str]]]  # of settings; no flag
 _hints = cache(partial(get_type_hints, include_extras=True))
 
 
@@ -57,8 +65,42 @@ class Calls(Rule):
     """
 
 
+class Names(Rule):
+    """A point, of which the setting names a part; MODULE:NAME is code of the user's own, and must be typed."""
+
+
 class Typed(str):
     """In words, what no recipe and no checkpoint switches on."""
+
+
+def flag(metavar: str, *aliases: str, name: str | None = None) -> Any:
+    """Return the annotation of a flag that takes a value; `name` replaces the field's own."""
+    return tyro.conf.arg(
+        metavar=metavar,
+        aliases=aliases or None,
+        name=name,
+        help_behavior_hint=lambda text: "" if text in _NO_DEFAULT else f"(default: {text})",
+    )
+
+
+def _mask_value(text: str) -> int:
+    return int(text[1:], 16) if re.fullmatch(r"#[0-9a-fA-F]{6}", text) else int(text)
+
+
+MASK_VALUE = tyro.constructors.PrimitiveConstructorSpec(  # 255 or #rrggbb
+    nargs=1,
+    metavar="VALUE",
+    instance_from_str=lambda argv: _mask_value(argv[0]),
+    is_instance=lambda value: value is None or isinstance(value, int),
+    str_from_instance=lambda value: [str(value)],
+)
+OPTIONAL_FILE = tyro.constructors.PrimitiveConstructorSpec(  # --resume, --resume FILE
+    nargs="*",
+    metavar="[FILE]",
+    instance_from_str=lambda argv: argv[0] if argv else "auto",
+    is_instance=lambda value: value is None or isinstance(value, str),
+    str_from_instance=lambda value: [str(value)],
+)
 
 
 class Setting(NamedTuple):

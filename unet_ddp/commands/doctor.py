@@ -14,12 +14,12 @@ from functools import partial
 from unet_ddp.checks.check import CheckedData, check_classes, check_dataset
 from unet_ddp.checks.summary import Report, class_pixels
 from unet_ddp.cli import parse_run
+from unet_ddp.cli.recipes import name_recipe
 from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.errors import align, join_some, print_lines
-from unet_ddp.flags import name_recipe
 from unet_ddp.settings import Kind
 
 _MOST_CLASSES = 21  # rows of the table, as many as Pascal VOC has

@@ -43,10 +43,10 @@ from unet_ddp.files import (
     replacing,
     write_errors,
 )
-from unet_ddp.flags import flag
 from unet_ddp.network.precision import all_have_bfloat16
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.settings import flag
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from unet_ddp.cli import parse_train
+from unet_ddp.cli.recipes import check_own_code, naming_recipe
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders
@@ -24,7 +25,6 @@ from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.report.write import write_reports
-from unet_ddp.flags import check_own_code, naming_recipe
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
 from unet_ddp.runs.build import (

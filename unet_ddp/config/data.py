@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from unet_ddp.errors import Limit, UserError
-from unet_ddp.flags import MASK_VALUE, flag
 from unet_ddp.plugins import check_known
 from unet_ddp.settings import (
+    MASK_VALUE,
     Excludes,
     Kind,
+    Names,
     Needs,
+    flag,
     joined,
 )
 
@@ -96,7 +98,9 @@ class DataConfig:
         tuple[float, float] | None, flag("LOW HIGH"), Limit(at_least=0.1, at_most=10)
     ] = None
     """Resize each training image by a random factor before its crop, e.g. 0.5 2; whole images are cropped or padded to their size."""
-    augmentation: Annotated[str, flag("none|photo|overhead|street")] = "photo"
+    augmentation: Annotated[str, Names("augmentations"), flag("none|photo|overhead|street")] = (
+        "photo"
+    )
     """photo: mirroring, small shifts, zooms and rotations, brightness, contrast and colour; overhead: also upside down, for microscope, aerial and satellite images; street: mirroring and strong changes of colour; none; or one of your own as MODULE:NAME; docs/own_parts.md."""
 
     def check(self) -> None:

@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 
 from unet_ddp.config.data import DIR, NOT_NEGATIVE, POSITIVE, N
 from unet_ddp.errors import Limit, UserError
-from unet_ddp.flags import OPTIONAL_FILE, flag
 from unet_ddp.settings import (
+    OPTIONAL_FILE,
     Excludes,
     Kind,
+    flag,
     joined,
 )
 

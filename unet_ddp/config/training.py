@@ -7,14 +7,15 @@ from typing import Annotated, Literal
 
 from unet_ddp.config.data import NOT_NEGATIVE, POSITIVE, N
 from unet_ddp.errors import Limit, UserError
-from unet_ddp.flags import flag
 from unet_ddp.plugins import is_built_in, is_known
 from unet_ddp.settings import (
     Calls,
     Excludes,
     Kind,
+    Names,
     as_flag,
     called,
+    flag,
     joined,
     pairs_of,
 )
@@ -30,7 +31,7 @@ PIXEL_TERMS = frozenset({"ce", "focal"})  # of losses; the others are over regio
 class NetworkConfig:
     """The network to train."""
 
-    model: Annotated[str, Kind.FIXED, flag("NAME")] = "unet"
+    model: Annotated[str, Kind.FIXED, Names("networks"), flag("NAME")] = "unet"
     """unet (the classic U-Net), unet++, fpn, deeplabv3plus, segformer or another of segmentation-models-pytorch; or one of your own as MODULE:FUNCTION; docs/own_parts.md."""
     encoder: Annotated[str | None, Kind.FIXED, flag("NAME")] = None
     """Encoder of segmentation-models-pytorch, e.g. resnet34 or tu-efficientnet_b0; unet is then that library's."""
@@ -85,7 +86,7 @@ class OptimizationConfig:
     """Decoupled weight decay of AdamW."""
     clip: Annotated[float, flag("NORM"), NOT_NEGATIVE] = 1.0
     """Largest norm of the gradients, longer ones are scaled down to it; 0: no clipping."""
-    loss: Annotated[str, flag("|".join(LOSSES))] = "dice_ce"
+    loss: Annotated[str, Names("losses"), flag("|".join(LOSSES))] = "dice_ce"
     """Terms of the loss: dice, tversky (misses weigh more than false alarms; for small objects) or lovasz (IoU), over regions; ce (cross-entropy) or focal (sure pixels count less), over pixels; or one of your own as MODULE:CLASS, +ce added for both; docs/losses.md."""
     dice_weight: Annotated[float, flag("WEIGHT"), NOT_NEGATIVE] = 1.0
     """Weight of the Dice, Tversky or Lovász term."""

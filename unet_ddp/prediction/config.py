@@ -11,7 +11,7 @@ import tyro
 
 from unet_ddp.cli import parse
 from unet_ddp.errors import Limit, UserError
-from unet_ddp.flags import flag
+from unet_ddp.settings import flag
 from unet_ddp.storage import as_path
 
 LABELME = "labelme"  # of --annotations: a file for each image

@@ -15,13 +15,13 @@ from unet_ddp.checkpoints.file import Content
 from unet_ddp.checkpoints.weights import State, check_weights
 from unet_ddp.checks.check import check_classes, prepare_data
 from unet_ddp.cli import read_recipe, with_saved
+from unet_ddp.cli.recipes import is_same
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, join_some, shorten, typed
-from unet_ddp.flags import is_same
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.precision import has_native_bfloat16
 from unet_ddp.runs.same_data import check_same_data

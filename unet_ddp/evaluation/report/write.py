@@ -9,6 +9,7 @@ import torch
 
 from unet_ddp.checkpoints.owned import owning
 from unet_ddp.checkpoints.weights import SavedModel, read_model
+from unet_ddp.cli.recipes import read_shown
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.drawing import draw_samples
 from unet_ddp.data.pairs import Pair
@@ -22,7 +23,6 @@ from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.files import replacing, write_errors, write_text
-from unet_ddp.flags import read_shown
 from unet_ddp.metrics.scores import show
 from unet_ddp.network.precision import all_have_bfloat16, has_native_bfloat16
 from unet_ddp.prediction.backends import build_model

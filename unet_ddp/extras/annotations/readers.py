@@ -17,6 +17,7 @@ from xml.parsers import expat
 
 import numpy as np
 
+from unet_ddp.cli.recipes import read_settings
 from unet_ddp.data.masks import Size
 from unet_ddp.data.readers.header import as_user_error
 from unet_ddp.data.readers.pillow import identify
@@ -25,7 +26,6 @@ from unet_ddp.errors import UserError
 from unet_ddp.extras.annotations import regions
 from unet_ddp.extras.annotations.regions import Patch, fill, paste
 from unet_ddp.files import refuse_special
-from unet_ddp.flags import read_settings
 
 _TYPES = {"points": "d", "counts": "q", "rle": "B"}  # of the numbers in JSON, by their keys
 _COCO_KEYS = ("id", "image_id", "category_id", "iscrowd", "segmentation")

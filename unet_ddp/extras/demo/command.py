@@ -24,13 +24,13 @@ from unet_ddp.errors import UserError, check_installed, one_line, print_lines
 from unet_ddp.evaluation.report.gallery import draw_layer, draw_photo, to_uri
 from unet_ddp.evaluation.report.page import open_template
 from unet_ddp.files import ended_by_sigterm
-from unet_ddp.flags import flag
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.inputs import find_maps
 from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
 from unet_ddp.prediction.pipeline import Job, write_outputs
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.settings import flag
 
 _LONGEST = 1280  # pixels of a picture's longer side
 Tried = tuple[ImageFiles, Prediction, Image.Image]  # of an image, and itself as a picture

@@ -10,7 +10,7 @@ from unet_ddp.cli import parse
 from unet_ddp.data.demo import write_demo
 from unet_ddp.errors import print_lines
 from unet_ddp.files import local_path
-from unet_ddp.flags import flag
+from unet_ddp.settings import flag
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from unet_ddp.errors import Limit
-from unet_ddp.flags import flag
-from unet_ddp.settings import Calls
+from unet_ddp.settings import Calls, flag
 
 
 class FactorSettings:

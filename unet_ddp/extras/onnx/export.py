@@ -20,7 +20,6 @@ from unet_ddp.cli import parse
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError, print_lines
 from unet_ddp.files import as_path, check_no_input, local_path, replacing, write_errors
-from unet_ddp.flags import flag
 from unet_ddp.prediction.backends import (
     METADATA,
     LoadedModel,
@@ -29,6 +28,7 @@ from unet_ddp.prediction.backends import (
     build_model,
     import_extra,
 )
+from unet_ddp.settings import flag
 
 LARGEST_DIFFERENCE = 1e-4  # of probabilities, between an exported file and its network
 _ROUNDINGS = 4  # as many times its own error in float32 may a file differ from a network

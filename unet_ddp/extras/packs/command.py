@@ -27,6 +27,7 @@ from unet_ddp.checks.check import CheckedData, check_dataset
 from unet_ddp.checks.summary import Report
 from unet_ddp.checks.table import Table
 from unet_ddp.cli import parse_run
+from unet_ddp.cli.recipes import naming_recipe
 from unet_ddp.config import DataConfig, TrainConfig, all_but
 from unet_ddp.data.columns import hash_file, write_columns
 from unet_ddp.data.pack_index import PackIndex, Shard
@@ -44,8 +45,7 @@ from unet_ddp.files import (
     write_errors,
     write_text,
 )
-from unet_ddp.flags import flag, naming_recipe
-from unet_ddp.settings import Kind
+from unet_ddp.settings import Kind, flag
 from unet_ddp.storage import Url, as_path, delete, local_file, put
 
 SHARD_BYTES = 256 * 1024**2

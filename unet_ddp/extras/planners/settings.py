@@ -6,8 +6,7 @@ import re
 from typing import Annotated
 
 from unet_ddp.errors import UserError, shorten
-from unet_ddp.flags import flag
-from unet_ddp.settings import Calls, Kind, Replaces
+from unet_ddp.settings import Calls, Kind, Replaces, flag
 
 
 class BudgetSettings:

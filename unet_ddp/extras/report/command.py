@@ -19,9 +19,9 @@ from unet_ddp.errors import UserError, print_lines
 from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.files import as_path, is_address
-from unet_ddp.flags import flag
 from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import check_described
+from unet_ddp.settings import flag
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, align, join_some, print_lines
 from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.files import as_path, is_address, local_path, write_errors, write_text
-from unet_ddp.flags import flag
 from unet_ddp.metrics.scores import show
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
-from unet_ddp.settings import Kind, names_of
+from unet_ddp.settings import Kind, flag, names_of
 
 _MOST_LINES = 8
 

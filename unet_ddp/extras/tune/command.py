@@ -22,15 +22,15 @@ from signal import SIGINT, SIGTERM
 from typing import Annotated, Any
 
 from unet_ddp.cli import parse_run, parse_train
+from unet_ddp.cli.recipes import name_recipe, naming_recipe
 from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.join import exit_with_error
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_lines, shorten
 from unet_ddp.extras.report.compare import compare
 from unet_ddp.files import local_path, lock_folder, write_errors, write_text
-from unet_ddp.flags import flag, name_recipe, naming_recipe
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
-from unet_ddp.settings import Kind, names_of
+from unet_ddp.settings import Kind, flag, names_of
 
 _FACTOR = 3  # of epochs from rung to rung, by which the trials become fewer
 _TRAIN = [sys.executable, "-m", "unet_ddp", "train"]

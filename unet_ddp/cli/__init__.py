@@ -16,10 +16,7 @@ from typing import Any, TypeVar
 
 import tyro
 
-from unet_ddp.config import TrainConfig
-from unet_ddp.errors import Limit, UserError, shorten
-from unet_ddp.files import is_address, write_text
-from unet_ddp.flags import (
+from unet_ddp.cli.recipes import (
     Scalar,
     check_own_code,
     convert,
@@ -28,6 +25,9 @@ from unet_ddp.flags import (
     read_box,
     read_settings,
 )
+from unet_ddp.config import TrainConfig
+from unet_ddp.errors import Limit, UserError, shorten
+from unet_ddp.files import is_address, write_text
 from unet_ddp.settings import (
     Excludes,
     Kind,

@@ -1,4 +1,4 @@
-"""Settings as users write them: how config.py declares their flags, and files of them."""
+"""Recipes, and what tyro is told and says."""
 
 from __future__ import annotations
 
@@ -13,31 +13,15 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 import tyro
 
+from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import as_path, refuse_special
+from unet_ddp.settings import MASK_VALUE, Names, Plain, pairs_of
 
-OWN_PARTS = {"loss": "losses", "model": "networks", "augmentation": "augmentations"}
-"""Settings that may be MODULE:NAME, code of the user's own, and the point of plugins.py."""
-
-_NO_DEFAULT = ("None", "()", "")  # said in the field's own line
-
-NAMES = tyro.conf.Suppress[tyro.conf.Fixed[frozenset[str]]]  # of settings; no flag
-
-_RECIPES = Path(__file__).parent / "recipes"
+_RECIPES = Path(__file__).parents[1] / "recipes"
 _LARGEST_FILE = 100_000  # bytes of settings
 
 Config = TypeVar("Config")
-Plain = bool | int | float | str | list[Any] | None
-
-
-def flag(metavar: str, *aliases: str, name: str | None = None) -> Any:
-    """Return the annotation of a flag that takes a value; `name` replaces the field's own."""
-    return tyro.conf.arg(
-        metavar=metavar,
-        aliases=aliases or None,
-        name=name,
-        help_behavior_hint=lambda text: "" if text in _NO_DEFAULT else f"(default: {text})",
-    )
 
 
 def hide(kind: type[Config], names: Set[str]) -> type[Config]:
@@ -54,33 +38,14 @@ def hide(kind: type[Config], names: Set[str]) -> type[Config]:
     return make_dataclass(kind.__name__, parts, bases=(kind,), namespace=own, frozen=True)
 
 
-def _mask_value(text: str) -> int:
-    return int(text[1:], 16) if re.fullmatch(r"#[0-9a-fA-F]{6}", text) else int(text)
-
-
-MASK_VALUE = tyro.constructors.PrimitiveConstructorSpec(  # 255 or #rrggbb
-    nargs=1,
-    metavar="VALUE",
-    instance_from_str=lambda argv: _mask_value(argv[0]),
-    is_instance=lambda value: value is None or isinstance(value, int),
-    str_from_instance=lambda value: [str(value)],
-)
-OPTIONAL_FILE = tyro.constructors.PrimitiveConstructorSpec(  # --resume, --resume FILE
-    nargs="*",
-    metavar="[FILE]",
-    instance_from_str=lambda argv: argv[0] if argv else "auto",
-    is_instance=lambda value: value is None or isinstance(value, str),
-    str_from_instance=lambda value: [str(value)],
-)
-
-
 def check_own_code(settings: Mapping[str, Plain], typed: Set[str]) -> None:
     """Refuse code that a recipe or a checkpoint names, and not the command line: it may be a stranger's.
 
     `typed` are the names of the settings on the command line.
     """
-    for name in OWN_PARTS.keys() - typed:
-        if ":" in (value := str(settings[name])):
+    for name, _ in pairs_of(TrainConfig, Names):
+        value = str(settings[name])
+        if ":" in value and name not in typed:
             raise UserError(
                 f"--{name} {value}: a recipe or a checkpoint starts no code; if you trust it, "
                 f"type --{name} {value}, too"
