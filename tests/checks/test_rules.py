@@ -113,8 +113,8 @@ GREY, BANDS = {"channels": 1}, {"channels": 5}
         ([scanned("a", {"dtype": "uint16"})], {"channels": 1}, ["--channels 1"]),
         ([scanned("a", GREY | {"dtype": "uint16"})], {"channels": 3}, []),
         ([scanned("a", GREY | {"dtype": "uint16"})], {"channels": 4}, ["--channels 4"]),
-        ([scanned("a", suffix=".npy")], {"channels": 1}, ["--channels 1"]),
-        ([scanned("a", GREY, suffix=".npy")], {"channels": 3}, []),
+        ([scanned("a", {"is_array": True})], {"channels": 1}, ["--channels 1"]),
+        ([scanned("a", GREY | {"is_array": True})], {"channels": 3}, []),
         # no scan
     ],
 )  # fmt: skip
