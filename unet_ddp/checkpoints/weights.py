@@ -105,18 +105,10 @@ def check_weights(wanted: Mapping[str, Tensor], state: State, source: Path) -> N
     Raises:
         UserError: they differ; the first few are named.
     """
-    problems = [
-        f"{name} is {str(tensor.dtype).removeprefix('torch.')}"
-        for name, tensor in state.items()
-        if name in wanted and tensor.is_floating_point() < wanted[name].is_floating_point()
-    ]
-    problems += [
-        f"{name} is {_shape(state[name])} in the file, {_shape(wanted[name])} in the network"
-        for name in wanted
-        if name in state and state[name].shape != wanted[name].shape
-    ]
-    problems += [f"{name} is missing in the file" for name in wanted if name not in state]
-    problems += [f"{name} is not in the network" for name in state if name not in wanted]
+    differences = {
+        name: _compare(state.get(name), wanted.get(name)) for name in {**wanted, **state}
+    }
+    problems = [f"{name} {text}" for name, text in differences.items() if text]
     if problems:
         more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise UserError(
@@ -131,8 +123,17 @@ def check_weights(wanted: Mapping[str, Tensor], state: State, source: Path) -> N
             raise UserError(f"{source}: {name} is negative in places; use another checkpoint")
 
 
-def _shape(tensor: Tensor) -> str:
-    return "(" + ", ".join(map(str, tensor.shape)) + ")"
+def _compare(found: Tensor | None, wanted: Tensor | None) -> str:
+    """Return in which way a tensor of a file is not that of a network; empty if it fits."""
+    if found is None:
+        return "is missing in the file"
+    if wanted is None:
+        return "is not in the network"
+    if wanted.is_floating_point() and not found.is_floating_point():
+        return f"is {str(found.dtype).removeprefix('torch.')}"
+    if found.shape != wanted.shape:
+        return f"is {tuple(found.shape)} in the file, {tuple(wanted.shape)} in the network"
+    return ""
 
 
 def with_scale(model: SavedModel, scale: float | None) -> SavedModel:
