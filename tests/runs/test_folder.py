@@ -545,8 +545,9 @@ def test_a_new_run_deletes_the_files_of_a_run_and_no_others(
 def test_a_resumed_run_deletes_nothing_and_its_settings_are_written(tmp_path: Path) -> None:
     fill(tmp_path, RUN_FILES)
     config = replace(config_of(tmp_path), optimization=replace(TrainConfig().optimization, seed=8))
+    resumed = Resumed({"best": {"score": -math.inf, "epoch": 0}})
     with RunFolder(config, World(), [].append) as folder:
-        folder.claim(config, make_data("ab", "c"), Resumed({"position": {}}), ABOUT)
+        folder.claim(config, make_data("ab", "c"), resumed, ABOUT)
     assert files_in(tmp_path) == RUN_FILES | {LIST, "config.yaml", "split.csv"}
     assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == config.to_dict()
     lines = (tmp_path / "split.csv").read_text().splitlines()

@@ -42,7 +42,6 @@ from unet_ddp.runs.recovery import (
     compose_best,
     contains_a_run,
     delete_later,
-    find_adopted,
     no_checkpoint,
     read_checkpoint,
 )
@@ -167,7 +166,8 @@ class RunFolder:
             if resumed.is_new:
                 delete_owned(self.path)
             else:
-                adopt_run(self.path, find_adopted(self.path, resumed))
+                names = {"last.pt", "last.1.pt", resumed.source.name}
+                adopt_run(self.path, names | {"best.pt"} if resumed.has_best else names)
             if not resumed.is_new and resumed.source.name == resume != self.last.name:
                 delete_later(self.path, resumed)
             with owning(self.path / "config.yaml") as path:

@@ -12,7 +12,7 @@ import torch
 
 from unet_ddp.checkpoints.description import Best, Description, SavedRun, check_content
 from unet_ddp.checkpoints.file import Content, load, load_or_previous, previous
-from unet_ddp.checkpoints.owned import delete_files, find_checkpoints, find_epochs, read_owned
+from unet_ddp.checkpoints.owned import delete_files, find_checkpoints, find_epochs
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError
 from unet_ddp.runs.resume import Resumed
@@ -157,23 +157,14 @@ def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Conte
     return {**content, "best": {"score": -math.inf, "epoch": 0}}, {}, lost
 
 
-def find_adopted(folder: Path, resumed: Resumed) -> set[str]:
-    """Return the files of the run that is resumed which a list may lack: the user may have put them here."""
-    assert resumed.content is not None
-    names, best = {"last.pt", "last.1.pt", resumed.source.name}, resumed.content.get("best")
-    is_own = "best.pt" not in read_owned(folder) and read_best(folder / "best.pt") == best
-    return names | {"best.pt"} if is_own else names
-
-
 def delete_later(folder: Path, resumed: Resumed) -> None:
     """Delete what came after the checkpoint that --overwrite goes back to, last.pt excepted."""
     assert resumed.content is not None
-    position, best = resumed.content["position"], resumed.content["best"]
-    later = []
+    kept, later = resumed.content["position"]["epoch"], []
     for path in find_checkpoints(folder):
         number = path.stem.removeprefix("epoch_")
-        is_later = number.isdecimal() and int(number) > position["epoch"]
-        is_other = path.name == "best.pt" and read_best(path) != best
+        is_later = number.isdecimal() and int(number) > kept
+        is_other = path.name == "best.pt" and not resumed.has_best
         is_previous = path.name == "last.1.pt" and path != resumed.source
         if is_later or is_other or is_previous:
             later.append(path)

@@ -67,6 +67,12 @@ class Resumed:
         """True if there is no run to continue."""
         return self.content is None
 
+    @property
+    def has_best(self) -> bool:
+        """True if the best.pt in the folder is that of the run."""
+        assert self.content is not None
+        return not self.due and self.content["best"]["score"] > -math.inf  # nor is it lost
+
     def settle(self, config: TrainConfig, world: World) -> TrainConfig:
         """Return `config` with the saved settings that were not given, and the batch per process.
 
