@@ -36,6 +36,7 @@ def scanned(
     values: tuple[int, ...] = (0, 1),
     counts: tuple[int, ...] = (5, 7),
     thumbnail: str = base64.b64encode(bytes(range(64))).decode(),
+    suffix: str = ".png",
 ) -> ScannedPair:
     header = Header(
         **({"width": 40, "height": 30, "channels": 3, "dtype": "uint8"} | (image or {}))
@@ -44,7 +45,7 @@ def scanned(
         **({"width": 40, "height": 30, "channels": 1, "dtype": "uint8"} | (mask or {}))
     )
     return ScannedPair(
-        Pair(name, Path(f"i/{name}.png"), Path(f"m/{name}.png")),
+        Pair(name, Path(f"i/{name}{suffix}"), Path(f"m/{name}.png")),
         ImageMetadata(header, (0, 0), thumbnail),
         MaskMetadata(mask_header, (0, 0), values, counts),
     )
