@@ -37,16 +37,17 @@ from benchmarks.timing import new_parser, print_table
 from unet_ddp.checks.check import prepare_data
 from unet_ddp.checks.scan import scan
 from unet_ddp.config import DataConfig
-from unet_ddp.data.columns import write_columns
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import SampleLoader
-from unet_ddp.data.pack_index import FileKind, PackIndex, Shard
-from unet_ddp.data.packs import INDEX, shard_name
-from unet_ddp.data.pairs import find_pairs
+from unet_ddp.data.matching import find_pairs
+from unet_ddp.data.pairs import FileKind
 from unet_ddp.data.readers.header import Header, ImageFormat
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.data.splits import split_pairs
+from unet_ddp.extras.packs.pack_columns import write_columns
+from unet_ddp.extras.packs.pack_index import PackIndex, Shard
+from unet_ddp.extras.packs.pairs import INDEX, shard_name
 
 Result = TypeVar("Result")
 
@@ -157,7 +158,7 @@ def take_part(folder: Path, _: float) -> tuple[float, str]:
     sampler = TrainingSampler(len(dataset), BATCH, rank=0, size=2, seed=0)
     keys = iter(sampler)
     for epoch, index in islice(keys, 20_000):
-        dataset._files(data.draw(epoch, index)[0] if data.draw else index)
+        dataset.pairs.to_read(data.draw(epoch, index)[0] if data.draw else index)
     return time.process_time() - began, f"{len(sampler)} of {len(dataset)} samples"
 
 

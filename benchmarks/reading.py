@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
@@ -34,15 +34,15 @@ from unet_ddp.checks.check import check_dataset, prepare_data
 from unet_ddp.checks.summary import Report
 from unet_ddp.config import DataConfig
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.loaders import SampleLoader
-from unet_ddp.data.packs import open_pack
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pair, collect
 from unet_ddp.data.readers.header import Pixels
 from unet_ddp.data.readers.resize import resize_area, resize_nearest, scaled_size
 from unet_ddp.data.samplers import ScoringSampler
+from unet_ddp.extras.cache.samples import SampleCache
 from unet_ddp.extras.packs.command import write_pack
+from unet_ddp.extras.packs.pairs import open_pack
 from unet_ddp.files import cache_folder
 from unet_ddp.storage import Url, as_path
 
@@ -94,7 +94,7 @@ def ways_to_read(config: DataConfig, scale: float) -> tuple[int, dict[str, Calla
 
     def reader(augmentation: Any, cache: SampleCache | None = None) -> Callable[[], object]:
         samples = SegmentationDataset(
-            pairs, data.labels, data.format, scale=scale, augmentation=augmentation, cache=cache
+            pairs, data.labels, data.format, scale=scale, augmentation=augmentation, store=cache
         )
         return lambda: [samples[epoch, k] for epoch in [next(epochs)] for k in range(len(samples))]
 
@@ -130,9 +130,9 @@ def ways_to_load(config: DataConfig, scale: float, folder: Path) -> dict[str, Ca
     ways = {}
     for name, place in places.items():
         data = prepare_data(place, seed=0)
-        pairs: Sequence[Pair] = [*data.split.training, *data.split.validation][:IMAGES]
+        pairs = collect([*data.split.training, *data.split.validation][:IMAGES])
         if place.masks is None:
-            pairs = open_pack(as_path(str(place.images))).pairs[:IMAGES]
+            pairs = open_pack(as_path(str(place.images)))[:IMAGES]
         samples = SegmentationDataset(pairs, data.labels, data.format, scale=scale)
         sampler = ScoringSampler(len(pairs), rank=0, size=1)
         loader = SampleLoader(samples, sampler, batch_size=4, workers=0)

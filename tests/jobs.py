@@ -173,7 +173,7 @@ def count_shards(counts: list[int], amp_dtype: str = "auto") -> list[tuple[np.nd
 def object_scores(folder: str, *names: str) -> dict[str, Any]:
     """The separation found for drawn ellipses by their grey alone, and the scores of objects."""
     from tests.evaluation.examples import grey_predictor
-    from unet_ddp.data.pairs import find_pairs
+    from unet_ddp.data.matching import find_pairs
     from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
     from unet_ddp.evaluation.scoring import score_pairs
     from unet_ddp.evaluation.tables import summary

@@ -11,7 +11,7 @@ from torch import nn
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.readers.header import ImageFormat
@@ -64,8 +64,8 @@ def make_batch(number: int, *, count: int = 2, height: int = 6, width: int = 5) 
     return Sample(images, masks, torch.arange(count) + number * count)
 
 
-def make_pairs(names: str, folder: Path = Path()) -> list[Pair]:
-    return [Pair(name, folder / f"{name}.png", folder / f"{name}_mask.png") for name in names]
+def make_pairs(names: str, folder: Path = Path()) -> Pairs:
+    return Pairs(Pair(name, folder / f"{name}.png", folder / f"{name}_mask.png") for name in names)
 
 
 def make_data(training: str = "abcdef", validation: str = "xy", **changed: Any) -> PreparedData:

@@ -34,6 +34,10 @@ class UserError(ValueError):
     """
 
 
+class UnreachableError(UserError):
+    """A storage that can't be reached or refuses its keys: no other file of it can be read either."""
+
+
 class RunError(Exception):
     """A failure of a run that is nobody's mistake, such as a full disk: one line, exit status 1.
 

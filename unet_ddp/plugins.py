@@ -51,6 +51,12 @@ _BUILT_IN = {
         "palette": "unet_ddp.extras.palettes.rules:match_palette",
     },
     "tuners": {"objects": "unet_ddp.extras.objects.tuning:SeparationTuner"},
+    "pairs": {
+        "pack": "unet_ddp.extras.packs.pairs:open_pack",
+        "address": "unet_ddp.extras.cloud.pairs:CloudPairs",
+        "demo": "unet_ddp.extras.demo_set.draw:write_demo",
+    },
+    "sample_stores": {"cache": "unet_ddp.extras.cache.samples:open_cache"},
     "planners": {
         "batch_size": "unet_ddp.extras.planners.batch_size:plan",
         "learning_rate": "unet_ddp.extras.planners.learning_rate:plan",

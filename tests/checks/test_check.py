@@ -14,7 +14,6 @@ from PIL import Image
 
 from tests.checks.catalogue import cut, image, listing, mask, masks_as
 from tests.conftest import make_pair, make_set
-from unet_ddp.checks import check as module
 from unet_ddp.checks.check import (
     CheckedData,
     PreparedData,
@@ -140,7 +139,7 @@ def test_the_demo_set_is_used_only_if_no_data_is_given_or_in_place(
         demo.append(folder)
         return make_set(folder, 3)
 
-    monkeypatch.setattr(module, "write_demo", write_demo)
+    monkeypatch.setattr("unet_ddp.extras.demo_set.draw.write_demo", write_demo)
     data = prepare_data(DataConfig(), seed=0)
     assert demo == [Path("data/demo")] and sum(map(len, names(data))) == 3
     assert data.notes[0] == (

@@ -21,7 +21,7 @@ from unet_ddp.checks.scan import ImageMetadata, MaskMetadata, ScannedPair
 from unet_ddp.checks.summary import Report
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.readers.header import Header, ImageFormat
 from unet_ddp.data.splits import Split
@@ -286,9 +286,9 @@ def test_copies_across_the_split_are_found(
     training, validation = (
         [p.pair for p in pairs if p.pair.name.startswith(side)] for side in "tv"
     )
-    found = find_copies(Table.from_scan(pairs), Split(training, validation, ""))
+    found = find_copies(Table.from_scan(pairs), Split(Pairs(training), Pairs(validation), ""))
     assert [(one.name, other.name) for one, other in found] == [("v1", "t1"), ("v2", "t2")]
-    for split in (Split(training, [], ""), Split([], validation, "")):
+    for split in (Split(Pairs(training), Pairs(), ""), Split(Pairs(), Pairs(validation), "")):
         assert find_copies(Table.from_scan(pairs), split) == []
 
 
@@ -302,5 +302,5 @@ def test_what_counts_as_a_copy(correlation: float, is_copy: bool) -> None:
         scanned(name, thumbnail=as_text(np.round(127 + 40 * grey)))
         for name, grey in (("t", look), ("v", mixed))
     ]
-    split = Split([pairs[0].pair], [pairs[1].pair], "")
+    split = Split(Pairs([pairs[0].pair]), Pairs([pairs[1].pair]), "")
     assert bool(find_copies(Table.from_scan(pairs), split)) == is_copy

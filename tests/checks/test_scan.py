@@ -20,7 +20,8 @@ from tests.conftest import make_set
 from tests.object_store import MemoryBucket, ObjectStore, put_folder
 from unet_ddp.checks import scan as module
 from unet_ddp.checks.scan import read_image_metadata, read_mask_metadata, scan
-from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.data.matching import find_pairs
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.header import Header
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
@@ -34,7 +35,7 @@ def _no_cache_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "usable_cores", lambda **_: 1)
 
 
-def found_pairs(folder: Path) -> list[Pair]:
+def found_pairs(folder: Path) -> Pairs:
     return find_pairs(folder / "imgs", folder / "masks")
 
 
@@ -257,7 +258,7 @@ def test_statistics_are_kept_for_the_options_they_are_of(tmp_path: Path, reads: 
 def test_one_file_may_be_image_and_mask(tmp_path: Path, reads: list[str]) -> None:
     make_set(tmp_path, 1)
     path = tmp_path / "masks" / "ax.png"
-    pairs = [Pair("a", path, path)]
+    pairs = Pairs([Pair("a", path, path)])
     first = scan(pairs)
     assert scan(pairs) == first and len(reads) == 2
     assert first.pairs[0].mask.values == (0, 255)
@@ -386,7 +387,7 @@ def test_objects_are_fetched_once_and_known_again(
     first = scan(pairs)
     assert memory_store.count_requests() == before + 24
     assert first.errors == {"bx": f"{url}/imgs/bx.png: is empty (0 bytes); replace or remove it"}
-    local = scan([pair for pair in found_pairs(tmp_path / "set") if pair.name != "bx"])
+    local = scan(Pairs(pair for pair in found_pairs(tmp_path / "set") if pair.name != "bx"))
     assert [pair.mask._replace(stamp=(0, 0)) for pair in first.pairs] == [
         pair.mask._replace(stamp=(0, 0)) for pair in local.pairs
     ]

@@ -17,6 +17,7 @@ from unet_ddp.checks.summary import (
 )
 from unet_ddp.checks.table import Table
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
@@ -90,7 +91,7 @@ def warnings(
     """Warnings about one training mask and perhaps one for validation."""
     sides = [(name, side) for name, side in (("t", training), ("v", validation)) if side]
     pairs = [scanned(n, values=tuple(side), counts=tuple(side.values())) for n, side in sides]
-    split = Split([pairs[0].pair], [pair.pair for pair in pairs[1:]], "")
+    split = Split(Pairs([pairs[0].pair]), Pairs(pair.pair for pair in pairs[1:]), "")
     result = Table.from_scan(pairs)
     return warn_of_classes(result, common_values(result), labels, split)
 
@@ -154,10 +155,10 @@ def test_pixels_of_each_class() -> None:
     ]
     labels = Labels((9, 0), ignore=5)
     result = Table.from_scan(pairs)
-    assert class_pixels(result, labels, [pairs[0].pair, pairs[1].pair]) == [23, 1]
-    assert class_pixels(result, labels, []) == [0, 0]
+    assert class_pixels(result, labels, Pairs([pairs[0].pair, pairs[1].pair])) == [23, 1]
+    assert class_pixels(result, labels, Pairs()) == [0, 0]
     with pytest.raises(UserError, match=r"m/b\.png: unknown mask value 5"):
-        class_pixels(result, Labels((9, 0)), [pairs[2].pair, pairs[1].pair])
+        class_pixels(result, Labels((9, 0)), Pairs([pairs[2].pair, pairs[1].pair]))
 
 
 def numbered(*masks: dict[int, int]) -> Table:

@@ -11,6 +11,7 @@ from tests.checks.test_rules import scanned
 from unet_ddp.checks import table as module
 from unet_ddp.checks.table import Table
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.pairs import Pairs
 
 
 @pytest.mark.parametrize("block", [1, 3, 100])
@@ -53,7 +54,7 @@ def test_the_classes_of_each_pair(
         pairs.append(scanned(f"n{k:02}", values=tuple(values), counts=(1,) * len(values)))
     table = Table.from_scan(pairs)
     chosen = rng.permutation(50)[:37].tolist()
-    bits = table.find_classes(labels, [pairs[k].pair for k in chosen])
+    bits = table.find_classes(labels, Pairs(pairs[k].pair for k in chosen))
     assert bits.shape == (4, 5) and bits.dtype == np.uint8
     found = np.unpackbits(bits, axis=1)
     assert found[:, 37:].sum() == 0 == found[3].sum()
@@ -71,4 +72,10 @@ def test_kinds_are_in_the_order_of_their_first_pairs() -> None:
     assert table.columns["kind"].tolist() == [0, 1, 2, 1, 3]
     assert [kind.suffixes for kind in table.kinds[2:]] == [(".png", ".png"), (".JPG", ".png")]
     assert table.sizes == {(30, 40): 3, (30, 50): 2}
-    assert table.find([pairs[3].pair, pairs[0].pair]).tolist() == [True, False, False, True, False]
+    assert table.find(Pairs([pairs[3].pair, pairs[0].pair])).tolist() == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]

@@ -28,7 +28,7 @@ from unet_ddp.commands.evaluate import (
     write_results,
 )
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.pairs import find_pairs
+from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError

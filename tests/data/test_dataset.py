@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from unet_ddp.data import dataset as module
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.samplers import ClassDraw
 from unet_ddp.errors import UserError
-from unet_ddp.storage import Url
 
 GREY = ImageFormat(1)
 PIXELS = np.arange(8, dtype=np.uint8).reshape(2, 4) * 10
@@ -43,7 +40,7 @@ def dataset(
 ) -> SegmentationDataset:
     labels = Labels((0, 255), ignore=7)
     return SegmentationDataset(
-        list(pairs),
+        Pairs(pairs),
         labels,
         image_format,
         **{"scale": 1.0, **options},  # type: ignore[arg-type]
@@ -54,15 +51,6 @@ def read(data: SegmentationDataset, epoch: int = 0, index: int = 0) -> Sample:
     sample = data[epoch, index]
     assert isinstance(sample, Sample), sample
     return sample
-
-
-def test_only_objects_in_storage_have_stamps_from_the_start(pair: Pair) -> None:
-    """A file's are found when it is read, so that a changed one is not taken from the cache."""
-    image = Url("s3://bucket/a.png")
-    one, two = replace(pair, image=image, stamps=((5, 7), None)), replace(pair, stamps=(None, None))
-    data = dataset(one, two)
-    assert [data._stamps(0), data._stamps(1)] == [((5, 7), None), (None, None)]
-    assert dataset(two)._stamps(0) == (None, None)
 
 
 def test_a_sample_is_the_file_s_pixels_and_class_ids(pair: Pair) -> None:
@@ -107,8 +95,8 @@ def test_a_draw_by_class_takes_the_place_of_the_index(
         calls.append((how["epoch"], how["index"], how["drawn"]))
         return image, mask
 
-    monkeypatch.setattr(module, "hold", held.extend)
     data = dataset(*pairs, augmentation=unchanged, draw=draw)
+    monkeypatch.setattr(data.pairs, "ahead", held.extend)
     keys = [(epoch, index) for epoch in range(10) for index in range(3)]
     data.fetch(keys)
     for epoch, index in keys:
@@ -157,5 +145,6 @@ def test_paths_of_any_bytes_are_kept() -> None:
     pairs = [Pair(str(path), path, Path("m") / path) for path in paths]
     data = dataset(*pairs)
     assert len(data) == 4
-    assert [data._files(index) for index in range(4)] == [(p.image, p.mask) for p in pairs]
+    read = [data.pairs.to_read(row) for row in range(4)]
+    assert [(p.image, p.mask) for p in read] == [(p.image, p.mask) for p in pairs]
     assert len(dataset()) == 0

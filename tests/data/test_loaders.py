@@ -26,7 +26,6 @@ from tests.ranks import Ranks
 from unet_ddp.config import TrainConfig
 from unet_ddp.data import loaders as module
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import (
@@ -38,13 +37,16 @@ from unet_ddp.data.loaders import (
     count_workers,
     start_worker,
 )
+from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.memory import SampleMemory
-from unet_ddp.data.pairs import find_pairs
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.samplers import ClassDraw, ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.extras.cache.samples import SampleCache
+from unet_ddp.extras.cloud.pairs import CloudPairs
 from unet_ddp.storage import Url, delete
 
 COLOUR, LABELS = ImageFormat(3), Labels((0, 255))
@@ -268,7 +270,7 @@ def test_every_world_draws_the_same_samples_from_any_step(folder: Path, crop_siz
             optimization={"batch_size": 4 // size // accumulate, "accumulate": accumulate},
         )
         world = World(rank=rank, size=size)
-        data.split = Split([*data.split.training[:6]] * 2, [], "")
+        data.split = Split(Pairs([*data.split.training[:6]] * 2), Pairs(), "")
         loaders = build_loaders(config, data, image_format=COLOUR, world=world)
         loaders.sampler.start_at(3, step)
         batches = [Sample(*(part.clone() for part in batch)) for batch in loaders.training]
@@ -315,7 +317,7 @@ def test_small_validation_images_of_one_size_are_fetched_together(
 
 def test_nothing_to_validate_on(folder: Path) -> None:
     data = prepared(folder)
-    data.split = Split(data.split.training, [], "")
+    data.split = Split(data.split.training, Pairs(), "")
     loaders = build_loaders(configured(), data, image_format=COLOUR, world=World())
     assert loaders.validation is None
     with loaders as entered:
@@ -365,7 +367,7 @@ def test_samples_stay_in_memory_if_they_take_a_tenth_of_what_is_free(
     world = World(local_size=2)  # which share it
     loaders = build_loaders(configured(), prepared(folder), image_format=COLOUR, world=world)
     for part in (loaders.training, loaders.validation):
-        assert part is not None and (part.dataset.memory is not None) == is_kept  # type: ignore[attr-defined]
+        assert part is not None and (part.dataset.store is not None) == is_kept  # type: ignore[attr-defined]
 
 
 def test_a_process_that_may_not_have_the_memory_does_without(
@@ -374,7 +376,7 @@ def test_a_process_that_may_not_have_the_memory_does_without(
     """As with `ulimit -v`, which batch systems set."""
     monkeypatch.setattr(mmap, "mmap", mock.Mock(side_effect=OSError(12, "no memory")))
     loaders = build_loaders(configured(), prepared(folder), image_format=COLOUR, world=World())
-    assert loaders.training.dataset.memory is None  # type: ignore[attr-defined]
+    assert loaders.training.dataset.store is None  # type: ignore[attr-defined]
 
 
 def test_what_is_cached_in_storage_or_drawn_is_not_kept_in_memory(
@@ -383,14 +385,14 @@ def test_what_is_cached_in_storage_or_drawn_is_not_kept_in_memory(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     config = configured(launch={"workers": 0, "cache": True})
     loaders = build_loaders(config, prepared(folder), image_format=COLOUR, world=World())
-    assert loaders.training.dataset.memory is None  # type: ignore[attr-defined]
+    assert isinstance(loaders.training.dataset.store, SampleCache)  # type: ignore[attr-defined]
     remote = make_dataset(folder)
-    remote.is_remote = True
+    remote.pairs = CloudPairs(remote.pairs)
     drawn = make_dataset(folder)
     drawn.draw = lambda epoch, index: (index, None)  # type: ignore[assignment]
     for dataset in (remote, drawn):
         module._keep_in_memory([dataset], 1, World())
-        assert dataset.memory is None
+        assert dataset.store is None
 
 
 def test_a_cache_that_others_can_write_to_is_not_used(
@@ -456,7 +458,7 @@ def read_epochs(folder: Path, cache: Path | None, workers: int) -> list[list[Sam
     kept = cache and SampleCache(cache, LABELS, COLOUR, scale=1.0, resize_masks=False)
     photo = Augmentation(COLOUR, "photo", None, seed=0)
     sampler = TrainingSampler(8, 2, rank=0, size=1, seed=0)
-    dataset = make_dataset(folder, cache=kept, augmentation=photo)
+    dataset = make_dataset(folder, store=kept, augmentation=photo)
     loader = SampleLoader(dataset, sampler, batch_size=2, workers=workers)
     epochs = [list(loader)]
     sampler.start_at(1, 2)

@@ -15,8 +15,9 @@ from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import SampleLoader
+from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.memory import SampleMemory, share_memory
-from unet_ddp.data.pairs import find_pairs
+from unet_ddp.data.pairs import Pair
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.distributed.join import join, leave
@@ -28,6 +29,9 @@ COLOUR, COUNT, SIZE = ImageFormat(3), 6, (20, 26)
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return make_set(tmp_path, COUNT, size=SIZE)
+
+
+PAIR = Pair("a", Path("a.png"), Path("a_mask.png"))
 
 
 def make_memory(
@@ -42,7 +46,7 @@ def make_dataset(folder: Path, memory: SampleMemory | None) -> SegmentationDatas
     augmentation = Augmentation(COLOUR, "photo", None, seed=3)
     pairs = find_pairs(folder / "imgs", folder / "masks")
     return SegmentationDataset(
-        pairs, Labels((0, 255)), COLOUR, scale=1.0, augmentation=augmentation, memory=memory
+        pairs, Labels((0, 255)), COLOUR, scale=1.0, augmentation=augmentation, store=memory
     )
 
 
@@ -82,20 +86,20 @@ def test_samples_of_any_size_and_type_come_back(dtype: str) -> None:
     ]
     for _ in range(2):
         for index in (2, 0, 1):
-            image, ids = memory.load(index, lambda index=index: samples[index])
+            image, ids = memory.load(index, PAIR, lambda pair, index=index: samples[index])
             assert image.dtype == dtype and np.array_equal(image, samples[index][0])
             assert np.array_equal(ids, samples[index][1])
     image[:], ids[:] = 0, 0  # a caller's copy
-    assert np.array_equal(memory.load(1, lambda: samples[0])[0], samples[1][0])
+    assert np.array_equal(memory.load(1, PAIR, lambda pair: samples[0])[0], samples[1][0])
 
 
 def test_a_file_that_grew_since_the_scan_is_read_each_time() -> None:
     memory = make_memory(2, ImageFormat(1), pixels=4)
     for value in (1, 2):
         large = np.full((3, 3, 1), value, np.uint8), np.zeros((3, 3), np.uint8)
-        assert memory.load(0, lambda large=large: large)[0][0, 0, 0] == value
+        assert memory.load(0, PAIR, lambda pair, large=large: large)[0][0, 0, 0] == value
     small = np.ones((2, 2, 1), np.uint8), np.ones((2, 2), np.uint8)
-    assert memory.load(1, lambda: small)[1].sum() == 4
+    assert memory.load(1, PAIR, lambda pair: small)[1].sum() == 4
 
 
 def read_after_another_rank() -> list[int]:
@@ -107,9 +111,9 @@ def read_after_another_rank() -> list[int]:
         decoded.append(index)
         return np.full((2, 2, 1), index, np.uint8), np.full((2, 2), 7, np.uint8)
 
-    memory.load(world.rank, lambda: decode(world.rank))
+    memory.load(world.rank, PAIR, lambda pair: decode(world.rank))
     world.gather(None)  # an epoch has ended
-    found = [memory.load(k, lambda k=k: decode(k))[0].max() for k in range(world.size)]
+    found = [memory.load(k, PAIR, lambda pair, k=k: decode(k))[0].max() for k in range(world.size)]
     assert found == [*range(world.size)]
     leave(world)
     return decoded

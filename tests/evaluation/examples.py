@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.evaluation.boundary import BoundaryCounts
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
@@ -41,7 +41,7 @@ def grey_predictor(labels: Labels, *, scale: float = 1.0, nodata: float | None =
     return Predictor([LoadedModel(backend, labels, pixels, None, [])], device=CPU)
 
 
-def write_pairs(folder: Path, **pictures: tuple[np.ndarray, np.ndarray]) -> list[Pair]:
+def write_pairs(folder: Path, **pictures: tuple[np.ndarray, np.ndarray]) -> Pairs:
     """Write (image, mask) arrays as PNGs; return their pairs in the order given."""
     pairs = []
     for name, arrays in pictures.items():
@@ -49,7 +49,7 @@ def write_pairs(folder: Path, **pictures: tuple[np.ndarray, np.ndarray]) -> list
         for path, array in zip(paths, arrays, strict=True):
             Image.fromarray(array.astype(np.uint8)).save(path)
         pairs.append(Pair(name, *paths))
-    return pairs
+    return Pairs(pairs)
 
 
 def example_evaluation(

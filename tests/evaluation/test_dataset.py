@@ -18,7 +18,7 @@ from tests.ranks import Ranks
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -51,7 +51,7 @@ def test_pixels_without_data_are_ignored_at_both_sizes(tmp_path: Path) -> None:
     pixels[:4] = -9999
     np.save(tmp_path / "a.npy", pixels)
     Image.fromarray(np.full((10, 15), 255, np.uint8)).save(tmp_path / "a.png")
-    pairs = [Pair("a", tmp_path / "a.npy", tmp_path / "a.png")]
+    pairs = Pairs([Pair("a", tmp_path / "a.npy", tmp_path / "a.png")])
     predictor = grey_predictor(TWO, scale=0.5, nodata=-9999.0)
     sample = EvaluationDataset(pairs, predictor, full_size=True, resize_masks=True).read(0)
     assert sample.truth.shape == (1, 20, 30) and sample.scaled_truth.shape == (1, 10, 15)
@@ -69,7 +69,7 @@ def test_an_image_is_decoded_at_its_own_size_only_for_pixels_without_data(
     Image.fromarray(MASK.astype(np.uint8)).save(tmp_path / "a.png")
     predictor = grey_predictor(TWO, scale=0.5, nodata=nodata)
     predictor.format = ImageFormat(1, "float32", nodata)
-    pairs = [Pair("a", tmp_path / "a.npy", tmp_path / "a.png")]
+    pairs = Pairs([Pair("a", tmp_path / "a.npy", tmp_path / "a.png")])
     reads: list[Path] = []
     real = NpyFile.read_bands
     monkeypatch.setattr(

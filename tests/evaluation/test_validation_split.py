@@ -22,7 +22,7 @@ LABELS = Labels((0, 255))
 
 
 def find(content: dict[str, Any]) -> list[Pair]:
-    return rebuild(content, Path("best.pt"), LABELS)
+    return list(rebuild(content, Path("best.pt"), LABELS))
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def test_pairs_are_those_of_the_run(folder: Path) -> None:
     argv = [*data_flags(folder), "--validation", "30", "--seed", "5"]
     data = prepare_data(parse_train(argv).data, seed=5)
     content = {"config": settings(folder), "names": data.split.fingerprint}
-    assert find(content) == data.split.validation and len(data.split.validation) == 3
+    assert find(content) == list(data.split.validation) and len(data.split.validation) == 3
     del content["names"]  # as in the first version's checkpoints
-    assert find(content) == data.split.validation
+    assert find(content) == list(data.split.validation)
     other = {**content, "config": settings(folder, seed=6)}
-    assert find(other) != data.split.validation
+    assert find(other) != list(data.split.validation)
 
 
 def test_what_the_run_left_out_by_skip_bad_files_is_left_out_again(folder: Path) -> None:
@@ -52,8 +52,8 @@ def test_what_the_run_left_out_by_skip_bad_files_is_left_out_again(folder: Path)
         (folder / "imgs" / f"{name}.png").write_bytes(b"no image")
     argv = [*data_flags(folder), "--validation", "30", "--seed", "5"]
     data = prepare_data(parse_train(argv).data, seed=5, skip_bad=2)
-    assert (
-        find({"config": settings(folder), "names": data.split.fingerprint}) == data.split.validation
+    assert find({"config": settings(folder), "names": data.split.fingerprint}) == list(
+        data.split.validation
     )
 
 

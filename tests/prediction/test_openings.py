@@ -17,7 +17,7 @@ from tests.prediction.models import noise, write_photo
 from tests.prediction.test_predict import run
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers import header
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import Source
@@ -86,7 +86,7 @@ def test_a_training_sample_opens_its_image_twice_at_most(
     wanted = ImageFormat(3, dtype, ground_resolution=resolution)
     openings.clear()
     assert isinstance(
-        SegmentationDataset([pair], Labels((0, 255)), wanted, scale=0.5)[0, 0], Sample
+        SegmentationDataset(Pairs([pair]), Labels((0, 255)), wanted, scale=0.5)[0, 0], Sample
     )
     assert openings["image.tif"] <= 2 and openings["mask.png"] == 1
 

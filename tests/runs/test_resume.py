@@ -24,6 +24,7 @@ from unet_ddp.checkpoints.weights import SavedModel
 from unet_ddp.cli import save_config, with_saved
 from unet_ddp.config import DataConfig, LaunchConfig, NetworkConfig, OptimizationConfig, TrainConfig
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.splits import Split
@@ -355,8 +356,8 @@ def test_the_split_s_fingerprint_is_of_names_and_sides() -> None:
     moved = Split(make_pairs("ab", Path("/elsewhere")), make_pairs("c"), "otherwise")
     assert moved.fingerprint == expected
     assert Split(make_pairs("a"), make_pairs("bc"), "").fingerprint != expected
-    odd = [replace(pair, name="\udcff") for pair in make_pairs("a")]  # no text
-    assert Split(odd, [], "").fingerprint == hashlib.sha256(b"[['\\udcff'], []]").hexdigest()
+    odd = Pairs(replace(pair, name="\udcff") for pair in make_pairs("a"))  # no text
+    assert Split(odd, Pairs(), "").fingerprint == hashlib.sha256(b"[['\\udcff'], []]").hexdigest()
 
 
 # -- version 0.1 ----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ A run stops at the first kind of problem; the doctor collects all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,12 +29,11 @@ from unet_ddp.checks.summary import (
 )
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
-from unet_ddp.data.demo import write_demo
 from unet_ddp.data.label_rules import choose_labels
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.mask_values import MaskValues, warn_soft_edges
-from unet_ddp.data.packs import PackedPairs, open_pack
-from unet_ddp.data.pairs import Matches, Pair, match, read_list
+from unet_ddp.data.matching import Matches, match, read_list
+from unet_ddp.data.pairs import Pairs, collect
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import can_read, find_readers
@@ -42,7 +41,8 @@ from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.samplers import ClassDraw
 from unet_ddp.data.splits import Split, group_names, split_by_folders, split_pairs
 from unet_ddp.errors import UserError
-from unet_ddp.storage import as_path
+from unet_ddp.files import as_path
+from unet_ddp.plugins import find
 
 HOME = Path("data")
 
@@ -116,11 +116,11 @@ def check_dataset(
         return None
     split = report.attempt(lambda: _split(config, training, validation, seed)) if training else None
     groups: dict[str, str] = {}
-    if isinstance(training, PackedPairs):
-        table = Table(training.pack.pairs, training.pack.index.kinds, training.pack.columns)
+    if training.scanned is not None:
+        table = Table(*training.scanned)
     else:
         groups = group_names(training, config.group_pattern) if split else {}
-        pairs = [*training, *(validation or [])]
+        pairs = collect([*training, *(validation or [])])
         found = scan(pairs, nodata=config.nodata, channels=config.channels)
         split = _skip_bad(report, found, split, skip_bad)
         if not found.pairs:
@@ -142,31 +142,21 @@ def _ask_readers(config: DataConfig, report: Report, table: Table) -> Table:
     return table
 
 
-def _open_pack(config: DataConfig, folder: Path) -> tuple[PackedPairs, PackedPairs | None]:
-    """Return the pairs of a pack, and those that are its validation folder's."""
-    if config.val_images is not None:
-        raise UserError("--val-images: a pack has its own validation images; leave the flag out")
-    pack = open_pack(folder)
-    pack.check_shards()
-    index, now = pack.index, [config.nodata, config.channels]
-    known = [index.nodata, index.channels]
-    if pack.columns["moments"].shape[1] and str(known) != str(now):  # nan is not equal to nan
-        raise UserError(
-            f"{folder}: was packed with --nodata and --channels {known}, not {now} (None: not given); "
-            "give the same, or pack the images again"
-        )
-    first = len(pack.pairs) - index.validation
-    return pack.pairs[:first], pack.pairs[first:] if index.validation else None
-
-
-def _find_pairs(config: DataConfig, report: Report) -> tuple[Sequence[Pair], Sequence[Pair] | None]:
+def _find_pairs(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None]:
     """Return the pairs, and those of a validation folder if there is one."""
     if config.images is not None and config.masks is None:
-        folder = as_path(config.images)
-        return report.attempt(lambda: _open_pack(config, folder)) or ([], None)
+        folder = config.images
 
-    def attempt(find: Callable[[], Matches]) -> list[Pair]:
-        found = report.attempt(find) or Matches([])
+        def open_pack() -> tuple[Pairs, Pairs | None]:
+            sides: tuple[Pairs, Pairs | None] = find("pairs", "pack")(as_path(folder)).divide(
+                config
+            )
+            return sides
+
+        return report.attempt(open_pack) or (Pairs(), None)
+
+    def attempt(search: Callable[[], Matches]) -> Pairs:
+        found = report.attempt(search) or Matches(Pairs())
         report.add_problems(found.problems)
         if found.orphans:
             report.notes.append(
@@ -179,7 +169,7 @@ def _find_pairs(config: DataConfig, report: Report) -> tuple[Sequence[Pair], Seq
         return training, None
     images, masks = as_path(config.val_images), as_path(config.val_masks)
     validation = attempt(lambda: match(images, masks, suffix=config.mask_suffix))
-    return training, [replace(pair, name=f"validation/{pair.name}") for pair in validation]
+    return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in validation)
 
 
 def _match(config: DataConfig, report: Report) -> Matches:
@@ -190,7 +180,7 @@ def _match(config: DataConfig, report: Report) -> Matches:
     if config.images is not None and config.masks is not None:
         images, masks = as_path(config.images), as_path(config.masks)
     elif not (_contains_images(images) or _contains_images(masks)):
-        demo = write_demo(HOME / "demo")
+        demo = find("pairs", "demo")(HOME / "demo")
         report.notes.append(
             f"no data: {images} and {masks} are empty; using the demo set in {demo}"
         )
@@ -204,9 +194,7 @@ def _contains_images(folder: Path) -> bool:
     )
 
 
-def _split(
-    config: DataConfig, training: Sequence[Pair], validation: Sequence[Pair] | None, seed: int
-) -> Split:
+def _split(config: DataConfig, training: Pairs, validation: Pairs | None, seed: int) -> Split:
     if validation is not None:
         return split_by_folders(training, validation)
     return split_pairs(

@@ -16,8 +16,8 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.copies import ALIKE, normalise
 from unet_ddp.data.mask_values import MaskValues
 from unet_ddp.data.masks import Colour, Flags, Size
-from unet_ddp.data.pack_index import FileKind
-from unet_ddp.data.pairs import Pair, mask_size_message
+from unet_ddp.data.matching import mask_size_message
+from unet_ddp.data.pairs import FileKind, Pair
 from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.readers.header import ImageFormat, bits_of
 from unet_ddp.data.readers.resize import scaled_size

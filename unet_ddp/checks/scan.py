@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from unet_ddp.data.copies import THUMBNAIL
-from unet_ddp.data.pairs import Pair, Stamp
+from unet_ddp.data.pairs import Pair, Pairs, Stamp, find_stamp
 from unet_ddp.data.readers.header import Codes, Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_readers
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.distributed.device import usable_cores
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UnreachableError, UserError
 from unet_ddp.files import cache_folder, write_text
-from unet_ddp.storage import StorageError, find_stamp, hold, local_file
 
 _MOST_PIXELS = 100_000_000  # a file of a few KB can ask for gigabytes
 _MOST_VALUES = 1024  # kept of a mask: more are no classes in any case
@@ -90,9 +89,7 @@ class ScanResult:
         return [line for reader in readers for line in reader.check_pairs(self.pairs)]
 
 
-def scan(
-    pairs: list[Pair], *, nodata: float | None = None, channels: int | None = None
-) -> ScanResult:
+def scan(pairs: Pairs, *, nodata: float | None = None, channels: int | None = None) -> ScanResult:
     """Read the metadata of every image and mask on all cores, behind a bar if this is a terminal.
 
     `nodata` and `channels` are those of the data set; each image's own, without alpha, if None.
@@ -104,13 +101,13 @@ def scan(
     ]
     paths = [path for path, *_ in files]
     readers = [sorted({each.missing() for each in find_readers(paths)}), describe_readers(paths)]
-    scanner = _Scanner(pairs[0].mask.parent, nodata, channels, readers)
+    scanner = _Scanner(pairs, nodata, channels, readers)
     results: Iterable[Any] = scanner.read_all(files)
     results = tqdm(results, "checking files", len(files), unit="file", leave=False, disable=None)
     try:
         found = list(results)
     finally:
-        hold([])
+        pairs.ahead([])
         scanner.save()
     result = ScanResult([])
     for pair, image, mask in zip(pairs, found[::2], found[1::2], strict=True):
@@ -129,8 +126,9 @@ class _Scanner:
     """
 
     def __init__(
-        self, folder: Path, nodata: float | None, channels: int | None, readers: object
+        self, pairs: Pairs, nodata: float | None, channels: int | None, readers: object
     ) -> None:
+        self.pairs, folder = pairs, pairs[0].mask.parent
         self.options = (nodata, channels)
         key = f"{READERS} {folder.resolve()} {nodata} {channels} {readers}"
         caches = cache_folder()
@@ -158,7 +156,7 @@ class _Scanner:
         try:
             for first in range(0, len(files), size):
                 chunk, ahead = files[first : first + size], files[first : first + 2 * size]
-                hold(file[0] for file in ahead if file[2] and not self.get(file))
+                self.pairs.ahead(file[0] for file in ahead if file[2] and not self.get(file))
                 found = [self.get(file) or pool.submit(self.read, file) for file in chunk]
                 for result in found:
                     yield result.result() if isinstance(result, Future) else result
@@ -179,13 +177,13 @@ class _Scanner:
         path, is_mask, stamp = file
         found: Metadata
         try:
-            with local_file(path) as local, Source(local) as source:
+            with self.pairs.local(path) as local, Source(local) as source:
                 if is_mask:
                     found = read_mask_metadata(source)
                 else:
                     found = read_image_metadata(source, *self.options)
                 found = found._replace(place=source.place)
-        except StorageError:  # the other files can't be read either
+        except UnreachableError:  # the other files can't be read either
             raise
         except UserError as error:
             return error

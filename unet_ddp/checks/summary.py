@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -13,7 +13,8 @@ from unet_ddp.checks.table import Table
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.mask_values import MaskValues
 from unet_ddp.data.masks import IGNORE_ID
-from unet_ddp.data.pairs import Pair, raise_problems
+from unet_ddp.data.matching import raise_problems
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.header import ImageFormat, bits_of
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.splits import Split
@@ -170,7 +171,7 @@ def _are_alike(values: NDArray[np.int32], pixels: NDArray[np.uint32]) -> bool:
     return bool(within >= _WITHIN * logs.var(ddof=1))
 
 
-def class_pixels(table: Table, labels: Labels, pairs: Sequence[Pair]) -> list[int]:
+def class_pixels(table: Table, labels: Labels, pairs: Pairs) -> list[int]:
     """Return the pixels of each class in the masks of `pairs`; see `Labels.ids_of_values`."""
     totals = [0] * (IGNORE_ID + 1)
     for row, _, value, pixels in table.count_values(table.find(pairs)):

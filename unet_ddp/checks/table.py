@@ -16,9 +16,7 @@ from unet_ddp.checks.scan import ImageMetadata, ScannedPair
 from unet_ddp.data.copies import THUMBNAIL
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Flags, Ids, Size
-from unet_ddp.data.pack_index import FileKind
-from unet_ddp.data.packs import PackedPairs
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import FileKind, Pair, Pairs, collect
 
 _BLOCK = 1 << 18  # pairs whose columns are in memory at a time
 
@@ -36,7 +34,7 @@ class ValueCount(NamedTuple):
 class Table:
     """Metadata of pairs; its columns are arrays, or read slice by slice from a file."""
 
-    pairs: Sequence[Pair]
+    pairs: Pairs
     kinds: list[FileKind]  # all different, in the order of their first pairs
     columns: Mapping[str, Any]
     """kind (N,); thumbnail (N, 64) uint8, zeros for an image of one colour; moments (N, 3 + 2 C)
@@ -64,7 +62,7 @@ class Table:
             "value": np.array([value for mask in masks for value in mask.values], np.int32),
             "pixels": np.array([count for mask in masks for count in mask.counts], np.uint32),
         }
-        return cls([pair for pair, _, _ in scanned], list(kinds), columns)
+        return cls(collect(pair for pair, _, _ in scanned), list(kinds), columns)
 
     @cached_property
     def counts(self) -> list[int]:
@@ -95,17 +93,11 @@ class Table:
             sizes[kind.image.size] += count
         return sizes
 
-    def find(self, pairs: Sequence[Pair]) -> Flags:
+    def find(self, pairs: Pairs) -> Flags:
         """Return for each row if it is one of `pairs`."""
         chosen = np.zeros(len(self.pairs), bool)
-        chosen[self._rows(pairs)] = True
+        chosen[self.pairs.rows_of(pairs)] = True
         return chosen
-
-    def _rows(self, pairs: Sequence[Pair]) -> NDArray[np.uint32]:
-        if isinstance(pairs, PackedPairs):
-            return pairs.rows
-        rows = {pair.name: row for row, pair in enumerate(self.pairs)}
-        return np.array([rows[pair.name] for pair in pairs if pair.name in rows], np.uint32)
 
     def blocks(self, name: str, chosen: Flags) -> Iterator[NDArray[Any]]:
         """Yield the chosen rows of a column, block by block."""
@@ -135,10 +127,10 @@ class Table:
                 found.setdefault(key, [int(row[place]), 0])[1] += int(total)
         return sorted(ValueCount(row, *key, pixels) for key, (row, pixels) in found.items())
 
-    def find_classes(self, labels: Labels, pairs: Sequence[Pair]) -> Ids:
+    def find_classes(self, labels: Labels, pairs: Pairs) -> Ids:
         """Return packed bits (classes, pairs / 8): 1 if the mask of one of `pairs` has the class."""
         places = np.full(len(self.pairs), len(pairs), np.uint32)  # of rows among `pairs`
-        places[self._rows(pairs)] = np.arange(len(pairs), dtype=np.uint32)
+        places[self.pairs.rows_of(pairs)] = np.arange(len(pairs), dtype=np.uint32)
         bits = np.zeros((labels.num_classes, -(-len(pairs) // 8)), np.uint8)
         for rows, part, row in self._value_blocks():
             place = places[row]

@@ -17,7 +17,6 @@ from unet_ddp.cli import parse_run
 from unet_ddp.cli.recipes import name_recipe
 from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.errors import align, join_some, print_lines
 from unet_ddp.settings import Kind
@@ -45,9 +44,7 @@ def main(argv: Sequence[str]) -> int:
         config.data, report, seed=config.optimization.seed, skip_bad=config.launch.skip_bad_files
     )
     if data is not None:
-        if isinstance(data.table.pairs, PackedPairs):
-            pack = data.table.pairs.pack
-            report.attempt(lambda: pack.check_shards(whole=True))
+        report.attempt(data.table.pairs.check_content)
         if data.labels is not None:
             weights = config.optimization.class_weights
             report.attempt(partial(check_classes, data.labels, weights))

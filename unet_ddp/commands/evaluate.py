@@ -21,8 +21,8 @@ from unet_ddp.checkpoints.owned import EVALUATION_FILES, LIST, owning
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model, with_scale
 from unet_ddp.cli import parse
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.packs import open_pack
-from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.data.matching import find_pairs
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
@@ -44,6 +44,7 @@ from unet_ddp.files import (
     write_errors,
 )
 from unet_ddp.network.precision import all_have_bfloat16
+from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.settings import flag
@@ -128,7 +129,7 @@ class Job:
 
     model: SavedModel
     source: Path
-    pairs: Sequence[Pair]
+    pairs: Pairs
     images: str | None  # their folder; None for the validation images of the network's run
     threshold: float | None
     output: Path
@@ -153,9 +154,9 @@ def find_job(config: EvaluateConfig) -> Job:
         raise UserError(
             f"--threshold {config.threshold}: for two classes, {source} has {labels.num_classes}"
         )
-    pairs: Sequence[Pair]
+    pairs: Pairs
     if config.images is not None and config.masks is None:
-        pairs = open_pack(as_path(config.images)).pairs
+        pairs = find("pairs", "pack")(as_path(config.images))
     elif config.images is not None and config.masks is not None:
         pairs = find_pairs(as_path(config.images), as_path(config.masks))
     else:
@@ -199,10 +200,11 @@ def finish(
     print_lines(f"wrote {job.output}/: {', '.join(sorted(files))}")
 
 
-def check_threshold(pairs: Sequence[Pair], labels: Labels) -> None:
+def check_threshold(pairs: Pairs, labels: Labels) -> None:
     """Refuse masks of which all pixels are on one side of the network's threshold, though they differ."""
     for pair in pairs if labels.threshold is not None else ():
-        values = np.unique(read_mask(pair.mask))
+        with pairs.local(pair.mask) as mask:
+            values = np.unique(read_mask(mask))
         kept = values[values != labels.ignore] if labels.ignore is not None else values
         if len(kept) > 1:
             raise UserError(

@@ -11,15 +11,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_worker_info
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.cache import SampleCache
 from unet_ddp.data.dataset import Sample, SegmentationDataset
-from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Size
 from unet_ddp.data.memory import SampleMemory, share_memory
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.samplers import AheadSampler, Key, ScoringSampler, TrainingSampler
@@ -28,8 +27,7 @@ from unet_ddp.distributed.fork_server import end_with_rank, start_fork_server
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.files import cache_folder
-from unet_ddp.storage import hold, start_reader
+from unet_ddp.plugins import find
 
 # Ranks that --nproc spawns would spawn their reading processes too: seconds of imports for each.
 FORK = "fork" if sys.platform == "linux" else None
@@ -101,17 +99,17 @@ class SampleLoader:
         The garbage collector might close their queues before it asks them to end, and then wait
         for ever.
         """
-        hold([])
+        _pairs_of(self.dataset).ahead([])
         iterator = getattr(self._loader, "_iterator", None)
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
 
 
 class _FetchedAhead(Dataset[Any]):
-    """The samples of a data set in storage; an `AheadSampler` says which objects to fetch."""
+    """The samples of a data set that is not on this machine; an `AheadSampler` says which to fetch."""
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+        self.dataset, self.pairs = dataset, dataset.pairs
 
     def __getitems__(self, batch: tuple[list[Key], list[Key]]) -> list[Any]:
         """Return the samples of a batch; the objects of the next one are fetched meanwhile."""
@@ -129,12 +127,13 @@ def how_to_read(
         "worker_init_fn": start_worker,
         "generator": torch.Generator(),  # or it would draw on torch's global one
     }
-    if not getattr(dataset, "is_remote", False):
+    pairs = _pairs_of(dataset)
+    if not pairs.is_remote:
         context = FORK if workers > 0 else None
         files = {"dataset": dataset, "sampler": sampler, "batch_size": batch_size}
         return {**options, **files, "multiprocessing_context": context}
     server = start_fork_server() if workers > 0 else None
-    start_reader(warns=True)  # if this process reads: rank 0 has listed the data set
+    pairs.start_reading(warns=True)  # if this process reads: rank 0 has listed the data set
     batches = AheadSampler(sampler, batch_size=batch_size, workers=workers)
     objects = {"dataset": _FetchedAhead(dataset), "batch_sampler": batches}
     return {**options, **objects, "multiprocessing_context": server}
@@ -169,11 +168,13 @@ def build_loaders(
     count, per_step = len(data.split.training), options.batch_size * options.accumulate
     shard = {"rank": world.rank, "size": world.size}
     sampler = TrainingSampler(count, per_step, **shard, seed=options.seed)
-    cache = _open_cache(config, data.labels, image_format, world)
+    cache = None
+    if config.launch.cache:
+        cache = find("sample_stores", "cache")(config, data.labels, image_format, world)
     notes = [f"cache: {cache.folder}"] if cache else []
     read = partial(
         SegmentationDataset, labels=data.labels, image_format=image_format, scale=config.data.scale,
-        resize_masks=config.data.resize_masks, cache=cache,
+        resize_masks=config.data.resize_masks, store=cache,
     )  # fmt: skip
     workers = count_workers(world, config.launch.workers)
     check_shared_memory(workers)
@@ -206,13 +207,13 @@ def _keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: Wor
     Only forked reading processes share it; and two of them may read a drawn image at the same time.
     """
     image_format = datasets[0].image_format
-    kept = [one for one in datasets if len(one) and one.cache is None and one.draw is None]
-    kept = [one for one in kept if not one.is_remote]
+    kept = [one for one in datasets if len(one) and one.store is None and one.draw is None]
+    kept = [one for one in kept if not one.pairs.is_remote]
     needed = [SampleMemory.needed(len(one), image_format, pixels=pixels) for one in kept]
     if FORK is None or sum(needed) > _KEPT_SHARE * free_memory(_CPU):
         needed = []
     for dataset, memory in zip(kept, share_memory(needed, world), strict=False):
-        dataset.memory = SampleMemory(memory, image_format, pixels=pixels)
+        dataset.store = SampleMemory(memory, image_format, pixels=pixels)
 
 
 def _validation_batch(image_format: ImageFormat, size: Size | None) -> int:
@@ -224,21 +225,6 @@ def _validation_batch(image_format: ImageFormat, size: Size | None) -> int:
     if size is None:
         return 1
     return max(1, min(_MAX_BATCH, _MAX_BYTES // image_format.bytes_with_mask(*size)))
-
-
-def _open_cache(
-    config: TrainConfig, labels: Labels, image_format: ImageFormat, world: World
-) -> SampleCache | None:
-    """Return the cache that --cache asks for; None if others may write to it."""
-    warns = world.local_rank == 0
-    folder = cache_folder(warns=warns) if config.launch.cache else None
-    if folder is None:
-        return None
-    scale, resize = config.data.scale, config.data.resize_masks
-    cache = SampleCache(folder, labels, image_format, scale=scale, resize_masks=resize, warns=warns)
-    if warns:
-        cache.remove_unused()
-    return cache
 
 
 def count_workers(world: World, requested: int | None) -> int:
@@ -269,7 +255,14 @@ def start_worker(worker: int) -> None:
     _limit_threads()
     ignore_signals_in_worker()
     end_with_rank()
-    start_reader(warns=worker == 0)
+    if (info := get_worker_info()) is not None:
+        _pairs_of(info.dataset).start_reading(warns=worker == 0)
+
+
+def _pairs_of(dataset: Any) -> Pairs:
+    """Return the pairs of a data set; none, as of files, where it has no such attribute."""
+    pairs: Pairs = getattr(dataset, "pairs", Pairs())
+    return pairs
 
 
 def _limit_threads() -> None:

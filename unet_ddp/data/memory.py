@@ -8,15 +8,39 @@ import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from unet_ddp.data.cache import Arrays
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.pairs import Pair
+from unet_ddp.data.readers.header import ImageFormat, Pixels
 from unet_ddp.distributed.hosts import host_id
 from unet_ddp.distributed.world import World
 
 _SIZE = struct.Struct("<2Q")  # height and width; 0 for a sample that is not there yet
+
+
+Arrays = tuple[Pixels, NDArray[np.uint8]]
+"""Image (H, W, C) and class ids (H, W)."""
+
+
+class SampleStore(Protocol):
+    """Samples of a data set, decoded and scaled."""
+
+    def load(self, row: int, pair: Pair, decode: Callable[[Pair], Arrays]) -> Arrays:
+        """Return the sample of a row, or decode and store it."""
+
+    def holds(self, pair: Pair) -> bool:
+        """Return whether the sample of a pair is stored already."""
+
+
+def unpack(stored: Any, image_format: ImageFormat, size: tuple[int, int], first: int) -> Arrays:
+    """Return the sample of a size that is stored from the byte `first` on, image before mask."""
+    (height, width), channels = size, image_format.channels
+    image = np.frombuffer(stored, image_format.dtype, height * width * channels, first)
+    ids = np.frombuffer(stored, np.uint8, height * width, first + image.nbytes)
+    return image.reshape(height, width, channels), ids.reshape(height, width)
 
 
 class SampleMemory:
@@ -41,16 +65,19 @@ class SampleMemory:
         """Return the bytes that `count` samples of up to `pixels` need."""
         return count * _slot_bytes(image_format, pixels)
 
-    def load(self, index: int, decode: Callable[[], Arrays]) -> Arrays:
+    def holds(self, pair: Pair) -> bool:
+        """Return False: no files are fetched ahead whose samples are kept here."""
+        return False
+
+    def load(self, row: int, pair: Pair, decode: Callable[[Pair], Arrays]) -> Arrays:
         """Return a copy of the sample, which is decoded the first time."""
-        place = index * self._slot
+        place = row * self._slot
+        first = place + _SIZE.size
         height, width = _SIZE.unpack_from(self._memory, place)
-        first, channels, count = place + _SIZE.size, self._format.channels, height * width
-        if count:
-            image = np.frombuffer(self._memory, self._format.dtype, count * channels, first)
-            ids = np.frombuffer(self._memory, np.uint8, count, first + image.nbytes)
-            return image.reshape(height, width, channels).copy(), ids.reshape(height, width).copy()
-        image, ids = decode()
+        if height:
+            image, ids = unpack(self._memory, self._format, (height, width), first)
+            return image.copy(), ids.copy()
+        image, ids = decode(pair)
         stored = image.tobytes() + ids.tobytes()
         if len(stored) <= self._slot - _SIZE.size:  # not a file that grew since the scan
             self._memory[first : first + len(stored)] = stored

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from unet_ddp.data.packs import PackedPairs, groups_of, names_of, select, sides_of
-from unet_ddp.data.pairs import SIDES, Pair
+from unet_ddp.data.pairs import SIDES, Pairs
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing
 
@@ -33,14 +32,16 @@ _NUMBERED = re.compile(r"^(.*[^_\-. /])[_\-. /]+[A-Za-z]*\d+$")
 class Split:
     """Pairs for training and for validation: disjoint, each sorted by name."""
 
-    training: Sequence[Pair]
-    validation: Sequence[Pair]
+    training: Pairs
+    validation: Pairs
     how: str  # one line for the user: the rule of the split
 
     def without(self, names: Container[str]) -> Split:
         """Return the split without the pairs of these names."""
-        training = [pair for pair in self.training if pair.name not in names]
-        validation = [pair for pair in self.validation if pair.name not in names]
+        training, validation = (
+            side.select(np.array([name not in names for name in side.names()], bool))
+            for side in (self.training, self.validation)
+        )
         return Split(training, validation, self.how)
 
     @cached_property
@@ -50,7 +51,7 @@ class Split:
         for text, side in (("[[", self.training), ("], [", self.validation)):  # as repr writes them
             digest.update(text.encode())
             separator = ""
-            for name in names_of(side):
+            for name in side.names():
                 digest.update(f"{separator}{name!r}".encode())
                 separator = ", "
         digest.update(b"]]")
@@ -58,7 +59,7 @@ class Split:
 
 
 def split_pairs(
-    pairs: Sequence[Pair],
+    pairs: Pairs,
     *,
     validation: float,
     seed: int,
@@ -77,7 +78,7 @@ def split_pairs(
             a name that does not match is a group by itself. None: groups are detected.
         folds: (number of folds, index from 1); that fold is the validation split instead.
     """
-    if (sides := sides_of(pairs)).any():
+    if (sides := pairs.sides()).any():
         return _split_by_list(pairs, sides)
     groups = _group(pairs, pattern, seed)
     how = groups.how
@@ -94,12 +95,12 @@ def split_pairs(
                 f"image by image; the names look like {len(groups.sizes)} groups, {size} of "
                 f"{len(pairs)} images in {name}: if they belong together, use --group-pattern"
             )
-            groups = _Groups(pairs, seed, partial(names_of, pairs))
+            groups = _Groups(pairs, seed, pairs.names)
             chosen = _choose(groups.sizes, target)
     return _divide(pairs, groups, chosen, how)
 
 
-def _divide(pairs: Sequence[Pair], groups: _Groups, chosen: NDArray[np.bool_], how: str) -> Split:
+def _divide(pairs: Pairs, groups: _Groups, chosen: NDArray[np.bool_], how: str) -> Split:
     """Return the split whose validation pairs are those of the `chosen` groups."""
     held_out = np.zeros(len(pairs), bool)
     held_out[groups.order] = np.repeat(chosen, groups.sizes)
@@ -108,12 +109,12 @@ def _divide(pairs: Sequence[Pair], groups: _Groups, chosen: NDArray[np.bool_], h
             f"{len(pairs)} image(s) in {len(chosen)} group(s): none left to train on; "
             "add images, or use --validation 0"
         )
-    return Split(select(pairs, ~held_out), select(pairs, held_out), how)
+    return Split(pairs.select(~held_out), pairs.select(held_out), how)
 
 
-def _split_by_list(pairs: Sequence[Pair], sides: NDArray[np.uint8]) -> Split:
+def _split_by_list(pairs: Pairs, sides: NDArray[np.uint8]) -> Split:
     training, validation = (
-        select(pairs, sides == SIDES.index(side)) for side in ("training", "validation")
+        pairs.select(sides == SIDES.index(side)) for side in ("training", "validation")
     )
     if not training:
         raise UserError("--list: no row's split is 'training'; nothing to train on")
@@ -121,9 +122,9 @@ def _split_by_list(pairs: Sequence[Pair], sides: NDArray[np.uint8]) -> Split:
     return Split(training, validation, "by the list" + (f", {rest} left out" if rest else ""))
 
 
-def split_by_folders(training: Sequence[Pair], validation: Sequence[Pair]) -> Split:
+def split_by_folders(training: Pairs, validation: Pairs) -> Split:
     """Return the split of a training and a validation folder, which share no image."""
-    if not isinstance(training, PackedPairs):  # in a pack all are different
+    if training.scanned is None:  # else they were compared before
         both = {pair.image.resolve() for pair in training} & {p.image.resolve() for p in validation}
         if both:
             raise UserError(f"--val-images: {min(both)} is among --images too; use other images")
@@ -141,7 +142,7 @@ class _Groups:
     """
 
     def __init__(
-        self, pairs: Sequence[Pair], seed: int, labels: Callable[[], Iterable[str]], how: str = ""
+        self, pairs: Pairs, seed: int, labels: Callable[[], Iterable[str]], how: str = ""
     ) -> None:
         self.labels, self.are_guessed = labels, False
         bar = tqdm(
@@ -162,33 +163,33 @@ class _Groups:
         return next(islice(self.labels(), row, None)), size
 
 
-def group_names(pairs: Sequence[Pair], pattern: str | None) -> dict[str, str]:
+def group_names(pairs: Pairs, pattern: str | None) -> dict[str, str]:
     """Return the group of each pair by its name, as `split_pairs` groups them."""
-    return dict(zip(names_of(pairs), _group(pairs, pattern, 0).labels(), strict=True))
+    return dict(zip(pairs.names(), _group(pairs, pattern, 0).labels(), strict=True))
 
 
-def _group(pairs: Sequence[Pair], pattern: str | None, seed: int) -> _Groups:
+def _group(pairs: Pairs, pattern: str | None, seed: int) -> _Groups:
     if pattern is not None:
-        if pairs and not any(re.search(pattern, name) for name in names_of(pairs)):
+        if pairs and not any(re.search(pattern, name) for name in pairs.names()):
             raise UserError(
-                f"--group-pattern {pattern!r}: is in no name, e.g. {next(iter(names_of(pairs)))}; "
+                f"--group-pattern {pattern!r}: is in no name, e.g. {next(iter(pairs.names()))}; "
                 "names in a list begin with their folders"
             )
         labels = partial(_group_by_name, re.compile(pattern), pairs)
         return _Groups(pairs, seed, labels, "{} groups by --group-pattern")
-    if groups_of(pairs) is not None:
-        return _Groups(pairs, seed, lambda: groups_of(pairs) or (), "{} groups by the list")
+    if pairs.groups() is not None:
+        return _Groups(pairs, seed, lambda: pairs.groups() or (), "{} groups by the list")
     groups = _Groups(pairs, seed, partial(_group_by_name, _NUMBERED, pairs))
     if 3 <= len(groups.sizes) < len(pairs):  # a prefix common to all is no group
         name, size = groups.largest
         groups.how = f"{len(groups.sizes)} groups by name, e.g. {name} ({size} images)"
         groups.are_guessed = True
         return groups
-    return _Groups(pairs, seed, partial(names_of, pairs), "image by image")
+    return _Groups(pairs, seed, pairs.names, "image by image")
 
 
-def _group_by_name(pattern: re.Pattern[str], pairs: Sequence[Pair]) -> Iterator[str]:
-    for name in names_of(pairs):
+def _group_by_name(pattern: re.Pattern[str], pairs: Pairs) -> Iterator[str]:
+    for name in pairs.names():
         match = pattern.search(name)
         yield (match.group(1) or "") if match else name
 
@@ -238,7 +239,7 @@ def write_split(split: Split, groups: Mapping[str, str], path: Path) -> None:
 
     That of a pack is not written: a line for each of its pairs may be gigabytes.
     """
-    if isinstance(split.training, PackedPairs):
+    if split.training.scanned is not None:
         return
     with (
         replacing(path) as temporary,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.loaders import check_shared_memory, count_workers, how_to_read
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.samplers import Key, ScoringSampler
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -43,7 +43,7 @@ class EvaluationDataset(SegmentationDataset):
 
     def __init__(
         self,
-        pairs: Sequence[Pair],
+        pairs: Pairs,
         predictor: Predictor,
         *,
         full_size: bool,
@@ -51,7 +51,7 @@ class EvaluationDataset(SegmentationDataset):
     ) -> None:
         scale, form = predictor.preprocessing.scale, predictor.format
         super().__init__(pairs, predictor.labels, form, scale=scale, resize_masks=resize_masks)
-        self.pairs, self.full_size = pairs, full_size
+        self.full_size = full_size
         self._needs_truth = full_size and (scale != 1 or form.ground_resolution is not None)
 
     def __getitem__(self, key: Key) -> EvaluationSample | UserError:  # type: ignore[override]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from unet_ddp.checkpoints.file import Content
@@ -11,13 +10,13 @@ from unet_ddp.checks.check import prepare_data
 from unet_ddp.cli import with_saved
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.errors import UserError
 
 _ADVICE = "use --images and --masks"
 
 
-def rebuild(content: Content, source: Path, labels: Labels) -> Sequence[Pair]:
+def rebuild(content: Content, source: Path, labels: Labels) -> Pairs:
     """Find and split the pairs as the run did; return those it was validated on.
 
     `content` (see `SavedModel.run`) and `labels` are those of the checkpoint `source`.

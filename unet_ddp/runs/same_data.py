@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 
 from unet_ddp.checkpoints.file import Content
-from unet_ddp.data.packs import PackedPairs
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
-from unet_ddp.storage import Url
 
 _SAMPLED = 16  # pairs whose contents are read
 
@@ -94,8 +92,7 @@ def measure_files(split: Split) -> Tensor:
     Some pairs have checksums instead, as uncompressed files are of one size. For packs and objects in
     storage, which do not change, N is 0.
     """
-    first = next(iter(split.training), None)
-    if isinstance(split.training, PackedPairs) or first is None or isinstance(first.image, Url):
+    if any(side.is_remote or side.scanned for side in (split.training, split.validation)):
         return torch.zeros(0, 2, dtype=torch.int64)
     pairs = [*split.training, *split.validation]
     rows = torch.tensor([[_size(pair.image), _size(pair.mask)] for pair in pairs])

@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UnreachableError, UserError
 from unet_ddp.storage.address import Url, split_address
 
 PATIENCE = timedelta(minutes=5)  # for a request and its repetitions
@@ -31,7 +31,7 @@ _reached: set[str] = set()
 """Containers that have answered this process; all of them if it contains the empty text."""
 
 
-class StorageError(UserError):
+class StorageError(UnreachableError):
     """An error of the storage and not of one object: it can't be reached, or refuses its keys."""
 
 

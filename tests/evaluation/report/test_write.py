@@ -19,7 +19,8 @@ from tests.evaluation.report.test_page import Parsed
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.data.matching import find_pairs
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -81,7 +82,7 @@ def test_a_report_has_what_the_run_has(folder: Path, pairs: list[Pair]) -> None:
 
 
 def test_without_images_or_a_network_it_has_the_curves(folder: Path, pairs: list[Pair]) -> None:
-    page = Parsed(write_report(folder, [], World()).read_text(encoding="utf-8"))
+    page = Parsed(write_report(folder, Pairs(), World()).read_text(encoding="utf-8"))
     assert page.texts_of("h2") == ["Epochs", "Configuration"]
     assert page.texts_of("dd")[0] == "0.7500 (epoch 2 of 3)"
     for name in ("best.pt", "config.yaml"):
@@ -96,12 +97,12 @@ def test_a_configuration_that_no_run_wrote_is_refused(folder: Path) -> None:
     for text in (f"a0: &a0 x\n{laughs}", "[" * 3000, "a: " + "9" * 5000, "\0"):
         path.write_text(text)
         with pytest.raises(UserError, match=rf"^{re.escape(str(path))}: .{{,200}}$"):
-            write_report(folder, [], World())
+            write_report(folder, Pairs(), World())
 
 
 def test_without_metrics_the_epochs_are_not_counted(folder: Path) -> None:
     (folder / "metrics.csv").unlink()
-    page = Parsed(write_report(folder, [], World()).read_text(encoding="utf-8"))
+    page = Parsed(write_report(folder, Pairs(), World()).read_text(encoding="utf-8"))
     assert page.texts_of("dd")[0] == "0.7500 (epoch 2)" and page.texts_of("h2") == ["Configuration"]
 
 
@@ -115,7 +116,7 @@ def test_samples_show_image_truth_and_prediction(folder: Path, pairs: list[Pair]
         assert (picture[28 * row :][:24, :32] == np.asarray(Image.open(pair.image))).all()
     write_samples(folder, pairs[:3], CPU)
     assert len(np.asarray(Image.open(path))) == 3 * 24 + 2 * 4
-    assert write_samples(folder, [], CPU) == []
+    assert write_samples(folder, Pairs(), CPU) == []
     (folder / "best.pt").unlink()
     assert write_samples(folder, pairs, CPU) == []
 
@@ -138,7 +139,7 @@ def test_a_file_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(
     (folder / name).mkdir()  # in the way
     with pytest.raises(UserError, match=name):
         if name == "report.html":
-            write_report(folder, [], World())
+            write_report(folder, Pairs(), World())
         else:
             write_samples(folder, pairs[1:], CPU)
     log.clear()
@@ -166,7 +167,7 @@ def test_corrupt_files_of_a_run_are_one_line(
 ) -> None:
     (folder / name).write_bytes(data)
     with pytest.raises(UserError) as caught:
-        write_report(folder, [], World())
+        write_report(folder, Pairs(), World())
     assert name in str(caught.value) and why in str(caught.value)
     assert not (folder / "report.html").exists()
 
@@ -176,4 +177,4 @@ def test_a_pipe_among_the_files_of_a_run_is_not_opened(folder: Path, name: str) 
     (folder / name).unlink()
     os.mkfifo(folder / name)
     with pytest.raises(UserError, match=name):
-        write_report(folder, [], World())
+        write_report(folder, Pairs(), World())

@@ -13,7 +13,7 @@ from tests.checks.test_check import collected, in_folder, prepared
 from tests.maps import CORNER, at, write_map
 from tests.prediction.models import noise
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.header import Header
 from unet_ddp.data.readers.resize import resize_area, resize_nearest
 from unet_ddp.errors import UserError
@@ -85,7 +85,7 @@ def test_different_ground_resolutions_are_an_error_or_brought_to_one(tmp_path: P
     assert data.format.ground_resolution == 1 and data.one_size is None
     assert data.smallest == data.crop_size == (16, 16)
     pairs = sorted([*data.split.training, *data.split.validation], key=lambda pair: pair.name)
-    samples = SegmentationDataset(pairs, data.labels, data.format, scale=config.scale)
+    samples = SegmentationDataset(Pairs(pairs), data.labels, data.format, scale=config.scale)
     for index, pair in enumerate(pairs):
         sample, whole = samples[0, index], noise(*(2 * [16 + 16 * (index % 2 == 0)]), index)
         assert not isinstance(sample, UserError), pair

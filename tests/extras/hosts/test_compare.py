@@ -14,6 +14,7 @@ import torch
 from tests.tiny import make_pairs
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import DataConfig, LaunchConfig, OptimizationConfig, RunConfig, TrainConfig
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -115,7 +116,7 @@ def test_data_is_the_same_everywhere(hosts: Hosts, tmp_path: Path) -> None:
     """Each host looks at its own files."""
     pairs = [make_pairs("abc", tmp_path / name) for name in hosts.names]
     splits = [Split(each[:2], each[2:], "how") for each in pairs]
-    for pair in pairs[0] + pairs[1]:
+    for pair in [*pairs[0], *pairs[1]]:
         pair.image.parent.mkdir(parents=True, exist_ok=True)
         pair.mask.parent.mkdir(parents=True, exist_ok=True)
         pair.image.write_bytes(b"12")
@@ -141,7 +142,7 @@ def test_data_is_the_same_everywhere(hosts: Hosts, tmp_path: Path) -> None:
 def test_one_host_looks_at_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_module, "measure_files", lambda split: pytest.fail("looked"))
     hosts = Hosts(monkeypatch, "aa")
-    split = Split(make_pairs("ab"), [], "how")
+    split = Split(make_pairs("ab"), Pairs(), "how")
     assert hosts.run(lambda world, rank: check_data(split, {}, world)) == [None, None]
 
 

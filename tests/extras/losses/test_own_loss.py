@@ -18,6 +18,7 @@ from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import OptimizationConfig
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.extras.hosts.compare import check_data
@@ -102,7 +103,7 @@ def test_ranks_with_different_sources_are_refused() -> None:
     with pytest.raises(
         UserError, match=r"the source of my:Loss is 0123 on b, but 4567 on .* same file"
     ):
-        check_data(Split([], [], "how"), {"my:Loss": "4567"}, world)
+        check_data(Split(Pairs(), Pairs(), "how"), {"my:Loss": "4567"}, world)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.data.splits import Split
@@ -64,7 +64,9 @@ def test_the_search_finds_what_separates_the_validation_images(tmp_path: Path) -
     """The body's probability at the border is 0.27, 0.51, 0.61; in the middle of a square 0.72."""
     predictor = grey_predictor(OBJECTS)
     for between, seed in ((128, 0.5), (200, 0.6), (225, 0.7)):
-        dataset = EvaluationDataset([two_squares(tmp_path, between)], predictor, full_size=True)
+        dataset = EvaluationDataset(
+            Pairs([two_squares(tmp_path, between)]), predictor, full_size=True
+        )
         world = World(device=CPU)
         found, precision = choose_labels(predictor, fetch(dataset, world, workers=0), world)
         assert found == replace(OBJECTS, separation=(seed, 0.5)) and precision > 0.9
@@ -78,7 +80,7 @@ def test_scores_count_objects_and_leave_ignored_pixels_out(tmp_path: Path) -> No
     image[12:18, 15:25], numbers[12:18, 14:26] = 255, 7
     pair = write_pair(tmp_path, "a", image, numbers)
     predictor = grey_predictor(labels)
-    dataset = EvaluationDataset([pair], predictor, full_size=True)
+    dataset = EvaluationDataset(Pairs([pair]), predictor, full_size=True)
     evaluation = score_pairs(predictor, dataset, World(device=CPU), threshold=None, workers=0)
     counts = evaluation.tally
     assert isinstance(counts, ObjectCounts)
@@ -90,11 +92,11 @@ def test_masks_at_the_networks_scale_have_their_numbers_scaled(tmp_path: Path) -
     pair = two_squares(tmp_path, 128)
     for full_size, shape in ((True, (1, 20, 30)), (False, (1, 10, 15))):
         sample = EvaluationDataset(
-            [pair], grey_predictor(OBJECTS, scale=0.5), full_size=full_size
+            Pairs([pair]), grey_predictor(OBJECTS, scale=0.5), full_size=full_size
         ).read(0)
         assert sample.mask.shape == sample.truth.shape == shape
         assert sample.mask.unique().tolist() == [0, 4, 900]
-    classes = EvaluationDataset([pair], grey_predictor(Labels((0, 4, 900))), full_size=True)
+    classes = EvaluationDataset(Pairs([pair]), grey_predictor(Labels((0, 4, 900))), full_size=True)
     sample = classes.read(0)
     assert sample.mask.data_ptr() == sample.truth.data_ptr()  # not a copy
 
@@ -137,7 +139,7 @@ def test_of_large_images_the_middle_is_tuned_and_read_once(
         numbers[top : top + 14, left + 12 : left + 24] = numbers.max() + 1
         image[top : top + 14, left : left + 24] = 255
         image[top : top + 14, left + 11 : left + 13] = between
-    pairs = [write_pair(tmp_path, f"{n}", image, numbers) for n in range(6)]
+    pairs = Pairs(write_pair(tmp_path, f"{n}", image, numbers) for n in range(6))
     read: list[int] = []
     real = EvaluationDataset.read
     monkeypatch.setattr(

@@ -28,12 +28,12 @@ from unet_ddp.checks.summary import Report
 from unet_ddp.config import DataConfig, TrainConfig
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.loaders import build_loaders
-from unet_ddp.data.packs import INDEX, list_files, open_pack
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.packs import command as module
 from unet_ddp.extras.packs.command import write_pack
+from unet_ddp.extras.packs.pairs import INDEX, list_files, open_pack
 from unet_ddp.storage import Url, as_path, delete
 
 
@@ -441,7 +441,7 @@ def test_pairs_without_a_group_have_none_in_a_pack(tmp_path: Path) -> None:
 def test_a_pack_of_a_pack_is_the_same(sets: list[DataConfig], tmp_path: Path, number: int) -> None:
     one = pack(sets[number], tmp_path / "one")
     pack(one, tmp_path / "two")
-    assert open_pack(tmp_path / "one").digest == open_pack(tmp_path / "two").digest
+    assert open_pack(tmp_path / "one").pack.digest == open_pack(tmp_path / "two").pack.digest
 
 
 # -- object storage ------------------------------------------------------------------------
@@ -486,12 +486,12 @@ def test_a_damaged_copy_of_an_index_is_made_again(
     assert sets[0].images is not None and sets[0].masks is not None
     url = "s3://bucket/damaged"
     assert main(["pack", "--images", sets[0].images, "--masks", sets[0].masks, "-o", url]) == 0
-    digest = open_pack(as_path(url)).digest
+    digest = open_pack(as_path(url)).pack.digest
     (copy,) = (tmp_path / "unet_ddp").glob("pack-*.index")
     flip(copy, -1)
     with pytest.raises(UserError, match="corrupt or truncated"):
         open_pack(as_path(url))
-    assert open_pack(as_path(url)).digest == digest
+    assert open_pack(as_path(url)).pack.digest == digest
 
 
 def test_of_two_packs_at_once_one_is_whole_and_the_other_leaves_nothing(
@@ -511,7 +511,7 @@ def test_of_two_packs_at_once_one_is_whole_and_the_other_leaves_nothing(
         pack_at(url, config)
     own = packed(other, str(url))
     assert describe(prepare_data(own, seed=0)) == describe(prepare_data(other, seed=0))
-    open_pack(url).check_shards(whole=True)
+    open_pack(url).check_content()
     assert len(list_files(url)) == 2  # index and shard
 
 
@@ -539,6 +539,6 @@ def test_copies_of_indexes_do_not_pile_up(
     assert isinstance(one, Url)
     delete(one / INDEX)
     pack_at(one, in_folder(make_set(tmp_path / "more", 9)))
-    assert len(open_pack(one).pairs) == 9
+    assert len(open_pack(one)) == 9
     (left,) = (tmp_path / "unet_ddp").glob("pack-*.index")
     assert left not in copies

@@ -15,7 +15,8 @@ from tests.evaluation.report.test_page import STRANGE, Parsed
 from tests.extras.report.test_compare import write_run
 from tests.ranks import Ranks, call_main
 from unet_ddp.checkpoints import file as checkpoint
-from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.data.matching import find_pairs
+from unet_ddp.data.pairs import Pair
 from unet_ddp.data.splits import split_pairs
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError

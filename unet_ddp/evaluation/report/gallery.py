@@ -52,7 +52,8 @@ def make_gallery(
     for record in evaluation.worst(_MOST):
         sample = dataset.read(record.pair)
         logits = resize(predictor.logits(sample.image), sample.truth.shape[-2:])  # (1, C, H, W)
-        photo = draw_photo(dataset.pairs[record.pair].image, dataset.image_format, _LONGEST)
+        with dataset.pairs.local(dataset.pairs[record.pair].image) as image:
+            photo = draw_photo(image, dataset.image_format, _LONGEST)
         labels = predictor.labels
         band = decide(logits, evaluation.threshold)
         predicted = decode(labels, band, sample.truth[0].numpy())

@@ -12,7 +12,7 @@ from unet_ddp.checkpoints.weights import SavedModel, read_model
 from unet_ddp.cli.recipes import read_shown
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.drawing import draw_samples
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset
@@ -34,7 +34,7 @@ _SAMPLES = 4
 
 def write_report(
     folder: Path,
-    pairs: Sequence[Pair],
+    pairs: Pairs,
     world: World,
     *,
     notes: Sequence[str] = (),
@@ -99,7 +99,7 @@ def _facts(
 
 
 def write_samples(
-    folder: Path, pairs: Sequence[Pair], device: torch.device, network: str | None = None
+    folder: Path, pairs: Pairs, device: torch.device, network: str | None = None
 ) -> list[str]:
     """Write samples.png, the best network's masks of a few pairs, and return lines about them.
 
@@ -131,7 +131,7 @@ def write_samples(
 
 
 def write_reports(
-    config: TrainConfig, pairs: Sequence[Pair], world: World, log: Callable[[str], None]
+    config: TrainConfig, pairs: Pairs, world: World, log: Callable[[str], None]
 ) -> None:
     """Write samples.png and report.html into the run's folder; log where they are.
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Mask, Size, unpack_colour
-from unet_ddp.data.pairs import detect_suffix, files_by_name, raise_problems
+from unet_ddp.data.matching import detect_suffix, files_by_name, raise_problems
 from unet_ddp.data.readers.read import Source as ImageSource
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.readers import AnnotatedImage, Region, Source

@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from unet_ddp.data.columns import hash_file
 from unet_ddp.errors import UserError, from_plain
 from unet_ddp.storage import (
     Url,
@@ -34,6 +33,7 @@ from unet_ddp.storage import (
 COPIED = ("learning_rate.csv", "best.pt", "metrics.csv")
 """Files that a run needs on another machine, beside its last.pt."""
 _KEPT = 2  # checkpoints
+_CHUNK = 1 << 24  # bytes that are hashed at a time
 _OWN = re.compile(r"\d{6}-[0-9a-f]{8}(\.best)?\.pt")  # other objects below last/ are the user's
 
 
@@ -201,6 +201,14 @@ class StoredRun:
         for name in listed:
             if _OWN.fullmatch(name) and name not in named:
                 delete(self.address / "last" / name)
+
+
+def hash_file(file: IO[bytes]) -> str:
+    """Return the SHA-256 of an open file, read from where it is to its end."""
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def find_newest(path: Url) -> Url:

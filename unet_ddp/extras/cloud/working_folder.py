@@ -18,9 +18,8 @@ from unet_ddp.checkpoints.owned import (
     record_owned,
 )
 from unet_ddp.config import TrainConfig
-from unet_ddp.data.columns import hash_file
 from unet_ddp.errors import UserError
-from unet_ddp.extras.cloud.pointer import COPIED, Pointer, Saved, StoredRun
+from unet_ddp.extras.cloud.pointer import COPIED, Pointer, Saved, StoredRun, hash_file
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.recovery import contains_a_run
 from unet_ddp.runs.resume import Resumed

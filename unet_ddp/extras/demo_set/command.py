@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from unet_ddp.cli import parse
-from unet_ddp.data.demo import write_demo
 from unet_ddp.errors import print_lines
+from unet_ddp.extras.demo_set.draw import write_demo
 from unet_ddp.files import local_path
 from unet_ddp.settings import flag
 

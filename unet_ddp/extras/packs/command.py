@@ -29,13 +29,14 @@ from unet_ddp.checks.table import Table
 from unet_ddp.cli import parse_run
 from unet_ddp.cli.recipes import naming_recipe
 from unet_ddp.config import DataConfig, TrainConfig, all_but
-from unet_ddp.data.columns import hash_file, write_columns
-from unet_ddp.data.pack_index import PackIndex, Shard
-from unet_ddp.data.packs import BLOCK, INDEX, SHARD, list_files, member_name, shard_name
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.data.readers.header import as_user_error
 from unet_ddp.data.splits import OWN_FOLDER
 from unet_ddp.errors import UserError, print_lines
+from unet_ddp.extras.cloud.pointer import hash_file
+from unet_ddp.extras.packs.pack_columns import write_columns
+from unet_ddp.extras.packs.pack_index import PackIndex, Shard
+from unet_ddp.extras.packs.pairs import BLOCK, INDEX, SHARD, list_files, member_name, shard_name
 from unet_ddp.files import (
     ended_by_sigterm,
     lock_folder,

@@ -12,7 +12,7 @@ import tyro
 
 from unet_ddp.checkpoints.weights import find_model, read_model
 from unet_ddp.cli import parse
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, print_lines
@@ -55,13 +55,13 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def find_validation(source: Path) -> tuple[Sequence[Pair], list[str]]:
+def find_validation(source: Path) -> tuple[Pairs, list[str]]:
     """Return the run's validation images; without them none, and a note that says why."""
     if not source.is_file():
-        return [], [f"no scores and images: {source} not found"]
+        return Pairs(), [f"no scores and images: {source} not found"]
     model = read_model(source)
     labels = check_described(model, source)[1]
     try:
         return rebuild(model.run, source, labels), []
     except UserError as error:
-        return [], [f"no scores and images: {error}"]
+        return Pairs(), [f"no scores and images: {error}"]

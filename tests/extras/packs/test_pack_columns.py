@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unet_ddp.data.columns import read_columns, write_columns
+from unet_ddp.extras.packs.pack_columns import read_columns, write_columns
 
 
 def test_a_file_is_open_as_long_as_one_of_its_columns_is_there(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from unet_ddp.data.columns import StoredColumn
 from unet_ddp.data.copies import THUMBNAIL
-from unet_ddp.data.pairs import SIDES
-from unet_ddp.data.readers.header import DTYPES, Header
+from unet_ddp.data.pairs import SIDES, FileKind
+from unet_ddp.data.readers.header import DTYPES
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
+from unet_ddp.extras.packs.pack_columns import StoredColumn
 
 _ROWS = 1 << 18  # that are checked at a time
 _TEXTS = ("name", "group")
@@ -26,15 +26,6 @@ _COLUMNS = {  # types and shapes; the last three only if a list names groups or 
 
 _Count = Annotated[int, Limit(at_least=0)]
 Columns = Mapping[str, StoredColumn]
-
-
-@dataclass(frozen=True)
-class FileKind:
-    """The properties that the files of many pairs share."""
-
-    suffixes: tuple[str, str]  # of image and mask
-    image: Header
-    mask: Header
 
 
 @dataclass(frozen=True)

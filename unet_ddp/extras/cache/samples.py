@@ -24,26 +24,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
-from unet_ddp.data.pairs import Stamp
+from unet_ddp.data.memory import Arrays, unpack
+from unet_ddp.data.pairs import Pair, find_stamp
 from unet_ddp.data.readers.header import ImageFormat, Pixels
 from unet_ddp.data.readers.read import READERS, describe_readers
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line
-from unet_ddp.files import replacing
-from unet_ddp.storage import find_stamp
-
-Arrays = tuple[Pixels, NDArray[np.uint8]]
-"""Image (H, W, C) and class ids (H, W)."""
-
-Stamps = tuple[Stamp | None, Stamp | None]
+from unet_ddp.files import cache_folder, replacing
 
 _HEADER = struct.Struct("<24s8s3Q8x")  # 64 bytes: magic, dtype, height, width, channels
 _MAGIC = b"unet_ddp sample 1"
-UNUSED_DAYS = 30  # after which a file is removed
 _DECODERS = ("pillow", "opencv-python-headless", "tifffile")
 _RESERVED_BYTES, _RESERVED_SHARE = 10**9, 0.05  # of the disk; the smaller of the two stays free
 _DAY = 24 * 60 * 60  # seconds
+UNUSED_DAYS = 30  # after which a file is removed
 
 
 def remove_unused(files: Iterable[Path]) -> None:
@@ -53,6 +50,21 @@ def remove_unused(files: Iterable[Path]) -> None:
         with contextlib.suppress(OSError):
             if path.stat().st_mtime < oldest:
                 path.unlink()
+
+
+def open_cache(
+    config: TrainConfig, labels: Labels, image_format: ImageFormat, world: World
+) -> SampleCache | None:
+    """Return the cache that --cache asks for; None if others may write to it."""
+    warns = world.local_rank == 0
+    folder = cache_folder(warns=warns)
+    if folder is None:
+        return None
+    scale, resize = config.data.scale, config.data.resize_masks
+    cache = SampleCache(folder, labels, image_format, scale=scale, resize_masks=resize, warns=warns)
+    if warns:
+        cache.remove_unused()
+    return cache
 
 
 class SampleCache:
@@ -85,27 +97,29 @@ class SampleCache:
         self._is_silent = torch.tensor(not warns)
         self._is_silent.share_memory_()  # type: ignore[no-untyped-call]  # by reading processes
 
-    def load(
-        self, image: Path, mask: Path, decode: Callable[[], Arrays], stamps: Stamps = (None, None)
-    ) -> Arrays:
-        """Return the sample of two files from the cache, or decode and store it; see `path`."""
+    def load(self, row: int, pair: Pair, decode: Callable[[Pair], Arrays]) -> Arrays:
+        """Return the sample of a pair from the cache, or decode and store it; see `path`."""
         try:
-            path = self.path(image, mask, stamps)
+            path = self.path(pair)
         except OSError:
-            return decode()  # which names the missing file
+            return decode(pair)  # which names the missing file
         sample = self._read(path)
         if sample is None:
-            sample = decode()
+            sample = decode(pair)
             self._write(path, *sample)
         return sample
 
-    def path(self, image: Path, mask: Path, stamps: Stamps = (None, None)) -> Path:
+    def holds(self, pair: Pair) -> bool:
+        """Return whether the sample of a pair is in the cache."""
+        return self.path(pair).exists()
+
+    def path(self, pair: Pair) -> Path:
         """Return the file of a sample; its name changes with its files and with every option.
 
-        `stamps` are those of image and mask, found now where None.
+        Stamps that the pair does not have are found now.
         """
-        parts = [self._options, *describe_readers((image, mask))]
-        for path, stamp in zip((image, mask), stamps, strict=True):
+        parts = [self._options, *describe_readers((pair.image, pair.mask))]
+        for path, stamp in zip((pair.image, pair.mask), pair.stamps, strict=True):
             parts += [str(path.absolute()), *map(str, stamp or find_stamp(path))]
         return self.folder / hashlib.sha256(os.fsencode("\0".join(parts))).hexdigest()
 
@@ -129,18 +143,16 @@ class SampleCache:
                 if time.time() - os.fstat(file.fileno()).st_mtime > _DAY:
                     with contextlib.suppress(OSError):  # a folder of another user
                         os.utime(path)
-            _, _, height, width, channels = _HEADER.unpack_from(stored)
+            _, _, height, width, _ = _HEADER.unpack_from(stored)
         except (OSError, ValueError, struct.error):  # ValueError: an empty file
             return None
         size = _HEADER.size + self._format.bytes_with_mask(height, width)
         if stored[: _HEADER.size] != self._header(height, width) or len(stored) != size:
             return None
-        count = height * width
-        image = np.frombuffer(stored, self._format.dtype, count * channels, _HEADER.size)
-        ids = np.frombuffer(stored, np.uint8, count, _HEADER.size + image.nbytes)
+        image, ids = unpack(stored, self._format, (height, width), _HEADER.size)
         if (ids[ids >= self._num_classes] != IGNORE_ID).any():
             return None
-        return image.reshape(height, width, channels), ids.reshape(height, width)
+        return image, ids
 
     def _write(self, path: Path, image: Pixels, ids: NDArray[np.uint8]) -> None:
         """Write a sample, if there is room."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unet_ddp.data import demo
-from unet_ddp.data.demo import draw, write_demo
-from unet_ddp.data.pairs import find_pairs
+from unet_ddp.data.matching import find_pairs
 from unet_ddp.errors import UserError
+from unet_ddp.extras.demo_set import draw as demo
+from unet_ddp.extras.demo_set.draw import draw, write_demo
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import pytest
 from tests.conftest import make_set
 from tests.extras.packs.test_command import pack
 from unet_ddp.config import DataConfig
-from unet_ddp.data.columns import read_columns
-from unet_ddp.data.pack_index import check_index
-from unet_ddp.data.packs import INDEX
 from unet_ddp.errors import UserError
+from unet_ddp.extras.packs.pack_columns import read_columns
+from unet_ddp.extras.packs.pack_index import check_index
+from unet_ddp.extras.packs.pairs import INDEX
 
 Index = tuple[dict[str, Any], dict[str, Any]]
 
@@ -86,7 +86,7 @@ def test_columns_are_checked_block_by_block(
 ) -> None:
     """A fault in the last block is found, and none where there is none."""
     about, columns = index
-    monkeypatch.setattr("unet_ddp.data.pack_index._ROWS", block)
+    monkeypatch.setattr("unet_ddp.extras.packs.pack_index._ROWS", block)
     assert not is_refused(about, columns)
     for name, value in (("kind", 1), ("side", 4), ("end", 10**6), ("name_end", 3)):
         changed = columns[name].copy()

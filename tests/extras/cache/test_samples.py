@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,13 @@ import torch
 from tests.conftest import make_set
 from tests.ranks import Ranks
 from tests.test_resume import assert_same_state, last, train
-from unet_ddp.data import cache as module
-from unet_ddp.data.cache import Arrays, SampleCache
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.pairs import Pair, find_pairs
+from unet_ddp.data.matching import find_pairs
+from unet_ddp.data.pairs import Pair
 from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.extras.cache import samples as module
+from unet_ddp.extras.cache.samples import Arrays, SampleCache
 from unet_ddp.files import cache_folder
 
 LABELS, COLOUR = Labels((0, 255)), ImageFormat(3)
@@ -62,7 +64,11 @@ def arrays(image_format: ImageFormat = COLOUR, value: int = 0) -> Arrays:
     return image, np.arange(35, dtype=np.uint8).reshape(5, 7) % 2
 
 
-def never() -> Arrays:
+def decode(pair: Pair) -> Arrays:
+    return arrays()
+
+
+def never(pair: Pair) -> Arrays:
     raise AssertionError("decoded")
 
 
@@ -77,9 +83,9 @@ def test_a_sample_is_decoded_once_by_all_processes(pair: Pair, image_format: Ima
     decoded = arrays(image_format)
     flipped = decoded[0][::-1], decoded[1][::-1]  # not contiguous
     cache = make(image_format=image_format)
-    assert is_same(cache.load(pair.image, pair.mask, lambda: flipped), flipped)
+    assert is_same(cache.load(0, pair, lambda pair: flipped), flipped)
     for other in (cache, make(image_format=image_format), pickle.loads(pickle.dumps(cache))):
-        image, ids = found = other.load(pair.image, pair.mask, never)
+        image, ids = found = other.load(0, pair, never)
         assert is_same(found, flipped) and image.shape == (5, 7, image_format.channels)
         image[:], ids[:] = 1, 1  # who changes a sample changes none of the cache
 
@@ -87,7 +93,7 @@ def test_a_sample_is_decoded_once_by_all_processes(pair: Pair, image_format: Ima
 def test_a_dataset_reads_the_same_from_the_cache(tmp_path: Path) -> None:
     pairs = find_pairs(*(make_set(tmp_path, 3, size=(24, 40)) / name for name in ("imgs", "masks")))
     plain, cached, again = (
-        SegmentationDataset(pairs, LABELS, COLOUR, scale=0.5, cache=cache)
+        SegmentationDataset(pairs, LABELS, COLOUR, scale=0.5, store=cache)
         for cache in (None, make(scale=0.5), make(scale=0.5))
     )
     again._decode = None  # type: ignore[assignment, method-assign]
@@ -102,43 +108,43 @@ def test_the_name_changes_with_every_option_and_file(pair: Pair, tmp_path: Path)
         make(), make(Labels((255, 0))), make(image_format=ImageFormat(3, "uint16")), make(scale=0.5),
         make(resize_masks=True),
     ]  # fmt: skip
-    names = [cache.path(pair.image, pair.mask) for cache in caches]
-    names.append(caches[0].path(pair.mask, pair.image))
+    names = [cache.path(pair) for cache in caches]
+    names.append(caches[0].path(replace(pair, image=pair.mask, mask=pair.image)))
     other = tmp_path / "other.png"
     shutil.copy2(pair.image, other)
-    names.append(caches[0].path(other, pair.mask))
+    names.append(caches[0].path(replace(pair, image=other)))
     for path in (pair.image, pair.mask):
         status = path.stat()
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-        names.append(caches[0].path(pair.image, pair.mask))
+        names.append(caches[0].path(pair))
         path.write_bytes(path.read_bytes() + b"x")
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-        names.append(caches[0].path(pair.image, pair.mask))
+        names.append(caches[0].path(pair))
     assert len(set(names)) == len(names) == 11
 
 
 def test_a_relative_path_is_the_same_file(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = make().path(pair.image, pair.mask)
+    expected = make().path(pair)
     monkeypatch.chdir(pair.image.parent)
-    assert make().path(Path(pair.image.name), pair.mask) == expected
+    assert make().path(replace(pair, image=Path(pair.image.name))) == expected
 
 
 @pytest.mark.parametrize("decoder", ["pillow", "opencv-python-headless", "tifffile", "our own"])
 def test_another_decoder_s_samples_are_others(
     pair: Pair, decoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, version = make().path(pair.image, pair.mask), module.metadata.version
+    before, version = make().path(pair), module.metadata.version
     monkeypatch.setattr(
         module.metadata, "version", lambda name: "0" if name == decoder else version(name)
     )
     if decoder == "our own":
         monkeypatch.setattr(module, "READERS", 0)
-    assert make().path(pair.image, pair.mask) != before
+    assert make().path(pair) != before
 
 
 def test_a_missing_file_is_left_to_the_decoder(pair: Pair, folder: Path) -> None:
     pair.mask.unlink()
-    assert is_same(make().load(pair.image, pair.mask, arrays), arrays())
+    assert is_same(make().load(0, pair, decode), arrays())
     assert not folder.exists()
 
 
@@ -157,23 +163,23 @@ def test_a_missing_file_is_left_to_the_decoder(pair: Pair, folder: Path) -> None
 )
 def test_a_file_that_is_not_whole_is_decoded_and_written_again(pair: Pair, damage: object) -> None:
     cache = make()
-    cache.load(pair.image, pair.mask, arrays)
-    path = cache.path(pair.image, pair.mask)
+    cache.load(0, pair, decode)
+    path = cache.path(pair)
     whole = path.read_bytes()
     assert len(whole) == 64 + 5 * 7 * 4
     path.write_bytes(damage(whole))  # type: ignore[operator]
-    assert is_same(cache.load(pair.image, pair.mask, arrays), arrays())
+    assert is_same(cache.load(0, pair, decode), arrays())
     assert path.read_bytes() == whole
 
 
 def test_class_ids_that_no_mask_has_are_read_again(pair: Pair) -> None:
     cache = make()
-    cache.load(pair.image, pair.mask, arrays)
-    path = cache.path(pair.image, pair.mask)
+    cache.load(0, pair, decode)
+    path = cache.path(pair)
     whole = path.read_bytes()
     for ids, is_sound in ((b"\1\0\377", True), (b"\1\2\0", False), (b"\0\0\376", False)):
         path.write_bytes(whole[:-3] + ids)
-        assert is_same(cache.load(pair.image, pair.mask, arrays), arrays()) is not is_sound
+        assert is_same(cache.load(0, pair, decode), arrays()) is not is_sound
 
 
 @pytest.mark.parametrize(
@@ -188,8 +194,8 @@ def test_a_disk_keeps_a_gigabyte_or_a_twentieth_free(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(total, total - free, free))
     cache = make()
     for _ in range(2):
-        assert is_same(cache.load(pair.image, pair.mask, arrays), arrays())
-    assert cache.path(pair.image, pair.mask).exists() == is_kept
+        assert is_same(cache.load(0, pair, decode), arrays())
+    assert cache.path(pair).exists() == is_kept
     assert capsys.readouterr().err == (
         ""
         if is_kept
@@ -206,7 +212,7 @@ def test_a_folder_that_can_not_be_written_is_one_line_of_one_rank(
         cache = make(warns=warns)
         cache.remove_unused()
         for other in (cache, cache):
-            assert is_same(other.load(pair.image, pair.mask, arrays), arrays())
+            assert is_same(other.load(0, pair, decode), arrays())
         err = capsys.readouterr().err
         assert err.count("\n") == err.count(f"--cache: {folder}: Not a directory; ") == warns
 
@@ -215,7 +221,7 @@ def test_only_one_reading_process_warns(pair: Pair, folder: Path) -> None:
     folder.parent.parent.write_text("a file")
     cache, silent = make(), make()
     if (process := os.fork()) == 0:
-        cache.load(pair.image, pair.mask, arrays)
+        cache.load(0, pair, decode)
         os._exit(0)
     os.waitpid(process, 0)
     assert bool(cache._is_silent) and not silent._is_silent
@@ -225,13 +231,13 @@ def test_a_writer_that_is_killed_leaves_no_sample(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = make()
-    path = cache.path(pair.image, pair.mask)
+    path = cache.path(pair)
     if (process := os.fork()) == 0:
         monkeypatch.setattr(Path, "replace", lambda self, to: os.kill(os.getpid(), signal.SIGKILL))
-        cache.load(pair.image, pair.mask, arrays)
+        cache.load(0, pair, decode)
     assert os.WIFSIGNALED(os.waitpid(process, 0)[1])
     assert not path.exists() and len(list(path.parent.iterdir())) == 1
-    assert is_same(cache.load(pair.image, pair.mask, arrays), arrays())
+    assert is_same(cache.load(0, pair, decode), arrays())
     assert path.exists()
 
 
@@ -239,12 +245,12 @@ def test_samples_are_removed_a_month_after_their_last_use(tmp_path: Path) -> Non
     pairs = find_pairs(*(make_set(tmp_path, 3) / name for name in ("imgs", "masks")))
     cache = make()
     cache.remove_unused()  # no folder yet
-    paths = [cache.path(pair.image, pair.mask) for pair in pairs]
+    paths = [cache.path(pair) for pair in pairs]
     for pair, path, days in zip(pairs, paths, (29, 31, 31), strict=True):
-        cache.load(pair.image, pair.mask, arrays)
+        cache.load(0, pair, decode)
         then = time.time() - days * DAY
         os.utime(path, (then, then))
-    cache.load(pairs[2].image, pairs[2].mask, never)  # used again
+    cache.load(2, pairs[2], never)  # used again
     assert time.time() - paths[2].stat().st_mtime < 60
     cache.remove_unused()
     assert [path.exists() for path in paths] == [True, False, True]
@@ -254,11 +260,11 @@ def test_samples_are_removed_a_month_after_their_last_use(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("age", "is_noted"), [(DAY - 60, False), (DAY + 60, True)])
 def test_a_use_is_noted_once_a_day(pair: Pair, age: int, is_noted: bool) -> None:
     cache = make()
-    cache.load(pair.image, pair.mask, arrays)
-    path = cache.path(pair.image, pair.mask)
+    cache.load(0, pair, decode)
+    path = cache.path(pair)
     then = time.time() - age
     os.utime(path, (then, then))
-    cache.load(pair.image, pair.mask, never)
+    cache.load(0, pair, never)
     assert (time.time() - path.stat().st_mtime < 30) == is_noted
 
 

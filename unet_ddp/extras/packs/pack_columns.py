@@ -12,16 +12,16 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud.pointer import hash_file
 
 _VERSION = 2
 _START = 65  # bytes of the digest's line
-_CHUNK = 1 << 24  # bytes that are hashed at a time
 
 
 class _OpenFile:
@@ -117,11 +117,3 @@ def read_columns(path: Path, digest: str | None = None) -> Columns:
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         raise UserError(f"{path}: corrupt, or no file of unet_ddp; pack the images again") from None
     return Columns(found, about, columns)
-
-
-def hash_file(file: IO[bytes]) -> str:
-    """Return the SHA-256 of an open file, read from where it is to its end."""
-    digest = hashlib.sha256()
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()

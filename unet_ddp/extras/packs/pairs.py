@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from unet_ddp.data.cache import remove_unused
-from unet_ddp.data.columns import StoredColumn, hash_file, read_columns
-from unet_ddp.data.pack_index import PackIndex, check_index
-from unet_ddp.data.pairs import SIDES, Pair
+from unet_ddp.config import DataConfig
+from unet_ddp.data.pairs import SIDES, Pair, Pairs, Scanned
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cache.samples import remove_unused
+from unet_ddp.extras.cloud.pairs import CloudPairs
+from unet_ddp.extras.cloud.pointer import hash_file
+from unet_ddp.extras.packs.pack_columns import StoredColumn, read_columns
+from unet_ddp.extras.packs.pack_index import PackIndex, check_index
 from unet_ddp.files import cache_folder, refuse_special, replacing
-from unet_ddp.storage import NotFoundError, Url, as_path, find_stamp, list_objects, local_file
+from unet_ddp.storage import (
+    NotFoundError,
+    Url,
+    as_path,
+    find_stamp,
+    is_remote,
+    list_objects,
+    local_file,
+)
 
 INDEX = "pack.index"
 SHARD = re.compile(r"shard-([0-9a-f]{8}-)?\d{6}\.tar")  # see `shard_name`
@@ -59,7 +70,7 @@ class Pack:
     last three only if a list names groups or sides."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_pack, (self.folder, self.digest)
+        return _open, (self.folder, self.digest)
 
     @cached_property
     def first_rows(self) -> NDArray[np.int64]:
@@ -109,33 +120,13 @@ class Pack:
         begin, end = int(ends[row - 1 : row].sum()) if row else 0, int(ends[row : row + 1][0])
         return os.fsdecode(self.columns[column][begin : end - 1].tobytes())
 
-    def check_shards(self, *, whole: bool = False) -> None:
-        """Check that the shards are those of the index: their sizes, or the `whole` content.
 
-        Raises:
-            UserError: one is missing, or another.
-        """
-        if str(self.folder).startswith("http"):
-            return  # web servers do not list their files
-        found = list_files(self.folder)
-        shards = tqdm(self.index.shards, "reading", unit="shard", leave=False, disable=None)
-        for number, shard in enumerate(shards if whole else self.index.shards):
-            path = self.shard(number)
-            fault = "missing" if path.name not in found else ""
-            if not fault and found[path.name] != shard.size:
-                fault = f"{found[path.name]} bytes, its index says {shard.size}"
-            if not fault and whole:
-                with local_file(path) as local, local.open("rb") as file:
-                    fault = "" if hash_file(file) == shard.sha256 else "corrupt"
-            if fault:
-                raise UserError(f"{path}: {fault}; copy it again, or pack the images again")
-
-
-class PackedPairs(Sequence[Pair]):
-    """Pairs of a pack, each made when it is asked for."""
+class PackedPairs(CloudPairs):
+    """Pairs of a pack, each made when it is asked for; a part of a shard is read as an object is."""
 
     def __init__(self, pack: Pack, rows: NDArray[np.uint32]) -> None:
         self.pack, self.rows = pack, rows
+        self.is_remote = is_remote(pack.folder)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -149,41 +140,85 @@ class PackedPairs(Sequence[Pair]):
             return PackedPairs(self.pack, self.rows[index])
         return self.pack.pair(int(self.rows[index]))
 
+    def names(self) -> Iterator[str]:
+        """Yield the names."""
+        return self.pack.texts("name", self.rows)
 
-def names_of(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Yield the names of pairs."""
-    if isinstance(pairs, PackedPairs):
-        return pairs.pack.texts("name", pairs.rows)
-    return (pair.name for pair in pairs)
+    def groups(self) -> Iterator[str] | None:
+        """Return the groups that a list gave, or the names of pairs without; None if it gave none."""
+        if "group" not in self.pack.columns:
+            return None
+        groups = self.pack.texts("group", self.rows)
+        return (group or name for group, name in zip(groups, self.names(), strict=True))
 
+    def sides(self) -> NDArray[np.uint8]:
+        """Return the place in `SIDES` of the side that a list gave to each."""
+        if "side" not in self.pack.columns:
+            return np.zeros(len(self), np.uint8)
+        sides: NDArray[np.uint8] = self.pack.columns["side"][:][self.rows]
+        return sides
 
-def groups_of(pairs: Sequence[Pair]) -> Iterator[str] | None:
-    """Return the groups that a list gave, or the names of pairs without; None if it gave none."""
-    if not isinstance(pairs, PackedPairs):
-        return (p.group or p.name for p in pairs) if any(p.group for p in pairs) else None
-    if "group" not in pairs.pack.columns:
-        return None
-    groups = pairs.pack.texts("group", pairs.rows)
-    return (group or name for group, name in zip(groups, names_of(pairs), strict=True))
+    def select(self, chosen: NDArray[np.bool_]) -> PackedPairs:
+        """Return the chosen ones, sorted by name."""
+        return PackedPairs(self.pack, self.rows[chosen])
 
+    def rows_of(self, part: Pairs) -> NDArray[np.uint32]:
+        """Return the rows of `part`, which is of this pack, in the whole pack."""
+        assert isinstance(part, PackedPairs)
+        return part.rows
 
-def sides_of(pairs: Sequence[Pair]) -> NDArray[np.uint8]:
-    """Return the place in `SIDES` of the side that a list gave to each of `pairs`."""
-    if not isinstance(pairs, PackedPairs):
-        return np.fromiter((SIDES.index(pair.side) for pair in pairs), np.uint8, len(pairs))
-    if "side" not in pairs.pack.columns:
-        return np.zeros(len(pairs), np.uint8)
-    sides: NDArray[np.uint8] = pairs.pack.columns["side"][:][pairs.rows]
-    return sides
+    @property
+    def scanned(self) -> Scanned:
+        """What the scan before packing found of the whole pack."""
+        return Scanned(self.pack.pairs, self.pack.index.kinds, self.pack.columns)
 
+    def divide(self, config: DataConfig) -> tuple[PackedPairs, PackedPairs | None]:
+        """Return the pairs of a whole pack, and those that are its validation folder's.
 
-def select(pairs: Sequence[Pair], chosen: NDArray[np.bool_]) -> Sequence[Pair]:
-    """Return the chosen ones of `pairs`, sorted by name."""
-    if isinstance(pairs, PackedPairs):
-        return PackedPairs(pairs.pack, pairs.rows[chosen])
-    return sorted(
-        (pairs[row] for row in np.flatnonzero(chosen).tolist()), key=lambda pair: pair.name
-    )
+        Raises:
+            UserError: shards are missing, or the settings are not those that it was packed with.
+        """
+        if config.val_images is not None:
+            raise UserError(
+                "--val-images: a pack has its own validation images; leave the flag out"
+            )
+        self._check_shards()
+        index, now = self.pack.index, [config.nodata, config.channels]
+        known = [index.nodata, index.channels]
+        has_moments = self.pack.columns["moments"].shape[1]
+        if has_moments and str(known) != str(now):  # nan is not equal to nan
+            raise UserError(
+                f"{self.pack.folder}: was packed with --nodata and --channels {known}, not {now} "
+                "(None: not given); give the same, or pack the images again"
+            )
+        first = len(self) - index.validation
+        return self[:first], self[first:] if index.validation else None
+
+    def check_content(self) -> None:
+        """Raise a UserError if a shard is corrupt."""
+        self._check_shards(whole=True)
+
+    def _check_shards(self, *, whole: bool = False) -> None:
+        """Check that the shards are those of the index: their sizes, or the `whole` content.
+
+        Raises:
+            UserError: one is missing, or another.
+        """
+        pack = self.pack
+        if str(pack.folder).startswith("http"):
+            return  # web servers do not list their files
+        found = list_files(pack.folder)
+        shards = tqdm(pack.index.shards, "reading", unit="shard", leave=False, disable=None)
+        for number, shard in enumerate(shards if whole else pack.index.shards):
+            path = pack.shard(number)
+            fault = "missing" if path.name not in found else ""
+            if not fault and found[path.name] != shard.size:
+                fault = f"{found[path.name]} bytes, its index says {shard.size}"
+            if not fault and whole:
+                with local_file(path) as local, local.open("rb") as file:
+                    fault = "" if hash_file(file) == shard.sha256 else "corrupt"
+            if fault:
+                raise UserError(f"{path}: {fault}; copy it again, or pack the images again")
 
 
 # -- files ---------------------------------------------------------------------------------
@@ -203,7 +238,12 @@ def list_files(folder: Path) -> dict[str, int]:
         raise UserError(f"{folder}: {error.strerror or error}") from None
 
 
-def open_pack(folder: Path, digest: str | None = None) -> Pack:
+def open_pack(folder: Path) -> PackedPairs:
+    """Return all pairs of the pack in a folder or at an address; see `_open`."""
+    return _open(folder).pairs
+
+
+def _open(folder: Path, digest: str | None = None) -> Pack:
     """Open the pack in a folder or at an address, whose index is copied to this machine once.
 
     Args:

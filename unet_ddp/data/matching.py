@@ -1,0 +1,218 @@
+"""Pairs of image and mask, found by their names in two folders, or by a list."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from unet_ddp.data.pairs import Pair, Pairs, Stamp, collect
+from unet_ddp.data.readers.read import can_read, list_suffixes
+from unet_ddp.errors import UserError
+from unet_ddp.files import as_path, is_address, refuse_special
+from unet_ddp.plugins import find
+
+_SIDES = {
+    "train": "training", "training": "training",
+    "val": "validation", "valid": "validation", "validation": "validation",
+    "test": "left out", "": None,
+}  # fmt: skip
+_NAMES = "name masks like their images, or remove the image"
+_TEXTS = (".csv", ".json", ".txt", ".xml")  # may be an annotation tool's
+_CLASSES = "if its folders are classes, make masks of them with python -m unet_ddp import"
+_SHOWN = 3  # problems in one error; the doctor lists all
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Pairs of two folders or a list."""
+
+    pairs: Pairs
+    problems: list[str] = field(default_factory=list)  # what makes the set unfit
+    orphans: list[Path] = field(default_factory=list)  # masks without image; they do no harm
+
+
+def find_pairs(images: Path, masks: Path) -> Pairs:
+    """Return every image in `images` with its mask in `masks`, sorted by name."""
+    found = match(images, masks)
+    raise_problems(found.problems)
+    return found.pairs
+
+
+def raise_problems(problems: list[str]) -> None:
+    """Raise a UserError with the first of `problems`, if there are any."""
+    if problems:
+        more = len(problems) - _SHOWN
+        rest = f"; and {more} more, listed by 'python -m unet_ddp doctor'" if more > 0 else ""
+        raise UserError("; ".join(problems[:_SHOWN]) + rest)
+
+
+def mask_size_message(mask: Path, mask_size: tuple[int, int], image_size: tuple[int, int]) -> str:
+    """Return the message for a mask whose (height, width) is not that of its image."""
+    (height, width), (image_height, image_width) = mask_size, image_size
+    if mask_size == image_size[::-1]:
+        advice = "one of them is rotated by 90 degrees"
+    else:
+        advice = "resize one, or use --resize-masks"
+    return f"{mask} is {width}x{height}, its image {image_width}x{image_height}; {advice}"
+
+
+def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
+    """Match every image in `images` with the mask of its name in `masks`, sorted by name.
+
+    Sub-folders are searched; hidden files and files of other types are skipped. Both may be the
+    same folder if the masks' names have a suffix. `suffix` is the text that a mask's name adds to
+    its image's name; detected if None.
+    """
+    stamps: dict[str, Stamp] = {}
+    found_images, found_masks = files_by_name(images, stamps), files_by_name(masks, stamps)
+    for folder, found, kind in ((images, found_images, "images"), (masks, found_masks, "masks")):
+        if not found:
+            read = ", ".join(list_suffixes())
+            raise UserError(f"{folder}: contains no {kind} ({read}){_advise(folder, kind)}")
+    one_folder = images.resolve() == masks.resolve()
+    if suffix is None:
+        suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
+    if one_folder and suffix:
+        found_images = {n: files for n, files in found_images.items() if not n.endswith(suffix)}
+    pairs, problems = [], []
+    deeper = {name.partition("/")[2] for name in found_masks}
+    for name in sorted(found_images):
+        files, candidates = found_images[name], found_masks.get(name + suffix, [])
+        if len(files) > 1:
+            problems.append(f"two images of one name: {' and '.join(files[:3])}; keep one of them")
+        elif len(candidates) > 1:
+            several = " and ".join(candidates[:3])
+            problems.append(f"two masks for {files[0]}: {several}; keep one of them")
+        elif not candidates:
+            hint = _CLASSES if name in deeper else _NAMES
+            problems.append(f"no mask for {files[0]}: looked for {masks}/{name}{suffix}.*; {hint}")
+        else:
+            image, mask = files[0], candidates[0]
+            known = stamps.get(image), stamps.get(mask)
+            pairs.append(Pair(name, as_path(image), as_path(mask), stamps=known))
+    wanted = {name + suffix for name in found_images}
+    orphans = [as_path(found_masks[name][0]) for name in sorted(found_masks.keys() - wanted)]
+    if one_folder and suffix:
+        orphans = [path for path in orphans if path.stem.endswith(suffix)]
+    return Matches(collect(pairs), problems, orphans)
+
+
+def _advise(folder: Path, kind: str) -> str:
+    """Return what to do with the commonest files of a folder without images, after a semicolon."""
+    names = [] if is_address(folder) else sorted(os.listdir(folder))
+    endings = Counter(os.path.splitext(name)[1].lower() for name in names)
+    del endings[""]
+    ending = max(endings, key=lambda ending: endings[ending], default="")
+    advice = "export them as TIFF or PNG"
+    if ending in _TEXTS:
+        advice = "make masks of them with python -m unet_ddp import"
+    is_known = ending and (kind == "masks" or ending not in _TEXTS)
+    return f"; it has {ending} files: {advice}" if is_known else ""
+
+
+def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
+    """Return the image files below `folder`, by relative path without suffix.
+
+    Those at an address add their `stamps`.
+    """
+    if is_address(folder):
+        remote: dict[str, list[str]] = find("pairs", "address").files_by_name(folder, stamps)
+        return remote
+    if not os.path.isdir(folder):  # pathlib's raises for names that none can have
+        is_file = os.path.exists(folder)
+        raise UserError(f"{folder}: {'is a file, not a folder' if is_file else 'not found'}")
+    files: dict[str, list[str]] = defaultdict(list)
+    seen = {os.path.realpath(folder)}  # links may form a circle
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=_cannot_list):
+        inner = {name: os.path.realpath(os.path.join(parent, name)) for name in sorted(folders)}
+        folders[:] = [n for n, real in inner.items() if real not in seen and not n.startswith(".")]
+        seen.update(inner.values())
+        relative = os.path.relpath(parent, folder)
+        prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
+        for name in sorted(names):  # text, not paths: a hundred thousand files take a second
+            stem, dot, suffix = name.rpartition(".")
+            if stem and name[0] != "." and can_read((dot + suffix).lower()):
+                files[prefix + stem].append(f"{parent}/{name}")
+    return files
+
+
+def _cannot_list(error: OSError) -> None:
+    raise UserError(f"{error.filename}: {error.strerror or error}; make it readable")
+
+
+def detect_suffix(images: Iterable[str], masks: Iterable[str], *, may_be_empty: bool) -> str:
+    """Return what most masks add to an image's name: often nothing, or _mask.
+
+    An image's name may be the start of another's (1 and 10): the longest one counts.
+    """
+    names = set(images)
+    seen: Counter[str] = Counter()
+    for mask in masks:
+        for end in range(len(mask) if may_be_empty else len(mask) - 1, 0, -1):
+            if mask[:end] in names:
+                seen[mask[end:]] += 1
+                break
+    return max(seen, key=lambda suffix: (seen[suffix], -len(suffix))) if seen else ""
+
+
+# -- lists ---------------------------------------------------------------------------------
+
+
+def read_list(path: Path) -> Matches:
+    """Read pairs from a CSV file with the columns image, mask and optionally group and split.
+
+    Paths are relative to the file's folder, or addresses. A row's split is training (train),
+    validation (val) or test, which is left out.
+    """
+    try:
+        refuse_special(path)
+        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+            reader = csv.DictReader(file, skipinitialspace=True)
+            rows = [(reader.line_num, row) for row in reader]
+    except (OSError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--list {path}: {reason}; give a CSV file") from None
+    if not rows or not {"image", "mask"} <= rows[0][1].keys():
+        raise UserError(
+            f"--list {path}: the first line must name the columns image,mask and optionally "
+            "group,split, and rows must follow"
+        )
+    pairs: dict[str, Pair] = {}
+    problems = []
+    for line, row in rows:
+        try:
+            pair = _listed_pair(path.parent, row)
+            if pair.name in pairs:
+                other = pairs[pair.name].image
+                twice = "is listed twice" if pair.image == other else f"has the name of {other}"
+                raise UserError(f"{pair.image} {twice}")
+        except UserError as error:
+            problems.append(f"{path}, line {line}: {error}")
+        else:
+            pairs[pair.name] = pair
+    if len({pair.side is None for pair in pairs.values()}) > 1:
+        problems.append(f"{path}: some rows name their split and some do not; fill the column")
+    found = [pairs[name] for name in sorted(pairs)]
+    return Matches(collect(found).find(problems), problems)
+
+
+def _listed_pair(folder: Path, row: dict[str, str | None]) -> Pair:
+    """Return the pair of a row, whose paths are relative to `folder`."""
+    image, mask = (row["image"] or "").strip(), (row["mask"] or "").strip()
+    side = (row.get("split") or "").strip().lower()
+    if not image or not mask:
+        raise UserError("image or mask is missing")
+    if side not in _SIDES:
+        raise UserError(f"split {side!r}; it is training, validation or test")
+    paths = [as_path(name if is_address(name) else str(folder / name)) for name in (image, mask)]
+    for path in paths:
+        if not (is_address(path) or os.path.isfile(path)):  # pathlib's may raise
+            reason = "is not a file" if os.path.exists(path) else "not found"
+            raise UserError(f"{path}: {reason}")
+    group = row.get("group") or None  # unstripped: its blanks count
+    name = str(as_path(image).with_suffix(""))
+    return Pair(name, paths[0], paths[1], group, _SIDES[side])

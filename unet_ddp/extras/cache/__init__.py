@@ -1,0 +1,1 @@
+"""Decoded samples on disk."""
