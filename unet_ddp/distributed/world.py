@@ -52,7 +52,7 @@ class World:
     hosts: Any = None
     """A gloo group beside NCCL, by which hosts agree without their GPUs; None if there is none."""
     _calls: Iterator[int] = field(default_factory=itertools.count, repr=False)
-    """Numbers the calls of `on_rank`, the same on every rank."""
+    """Numbers the calls of `on_main`, the same on every rank."""
 
     @property
     def is_main(self) -> bool:
@@ -70,11 +70,7 @@ class World:
         return max(1, usable_cores(logical=True) // self.local_size)
 
     def on_main(self, work: Callable[[], Result]) -> Result:
-        """Run `work` on rank 0 and return its result on every rank; see `on_rank`."""
-        return self.on_rank(0, work)
-
-    def on_rank(self, rank: int, work: Callable[[], Result]) -> Result:
-        """Run `work` on one rank and return its result on every rank.
+        """Run `work` on rank 0 and return its result on every rank.
 
         The other ranks wait. An exception of `work` is raised on every rank, so that none of them
         waits forever.
@@ -83,7 +79,7 @@ class World:
             return work()
         outcome: list[Any] = [None, None]
         done = f"work {next(self._calls)} is done"
-        if self.rank == rank:
+        if self.is_main:
             try:
                 outcome[0] = work()
             except Exception as error:
@@ -91,12 +87,12 @@ class World:
                 self.store.set(done, "")
                 is_known = isinstance(error, (UserError, RunError, MemoryError))
                 said = error if is_known else RuntimeError(repr(error))  # can be sent
-                dist.broadcast_object_list([None, said], src=rank, group=self.hosts)
+                dist.broadcast_object_list([None, said], src=0, group=self.hosts)
                 raise
             self.store.set(done, "")
         else:  # by the store: the scan of many files may take longer than a collective's timeout
             self._wait_for(self.store, done)
-        dist.broadcast_object_list(outcome, src=rank, group=self.hosts)
+        dist.broadcast_object_list(outcome, src=0, group=self.hosts)
         if outcome[1] is not None:
             raise outcome[1]
         result: Result = outcome[0]

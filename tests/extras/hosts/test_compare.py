@@ -63,8 +63,8 @@ class Member(World):
         group.barrier.wait()
         return [*group.items]
 
-    def on_rank(self, rank: int, work: Any) -> Any:
-        return self.gather(work() if rank == self.rank else None)[rank]
+    def on_main(self, work: Any) -> Any:
+        return self.gather(work() if self.is_main else None)[0]
 
 
 @pytest.fixture
