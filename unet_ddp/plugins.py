@@ -87,6 +87,7 @@ _BUILT_IN = {
         "ahead": "unet_ddp.storage:hold",
         "run_folder": "unet_ddp.extras.cloud.remote:working_folder",
     },
+    "writers": {"wandb": "unet_ddp.extras.wandb.writer:WandbWriter"},
     "runs": {"cloud": "unet_ddp.extras.cloud.mirror:CloudMirror"},
     "weights": {
         "given": "unet_ddp.extras.transfer.fit:read_weights",

@@ -29,11 +29,13 @@ from unet_ddp.runs import tracking
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.runs.writers import (
     CsvWriter,
+    RunInfo,
     TensorBoardWriter,
     open_files,
-    open_wandb,
+    open_named,
     score_columns,
 )
+from unet_ddp.settings import with_values
 from unet_ddp.training.step import StepReport
 
 NAN = math.nan
@@ -88,7 +90,7 @@ def open_tracker(
         run=RunConfig(checkpoints=str(folder)),
         launch=LaunchConfig(**launch),
     )
-    loaders: Any = SimpleNamespace(sampler=SimpleNamespace(per_step=3))
+    loaders: Any = SimpleNamespace(sampler=SimpleNamespace(per_step=3), validation=None)
     data = make_data()
     state = state or make_state()
     with Tracker(config, data, state, loaders, world or World()) as tracker:
@@ -277,7 +279,7 @@ def test_what_is_not_compiled_is_said_once_after_the_first_step(
 
 
 class BadWriter:
-    def write(self, row: Any, step: int) -> None:
+    def epoch(self, row: Any) -> None:
         raise OSError("disk full")
 
     def close(self) -> None:
@@ -288,7 +290,7 @@ def test_a_full_disk_does_not_end_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    good = SimpleNamespace(write=lambda row, step: written.append(step), close=lambda: None)
+    good = SimpleNamespace(epoch=lambda row: written.append(row["step"]), close=lambda: None)
     monkeypatch.setattr(tracking, "open_files", lambda *_: [BadWriter(), good])
     state = make_state()
     state.step = 4
@@ -327,7 +329,7 @@ def test_rows_are_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").symlink_to(tmp_path / "victim")
     writer = CsvWriter(tmp_path / "metrics.csv")
     with pytest.raises(UserError, match=r"metrics\.csv: not of the run"):
-        writer.write({"epoch": 1, "step": 2}, 2)
+        writer.epoch({"epoch": 1, "step": 2})
     assert not (tmp_path / "victim").exists()
 
 
@@ -335,19 +337,19 @@ def test_rows_after_the_resumed_step_are_dropped_and_columns_are_added(tmp_path:
     path = tmp_path / "metrics.csv"
     first = CsvWriter(path)
     for step in (5, 10, 15):
-        first.write({"step": step, "dice": step / 10, "old": "x, y"}, step)
+        first.epoch({"step": step, "dice": step / 10, "old": "x, y"})
     first.close()
     with path.open("a") as file:
         file.write("cut")  # a kill in the middle of a row
     resumed = CsvWriter(path, after=10)
     assert [row["step"] for row in rows(path)] == ["5", "10"]
-    resumed.write({"step": 15, "new": 7, "dice": 0.9}, 15)
+    resumed.epoch({"step": 15, "new": 7, "dice": 0.9})
     assert rows(path) == [
         {"step": "5", "dice": "0.5", "old": "x, y", "new": ""},
         {"step": "10", "dice": "1.0", "old": "x, y", "new": ""},
         {"step": "15", "dice": "0.9", "old": "", "new": "7"},
     ]
-    resumed.write({"step": 20, "new": 8, "dice": 1}, 20)  # as --loss may have other terms
+    resumed.epoch({"step": 20, "new": 8, "dice": 1})  # as --loss may have other terms
     assert rows(path)[3:] == [{"step": "20", "dice": "1", "old": "", "new": "8"}]
     assert {found.name for found in tmp_path.iterdir()} == {"metrics.csv", LIST}
 
@@ -365,7 +367,7 @@ def test_a_disk_that_takes_a_part_of_a_row_gets_it_whole_with_the_next(
             full = path.stat().st_size + room if epoch == 3 else resource.RLIM_INFINITY
             resource.setrlimit(limit, (full, resource.RLIM_INFINITY))
             with pytest.raises(OSError) if epoch == 3 else nullcontext():
-                writer.write({"epoch": epoch, "step": epoch, "loss": 0.123456789}, epoch)
+                writer.epoch({"epoch": epoch, "step": epoch, "loss": 0.123456789})
     finally:
         resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         signal.signal(signal.SIGXFSZ, before)
@@ -380,7 +382,7 @@ def test_a_row_that_the_disk_refused_is_written_at_the_end(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", mock.Mock(side_effect=OSError("full")))
         with pytest.raises(OSError, match="full"):
-            writer.write({"epoch": 1, "step": 2}, 2)
+            writer.epoch({"epoch": 1, "step": 2})
     assert not writer.path.exists()
     writer.close()
     assert rows(writer.path) == [{"epoch": "1", "step": "2"}]
@@ -398,17 +400,17 @@ def test_a_full_disk_keeps_the_columns_of_a_new_row(
                 full = mock.Mock(side_effect=OSError("full"))
                 patch.setattr(f"unet_ddp.runs.writers.{name}", full)
             with pytest.raises(OSError, match="full"):
-                writer.write(row, 3 * n)
-        writer.write({**row, "step": 5 * n}, 5 * n)
+                writer.epoch(row)
+        writer.epoch({**row, "step": 5 * n})
         assert [*rows(path)[-1]] == [*row] and len(rows(path)) == 2 * n
 
 
 def test_a_resume_before_the_first_row_starts_with_the_new_columns(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
-    CsvWriter(path).write({"step": 5, "a": 1}, 5)
+    CsvWriter(path).epoch({"step": 5, "a": 1})
     writer = CsvWriter(path, after=4)
     assert path.read_text() == ""
-    writer.write({"step": 5, "b": 2}, 5)
+    writer.epoch({"step": 5, "b": 2})
     assert rows(path) == [{"step": "5", "b": "2"}]
     assert CsvWriter(tmp_path / "new.csv").columns == []
     assert not (tmp_path / "new.csv").exists()
@@ -420,7 +422,7 @@ def test_class_names_that_are_no_text_become_escapes(tmp_path: Path) -> None:
         "dice_at_threshold", r"dice_\udcff", r"dice_a\x1bb",
     ]  # fmt: skip
     (tmp_path / "r\udcff").mkdir()
-    CsvWriter(tmp_path / "r\udcff" / "metrics.csv").write(row, 1)
+    CsvWriter(tmp_path / "r\udcff" / "metrics.csv").epoch(row)
     assert r",iou_\udcff,iou_a\x1bb" in (tmp_path / "r\udcff" / "metrics.csv").read_text()
 
 
@@ -433,41 +435,37 @@ def test_every_writer_is_opened_for_the_run(
         return args, how
 
     monkeypatch.setattr("unet_ddp.runs.writers.TensorBoardWriter", opened)
-    monkeypatch.setattr("unet_ddp.runs.wandb_writer.WandbWriter", opened)
-    run = SimpleNamespace(wandb=True, exp_name="one")
-    launch = SimpleNamespace(profile=False)
-    config: Any = SimpleNamespace(
-        folder=tmp_path, run=run, launch=launch, to_dict=lambda: {"lr": 1}
-    )
+    monkeypatch.setattr("unet_ddp.extras.wandb.writer.WandbWriter", opened)
+    where = {"checkpoints": str(tmp_path), "exp_name": "one"}
+    config, folder = with_values(TrainConfig(), {"wandb": True, **where}), tmp_path / "one"
     state: Any = SimpleNamespace(epoch=1, step=7, steps_per_epoch=7, done=14)
-    record_owned(tmp_path, ["metrics.csv"])
-    (tmp_path / "metrics.csv").write_text("epoch,step\n1,7\n2,14\n")
-    loaders: Any = SimpleNamespace(validation=SimpleNamespace(dataset={(0, 0): "first image"}))
-    (tracked,), (rows, events) = open_wandb(config, state, loaders), open_files(config, state)
-    assert isinstance(rows, CsvWriter) and rows.path == tmp_path / "metrics.csv"
+    folder.mkdir()
+    record_owned(folder, ["metrics.csv"])
+    (folder / "metrics.csv").write_text("epoch,step\n1,7\n2,14\n")
+    images: Any = {(0, 0): "first image"}
+    loaders: Any = SimpleNamespace(validation=SimpleNamespace(dataset=images))
+    (tracked,), none = open_named(config, state, loaders)
+    rows, events = open_files(config, state)
+    assert isinstance(rows, CsvWriter) and rows.path == folder / "metrics.csv"
     assert rows.path.read_text().split() == ["epoch,step", "1,7"]
-    assert events == ((tmp_path,), {"after": 7})
-    assert tracked == (("one", tmp_path, {"lr": 1}), {"state": state, "sample": "first image"})
-    loaders.validation = SimpleNamespace(dataset={(0, 0): UserError("bad.png")})
-    with pytest.raises(UserError, match=r"bad\.png"):
-        open_wandb(config, state, loaders)
+    assert events == ((folder,), {"after": 7})
+    info = RunInfo(folder, "one", config.to_dict(), state, images)
+    assert tracked == ((info,), {}) and none == []
     loaders.validation = None
-    assert open_wandb(config, state, loaders) == [
-        (("one", tmp_path, {"lr": 1}), {"state": state, "sample": None})
-    ]
+    assert open_named(with_values(config, {"wandb": False}), state, loaders) == ([], [])
 
 
 def test_tensorboard_has_the_floats(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     writer = TensorBoardWriter(tmp_path)
-    writer.write({"epoch": 1, "loss": 0.5, "dice": ""}, 4)
-    writer.write({"epoch": 2, "loss": 0.25}, 5)
+    writer.epoch({"epoch": 1, "step": 4, "loss": 0.5, "dice": ""})
+    writer.epoch({"epoch": 2, "step": 5, "loss": 0.25})
     writer.close()
     (events,) = tmp_path.iterdir()
     events.rename(tmp_path / "events.out.tfevents.1.host")  # of an earlier second
     resumed = TensorBoardWriter(tmp_path, after=4)
-    resumed.write({"loss": 0.75}, 8)
+    resumed.epoch({"step": 8, "loss": 0.75})
     resumed.close()
     found = EventAccumulator(str(tmp_path)).Reload()
     assert found.Tags()["scalars"] == ["loss"]

@@ -296,7 +296,7 @@ class Scenario:
                 break
             state.step = state.steps_per_epoch
             number = self.new_state(state, number, state.epoch + 1)
-            rows.write({"epoch": state.epoch + 1, "step": state.done, "number": number}, state.done)
+            rows.epoch({"epoch": state.epoch + 1, "step": state.done, "number": number})
             state.step = 0
             is_best = state.finish_epoch(
                 SimpleNamespace(scores=SimpleNamespace(dice=score), threshold=None)  # type: ignore[arg-type]

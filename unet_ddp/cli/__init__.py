@@ -86,7 +86,7 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     with naming_recipe(path, values.keys()):
         _validate(config)
         config = _in_folder_of_resumed(config)
-    check_own_code(config.to_dict(), given - values.keys())  # for tune, too: it types it
+    check_own_code(values_of(config), given - values.keys())
     return replace(config, given=given, recipe=frozenset(values))
 
 

@@ -41,15 +41,17 @@ def hide(kind: type[Config], names: Set[str]) -> type[Config]:
 def check_own_code(settings: Mapping[str, Plain], typed: Set[str]) -> None:
     """Refuse code that a recipe or a checkpoint names, and not the command line: it may be a stranger's.
 
-    `typed` are the names of the settings on the command line.
+    `typed` are the names of the settings on the command line, also on that of tune, which types them
+    for its runs.
     """
-    for name, _ in pairs_of(TrainConfig, Names):
-        value = str(settings[name])
-        if ":" in value and name not in typed:
-            raise UserError(
-                f"--{name} {value}: a recipe or a checkpoint starts no code; if you trust it, "
-                f"type --{name} {value}, too"
-            )
+    for name in {name for name, _ in pairs_of(TrainConfig, Names)} - typed:
+        values = settings.get(name, "")
+        for value in values if isinstance(values, (list, tuple)) else [str(values)]:
+            if ":" in value:
+                raise UserError(
+                    f"--{name} {value}: a recipe or a checkpoint starts no code; if you trust it, "
+                    f"type --{name} {value}, too"
+                )
 
 
 def read_box(box: str) -> tuple[str, list[str]]:

@@ -105,6 +105,7 @@ def train_one_epoch(
 ) -> None:
     """Take the steps of the rest of an epoch, until its end or until all ranks stop."""
     options = config.optimization
+    tracker.follow(folder, stop)
     tracker.begin_epoch(state)
     loaders.sampler.start_at(state.epoch, state.step)
     # Two steps ahead: an unreadable file on one rank is known to all before the step that needs it.

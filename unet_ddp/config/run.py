@@ -11,6 +11,7 @@ from unet_ddp.settings import (
     OPTIONAL_FILE,
     Excludes,
     Kind,
+    Names,
     flag,
     joined,
 )
@@ -70,6 +71,8 @@ class LaunchConfig:
     """Fallback folder for the final checkpoint, if the run's folder can't be written to; made and tried at the start (default: the system's temporary folder)."""
     profile: Annotated[bool, Kind.OF_HOST] = False
     """Print where the time of ten steps goes, and save their trace in the run's folder."""
+    writer: Annotated[tuple[str, ...], Names("writers"), flag("MODULE:CLASS ...")] = ()
+    """Writers of your own, which follow the run; docs/own_parts.md."""
     deterministic: bool = False
     """Use deterministic algorithms, slower on a GPU; warn where torch has none."""
 

@@ -77,6 +77,8 @@ class RunFolder:
         self._writes = world.is_main
         self._log = log
         self._mirror = mirror or Mirror()
+        self.on_saved: Callable[[Path], object] = lambda path: None
+        """Called with each checkpoint that has been written, by the thread that writes."""
         self._unsaved: dict[str, Content] = {}  # checkpoints by name: due until they are written
         self._keeps_previous = True
         self._saved = time.monotonic()
@@ -286,9 +288,12 @@ class RunFolder:
         """Write checkpoints, take those that are written out of `files`; see `save_all`."""
         if folder != self.path:
             return save_all(folder, files, keep_previous=False, writing=nullcontext)
+        names = list(files)
         with self._mirror.saving:
             failure = save_all(folder, files, keep_previous=self._keeps_previous)
         self._keeps_previous |= "last.pt" not in files
         if not failure:
             self._mirror.saved()
+            for name in names:
+                self.on_saved(folder / name)
         return failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
@@ -15,11 +16,13 @@ from unet_ddp.checkpoints.owned import owning
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.data.prepared import PreparedData
+from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.network.compiled import describe_uncompiled
-from unet_ddp.runs.writers import Writer, open_files, open_wandb, score_columns
+from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.writers import OwnWriter, Writer, open_files, open_named, score_columns
 from unet_ddp.training.guard import FiniteGuard
 from unet_ddp.training.profiling import start_profile
 from unet_ddp.training.state import TrainState
@@ -59,8 +62,10 @@ class Tracker:
         self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
         self._began = self._refreshed = self._last = time.perf_counter()
         self._writers: list[Writer] = []
+        self._own: list[OwnWriter] = []
+        self._on_error: Callable[[UserError], None] | None = None
         self._open_files = partial(open_files, config, state)
-        world.on_main(lambda: self._writers.extend(open_wandb(config, state, loaders)))
+        world.on_main(lambda: self._open_named(config, state, loaders))
         self._profiler = None
         if world.is_main and config.launch.profile:
             trace = config.folder / "profile.json"
@@ -75,6 +80,24 @@ class Tracker:
             smoothing=0.05,
         )
 
+    def _open_named(self, config: TrainConfig, state: TrainState, loaders: Loaders) -> None:
+        self._writers, self._own = open_named(config, state, loaders)
+
+    def follow(self, folder: RunFolder, stop: StopSignal) -> None:
+        """Hear of the checkpoints that are written, and stop all ranks if a writer of the user's own fails."""
+        folder.on_saved = partial(self._tell_own, "saved")
+        self._on_error = stop.request_stop
+
+    def _tell_own(self, moment: str, *values: object) -> None:
+        for writer in self._own:
+            try:
+                writer.call(moment, *values)
+            except UserError as error:
+                self.log(traceback.format_exception(error.__cause__))
+                self._log(f"warning: {error}")
+                if self._on_error is not None:
+                    self._on_error(error)
+
     def __enter__(self) -> Tracker:
         """Open the files in the run's folder, which is the run's by now."""
         self._world.on_main(lambda: self._writers.extend(self._open_files()))
@@ -84,6 +107,8 @@ class Tracker:
         if self._profiler is not None:
             self._profiler.stop()
         self._bar.close()
+        self._on_error = None  # the run is over
+        self._tell_own("close")
         for writer in self._writers:
             try:
                 writer.close()
@@ -112,6 +137,7 @@ class Tracker:
         self._waited = waited
         self._bar.update()
         self._guard.check(report, done)
+        self._tell_own("step", report, done)
         if self._compiles:  # said once: the first step has compiled
             self.log(describe_uncompiled())
             self._compiles = False
@@ -177,11 +203,13 @@ class Tracker:
         }
         for writer in self._writers:
             try:
-                writer.write(row, state.done)
+                writer.epoch(row)
             except (OSError, UserError) as error:  # a full disk does not end a run
                 self._log(
                     f"warning: {type(writer).__name__}: {error}; this row is written with the next"
                 )
+
+        self._tell_own("epoch", row)
 
     def log_annealing(self, state: TrainState) -> None:
         """Print a line if the run's patience is over with this epoch; see `finish_epoch`."""

@@ -8,7 +8,8 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,17 +19,31 @@ from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import open_own, replacing
 from unet_ddp.metrics.scores import Validation
+from unet_ddp.plugins import find
 from unet_ddp.settings import called
 from unet_ddp.training.state import TrainState
 
 Row = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class RunInfo:
+    """A run, for a writer; the writer is made before the folder is the run's."""
+
+    folder: Path
+    name: str | None
+    """As --exp-name says."""
+    settings: dict[str, Any]
+    state: TrainState
+    validation: Any
+    """The validation images, by (epoch, index); None without any."""
+
+
 class Writer(Protocol):
     """A destination of an epoch's figures."""
 
-    def write(self, row: Row, step: int) -> None:
-        """Write the figures of an epoch that ended after `step` steps of the run.
+    def epoch(self, row: Row) -> None:
+        """Write the figures of an epoch, by their columns in metrics.csv.
 
         Raises:
             OSError: they can't be written.
@@ -38,21 +53,46 @@ class Writer(Protocol):
         """Write what is buffered."""
 
 
-def open_wandb(config: TrainConfig, state: TrainState, loaders: Loaders) -> list[Writer]:
-    """Return Weights & Biases' writer if the run has one.
+class OwnWriter:
+    """A writer of the user's own: `epoch(row)`, `step(report, done)`, `saved(path)`, `close()`, any of them.
 
     Raises:
-        UserError: it refuses, or the validation image to log can't be read.
+        UserError: it can't be made, or one of its methods fails; it is not called again then.
     """
-    if "wandb" not in called(config.run, "writers"):
-        return []
-    from unet_ddp.runs.wandb_writer import WandbWriter
 
-    sample = loaders.validation.dataset[0, 0] if loaders.validation else None
-    if isinstance(sample, UserError):
-        raise sample
-    settings = config.to_dict()
-    return [WandbWriter(config.run.exp_name, config.folder, settings, state=state, sample=sample)]
+    def __init__(self, name: str, run: RunInfo) -> None:
+        self.name = name
+        self._writer: Any = None
+        kind = find("writers", name)
+        self._call(lambda: setattr(self, "_writer", kind(run)))
+
+    def call(self, moment: str, *values: object) -> None:
+        """Call its method of the name `moment`, if it has one."""
+        method = getattr(self._writer, moment, None)
+        if method is not None:
+            self._call(lambda: method(*values))
+
+    def _call(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except (Exception, SystemExit) as error:  # of code that is not ours
+            self._writer = None
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(f"--writer {self.name}: {reason}; see docs/own_parts.md") from error
+
+
+def open_named(
+    config: TrainConfig, state: TrainState, loaders: Loaders
+) -> tuple[list[Writer], list[OwnWriter]]:
+    """Return Weights & Biases' writer if the run has one, and those of the user's own.
+
+    Raises:
+        UserError: one refuses, or the validation image to log can't be read.
+    """
+    images = loaders.validation.dataset if loaders.validation else None
+    run = RunInfo(config.folder, config.run.exp_name, config.to_dict(), state, images)
+    writers = [find("writers", name)(run) for name in called(config.run, "writers")]
+    return writers, [OwnWriter(name, run) for name in config.launch.writer]
 
 
 def open_files(config: TrainConfig, state: TrainState) -> list[Writer]:
@@ -142,7 +182,7 @@ class CsvWriter:
             writer.writerows(rows)
         self.columns = columns  # not before the file has them: the disk may be full
 
-    def write(self, row: Row, step: int) -> None:
+    def epoch(self, row: Row) -> None:
         """Append a row, and columns that the file has not: another --loss has other terms.
 
         A full disk may take a part of it, which is taken back.
@@ -162,7 +202,7 @@ class CsvWriter:
     def close(self) -> None:
         """Write the rows that are due, if any."""
         if self._due:
-            self.write(self._due.pop(), 0)
+            self.epoch(self._due.pop())
 
 
 def append_whole(file: int, data: bytes) -> None:
@@ -194,7 +234,7 @@ class TensorBoardWriter:
             start = SessionLog(status=SessionLog.START)
             self._due.append(Event(wall_time=time.time(), step=after + 1, session_log=start))
 
-    def write(self, row: Row, step: int) -> None:
+    def epoch(self, row: Row) -> None:
         """Append a scalar for each float of the row."""
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -205,7 +245,7 @@ class TensorBoardWriter:
             if isinstance(value, float)
         ]
         summary = Summary(value=figures)
-        self._due.append(self._event(wall_time=time.time(), step=step, summary=summary))
+        self._due.append(self._event(wall_time=time.time(), step=row["step"], summary=summary))
         records = io.BytesIO()
         for event in self._due:
             RecordWriter(records).write(event.SerializeToString())

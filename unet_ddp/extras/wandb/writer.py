@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unet_ddp.data.dataset import Sample
 from unet_ddp.data.drawing import to_rgb
 from unet_ddp.errors import UserError
-from unet_ddp.training.state import TrainState
+from unet_ddp.runs.writers import RunInfo
 from unet_ddp.training.step import forward
 
 _IGNORED = 128  # grey of a mask's ignored pixels
@@ -21,34 +19,30 @@ _IGNORED = 128  # grey of a mask's ignored pixels
 class WandbWriter:
     """Logs each epoch to Weights & Biases, under the names of the well-known U-Net script.
 
-    W&B makes up a `name` that is None. The weights and gradients of `state` are logged as
-    histograms, and the validation image `sample` with its true and predicted mask.
+    W&B makes up a name that is None. The weights and gradients are logged as histograms, and the first
+    validation image with its true and predicted mask.
 
     Raises:
-        UserError: W&B refuses, as without an account.
+        UserError: W&B refuses, as without an account, or the image can't be read.
     """
 
-    def __init__(
-        self,
-        name: str | None,
-        folder: Path,
-        settings: dict[str, Any],
-        *,
-        state: TrainState,
-        sample: Sample | None = None,
-    ) -> None:
+    def __init__(self, run: RunInfo) -> None:
         import wandb
 
+        sample = run.validation[0, 0] if run.validation is not None else None
+        if isinstance(sample, UserError):
+            raise sample
+        state = run.state
         self._wandb, self._state, self._sample = wandb, state, sample
         self._histograms: dict[str, Any] = {}
-        latest = (folder / "wandb" / "latest-run").resolve()  # run-DATE-ID
+        latest = (run.folder / "wandb" / "latest-run").resolve()  # run-DATE-ID
         resumed = latest.name.rpartition("-")[2] if state.done and latest.is_dir() else None
         try:
             self._run: Any = wandb.init(
                 project="unet_ddp",
-                name=name,
-                dir=folder,
-                config=settings,
+                name=run.name,
+                dir=run.folder,
+                config=run.settings,
                 id=resumed,
                 resume="allow",
             )
@@ -70,10 +64,10 @@ class WandbWriter:
                     histogram = self._wandb.Histogram(values.detach().float().cpu().numpy())
                     self._histograms[f"{kind}/{name}"] = histogram
 
-    def write(self, row: dict[str, Any], step: int) -> None:
+    def epoch(self, row: dict[str, Any]) -> None:
         """Log a row's cells that are not empty, the histograms and the image."""
         figures = {name: value for name, value in row.items() if value != ""}
-        self._run.log({**figures, **self._histograms, **self._pictures()}, step=step)
+        self._run.log({**figures, **self._histograms, **self._pictures()}, step=row["step"])
         self._histograms = {}
 
     @torch.inference_mode()

@@ -16,8 +16,10 @@ from PIL import Image
 from tests.jobs import PIXELS
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.errors import UserError
+from unet_ddp.extras.wandb.writer import WandbWriter, _as_grey
 from unet_ddp.network.precision import Precision
-from unet_ddp.runs.wandb_writer import WandbWriter, _as_grey
+from unet_ddp.runs.writers import RunInfo
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.state import Schedule, TrainState
 from unet_ddp.training.step import train_step
@@ -97,20 +99,20 @@ def _read_runs(folder: Path) -> Iterator[tuple[Any, dict[int, dict[str, Any]]]]:
 
 def test_figures_images_and_histograms_are_logged(tmp_path: Path, state: TrainState) -> None:
     """Under the well-known script's names; weights and gradients of an epoch's first step."""
-    writer = WandbWriter(
-        "mine", tmp_path, {"optimization": {"epochs": 2}}, state=state, sample=SAMPLE
-    )
+    images: Any = {(0, 0): SAMPLE}
+    settings = {"optimization": {"epochs": 2}}
+    writer = WandbWriter(RunInfo(tmp_path, "mine", settings, state, images))
     step(state, 2)
-    writer.write({"epoch": 1, "validation_dice": 0.25, "dice_cat": ""}, 2)
+    writer.epoch({"epoch": 1, "step": 2, "validation_dice": 0.25, "dice_cat": ""})
     state.network.bias.data[:] = 7.0
     step(state)
     state.network.bias.data[:] = float("nan")
-    writer.write({"epoch": 2, "validation_dice": 0.5, "dice_cat": ""}, 4)
+    writer.epoch({"epoch": 2, "step": 4, "validation_dice": 0.5, "dice_cat": ""})
     writer.close()
     ((run, rows),) = read_runs(tmp_path)
     assert (run.project, run.display_name) == ("unet_ddp", "mine")
-    settings = {item.key: json.loads(item.value_json) for item in run.config.update}
-    assert settings["optimization"] == {"epochs": 2}
+    logged = {item.key: json.loads(item.value_json) for item in run.config.update}
+    assert logged["optimization"] == {"epochs": 2}
     assert list(rows) == [2, 4]
     assert (rows[2]["epoch"], rows[2]["validation_dice"]) == (1, 0.25)
     assert (rows[4]["epoch"], rows[4]["validation_dice"]) == (2, 0.5)
@@ -139,8 +141,8 @@ def test_a_resumed_run_continues_there_too(tmp_path: Path, state: TrainState) ->
     """Without a validation image here; a new run in the same folder is another one there."""
     for done in (0, 2, 0):
         state.epoch = done // 2
-        writer = WandbWriter(None, tmp_path, {}, state=state)
-        writer.write({"loss": 0.5}, done + 2)
+        writer = WandbWriter(RunInfo(tmp_path, None, {}, state, None))
+        writer.epoch({"loss": 0.5, "step": done + 2})
         writer.close()
     (first, rows), (resumed, later), (new, _) = read_runs(tmp_path)
     assert first.run_id == resumed.run_id != new.run_id
@@ -153,8 +155,6 @@ def test_a_refusal_is_the_user_s_error(
 ) -> None:
     import wandb
 
-    from unet_ddp.errors import UserError
-
     asked: dict[str, object] = {}
 
     def refuse(**how: object) -> None:
@@ -163,7 +163,10 @@ def test_a_refusal_is_the_user_s_error(
 
     monkeypatch.setattr(wandb, "init", refuse)
     with pytest.raises(UserError, match="--wandb: no API key configured; run `wandb login`"):
-        WandbWriter(None, tmp_path, {}, state=state)
+        WandbWriter(RunInfo(tmp_path, None, {}, state, None))
+    images: Any = {(0, 0): UserError("bad.png")}
+    with pytest.raises(UserError, match=r"bad\.png"):
+        WandbWriter(RunInfo(tmp_path, None, {}, state, images))
     assert (asked["dir"], asked["id"], asked["resume"]) == (tmp_path, None, "allow")
 
 

@@ -1,0 +1,119 @@
+"""A writer of the user's own, which follows a run on the main process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import data_flags, make_set
+from tests.ranks import Ranks, call_main
+from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.cli import parse_train
+from unet_ddp.errors import UserError
+
+SOURCE = """
+class Notes:
+    def __init__(self, run):
+        self.file = open("notes.txt", "a")
+        print("made for", run.folder, run.settings["seed"], file=self.file)
+
+    def step(self, report, done):
+        print("step", done, file=self.file)
+
+    def epoch(self, row):
+        print("epoch", row["epoch"], row["loss"] > 0, file=self.file)
+
+    def saved(self, path):
+        print("saved", path.name, path.is_file(), file=self.file)
+
+    def close(self):
+        print("close", file=self.file)
+        self.file.close()
+
+
+class Faulty:
+    def __init__(self, run):
+        pass
+
+    def epoch(self, row):
+        raise ValueError("no such place")
+
+
+class Impossible:
+    def __init__(self):
+        pass
+"""
+FLAGS = [
+    "--width",
+    "2",
+    "--epochs",
+    "3",
+    "--validation",
+    "0",
+    "--workers",
+    "0",
+    "--batch-size",
+    "2",
+]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a data set and a module, and a package that is installed there with an entry point."""
+    (tmp_path / "my_writers.py").write_text(SOURCE)
+    info = tmp_path / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[unet_ddp.writers]\nnotes = my_writers:Notes\n")
+    make_set(tmp_path, 4)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_writers", raising=False)
+    return tmp_path
+
+
+def test_it_hears_of_steps_epochs_and_checkpoints_on_the_main_process(
+    own: Path, ranks: Ranks
+) -> None:
+    argv = [*data_flags(own), *FLAGS, "--epochs", "1", "--writer", "notes"]
+    outcomes = ranks.run(2, call_main, "train", argv, str(own))
+    assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+    notes = (own / "notes.txt").read_text().splitlines()
+    assert notes[0] == "made for checkpoints 0"
+    assert sorted(notes[1:-1]) == ["epoch 1 True", "saved last.pt True", "step 1"]
+    assert notes[-1] == "close"
+
+
+def test_a_failure_stops_the_run_saved_and_is_said_with_its_name(own: Path) -> None:
+    argv = [*data_flags(own), *FLAGS, "--writer", "my_writers:Faulty", "my_writers:Notes"]
+    status, out, err = call_main("train", argv, str(own))
+    said = "--writer my_writers:Faulty: ValueError: no such place"
+    assert status == 2 and f"error: {said}" in err
+    assert 'raise ValueError("no such place")' in out  # its traceback
+    assert (own / "notes.txt").read_text().splitlines()[-1] == "close"  # another's is closed
+    assert checkpoint.load(own / "checkpoints" / "last.pt")["position"]["epoch"] >= 1
+    status, _, err = call_main("train", [*argv[:-3], "--resume"], str(own))
+    assert status == 0, err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my_writers:Impossible", "TypeError: Impossible.__init__"),
+        ("my_writers:None", "can't be imported"),
+    ],
+)
+def test_what_can_not_be_made_is_a_line_before_the_run_has_its_folder(
+    own: Path, name: str, said: str
+) -> None:
+    status, _, err = call_main("train", [*data_flags(own), *FLAGS, "--writer", name], str(own))
+    assert status == 2 and name in err and said in err and "Traceback" not in err
+    assert not (own / "checkpoints" / "last.pt").exists()
+
+
+def test_a_recipe_starts_none(own: Path) -> None:
+    (own / "evil.yaml").write_text("writer: ['my_writers:Notes']\n")
+    with pytest.raises(UserError, match="type --writer my_writers:Notes, too"):
+        parse_train(["--config", "evil.yaml"])
