@@ -105,12 +105,15 @@ _BUILT_IN = {
         "data": "unet_ddp.extras.hosts.compare:check_data",
     },
     "reports": {"cloud": "unet_ddp.extras.cloud.report:local_run"},
-    "lists": {
-        "rle": "unet_ddp.prediction.outputs.rle:rle_file",
-        "objects": "unet_ddp.extras.objects.table:objects_file",
-        "polygons": "unet_ddp.prediction.outputs.polygons:polygon_file",
-        "rank": "unet_ddp.prediction.outputs.uncertainty:rank_file",
-        "annotations": "unet_ddp.prediction.outputs.annotations:coco_file",
+    "outputs": {
+        "mask": "unet_ddp.prediction.outputs.mask:MaskFile",
+        "overlay": "unet_ddp.prediction.outputs.overlay:Overlay",
+        "probabilities": "unet_ddp.prediction.outputs.probabilities:Probabilities",
+        "rle": "unet_ddp.extras.outputs.rle:RunLengths",
+        "objects": "unet_ddp.extras.objects.table:ObjectTable",
+        "polygons": "unet_ddp.extras.outputs.polygons:Polygons",
+        "rank": "unet_ddp.extras.rank.output:Rank",
+        "annotations": "unet_ddp.extras.outputs.annotations:open_annotations",
     },
 }
 
@@ -155,6 +158,11 @@ def _digest(part: object) -> str:
 def is_built_in(point: str, name: str) -> bool:
     """Return whether the package has a part of that name."""
     return name in _BUILT_IN[point]
+
+
+def list_built_in(point: str) -> list[str]:
+    """Return the names of the package's parts, in order."""
+    return list(_BUILT_IN[point])
 
 
 def is_known(point: str, name: str) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event
@@ -15,24 +16,28 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.extras.outputs.test_rle import decode
 from tests.prediction.models import CPU, lively_network, load, make_predictor, write_photo
-from tests.prediction.outputs.test_rle import decode
+from tests.prediction.outputs.test_own import write_own_output
 from unet_ddp.data.readers.read import Source
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.extras.outputs.annotations import LabelmeFiles
 from unet_ddp.prediction import pipeline as module
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.inputs import find_images
-from unet_ddp.prediction.outputs.lists import Listed, ShardFile, read_shards
-from unet_ddp.prediction.outputs.masks import write_mask
-from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
+from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
+from unet_ddp.prediction.outputs.mask import MaskFile, write_mask
+from unet_ddp.prediction.outputs.names import name_outputs
+from unet_ddp.prediction.outputs.overlay import Overlay
+from unet_ddp.prediction.outputs.probabilities import Probabilities
+from unet_ddp.prediction.outputs.records import Records
 from unet_ddp.prediction.pipeline import (
     Job,
     Outcome,
     attempt,
     in_threads,
-    list_files,
     one_core_each,
     predict_in_batches,
     process_images,
@@ -41,20 +46,21 @@ from unet_ddp.prediction.predictor import Predictor
 
 
 def new_job(config: PredictConfig, predictor: Predictor, world: World | None = None) -> Job:
-    images = find_images(config.inputs)
-    files = name_outputs(
-        dict.fromkeys(map(Source, images), False), config, predictor.labels, models=[]
-    )
-    lists = list_files(config, predictor.labels)
-    world = world or World()
-    return Job(config, world, files, predictor, [ShardFile(each, world.rank) for each in lists])
+    images = dict.fromkeys(map(Source, find_images(config.inputs)), False)
+    outputs = open_outputs(config, predictor.labels, predictor.format)
+    files = name_outputs(images, config, predictor.labels, outputs, models=[])
+    records = [Records(each) for each in outputs if each.path is not None]
+    return Job(config, world or World(), files, predictor, outputs, records)
 
 
 def run(job: Job) -> list[Outcome]:
-    outcomes = list(process_images(job))
-    for shard in job.shards:
-        with closing(shard):
-            pass
+    """Return the outcomes, once the files of all images are written."""
+    with ExitStack() as stack:
+        for records in job.records:
+            stack.enter_context(closing(records))
+        outcomes = list(process_images(job))
+        for records in job.records:
+            records.merge(World())
     return outcomes
 
 
@@ -99,9 +105,8 @@ def test_existing_files_are_skipped_and_listed(photos: PredictConfig) -> None:
     Path("out/d_mask.png").unlink()
     before = Path("out/a_mask.png").stat().st_mtime_ns
     job = new_job(replace(photos, skip_existing=True, rle="l.csv"), predictor)
-    outcomes = list(process_images(job))
-    lines = [line.decode() for line in read_shards(Path("l.csv"), 1)]
-    run(job)
+    outcomes = run(job)
+    lines = Path("l.csv").read_text().splitlines()[1:]
     assert sum(outcome.is_skipped for outcome in outcomes) == 3
     assert sum(bool(outcome.line) for outcome in outcomes) == 1
     assert Path("out/a_mask.png").stat().st_mtime_ns == before and Path("out/d_mask.png").exists()
@@ -115,10 +120,8 @@ def test_a_mask_of_another_network_for_objects_is_not_listed(photos: PredictConf
     predictor = Predictor([load(lively_network(classes=4), labels)], device=CPU)
     write_mask(np.full((9, 9), 7_000_001, np.int32), labels, Path("out/a_mask.tif"))
     config = replace(photos, inputs=("p/a.png",), skip_existing=True, polygons="o.geojson")
-    job = new_job(config, predictor)
     with pytest.raises(UserError, match=r"a_mask\.tif: value 7000001; expected class"):
-        list(process_images(job))
-    run(replace(job, files=[]))
+        run(new_job(config, predictor))
 
 
 def test_all_outputs_of_an_image(photos: PredictConfig) -> None:
@@ -126,10 +129,8 @@ def test_all_outputs_of_an_image(photos: PredictConfig) -> None:
         photos, inputs=("p/a.png",), overlay=True, probabilities="npy", polygons="o.geojson"
     )
     predictor = make_predictor()
-    job = new_job(config, predictor)
-    (outcome,) = process_images(job)
-    assert [line[:16] for line in read_shards(Path("o.geojson"), 1)] == [b'{"type":"Feature']
-    run(replace(job, files=[]))
+    (outcome,) = run(new_job(config, predictor))
+    assert json.loads(Path("o.geojson").read_text())["features"]
     assert outcome.line.startswith("p/a.png -> out/a_mask.png: ")
     assert {path.name for path in Path("out").iterdir()} == {
         "a_mask.png", "a_overlay.png", "a_probabilities.npy",
@@ -146,14 +147,16 @@ def test_all_outputs_of_an_image(photos: PredictConfig) -> None:
 def test_all_outputs_take_one_pass_of_the_network(
     photos: PredictConfig, batch_size: int | None
 ) -> None:
-    """Of an image in windows, too: mask, overlay, probabilities, rank, run lengths and polygons."""
+    """Of an image in windows, too: mask, overlay, probabilities, rank, run lengths, polygons, an own one."""
+    write_own_output(Path("seen.py"))
     write_photo(Path("p/a.png"), (100, 75))
     predictor, passes = make_predictor(tile=64), list[None]()
     predictor.on_window = lambda: passes.append(None)
     config = replace(photos, inputs=("p/a.png",), overlay=True, probabilities="npy", rank="r.csv")
     config = replace(config, polygons="o.geojson", rle="l.csv", batch_size=batch_size)
-    (outcome,) = run(new_job(config, predictor))
+    (outcome,) = run(new_job(replace(config, write=("seen:Sure",)), predictor))
     assert not outcome.error and len(passes) == 4  # 2 x 2 windows
+    assert Path("out/a_sure.json").exists()
 
 
 def test_the_mask_is_written_last(photos: PredictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,16 +164,16 @@ def test_the_mask_is_written_last(photos: PredictConfig, monkeypatch: pytest.Mon
     order: list[str] = []
 
     @contextmanager
-    def writing(*_: object) -> Iterator[Callable[[object], None]]:
+    def watch(*_: object) -> Iterator[Callable[[object], None]]:
         yield lambda band: None
-        order.append("writing_probabilities")
+        order.append("Probabilities")
 
-    monkeypatch.setattr(module, "writing_probabilities", writing)
-    for name in ("write_mask", "write_overlay", "write_labelme"):
-        monkeypatch.setattr(module, name, lambda *args, name=name: order.append(name))
+    monkeypatch.setattr(Probabilities, "watch", watch)
+    for kind in (MaskFile, Overlay, LabelmeFiles):
+        monkeypatch.setattr(kind, "write", lambda self, *_: order.append(type(self).__name__))
     config = replace(photos, inputs=("p/a.png",), overlay=True, probabilities="png")
     run(new_job(replace(config, annotations="labelme"), make_predictor()))
-    assert order == ["writing_probabilities", "write_overlay", "write_mask", "write_labelme"]
+    assert order == ["Probabilities", "Overlay", "MaskFile", "LabelmeFiles"]
 
 
 def test_one_class_only_is_named(photos: PredictConfig) -> None:
@@ -241,15 +244,15 @@ def test_several_images_have_a_core_each(
     assert used == expected
 
 
-def test_run_lengths_need_two_classes() -> None:
-    config = PredictConfig((), rle="a.csv", polygons="a.json", rle_order="columns")
-    files = list_files(config, make_predictor().labels)
-    assert [str(each.path) for each in files] == ["a.csv", "a.json"]
-    ids = np.array([[0, 1], [1, 0]], np.uint8)
-    assert files[0].format(Listed(Path("x"), ids)) == "x,2 2"
-    with pytest.raises(UserError, match="--rle: its format has two classes, this network has 3"):
-        list_files(config, make_predictor(classes=3).labels)
-    assert list_files(PredictConfig(()), make_predictor().labels) == []
+def test_a_job_has_the_outputs_that_its_settings_name() -> None:
+    predictor = make_predictor()
+    config = PredictConfig((), rle="a.csv", polygons="a.json")
+    outputs = open_outputs(config, predictor.labels, predictor.format)
+    assert [(each.flag, each.path) for each in outputs] == [
+        ("--mask", None), ("--rle", Path("a.csv")), ("--polygons", Path("a.json")),
+    ]  # fmt: skip
+    (alone,) = open_outputs(PredictConfig(()), predictor.labels, predictor.format)
+    assert isinstance(alone, MaskFile)
 
 
 # -- threads and batches --------------------------------------------------------------------
@@ -323,7 +326,7 @@ def test_an_unreadable_image_is_a_result() -> None:
 
 
 def files_for(*paths: Path) -> list[ImageFiles]:
-    return [ImageFiles(n, Source(path), path, None, []) for n, path in enumerate(paths)]
+    return [ImageFiles(n, Source(path), path) for n, path in enumerate(paths)]
 
 
 def test_a_batch_that_fails_is_an_error_of_each_of_its_images(photos: PredictConfig) -> None:

@@ -20,8 +20,8 @@ import pytest
 import tifffile
 from PIL import Image
 
+from tests.extras.outputs.test_rle import decode
 from tests.prediction.models import noise, write_model, write_photo
-from tests.prediction.outputs.test_rle import decode
 from tests.ranks import Ranks, call_main, warm_context
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import predict
@@ -29,7 +29,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.distributed.world import World
 from unet_ddp.files import replacing
-from unet_ddp.prediction import pipeline
+from unet_ddp.prediction.outputs import mask as mask_module
 from unet_ddp.prediction.pipeline import Outcome
 
 
@@ -444,7 +444,7 @@ def stopped_job(folder: Path, number: int) -> None:
                 while True:  # the thread goes on writing its file
                     temporary.stat()
 
-    pipeline.write_mask = write_mask
+    mask_module.write_mask = write_mask
     signal.signal(number, signal.SIG_DFL)  # a shell's background job ignores SIGINT
     predict.main(["p", "-o", "out", "--rle", "out/list.csv", "--overlay"])
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,11 +25,11 @@ from unet_ddp.files import exit_on_signals
 from unet_ddp.network.precision import all_have_bfloat16
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.inputs import find_images, find_maps
-from unet_ddp.prediction.outputs.lists import ShardFile
-from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
-from unet_ddp.prediction.pipeline import Job, Outcome, list_files, process_images
+from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
+from unet_ddp.prediction.outputs.names import name_outputs
+from unet_ddp.prediction.outputs.records import Records
+from unet_ddp.prediction.pipeline import Job, Outcome, process_images
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.storage import as_path
 
 FEW = 20  # images that get a line each; for more, a summary is printed
 PATIENCE = 86400.0  # seconds that a process waits at the end for those still predicting
@@ -48,28 +47,23 @@ def predict(config: PredictConfig, world: World) -> int:
     images = world.on_main(lambda: find_images(config.inputs))
     models = [find_model(name) for name in config.model or [None]]
     predictor = load_predictor(config, models, world)
-    lists = list_files(config, predictor.labels)
-    files = world.on_main(lambda: name_files(config, images, models, predictor))
+    outputs = open_outputs(config, predictor.labels, predictor.format)
+
+    def name_files() -> list[ImageFiles]:
+        maps = find_maps(images, predictor.format.ground_resolution)
+        return name_outputs(maps, config, predictor.labels, outputs, models=models)
+
+    files = world.on_main(name_files)
     with ExitStack() as stack:
-        shards = [stack.enter_context(closing(ShardFile(each, world.rank))) for each in lists]
-        job = Job(config, world, files, predictor, shards)
+        lists = [each for each in outputs if each.path is not None]
+        records = [stack.enter_context(closing(Records(each))) for each in lists]
+        job = Job(config, world, files, predictor, outputs, records)
         counts = print_outcomes(job, with_progress(job, process_images(job)))
-        for shard in shards:
-            shard.share()
         failed, single_class, skipped = map(sum, zip(*world.gather(counts), strict=True))
-        for each in lists:
-            world.on_main(partial(each.merge, world.size))
+        for each in records:
+            each.merge(world)
         world.on_main(lambda: print_summary(job, failed, single_class, skipped))
     return 1 if failed else 0
-
-
-def name_files(
-    config: PredictConfig, images: Sequence[Path], models: Sequence[Path], predictor: Predictor
-) -> list[ImageFiles]:
-    """Return the files of each image, once they can be written; see `find_maps` for maps."""
-    polygons = as_path(config.polygons) if config.polygons else None
-    maps = find_maps(images, polygons, predictor.format.ground_resolution)
-    return name_outputs(maps, config, predictor.labels, models=models)
 
 
 def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -> Predictor:
@@ -137,7 +131,7 @@ def print_summary(job: Job, failed: int, single_class: int, skipped: int) -> Non
             print(f"warning: {single_class} of them have one class only")
     if skipped:
         print(f"{skipped} images skipped: their files already exist")
-    for shard in job.shards:
-        print_lines(f"{shard.list_file.path}: {total - failed} images")
+    for records in job.records:
+        print_lines(f"{records.path}: {total - failed} images")
     if failed:
         print(f"{failed} of {total} images could not be predicted", file=sys.stderr)

@@ -12,9 +12,6 @@ import tyro
 from unet_ddp.cli import parse
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.settings import flag
-from unet_ddp.storage import as_path
-
-LABELME = "labelme"  # of --annotations: a file for each image
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,8 @@ class PredictConfig:
     """Also write the objects for an annotation tool to correct: FILE.json in COCO's format, or with labelme a file next to each mask (needs the extra geo)."""
     rank: Annotated[str | None, flag("FILE")] = None
     """Also write the images to a CSV file, those first that the network is least sure of: the next ones to label."""
+    write: Annotated[tuple[str, ...], flag("MODULE:CLASS"), tyro.conf.UseAppendAction] = ()
+    """Also write an output of your own, or one that a package brings under a name; may be repeated."""
     overwrite: bool = False
     """Replace existing files."""
     skip_existing: bool = False
@@ -74,13 +73,6 @@ class PredictConfig:
     """Compute in bfloat16 if the network was trained in it and this CPU has it (AVX512-BF16)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
-
-    @property
-    def lists(self) -> dict[str, Path]:
-        """The files of all images together, by their flags; see `list_files`."""
-        names = {name: getattr(self, name) for name in ("rle", "objects", "polygons", "rank")}
-        names["annotations"] = None if self.annotations == LABELME else self.annotations
-        return {f"--{name}": as_path(text) for name, text in names.items() if text is not None}
 
 
 def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictConfig:

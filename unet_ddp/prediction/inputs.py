@@ -51,19 +51,16 @@ def _find(path: Path, name: str) -> list[Path]:
     return found
 
 
-def find_maps(
-    images: Sequence[Path], polygons: Path | None, ground_resolution: float | None
-) -> dict[Source, bool]:
+def find_maps(images: Sequence[Path], ground_resolution: float | None) -> dict[Source, bool]:
     """Return which images have map coordinates; see `OpenFile.find_places`.
 
     Raises:
-        UserError: their ground resolutions differ, and the network's is None, or they can't be in
-            one file of `polygons`.
+        UserError: their ground resolutions differ, and the network's is None.
     """
     sources = [Source(image) for image in images]
     on_map: set[Source] = set()
     for reader in find_readers(images):
-        on_map |= reader.find_places(sources, polygons, ground_resolution)
+        on_map |= reader.find_places(sources, ground_resolution)
     return {source: source in on_map for source in sources}
 
 

@@ -11,30 +11,25 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import torch
 
-from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Band
-from unet_ddp.data.readers.base import Place
 from unet_ddp.data.readers.header import Pixels
 from unet_ddp.data.readers.read import find_reader, read_mask
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, check_installed
+from unet_ddp.errors import UserError
 from unet_ddp.files import is_address
 from unet_ddp.plugins import find
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.annotations import write_labelme
-from unet_ddp.prediction.outputs.lists import Listed, ListFile, ShardFile
-from unet_ddp.prediction.outputs.masks import write_mask, write_overlay, writing_probabilities
-from unet_ddp.prediction.outputs.names import ImageFiles, check_length, find_done
-from unet_ddp.prediction.outputs.uncertainty import Uncertainty
+from unet_ddp.prediction.outputs.base import ImageFiles, Output
+from unet_ddp.prediction.outputs.names import check_length, find_done
+from unet_ddp.prediction.outputs.records import Records
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.prediction.source import SourceImage, open_image
+from unet_ddp.prediction.source import SourceImage
 
 _BATCH_SIZE = 8
 _MOST_OPEN = 32  # images in a batch whose files stay open for the outputs
@@ -52,22 +47,8 @@ class Job:
     world: World
     files: list[ImageFiles]  # the files of all processes' images
     predictor: Predictor
-    shards: list[ShardFile]  # this process's lines for the files of all images together
-
-
-def list_files(config: PredictConfig, labels: Labels) -> list[ListFile]:
-    """Return the files of all images together.
-
-    Raises:
-        UserError: an output needs a library that is not installed, or can't have these classes.
-    """
-    for name in ("polygons", "annotations"):
-        if getattr(config, name) is not None:
-            check_installed("rasterio", "geo", f"--{name}")
-    return [
-        find("lists", flag.removeprefix("--"))(path, labels, config)
-        for flag, path in config.lists.items()
-    ]
+    outputs: Sequence[Output]
+    records: Sequence[Records] = ()  # of those outputs that have a file of all images
 
 
 @dataclass(frozen=True)
@@ -121,85 +102,54 @@ def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageF
 
 
 def _list_existing(job: Job, files: ImageFiles) -> Outcome:
-    """Add a mask that was written before to the lists."""
-    if job.shards:
-        found = job.predictor.labels.from_file(read_mask(files.mask), files.mask)
-        _add_to_lists(job, files, Listed(files.image, found, place=_find_place(job, files)))
-        files.source.close()
+    """Record a mask that was written before."""
+    if job.records:
+        labels = job.predictor.labels
+        mask = labels.from_file(read_mask(files.mask), files.mask)
+        size = mask.shape[0], mask.shape[1]
+        prediction = Prediction((), labels, input_size=size, size=size)
+        prediction.mask = mask
+        with files.source:
+            for records in job.records:
+                records.add(files, prediction)
     return Outcome(is_skipped=True)
 
 
 def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> Outcome:
     """Write the outputs of one image, and close it; raise its error if it is the only one."""
-    try:
-        if isinstance(prediction, UserError):
-            raise _NotPredicted(prediction)
-        uncertainty = _compute(job, files, prediction)
-    except _NotPredicted as failure:
-        files.source.close()
-        if len(job.files) == 1:
-            raise failure.error from None
-        return Outcome(error=str(failure.error))
-    place, labels = _find_place(job, files, prediction), prediction.labels
-    mask = prediction.mask
-    if files.overlay is not None:
-        wanted = replace(job.predictor.format, ground_resolution=None)
-        image = open_image(files.source, wanted, scale=1.0)
-        write_overlay(mask, labels, image, files.overlay)
-    listed = Listed(files.image, mask, place, uncertainty, prediction.extent, files.source)
-    _add_to_lists(job, files, listed)
-    files.source.close()
-    write_mask(mask, labels, files.mask, place)  # last: its presence says that the image is done
-    if files.labelme is not None:  # but for this: one without the mask is a person's
-        write_labelme(mask, labels, files.image, files.labelme)
+    with files.source:
+        try:
+            if isinstance(prediction, UserError):
+                raise _NotPredictedError(str(prediction))
+            _compute(job, files, prediction)
+        except _NotPredictedError as error:
+            if len(job.files) == 1:
+                raise
+            return Outcome(error=str(error))
+        for records in job.records:
+            records.add(files, prediction)
+        for output in sorted(job.outputs, key=lambda output: output.turn):
+            output.write(files, prediction)
+    labels = prediction.labels
     shares = [pair for pair in zip(labels.class_names, prediction.shares, strict=True) if pair[1]]
     summary = ", ".join(f"{name} {share:.1%}" for name, share in shares)
     single_class = shares[0][0] if len(shares) == 1 else ""
-    line = f"{files.image} -> {files.mask}: {labels.summarise(mask)}{summary}"
+    line = f"{files.image} -> {files.mask}: {labels.summarise(prediction.mask)}{summary}"
     return Outcome(line, single_class=single_class)
 
 
-class _NotPredicted(Exception):  # noqa: N818  # a failure of one image alone
-    """An image that can't be read, or does not fit into the memory."""
-
-    def __init__(self, error: UserError) -> None:
-        self.error = error
+class _NotPredictedError(UserError):
+    """One image can't be read, or does not fit into the memory; the others may."""
 
 
-def _compute(job: Job, files: ImageFiles, prediction: Prediction) -> float | None:
-    """Make the mask, and write what needs probabilities, in one pass; return the uncertainty for --rank.
-
-    It is measured before pixels without data are marked, whose edge is no outline.
-    """
-    uncertainty = Uncertainty(prediction.size) if job.config.rank else None
+def _compute(job: Job, files: ImageFiles, prediction: Prediction) -> None:
+    """Make the mask, and show each band to the outputs, in one pass of the network."""
     with ExitStack() as stack:
-        receivers: list[Callable[[Band], None]] = []
-        if uncertainty is not None:
-            receivers.append(uncertainty.see)
-        if files.probabilities:
-            shape = prediction.labels.num_classes, *prediction.size
-            receivers.append(stack.enter_context(writing_probabilities(files.probabilities, shape)))
+        seen_by = [stack.enter_context(each.watch(files, prediction)) for each in job.outputs]
         try:
-            prediction.compute(receivers)
+            prediction.compute([see for see in seen_by if see is not None])
         except UserError as error:
-            raise _NotPredicted(error) from None
-    return None if uncertainty is None else uncertainty.measure(prediction.ids)
-
-
-def _find_place(job: Job, files: ImageFiles, prediction: Prediction | None = None) -> Place | None:
-    """Return the place of an image, if an output has it, and mark no data for a mask that is a TIFF."""
-    is_tiff = files.mask.suffix.lower() != ".png"
-    if not (is_tiff or job.config.polygons) or not find_reader(files.image).may_be_scenes:
-        return None
-    place: Place | None = files.source.place
-    if place is not None and is_tiff and prediction is not None:
-        prediction.mark_nodata(files.source)
-    return place
-
-
-def _add_to_lists(job: Job, files: ImageFiles, listed: Listed) -> None:
-    for shard in job.shards:
-        shard.add(files.index, listed)
+            raise _NotPredictedError(str(error)) from None
 
 
 # -- threads and batches --------------------------------------------------------------------

@@ -25,8 +25,8 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.prediction.outputs.annotations import join_rings
-from unet_ddp.prediction.outputs.polygons import polygons
+from unet_ddp.extras.outputs.annotations import join_rings
+from unet_ddp.extras.outputs.polygons import polygons
 
 Mask = NDArray[np.bool_]
 Objects = Mapping[str, Sequence[tuple[str, Mask]]]  # by image

@@ -16,8 +16,10 @@ from PIL import Image
 from tests.evaluation.examples import grey_predictor
 from tests.maps import CORNER, UTM, at, rasterio, write_map
 from tests.prediction.models import noise, write_model, write_photo
+from tests.prediction.outputs.writing import image_files, make, predicted
 from tests.prediction.test_predict import run
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Mask
 from unet_ddp.data.readers import header
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import Source
@@ -25,11 +27,8 @@ from unet_ddp.errors import UserError
 from unet_ddp.extras.geo.maps import INSTALL, Place
 from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.extras.outputs.polygons import Polygons, polygons
 from unet_ddp.prediction import source
-from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.lists import Listed
-from unet_ddp.prediction.outputs.polygons import format_geojson, polygon_file, polygons
-from unet_ddp.prediction.outputs.uncertainty import Uncertainty
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.streaming import ScaledReader
 
@@ -133,11 +132,16 @@ def test_rings_are_counterclockwise_on_maps_turned_and_mirrored(
     a: float, b: float, d: float, e: float
 ) -> None:
     place = Place(UTM, (a, b, CORNER[0], d, e, CORNER[1]), 0.5, None)
-    found = format_geojson(
-        Listed(Path("a.tif"), np.eye(1, 3, 1, dtype=np.uint8), place), Labels((0, 255))
-    )
+    found = record(place, np.eye(1, 3, 1, dtype=np.uint8))
     x, y = np.array(json.loads(found)["geometry"]["coordinates"][0]).T
     assert (x[:-1] * y[1:] - x[1:] * y[:-1]).sum() > 0
+
+
+def record(place: Place, mask: Mask) -> str:
+    """Return what a file of polygons says of an image in a place."""
+    files, labels = image_files("e.tif"), Labels((0, 255))
+    files.source.place = place
+    return make(Polygons, labels, polygons="o.geojson").record(files, predicted(mask, labels))
 
 
 def test_images_are_brought_to_the_networks_ground_resolution(here: Path) -> None:
@@ -310,24 +314,16 @@ def test_parts_of_an_object_that_touch_by_a_corner_are_several(here: Path) -> No
     assert prediction.mask[8, 16] == 1 and prediction.mask[16, 8] == 2
 
 
-def test_the_edge_of_the_data_is_no_outline_by_which_images_are_ranked(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    largest = []
-
-    def measure(self: Uncertainty, ids: np.ndarray) -> float:
-        largest.append(ids.max())
-        return 0.5
-
-    monkeypatch.setattr(Uncertainty, "measure", measure)
+def test_the_edge_of_the_data_is_no_outline_by_which_images_are_ranked(here: Path) -> None:
+    """It is one in a mask with a value for no data, as a TIFF."""
     scene(here / "a.tif")
-    assert run("a.tif", "--rank", "r.csv") == 0
-    assert largest == [1] and np.asarray(Image.open("a_mask.tif"))[0, 0] == 254
+    for name in ("a_mask.tif", "a_mask.png"):
+        assert run("a.tif", "-o", name, "--rank", f"{name}.csv") == 0
+    assert np.asarray(Image.open("a_mask.tif"))[0, 0] == 254
+    assert Path("a_mask.tif.csv").read_text() == Path("a_mask.png.csv").read_text()
 
 
 def test_an_image_in_storage_without_a_crs_is_one_line(here: Path) -> None:
     """Others are found before the job starts."""
-    file = polygon_file(Path("o.geojson"), Labels((0, 255)), PredictConfig(()))
-    place = Place("", at()[:6], 0.0, None)
     with pytest.raises(UserError, match=r"^e.tif: has map coordinates without a CRS"):
-        file.format(Listed(Path("e.tif"), np.ones((2, 2), np.uint8), place=place))
+        record(Place("", at()[:6], 0.0, None), np.ones((2, 2), np.uint8))

@@ -11,36 +11,33 @@ import pytest
 import tifffile
 from PIL import Image
 
+from tests.prediction.outputs.writing import image_files, make, merge, predicted
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
-from unet_ddp.extras.objects.table import format_objects, objects_file
-from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs import masks
-from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
-from unet_ddp.prediction.outputs.lists import Listed, ShardFile
-from unet_ddp.prediction.outputs.masks import write_mask
-from unet_ddp.prediction.outputs.polygons import format_geojson
+from unet_ddp.extras.objects.table import ObjectTable
+from unet_ddp.extras.outputs.annotations import open_annotations
+from unet_ddp.extras.outputs.polygons import Polygons
+from unet_ddp.prediction.outputs import overlay
+from unet_ddp.prediction.outputs.mask import write_mask
+from unet_ddp.prediction.outputs.overlay import Overlay
 from unet_ddp.prediction.prediction import Prediction
-from unet_ddp.prediction.source import open_array
 
 OBJECTS = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
 NUMBERS = np.array([[0, 1, 1, 2], [0, 1, 1, 2], [0, 0, 0, 2]], np.uint16)
 
 
 def test_rows_of_all_images(tmp_path: Path) -> None:
-    file = objects_file(tmp_path / "objects.csv", OBJECTS, PredictConfig(()))
-    shard = ShardFile(file, 0)
+    table = make(ObjectTable, OBJECTS, objects=str(tmp_path / "objects.csv"))
     extent = np.array([[9, 255, 255, 51], [9, 51, 51, 51], [9, 9, 9, 102]], np.uint8)
-    shard.add(0, Listed(Path("=a.png"), NUMBERS, extent=extent))
-    shard.add(1, Listed(Path("empty.png"), NUMBERS * 0, extent=extent))
-    shard.add(2, Listed(Path("b.png"), NUMBERS))  # written by an earlier job
-    file.merge(1)
-    shard.close()
-    rows = list(csv.DictReader(file.path.read_text().splitlines()))
+    found = [
+        ("=a.png", predicted(NUMBERS, OBJECTS, extent)),
+        ("empty.png", predicted(NUMBERS * 0, OBJECTS, extent)),
+        ("b.png", predicted(NUMBERS, OBJECTS)),  # written by an earlier job
+    ]
+    rows = list(csv.DictReader(merge(table, found).read_text().splitlines()))
     assert [row["image"] for row in rows] == ["=a.png", "=a.png", "b.png", "b.png"]
     assert list(rows[0].values())[1:] == [
         "1", "object", "4", "2.00", "1.00", "1", "0", "3", "2", "0.6000",
@@ -52,11 +49,14 @@ def test_rows_of_all_images(tmp_path: Path) -> None:
 
 def test_a_network_for_classes_has_no_objects() -> None:
     with pytest.raises(UserError, match=r"--objects a\.csv: .* not trained with --instances"):
-        objects_file(Path("a.csv"), Labels((0, 255)), PredictConfig(()))
+        make(ObjectTable, Labels((0, 255)), objects="a.csv")
 
 
 def test_polygons_have_one_feature_for_each_object_though_they_touch() -> None:
-    found = json.loads(f"[{format_geojson(Listed(Path('a'), NUMBERS), OBJECTS)}]")
+    record = make(Polygons, OBJECTS, polygons="a").record(
+        image_files("a"), predicted(NUMBERS, OBJECTS)
+    )
+    found = json.loads(f"[{record}]")
     properties = [feature["properties"] for feature in found]
     assert properties == [
         {"image": "a", "class": "object", "number": 1, "area": 4},
@@ -70,12 +70,13 @@ def test_polygons_have_one_feature_for_each_object_though_they_touch() -> None:
 def test_outlines_in_a_reduced_overlay_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "_LARGEST_OVERLAY", 20)
+    monkeypatch.setattr(overlay, "_LARGEST", 20)
     numbers = np.zeros((100, 100), np.int32)
     numbers[20:80, 20:80] = 1
-    photo = open_array(np.zeros((100, 100), np.uint8), ImageFormat(1), 1.0)
-    masks.write_overlay(numbers, OBJECTS, photo, tmp_path / "a.png")
-    drawn = np.asarray(Image.open(tmp_path / "a.png")).any(axis=2)
+    Image.new("RGB", (100, 100)).save(tmp_path / "a.png")
+    files = image_files(tmp_path / "a.png", tmp_path / "a_mask.png")
+    make(Overlay, OBJECTS).write(files, predicted(numbers, OBJECTS))
+    drawn = np.asarray(Image.open(tmp_path / "a_overlay.png")).any(axis=2)
     expected = np.zeros((20, 20), bool)
     expected[4:16, 4:16] = True
     expected[5:15, 5:15] = False
@@ -117,20 +118,19 @@ def test_objects_of_several_classes_have_their_names_in_all_lists(tmp_path: Path
         write_mask(mask, labels, tmp_path / "a.tif")
         stored = tifffile.imread(tmp_path / "a.tif")
         assert stored.dtype == np.int32 and np.array_equal(stored, mask)
-    listed = Listed(Path("a.png"), read_mask(tmp_path / "a.tif"))  # as --skip-existing
-    rows = [row.split(",")[1:4] for row in format_objects(listed, labels).splitlines()]
+    found = predicted(read_mask(tmp_path / "a.tif"), labels)  # as --skip-existing
+    files = image_files("a.png", tmp_path / "a_mask.tif")
+    table = make(ObjectTable, labels, objects="a.csv").record(files, found)
+    rows = [row.split(",")[1:4] for row in table.splitlines()]
     assert rows == [["1", "big tree", "2"], ["2", "car", "1"]]
-    about = [f["properties"] for f in json.loads(f"[{format_geojson(listed, labels)}]")]
+    features = make(Polygons, labels, polygons="a").record(files, found)
+    about = [f["properties"] for f in json.loads(f"[{features}]")]
     assert [(each["class"], each["number"]) for each in about] == [("big tree", 1), ("car", 2)]
-    file = coco_file(tmp_path / "coco.json", labels, PredictConfig(()))
-    shard = ShardFile(file, 0)
-    shard.add(0, listed)
-    file.merge(1)
-    shard.close()
-    content = json.loads(file.path.read_text())
+    coco = make(open_annotations, labels, annotations=str(tmp_path / "coco.json"))
+    content = json.loads(merge(coco, [("a.png", found)]).read_text())
     assert content["categories"] == [{"id": 1, "name": "car"}, {"id": 2, "name": "big tree"}]
     assert [each["category_id"] for each in content["annotations"]] == [2, 1]
-    write_labelme(values, labels, tmp_path / "a.png", tmp_path / "a.json")
+    make(open_annotations, labels, annotations="labelme").write(files, found)
     shapes = json.loads((tmp_path / "a.json").read_text())["shapes"]
     assert [shape["label"] for shape in shapes] == ["big tree", "car"]
 
@@ -139,8 +139,9 @@ def test_outlines_in_an_overlay_have_the_colours_of_classes(tmp_path: Path) -> N
     labels = ObjectLabels.of(("car", "tree"))
     values = np.zeros((20, 40), np.int32)
     values[4:16, 4:16], values[4:16, 20:32] = 1_000_001, 2_000_002
-    photo = open_array(np.zeros((20, 40), np.uint8), ImageFormat(1), 1.0)
-    masks.write_overlay(values, labels, photo, tmp_path / "a.png")
-    drawn = np.asarray(Image.open(tmp_path / "a.png"))
+    Image.new("RGB", (40, 20)).save(tmp_path / "a.png")
+    files = image_files(tmp_path / "a.png", tmp_path / "a_mask.tif")
+    make(Overlay, labels).write(files, predicted(values, labels))
+    drawn = np.asarray(Image.open(tmp_path / "a_overlay.png"))
     assert drawn[4, 10].any() and drawn[4, 25].any() and (drawn[4, 10] != drawn[4, 25]).any()
     assert not drawn[10, 10].any() and not drawn[0].any()

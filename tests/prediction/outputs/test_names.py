@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 
 from tests.object_store import MemoryBucket
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.names import ImageFiles, find_done, find_existing, name_outputs
+from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
+from unet_ddp.prediction.outputs.names import find_done, find_existing, name_outputs
 from unet_ddp.storage import Url, put
 
 LABELS = Labels((0, 1), names=("road", "car"))
@@ -31,19 +34,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def outputs(*images: str, **options: object) -> list[ImageFiles]:
-    paths, config = (
-        [Path(image) for image in images],
-        PredictConfig(**{"inputs": images, **options}),
-    )  # type: ignore[arg-type]
-    return name_outputs(
-        dict.fromkeys(map(Source, paths), False), config, LABELS, models=[Path("best.pt")]
-    )
+    return name(PredictConfig(**{"inputs": images, **options}), images, LABELS)  # type: ignore[arg-type]
+
+
+def name(config: PredictConfig, images: Sequence[str], labels: Labels) -> list[ImageFiles]:
+    sources = [Source(Path(image)) for image in images]
+    kinds = open_outputs(config, labels, ImageFormat(3))
+    maps = dict.fromkeys(sources, False)
+    return name_outputs(maps, config, labels, kinds, models=[Path("best.pt")])
 
 
 def test_masks_go_next_to_their_images_or_to_a_folder() -> None:
     first, second = outputs("a.jpg", "q/b.png")
-    assert first == ImageFiles(0, first.source, Path("a_mask.png"), None, [])
-    assert second == ImageFiles(1, second.source, Path("q/b_mask.png"), None, [])
+    masks = Path("a_mask.png"), Path("q/b_mask.png")
+    assert first == ImageFiles(0, first.source, masks[0], [masks[0]])
+    assert second == ImageFiles(1, second.source, masks[1], [masks[1]])
     assert (first.image, second.image) == (Path("a.jpg"), Path("q/b.png"))
     in_folder = outputs("a.jpg", "q/b.png", output="out", mask_format="tif")
     assert [files.mask for files in in_folder] == [Path("out/a_mask.tif"), Path("out/b_mask.tif")]
@@ -59,16 +64,14 @@ def test_masks_of_several_classes_of_objects_are_tiffs() -> None:
     """Their values need 32 bit; numbers alone fit into a PNG."""
     for names, ending in ((("car",), "png"), (("car", "tree"), "tif")):
         config = PredictConfig(("a.jpg",))
-        (files,) = name_outputs(
-            {Source(Path("a.jpg")): False}, config, ObjectLabels.of(names), models=[]
-        )
+        (files,) = name(config, ["a.jpg"], ObjectLabels.of(names))
         assert files.mask == Path(f"a_mask.{ending}")
     for flags in ({"output": "a.png"}, {"mask_format": "png"}):
         config = PredictConfig(("a.jpg",), **flags)
         with pytest.raises(
             UserError, match="png: values of several classes of objects need 32 bit"
         ):
-            name_outputs({Source(Path("a.jpg")): False}, config, ObjectLabels.of(names), models=[])
+            name(config, ["a.jpg"], ObjectLabels.of(names))
 
 
 def test_annotations_that_a_person_may_have_made_are_kept() -> None:
@@ -76,7 +79,7 @@ def test_annotations_that_a_person_may_have_made_are_kept() -> None:
     flags = {"annotations": "labelme", "skip_existing": True, "overlay": True}
     for name in ("a_mask.png", "a_overlay.png", "a.json"):  # all of a; b has none
         Path(name).touch()
-    assert outputs("a.jpg", "b.jpg", **flags)[0].labelme == Path("a.json")
+    assert Path("a.json") in outputs("a.jpg", "b.jpg", **flags)[0].written
     for gone in ("a_overlay.png", "a_mask.png"):
         Path(gone).unlink()
         with pytest.raises(
@@ -92,14 +95,16 @@ def test_one_mask_may_have_any_name_that_keeps_its_values(name: str) -> None:
 
 def test_the_other_outputs_are_named_after_the_image() -> None:
     (files,) = outputs("a.jpg", overlay=True, probabilities="png")
-    assert files.overlay == Path("a_overlay.png")
-    assert files.probabilities == [Path("a_probability_road.png"), Path("a_probability_car.png")]
+    assert files.written == [
+        Path("a_mask.png"), Path("a_overlay.png"),
+        Path("a_probability_road.png"), Path("a_probability_car.png"),
+    ]  # fmt: skip
     (files,) = outputs("a.jpg", output="q/x_mask.png", overlay=True, probabilities="npy")
-    assert list(files.outputs()) == [
+    assert files.written == [
         Path("q/x_mask.png"), Path("q/x_overlay.png"), Path("q/x_probabilities.npy"),
     ]  # fmt: skip
     (files,) = outputs("a.jpg", output="q/x.png", overlay=True)
-    assert files.overlay == Path("q/x_overlay.png")
+    assert files.written == [Path("q/x.png"), Path("q/x_overlay.png")]
 
 
 @pytest.mark.parametrize(
@@ -187,11 +192,11 @@ def test_no_output_replaces_an_input_or_another_output(
 
 def test_an_image_is_done_when_all_its_files_exist() -> None:
     (files,) = outputs("a.jpg", overlay=True, probabilities="npy")
-    for path in files.outputs():
+    for path in files.written:
         assert find_done([files]) == []
         path.touch()
     assert find_done([files]) == [files]
-    assert find_done([replace(files, probabilities=[Path("x")])]) == []
+    assert find_done([replace(files, written=[*files.written, Path("x")])]) == []
 
 
 @pytest.mark.parametrize("count", [2, 30])
@@ -207,16 +212,16 @@ def test_objects_exist_by_question_or_by_listing(memory_store: MemoryBucket, cou
 
 def test_what_a_killed_job_left_is_removed() -> None:
     ours = 2**22 + 1  # above any process id
-    stale = [f".a_mask.png.{ours}.x1.tmp", f".a_overlay.png.{ours}.x1.tmp", ".l.csv.7.part",
+    stale = [f".a_mask.png.{ours}.x1.tmp", f".a_overlay.png.{ours}.x1.tmp",
              f".a_probabilities.npy.{ours}.x1.tmp", f".l.csv.{ours}.x1.tmp"]  # fmt: skip
-    kept = [f".a_mask.png.{os.getpid()}.x1.tmp", f".other.png.{ours}.x1.tmp", ".o.csv.7.part"]
+    kept = [f".a_mask.png.{os.getpid()}.x1.tmp", f".other.png.{ours}.x1.tmp"]
     for name in (*stale, *kept):
         Path(name).touch()
     outputs("a.jpg", overlay=True, probabilities="npy", rle="l.csv")
     assert {path.name for path in Path().glob(".*")} == set(kept)
 
 
-@pytest.mark.parametrize("flag", ["rle", "annotations"])
+@pytest.mark.parametrize("flag", ["rle", "polygons"])
 def test_an_empty_name_as_of_an_unset_variable_is_no_file(flag: str) -> None:
     with pytest.raises(UserError, match=rf"^--{flag} \.: is a folder; give a file"):
         outputs("a.jpg", **{flag: ""})

@@ -120,14 +120,11 @@ class OpenFile(ABC):
         return ""
 
     @staticmethod
-    def find_places(
-        sources: Sequence[Any], polygons: Path | None, metres: float | None
-    ) -> set[Any]:
+    def find_places(sources: Sequence[Any], metres: float | None) -> set[Any]:
         """Return those of the images to predict, each a `Source`, that have map coordinates.
 
         Raises:
-            UserError: their ground resolutions differ and the network's, `metres`, is None, or they
-                can't be in one file of `polygons`.
+            UserError: their ground resolutions differ and the network's, `metres`, is None.
         """
         return set()
 

@@ -129,6 +129,8 @@ class Source:
     @cached_property
     def place(self) -> Any:
         """Place on a map; None without map coordinates, without rasterio, or if unreadable."""
+        if not find_reader(self.path).may_be_scenes:  # nothing to open
+            return None
         try:
             with self._reading() as opened:
                 return opened.place

@@ -25,7 +25,7 @@ from unet_ddp.errors import UserError, print_lines, shorten
 from unet_ddp.extras.annotations import masks
 from unet_ddp.extras.annotations.readers import AnnotatedImage, open_source
 from unet_ddp.files import check_writable, ended_by_sigterm, local_path, write_errors, write_text
-from unet_ddp.prediction.outputs.masks import write_mask
+from unet_ddp.prediction.outputs.mask import write_mask
 from unet_ddp.settings import flag
 
 

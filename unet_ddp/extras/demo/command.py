@@ -26,7 +26,8 @@ from unet_ddp.evaluation.report.page import open_template
 from unet_ddp.files import ended_by_sigterm
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.inputs import find_maps
-from unet_ddp.prediction.outputs.names import ImageFiles, name_outputs
+from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
+from unet_ddp.prediction.outputs.names import name_outputs
 from unet_ddp.prediction.pipeline import Job, write_outputs
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
@@ -70,8 +71,9 @@ def main(argv: Sequence[str]) -> int:
 def try_image(predictor: Predictor, path: Path, progress: Callable[..., object]) -> Tried:
     """Return an image's prediction, or raise a UserError; gradio's `progress` hears of windows."""
     config, wanted = PredictConfig((), overwrite=True), predictor.format
-    maps = find_maps([path], None, wanted.ground_resolution)
-    (files,) = name_outputs(maps, config, predictor.labels, models=())
+    maps = find_maps([path], wanted.ground_resolution)
+    outputs = open_outputs(config, predictor.labels, wanted)
+    (files,) = name_outputs(maps, config, predictor.labels, outputs, models=())
     image, done = predictor.open(files.source), count()
     is_whole, has_threshold = predictor.fits(image.input_size), predictor.labels.num_classes == 2
     total = 1 if is_whole else math.prod(len(predictor.tiling.along(n)) for n in image.input_size)
@@ -95,7 +97,9 @@ def show(
     place = files.image.parent / str(threshold)  # browsers keep a file by its address
     files = replace(files, mask=place / files.mask.name)
     try:
-        done = write_outputs(Job(PredictConfig(()), World(), [], predictor, []), files, prediction)
+        config = PredictConfig(())
+        outputs = open_outputs(config, labels, predictor.format)
+        done = write_outputs(Job(config, World(), [], predictor, outputs), files, prediction)
     except UserError as error:
         raise gradio.Error(one_line(error), print_exception=False) from None
     mask = resize_nearest(prediction.mask, (photo.height, photo.width))

@@ -33,16 +33,13 @@ _ALIKE = 1.01  # ratio up to which ground resolutions are one
 # -- images to predict ---------------------------------------------------------------------
 
 
-def find_places(
-    sources: Sequence[Source], polygons: Path | None, metres: float | None
-) -> set[Source]:
+def find_places(sources: Sequence[Source], metres: float | None) -> set[Source]:
     """Return the images that have map coordinates; those in storage are not asked.
 
     The first maps stay open: predicting them need not open them again.
 
     Raises:
-        UserError: their ground resolutions differ, and the network's, `metres`, is None, or they
-            can't be in one file of `polygons`.
+        UserError: their ground resolutions differ, and the network's, `metres`, is None.
     """
     with ThreadPoolExecutor() as pool:
         places = dict(zip(sources, pool.map(_find_place, sources, count()), strict=False))
@@ -54,13 +51,6 @@ def find_places(
                 print_lines(f"warning: {tiff}: its mask gets no map coordinates without {INSTALL}")
     if metres is None:
         check_resolutions((place.resolution, each.path) for each, place in places.items() if place)
-    if polygons is not None:
-        crs = {
-            place and place.crs: source.path
-            for source, place in places.items()
-            if not is_address(source.path)
-        }
-        _check_polygons(polygons, crs)
     return {source for source, place in places.items() if place is not None}
 
 
@@ -72,18 +62,6 @@ def _find_place(source: Source, index: int) -> Place | None:
     if place is None or index >= _MOST_OPEN:
         source.close()
     return place
-
-
-def _check_polygons(path: Path, owners: dict[str | None, Path]) -> None:
-    """Raise UserError if one file can't have images of these CRS; None is of those without a place."""
-    faults = {
-        None: "no map coordinates; predict it apart",
-        "": "map coordinates without a CRS; set it by gdal_edit.py -a_srs",
-    }
-    is_mixed = len(owners) > 1
-    for crs, fault in faults.items():
-        if crs in owners and (crs == "" or is_mixed):
-            raise UserError(f"--polygons {path}: {owners[crs]} has {fault}")
 
 
 # -- pairs to train on ---------------------------------------------------------------------

@@ -3,111 +3,96 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
-from unet_ddp.files import check_no_input, check_writable, identify_path, remove_stale
-from unet_ddp.prediction.config import LABELME, PredictConfig
-from unet_ddp.prediction.outputs.lists import remove_stale_shards
-from unet_ddp.prediction.outputs.masks import probability_paths
-from unet_ddp.storage import Url, as_path, exists, list_objects
+from unet_ddp.files import (
+    as_path,
+    check_no_input,
+    check_writable,
+    identify_path,
+    is_address,
+    remove_stale,
+)
+from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.outputs.base import ImageFiles, Output
 
 _LONGEST_NAME = 255 - len("." + f".{2**22}.RANDOM78.tmp")  # bytes
-_FEW = 20  # objects; to ask for each is then faster than to list a folder
+_FEW = 20  # files at addresses; to ask for each is then faster than to list a folder
 _MASK_SUFFIXES = (".png", ".tif", ".tiff")
 
 
-@dataclass(frozen=True)
-class ImageFiles:
-    """An image and the files of its prediction."""
-
-    index: int  # position among the job's images
-    source: Source
-    mask: Path
-    overlay: Path | None
-    probabilities: list[Path]
-    labelme: Path | None = None
-
-    @property
-    def image(self) -> Path:
-        """The image's path."""
-        return self.source.path
-
-    def outputs(self) -> Iterator[Path]:
-        """Yield the files to write."""
-        yield self.mask
-        yield from filter(None, (self.overlay, self.labelme))
-        yield from self.probabilities
-
-
 def name_outputs(
-    images: Mapping[Source, bool], config: PredictConfig, labels: Labels, *, models: Sequence[Path]
+    images: Mapping[Source, bool],
+    config: PredictConfig,
+    labels: Labels,
+    outputs: Sequence[Output],
+    *,
+    models: Sequence[Path],
 ) -> list[ImageFiles]:
-    """Return the files of each image (is it on a map?), once they and the lists can be written.
+    """Return the files of each image (is it on a map?), once all outputs can be written.
 
     Raises:
         UserError: two outputs would be one file or one is an input, exists, or can't be written.
     """
+    for output in outputs:
+        output.check(images)
     masks, files = _name_masks(images, config, labels), []
-    for index, (image, mask) in enumerate(zip(images, masks, strict=True)):
-        base = mask.with_name(mask.stem.removesuffix("_mask"))
-        overlay = base.with_name(f"{base.name}_overlay.png") if config.overlay else None
-        probabilities = probability_paths(base, config.probabilities, labels)
-        labelme = base.with_name(f"{base.name}.json") if config.annotations == LABELME else None
-        files.append(ImageFiles(index, image, mask, overlay, probabilities, labelme))
-    lists = list(config.lists.items())
-    written = [path for each in files for path in each.outputs()]
+    for index, (source, mask) in enumerate(zip(images, masks, strict=True)):
+        image = ImageFiles(index, source, mask)
+        files.append(replace(image, written=[p for each in outputs for p in each.files(image)]))
+    lists = [(each.flag, each.path) for each in outputs if each.path is not None]
+    written = [path for image in files for path in image.written]
     _check_distinct(files, lists)
     inputs = [("input", as_path(name)) for name in config.inputs]
     inputs += [("model", path) for path in models] + [("image", image.path) for image in images]
     check_no_input([*(("--output", path) for path in written), *lists], inputs)
     for folder in {mask.parent for mask in masks}:
         check_writable(folder, "--output")
-    _check_new(_list_annotations(files) if config.skip_existing else written, "--output", config)
+    new = _list_edited(files, outputs) if config.skip_existing else written
+    _check_new(new, "--output", config)
     for flag, path in lists:
         if os.path.isdir(path):
             raise UserError(f"{flag} {path}: is a folder; give a file")
         check_writable(path.parent, flag)
         _check_new([path], flag, config)
-    for _, path in lists:
-        remove_stale_shards(path)
-    remove_stale(path for path in (*written, *(p for _, p in lists)) if not isinstance(path, Url))
+    written += [path for _, path in lists]
+    remove_stale(path for path in written if not is_address(path))
     return files
 
 
 def find_done(files: Sequence[ImageFiles]) -> list[ImageFiles]:
     """Return those of which all files exist."""
-    existing = find_existing(path for each in files for path in each.outputs())
-    return [each for each in files if existing.issuperset(each.outputs())]
+    existing = find_existing(path for each in files for path in each.written)
+    return [each for each in files if existing.issuperset(each.written)]
 
 
 def find_existing(paths: Iterable[Path]) -> set[Path]:
-    """Return those that exist; objects are asked for if they are few, else their folders listed."""
+    """Return those that exist; at addresses a few are asked for, else their folders are listed."""
     existing: set[Path] = set()
-    folders: dict[Url, list[Path]] = {}
+    folders: dict[Path, list[Path]] = {}
     for path in paths:
-        if isinstance(path, Url):
+        if is_address(path):
             folders.setdefault(path.parent, []).append(path)
         elif os.path.exists(path):  # pathlib's raises for names that are too long
             existing.add(path)
     for folder, wanted in folders.items():
         if len(wanted) < _FEW:
-            existing.update(path for path in wanted if isinstance(path, Url) and exists(path))
+            existing.update(path for path in wanted if path.exists())
         else:
-            found = {key for key, _, _ in list_objects(folder, is_deep=False)}
-            existing.update(path for path in wanted if path.name in found)
+            existing.update({*wanted}.intersection(folder.iterdir()))
     return existing
 
 
-def check_length(files: ImageFiles) -> UserError | None:
+def check_length(image: ImageFiles) -> UserError | None:
     """Return an error if a file of an image, or its temporary file, has too long a name."""
-    for path in files.outputs():
+    for path in image.written:
         if len(os.fsencode(path.name)) > _LONGEST_NAME:
-            return UserError(f"{files.image}: the name of {path} is too long; rename the image")
+            return UserError(f"{image.image}: the name of {path} is too long; rename the image")
     return None
 
 
@@ -131,6 +116,14 @@ def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: La
     return masks
 
 
+def _list_edited(files: Sequence[ImageFiles], outputs: Iterable[Output]) -> list[Path]:
+    """Return the files that are written after the mask: those of images without one are a person's."""
+    edited = [each for each in outputs if each.turn > 1]
+    done = {image.index for image in find_done(files)} if edited else set()
+    rest = [image for image in files if image.index not in done]
+    return [path for image in rest for each in edited for path in each.files(image)]
+
+
 def _check_new(paths: Iterable[Path], flag: str, config: PredictConfig) -> None:
     paths = list(paths)
     existing = set() if config.overwrite else find_existing(paths)
@@ -139,16 +132,10 @@ def _check_new(paths: Iterable[Path], flag: str, config: PredictConfig) -> None:
             raise UserError(f"{path}: already exists; use --overwrite, or another {flag}")
 
 
-def _list_annotations(files: Sequence[ImageFiles]) -> Iterator[Path]:
-    """Yield Labelme's files, written last: one that exists without the image's others is a person's."""
-    done = {each.index for each in find_done(files)}
-    yield from (each.labelme for each in files if each.labelme and each.index not in done)
-
-
 def _check_distinct(files: Iterable[ImageFiles], lists: Sequence[tuple[str, Path]]) -> None:
     """Check that no two outputs are one file."""
     owners: dict[tuple[object, ...], str] = {}
-    of_images = ((str(each.image), path) for each in files for path in each.outputs())
+    of_images = ((str(each.image), path) for each in files for path in each.written)
     for owner, path in (*of_images, *lists):
         other = owners.get(key := identify_path(path))
         owners[key] = owner

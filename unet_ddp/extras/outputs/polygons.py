@@ -9,8 +9,7 @@ on a map, they become longitude and latitude as RFC 7946 asks.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,31 +18,55 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
-from unet_ddp.errors import UserError
+from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.read import Source
+from unet_ddp.errors import UserError, check_installed
+from unet_ddp.files import as_path, is_address
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.lists import Listed, ListFile
+from unet_ddp.prediction.outputs.base import ImageFiles, Output
+from unet_ddp.prediction.prediction import Prediction
 
 Ring = list[list[int]]
 
 _DIGITS = 9  # of degrees: a tenth of a millimetre
 
 
-def polygon_file(path: Path, labels: Labels, config: PredictConfig) -> ListFile:
-    """Return the GeoJSON file of the objects in all images."""
-    header = b'{"type":"FeatureCollection","features":['
-    return ListFile(path, partial(format_geojson, labels=labels), header, b",", footer=b"]}\n")
+class Polygons(Output):
+    """A GeoJSON file of the objects in all images."""
 
+    header, separator, footer = '{"type":"FeatureCollection","features":[', ",", "]}\n"
 
-def format_geojson(listed: Listed, labels: Labels) -> str:
-    """Return an image's features as JSON, separated by commas: with longitude and latitude, or pixels."""
-    features, place = list(polygons(listed.image.name, listed.mask, labels)), listed.place
-    if place is not None and not place.crs:  # it is in storage: others were checked before
-        raise UserError(
-            f"{listed.image.name}: has map coordinates without a CRS; set it by gdal_edit.py -a_srs"
-        )
-    if place is not None:
-        _to_map(features, place)
-    return ",".join(json.dumps(feature, separators=(",", ":")) for feature in features)
+    def __init__(self, config: PredictConfig, labels: Labels, image_format: ImageFormat) -> None:
+        super().__init__(config, labels, image_format)
+        check_installed("rasterio", "geo", "--polygons")
+        self.path = as_path(str(config.polygons))
+
+    def check(self, images: Mapping[Source, bool]) -> None:
+        """Raise a UserError if one file can't have images of these CRS; those in storage are not asked."""
+        owners: dict[str | None, Path] = {}
+        for source, is_on_map in images.items():
+            if not is_address(source.path):
+                place = source.place if is_on_map else None
+                owners[place and place.crs] = source.path
+        faults = {
+            None: "no map coordinates; predict it apart",
+            "": "map coordinates without a CRS; set it by gdal_edit.py -a_srs",
+        }
+        for crs, fault in faults.items():
+            if crs in owners and (crs == "" or len(owners) > 1):
+                raise UserError(f"--polygons {self.path}: {owners[crs]} has {fault}")
+
+    def record(self, image: ImageFiles, prediction: Prediction) -> str:
+        """Return an image's features: with longitude and latitude, or else with pixels."""
+        place = image.source.place
+        features = list(polygons(image.image.name, prediction.mask, self.labels))
+        if place is not None and not place.crs:  # it is in storage: others were checked before
+            raise UserError(
+                f"{image.image.name}: has map coordinates without a CRS; set it by gdal_edit.py -a_srs"
+            )
+        if place is not None:
+            _to_map(features, place)
+        return ",".join(json.dumps(feature, separators=(",", ":")) for feature in features)
 
 
 def _to_map(features: list[dict[str, Any]], place: Any) -> None:

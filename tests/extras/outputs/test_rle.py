@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.prediction.outputs.writing import image_files, make, merge, predicted
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.lists import Listed
-from unet_ddp.prediction.outputs.rle import encode_rle, format_image, rle_file
+from unet_ddp.extras.outputs.rle import RunLengths, encode_rle
 
 
 def decode(text: str, size: tuple[int, ...], order: str) -> np.ndarray:
@@ -46,14 +45,18 @@ def test_any_mask_comes_back(
     assert np.array_equal(decode(encode_rle(mask, order), size, order), mask)
 
 
-def test_the_file_is_the_challenges() -> None:
-    file = rle_file(Path("a.csv"), Labels((0, 255)), PredictConfig((), rle_order="columns"))
-    assert (file.path, file.header, file.separator) == (Path("a.csv"), b"img,rle_mask", b"")
-    mask = np.array([[0, 1], [1, 0]], np.uint8)
-    assert file.format(Listed(Path("a.png"), mask)) == "a.png,2 2"
-    assert format_image(Listed(Path('a "b", c.png'), mask), "rows") == '"a ""b"", c.png",2 2'
+def test_the_file_is_the_challenges(tmp_path: Path) -> None:
+    labels = Labels((0, 255))
+    file = make(RunLengths, labels, rle=str(tmp_path / "a.csv"), rle_order="columns")
+    found = predicted(np.array([[0, 1], [1, 1]], np.uint8), labels)
+    assert merge(file, [("p/a.png", found)]).read_bytes() == b"img,rle_mask\na.png,2 3\n"
+    rows = make(RunLengths, labels, rle="a.csv")
+    assert rows.record(image_files('a "b", c.png'), found) == '"a ""b"", c.png",2 3'
     name = '=a\n"b.png'
-    row = format_image(Listed(Path(name), mask), "rows")
-    assert list(csv.reader(io.StringIO(row, newline=""))) == [[name, "2 2"]]
+    row = rows.record(image_files(name), found)
+    assert list(csv.reader(io.StringIO(row, newline=""))) == [[name, "2 3"]]
+
+
+def test_run_lengths_need_two_classes() -> None:
     with pytest.raises(UserError, match=r"--rle: .* two classes, this network has 3"):
-        rle_file(Path("a.csv"), Labels((0, 1, 2)), PredictConfig(()))
+        make(RunLengths, Labels((0, 1, 2)), rle="a.csv")

@@ -14,14 +14,13 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from tests.extras.annotations.test_readers import blob
+from tests.prediction.outputs.writing import image_files, make, merge, predicted
 from unet_ddp.__main__ import main as command
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
-from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.annotations import coco_file, write_labelme
-from unet_ddp.prediction.outputs.lists import Listed, ShardFile
+from unet_ddp.extras.outputs.annotations import CocoFile, open_annotations
 
 LABELS = Labels((0, 7, 9), names=("nothing", "car", "träe"))
 Ids = NDArray[np.uint8]
@@ -44,20 +43,16 @@ def is_within_a_pixel(found: Ids, truth: Ids) -> bool:
 
 
 def write(folder: Path, kind: str, images: dict[str, Ids]) -> Path:
-    """Write what predict.py writes of class ids, by two processes."""
+    """Write what predict.py writes of class ids."""
+    found = {name: predicted(ids, LABELS) for name, ids in images.items()}
     if kind == "labelme":
-        for name, ids in images.items():
-            path = folder / "json" / f"{name}.json"
-            write_labelme(ids, LABELS, folder / "images" / f"{name}.png", path)
+        output = make(open_annotations, LABELS, annotations="labelme")
+        for name, prediction in found.items():
+            mask = folder / "json" / f"{name}_mask.png"
+            output.write(image_files(folder / "images" / f"{name}.png", mask), prediction)
         return folder / "json"
-    file = coco_file(folder / "coco.json", LABELS, PredictConfig(()))
-    shards = [ShardFile(file, rank) for rank in range(2)]
-    for index, (name, ids) in enumerate(images.items()):
-        shards[index % 2].add(index, Listed(Path(f"{name}.png"), ids))
-    file.merge(2)
-    for shard in shards:
-        shard.close()
-    return file.path
+    output = make(open_annotations, LABELS, annotations=str(folder / "coco.json"))
+    return merge(output, [(f"{name}.png", prediction) for name, prediction in found.items()])
 
 
 @pytest.mark.parametrize("kind", ["coco", "labelme"])
@@ -83,7 +78,7 @@ def test_class_ids_to_a_file_and_back(kind: str, tmp_path: Path, rng: np.random.
     ],
 )
 def test_classes_of_objects_are_categories(labels: Labels, categories: dict[int, str]) -> None:
-    header = json.loads(coco_file(Path("a.json"), labels, PredictConfig(())).header + b"]}")
+    header = json.loads(make(CocoFile, labels, annotations="a.json").header + "]}")
     assert {each["id"]: each["name"] for each in header["categories"]} == categories
 
 
@@ -110,7 +105,9 @@ def test_a_disc_is_an_outline_that_a_hand_can_correct(tmp_path: Path) -> None:
     ids = np.zeros((100, 100), np.uint8)
     cv2.circle(ids, (50, 50), 40, 1, -1)
     cv2.circle(ids, (50, 50), 10, 0, -1)
-    write_labelme(ids, Labels((0, 255)), tmp_path / "images" / "a.png", tmp_path / "out" / "a.json")
+    labels = Labels((0, 255))
+    files = image_files(tmp_path / "images" / "a.png", tmp_path / "out" / "a_mask.png")
+    make(open_annotations, labels, annotations="labelme").write(files, predicted(ids, labels))
     content = json.loads((tmp_path / "out" / "a.json").read_text())
     (shape,) = content.pop("shapes")
     assert content == {
@@ -125,4 +122,4 @@ def test_another_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"--annotations a\.xml: use labelme, or a name with \.json"
     ):
-        coco_file(Path("a.xml"), LABELS, PredictConfig(()))
+        make(open_annotations, LABELS, annotations="a.xml")

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-
 import numpy as np
 
 from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
+from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.errors import UserError
+from unet_ddp.files import as_path
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.lists import Listed, ListFile
+from unet_ddp.prediction.outputs.base import ImageFiles, Output
+from unet_ddp.prediction.prediction import Prediction
 
 
-def rle_file(path: Path, labels: Labels, config: PredictConfig) -> ListFile:
-    """Return the CSV file of all images' run lengths, of two classes."""
-    num_classes = labels.num_classes
-    if num_classes != 2:
-        raise UserError(
-            f"--rle: its format has two classes, this network has {num_classes}; use --polygons, "
-            "or the masks themselves"
-        )
-    return ListFile(path, partial(format_image, order=config.rle_order), header=b"img,rle_mask")
+class RunLengths(Output):
+    """A CSV file of all images' run lengths, of two classes."""
 
+    header = "img,rle_mask"
 
-def format_image(listed: Listed, order: str) -> str:
-    """Return an image's row of the CSV file."""
-    return format_row((listed.image.name, encode_rle(listed.mask, order)))
+    def __init__(self, config: PredictConfig, labels: Labels, image_format: ImageFormat) -> None:
+        super().__init__(config, labels, image_format)
+        self.path = as_path(str(config.rle))
+        if labels.num_classes != 2:
+            raise UserError(
+                f"--rle: its format has two classes, this network has {labels.num_classes}; use "
+                "--polygons, or the masks themselves"
+            )
+
+    def record(self, image: ImageFiles, prediction: Prediction) -> str:
+        """Return an image's row."""
+        lengths = encode_rle(prediction.mask, self.config.rle_order)
+        return format_row((image.image.name, lengths))
 
 
 def encode_rle(ids: Mask, order: str) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import csv
+import json
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.prediction.outputs.writing import image_files, make
 from unet_ddp.data.labels import Labels
-from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.lists import Listed, ShardFile
-from unet_ddp.prediction.outputs.uncertainty import Uncertainty, rank_file
+from unet_ddp.distributed.world import World
+from unet_ddp.extras.rank.output import Rank
+from unet_ddp.prediction.outputs.base import ImageFiles
+from unet_ddp.prediction.outputs.records import Records
 from unet_ddp.prediction.prediction import Prediction
 
 
@@ -24,17 +29,33 @@ def predict(logits: list[list[float]], *, classes: int = 2) -> Prediction:
     return Prediction(bands, Labels(tuple(range(classes))), input_size=size, size=size)
 
 
-def measure(prediction: Prediction) -> float:
-    uncertainty = Uncertainty(prediction.size)
-    prediction.compute([uncertainty.see])
-    return uncertainty.measure(prediction.ids)
+def watch(rank: Rank, prediction: Prediction, image: Path, index: int = 0) -> ImageFiles:
+    files = image_files(image, index=index)
+    with rank.watch(files, prediction) as see:
+        prediction.compute([see])
+    return files
+
+
+@pytest.fixture
+def measure(tmp_path: Path) -> Callable[[Prediction], float]:
+    """Return what measures the uncertainty of a prediction."""
+    Image.new("RGB", (9, 9)).save(tmp_path / "any.png")
+
+    def measured(prediction: Prediction) -> float:
+        rank = make(Rank, prediction.labels, rank="r.csv")
+        files = watch(rank, prediction, tmp_path / "any.png")
+        return float(json.loads(rank.record(files, prediction))[0])
+
+    return measured
 
 
 def entropy(p: float) -> float:
     return float(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)))
 
 
-def test_uncertainty_is_the_entropy_at_the_outline() -> None:
+def test_uncertainty_is_the_entropy_at_the_outline(
+    measure: Callable[[Prediction], float],
+) -> None:
     """The four columns beside the step count; the unsure corner of the background does not."""
     rows = [[0.0, *[-9.0] * 5, -1.0, 1.0, *[9.0] * 4]] * 3
     beside = entropy(1 / (1 + np.e))
@@ -44,30 +65,26 @@ def test_uncertainty_is_the_entropy_at_the_outline() -> None:
     assert measure(predict([[-90.0] * 5] * 4)) == 0
 
 
-def test_of_several_classes_a_uniform_guess_is_1() -> None:
+def test_of_several_classes_a_uniform_guess_is_1(measure: Callable[[Prediction], float]) -> None:
     assert measure(predict(np.zeros((3, 4, 5)).tolist(), classes=3)) == pytest.approx(1)
 
 
 def test_the_least_sure_come_first_and_copies_last(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    """By two processes; a copy stands behind the image that it is like, however unsure it is."""
+    """A copy stands behind the image that it is like, however unsure it is."""
     photos = {name: rng.integers(0, 256, (40, 40, 3), np.uint8) for name in "abcd"}
     photos["c"] = np.clip(photos["a"] * 0.9 + 5, 0, 255).astype(np.uint8)  # of another exposure
     strength = {"a": 0.5, "b": 2.0, "c": 0.6, "d": 0.1}
-    file = rank_file(tmp_path / "rank.csv", Labels((0, 1)), PredictConfig(()))
-    shards = [ShardFile(file, rank) for rank in range(2)]
-    for index, (name, pixels) in enumerate(photos.items()):
-        image = tmp_path / f"{name}_\udcff.png"  # no UTF-8
-        Image.fromarray(pixels).save(image)
-        found = predict([[-strength[name]] * 3] * 3)
-        listed = Listed(image, found.mask, uncertainty=measure(found))
-        shards[index % 2].add(index, listed)
-    shards[0].add(len(photos), Listed(Path("done.png"), found.mask))  # by an earlier job
-    file.merge(2)
-    for shard in shards:
-        shard.close()
-    with file.path.open(newline="", errors="surrogateescape") as text:
+    rank = make(Rank, Labels((0, 1)), rank=str(tmp_path / "rank.csv"))
+    with closing(Records(rank)) as records:
+        for index, (name, pixels) in enumerate(photos.items()):
+            image = tmp_path / f"{name}_\udcff.png"  # no UTF-8
+            Image.fromarray(pixels).save(image)
+            found = predict([[-strength[name]] * 3] * 3)
+            records.add(watch(rank, found, image, index), found)
+        records.merge(World())
+    with (tmp_path / "rank.csv").open(newline="", errors="surrogateescape") as text:
         rows = list(csv.DictReader(text))
     assert [Path(row["image"]).stem[0] for row in rows] == ["d", "a", "b", "c"]
     assert [row["nearly_equal_to"] for row in rows] == ["", "", "", str(tmp_path / "a_\udcff.png")]

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
+from tests.prediction.outputs.writing import image_files, make, merge, predicted
 from unet_ddp.data.labels import Labels
-from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.lists import Listed, ShardFile
-from unet_ddp.prediction.outputs.polygons import format_geojson, polygon_file, polygons
+from unet_ddp.extras.outputs.polygons import Polygons, polygons
 
 Ring = list[list[int]]
 TWO = Labels((0, 255), names=("road", "car"))
@@ -84,17 +83,14 @@ def test_threads_find_what_one_finds_without_a_warning(rng: np.random.Generator)
 
 
 def test_the_file_is_json_of_all_images_objects(tmp_path: Path) -> None:
-    each = polygon_file(tmp_path / "a.geojson", TWO, PredictConfig(()))
-    shard = ShardFile(each, 0)
-    objects = np.array([[1, 0, 1]], np.uint8)
-    for index, ids in enumerate((objects, objects * 0, objects)):
-        shard.add(index, Listed(Path(f"{index}.png"), ids))
-    each.merge(1)
-    shard.close()
-    loaded = json.loads(each.path.read_text())
+    output = make(Polygons, TWO, polygons=str(tmp_path / "a.geojson"))
+    objects = predicted(np.array([[1, 0, 1]], np.uint8), TWO)
+    nothing = predicted(objects.mask * 0, TWO)
+    path = merge(output, [("0.png", objects), ("1.png", nothing), ("2.png", objects)])
+    loaded = json.loads(path.read_text())
     assert loaded["type"] == "FeatureCollection"
     images = [feature["properties"]["image"] for feature in loaded["features"]]
     assert images == ["0.png", "0.png", "2.png", "2.png"]
-    line = format_geojson(Listed(Path("0.png"), objects), TWO)
-    assert loaded["features"][:2] == json.loads(f"[{line}]")
-    assert format_geojson(Listed(Path("a"), objects * 0), TWO) == ""
+    record = output.record(image_files("0.png"), objects)
+    assert loaded["features"][:2] == json.loads(f"[{record}]")
+    assert output.record(image_files("1.png"), nothing) == ""

@@ -1,0 +1,148 @@
+"""An output of a user's own, by import path and of an installed package."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.prediction.models import write_model, write_photo
+from tests.prediction.test_predict import run
+from tests.ranks import Ranks, call_main
+from unet_ddp.data.labels import Labels
+
+SOURCE = '''
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+from unet_ddp.files import write_text
+from unet_ddp.prediction.outputs.base import Output
+
+
+class Sure(Output):
+    """The mean of the highest probabilities, a file for each image and one for all."""
+
+    path = Path("sure.json")
+    header, separator, footer = "[", ",", "]\\n"
+
+    def __init__(self, *about):
+        super().__init__(*about)
+        self.sums = {}
+
+    def files(self, image):
+        return [image.named("_sure.json")]
+
+    @contextmanager
+    def watch(self, image, prediction):
+        found = []
+        yield lambda band: found.append(float(band.probabilities.max(axis=0).sum()))
+        self.sums[image.index] = sum(found)
+
+    def write(self, image, prediction):
+        write_text(*self.files(image), self.record(image, prediction))
+
+    def record(self, image, prediction):
+        total = self.sums.get(image.index)
+        about = {"image": image.image.name, "size": prediction.size}
+        return json.dumps(about | {"sure": total and total / prediction.mask.size})
+'''
+
+
+def write_own_output(path: Path) -> None:
+    path.write_text(SOURCE)
+    sys.modules.pop(path.stem, None)
+
+
+@pytest.fixture
+def own(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with images, a module, and a package that is installed there with an entry point."""
+    write_own_output(here / "my_outputs.py")
+    info = here / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[unet_ddp.outputs]\nsure = my_outputs:Sure\n")
+    monkeypatch.syspath_prepend(here)
+    for number in range(5):
+        write_photo(here / "p" / f"{number}.png", (30 + number % 2, 40))
+    return here
+
+
+@pytest.mark.parametrize("name", ["my_outputs:Sure", "sure"])
+def test_it_writes_a_file_for_each_image_and_one_for_all(own: Path, name: str) -> None:
+    assert run("p", "-o", "out", "--write", name, "--probabilities", "npy") == 0
+    records = json.loads(Path("sure.json").read_text())
+    assert [record["image"] for record in records] == [f"{n}.png" for n in range(5)]
+    for number, record in enumerate(records):
+        assert json.loads(Path(f"out/{number}_sure.json").read_text()) == record
+        probabilities = np.load(f"out/{number}_probabilities.npy")
+        assert record["size"] == [*probabilities.shape[1:]]
+        assert record["sure"] == pytest.approx(probabilities.max(axis=0).mean(), abs=1e-5)
+
+
+def test_two_processes_write_the_same(own: Path, ranks: Ranks) -> None:
+    flags = ["p", "--write", "my_outputs:Sure", "--device", "cpu", "-o"]
+    outcomes = ranks.run(2, call_main, "predict", [*flags, "two"], str(own))
+    assert [status for status, _, _ in outcomes] == [0, 0]
+    assert "sure.json: 5 images\n" in outcomes[0][1]
+    written = Path("sure.json").read_bytes()
+    assert run(*flags, "one", "--overwrite") == 0
+    assert Path("sure.json").read_bytes() == written
+    for number in range(5):
+        name = f"{number}_sure.json"
+        assert Path("one", name).read_bytes() == Path("two", name).read_bytes()
+
+
+def test_its_files_are_checked_as_all_are(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("p/0.png", "--write", "sure")
+    Path("p/0_sure.json").touch()
+    assert run(*flags) == 2
+    assert "error: p/0_sure.json: already exists; use --overwrite" in capsys.readouterr().err
+    Path("p/0_sure.json").unlink()
+    Path("sure.json").touch()
+    assert run(*flags) == 2
+    assert "error: sure.json: already exists; use --overwrite, or another --write sure\n" in (
+        capsys.readouterr().err
+    )
+    Path("sure.json").unlink()
+    assert run(*flags, "--write", "my_outputs:Sure") == 2
+    assert "would both write p/0_sure.json" in capsys.readouterr().err
+    assert not list(Path("p").glob("*.json"))
+
+
+def test_an_image_that_is_skipped_has_a_record_of_its_mask(own: Path) -> None:
+    assert run("p", "--write", "sure") == 0
+    first = json.loads(Path("sure.json").read_text())
+    Path("sure.json").unlink()
+    Path("p/3_mask.png").unlink()
+    before = Path("p/1_sure.json").stat().st_mtime_ns
+    assert run("p", "--write", "sure", "--skip-existing") == 0
+    records = json.loads(Path("sure.json").read_text())
+    assert [record["size"] for record in records] == [record["size"] for record in first]
+    assert [record["sure"] is None for record in records] == [True, True, True, False, True]
+    assert Path("p/1_sure.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("rle", "error: --write rle: is no output; name one of yours as MODULE:CLASS"),
+        ("shapes", "error: --write shapes: is no output; name one of yours as MODULE:CLASS"),
+        ("my_outputs:Other", "can't be imported (AttributeError: module 'my_outputs' has no"),
+    ],
+)
+def test_another_is_one_line(
+    own: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    assert run("p", "--write", name) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_no_checkpoint_names_one(own: Path) -> None:
+    """Its settings are a run's: a stranger's file must not have code imported."""
+    write_model(own / "m.pt", Labels((0, 255)), config={"write": ["my_outputs:Sure"]})
+    assert run("p", "-m", "m.pt") == 0
+    assert not Path("sure.json").exists()

@@ -1,0 +1,1 @@
+"""Files of predictions for other programs: run lengths, polygons, annotations."""

@@ -1,0 +1,78 @@
+"""The images that the network is least sure of, to label next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+import numpy as np
+
+from unet_ddp.data.copies import ALIKE, THUMBNAIL, normalise
+from unet_ddp.data.csv_cells import format_row
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Band, allocate
+from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.files import as_path
+from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.outputs.base import ImageFiles, Output, Receiver
+from unet_ddp.prediction.prediction import Prediction
+
+
+class Rank(Output):
+    """A CSV file of all images in the order in which to label them."""
+
+    header = "image,uncertainty,nearly_equal_to"
+
+    def __init__(self, config: PredictConfig, labels: Labels, image_format: ImageFormat) -> None:
+        super().__init__(config, labels, image_format)
+        self.path = as_path(str(config.rank))
+        self._uncertainty: dict[int, float] = {}  # by an image's index
+
+    @contextmanager
+    def watch(self, image: ImageFiles, prediction: Prediction) -> Iterator[Receiver]:
+        """Measure the mean entropy at the outlines of predicted classes; without one, of all pixels.
+
+        It is 0 to 1. Of several networks or transformed copies it is the entropy of their mean
+        probabilities, which grows with their disagreement. The edge of pixels without data is no
+        outline: they are marked later.
+        """
+        import cv2
+
+        entropy = allocate(prediction.size, np.float32)
+
+        def see(band: Band) -> None:
+            shares = band.probabilities
+            logarithms = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
+            entropy[band.rows] = -(shares * logarithms).sum(axis=0) / np.log(len(shares))
+
+        yield see
+        ids, window = prediction.ids, np.ones((3, 3), np.uint8)
+        is_outline = cv2.dilate(ids, window) != cv2.erode(ids, window)
+        measured = entropy[is_outline] if is_outline.any() else entropy
+        self._uncertainty[image.index] = float(measured.mean())
+
+    def record(self, image: ImageFiles, prediction: Prediction) -> str:
+        """Return JSON: uncertainty, path and thumbnail."""
+        thumbnail = image.source.thumbnail(THUMBNAIL).ravel().tolist()
+        return json.dumps([self._uncertainty.pop(image.index), str(image.image), thumbnail])
+
+    def merge(self, records: Iterable[str], file: TextIO) -> None:
+        """Write the images in order, those nearly equal to an earlier one last."""
+        file.write(self.header)
+        rows = sorted(map(json.loads, records), key=lambda row: (-row[0], row[1]))
+        thumbnails = normalise(np.array([row[2] for row in rows]).reshape(-1, THUMBNAIL**2))
+        paths: list[str] = []  # whose thumbnails are the first ones
+        late: list[tuple[str, str, str]] = []
+        for own, (uncertainty, path, _) in zip(thumbnails, rows, strict=True):
+            likeness = thumbnails[: len(paths)] @ own
+            if likeness.max(initial=0) > ALIKE:
+                late.append((path, f"{uncertainty:.4f}", paths[int(likeness.argmax())]))
+                continue
+            thumbnails[len(paths)] = own
+            paths.append(path)
+            file.write("\n" + format_row((path, f"{uncertainty:.4f}", "")))
+        for row in late:
+            file.write("\n" + format_row(row))
+        file.write("\n")

@@ -1,0 +1,141 @@
+r"""An output: what a job writes of its predictions, by a class that `plugins.find("outputs", …)` finds.
+
+One of your own is written with the others, by ``predict.py photos/ -o masks --write sizes:Sizes``:
+
+    # sizes.py
+    class Sizes(Output):
+        path = Path("sizes.json")  # one file for all images
+        header, separator, footer = "[", ",", "]\n"
+
+        def files(self, image):  # and one for each
+            return [image.named("_size.json")]
+
+        def write(self, image, prediction):
+            write_text(*self.files(image), self.record(image, prediction))
+
+        def record(self, image, prediction):
+            return json.dumps({"image": image.image.name, "size": prediction.size})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, TextIO
+
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Band
+from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.read import Source
+from unet_ddp.errors import UserError
+from unet_ddp.plugins import find, is_known, list_built_in
+from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.prediction import Prediction
+
+ADVICE = "make room, or use another --output"
+"""For those who can't write an image's file."""
+Receiver = Callable[[Band], None]
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """An image and the files of its prediction."""
+
+    index: int  # position among the job's images
+    source: Source
+    mask: Path
+    written: Sequence[Path] = ()  # the files of all outputs
+
+    @property
+    def image(self) -> Path:
+        """The image's path."""
+        return self.source.path
+
+    def named(self, ending: str) -> Path:
+        """Return the path of a file next to the mask, named as the image and with this ending."""
+        return self.mask.with_name(self.mask.stem.removesuffix("_mask") + ending)
+
+
+class Output:
+    """An output of a job; what its methods do by default suits one without files.
+
+    Threads write several images at once, each `watch`, `write`, `record`. What can't be written is a
+    UserError. A file is replaced whole by `unet_ddp.files.replacing` or `write_text`.
+    """
+
+    flag = "--write"
+    """The flag that asks for it, for messages."""
+    path: Path | None = None
+    """The file of all images, if it has one."""
+    header, separator, footer = "", "", ""
+    """Of that file, as `merge` writes it."""
+    turn: ClassVar[int] = 0
+    """0; 1 for the mask, whose presence says that an image is done; 2 for what people edit later: it is
+    written after the mask, and --skip-existing finds none without one."""
+
+    def __init__(self, config: PredictConfig, labels: Labels, image_format: ImageFormat) -> None:
+        self.config = config
+        self.labels = labels
+        self.image_format = image_format  # that the network's images have
+
+    def check(self, images: Mapping[Source, bool]) -> None:
+        """Raise a UserError if it can't be had of these images (is each on a map?), on rank 0."""
+
+    def files(self, image: ImageFiles) -> Sequence[Path]:
+        """Return the image's own files: none may exist, be another's, or have a too long name."""
+        return ()
+
+    def watch(
+        self, image: ImageFiles, prediction: Prediction
+    ) -> AbstractContextManager[Receiver | None]:
+        """Return a context that yields a function: it gets each band of the prediction, from the top.
+
+        The network runs once for all outputs. What you learn of an image, keep by `image.index`; it
+        is for `write` or `record`.
+        """
+        return nullcontext()
+
+    def write(self, image: ImageFiles, prediction: Prediction) -> None:
+        """Write the image's own files."""
+
+    def record(self, image: ImageFiles, prediction: Prediction) -> str:
+        """Return what the file of all images says of this one; empty for nothing.
+
+        Of an image that --skip-existing skips there is the mask, but no band and no probability.
+        """
+        return ""
+
+    def merge(self, records: Iterable[str], file: TextIO) -> None:
+        """Write the file of all images from their records, in the images' order, on rank 0.
+
+        The records of all processes do not fit into memory, perhaps. They can be read again.
+        """
+        file.write(self.header)
+        separator = "\n"
+        for record in records:
+            file.write(separator + record)
+            separator = self.separator + "\n"
+        file.write("\n" + self.footer)
+
+
+def open_outputs(config: PredictConfig, labels: Labels, image_format: ImageFormat) -> list[Output]:
+    """Return the outputs that a job's settings ask for, in the order of their messages.
+
+    Raises:
+        UserError: one needs a library that is not installed, can't have these classes, or is not known.
+    """
+    outputs: list[Output] = []
+    for name in list_built_in("outputs"):
+        if getattr(config, name, True) not in (None, False, "none"):  # masks have no setting
+            output: Output = find("outputs", name)(config, labels, image_format)
+            output.flag = f"--{name}"
+            outputs.append(output)
+    for name in config.write:
+        if name in list_built_in("outputs") or not is_known("outputs", name):
+            raise UserError(f"--write {name}: is no output; name one of yours as MODULE:CLASS")
+        output = find("outputs", name)(config, labels, image_format)
+        output.flag = f"--write {name}"
+        outputs.append(output)
+    return outputs

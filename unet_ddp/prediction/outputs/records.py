@@ -1,0 +1,97 @@
+"""What the files of all images say of each image, from all processes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import Lock
+from typing import IO
+
+from unet_ddp.distributed.world import World
+from unet_ddp.files import is_address, replacing, write_errors
+from unet_ddp.prediction.outputs.base import ImageFiles, Output
+from unet_ddp.prediction.prediction import Prediction
+
+_ADVICE = "make room, or name another file"
+_PIECE = 1 << 20  # bytes that each process sends at a time
+Span = tuple[int, int, int]  # index of an image, offset of its record, length
+
+
+class Records:
+    """One process's records of an output, in a temporary file without a name.
+
+    Those of a hundred thousand images need not fit into memory. They come to rank 0 through the
+    process group, as several hosts may have no folder in common.
+    """
+
+    def __init__(self, output: Output) -> None:
+        assert output.path is not None
+        self.output, self.path = output, output.path
+        self._lock = Lock()
+        self._spans: list[Span] = []
+        self._end = 0
+        self._files: list[IO[bytes]] = []  # this process's, and on rank 0 at the end the others'
+        self._open()
+
+    def _open(self) -> None:
+        with write_errors(self.path, _ADVICE):
+            folder = None
+            if not is_address(self.path):
+                folder = self.path.parent
+                folder.mkdir(parents=True, exist_ok=True)
+            self._files.append(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
+
+    def add(self, image: ImageFiles, prediction: Prediction) -> None:
+        """Add the record of an image, if there is one, from any thread."""
+        content = self.output.record(image, prediction).encode("utf-8", "surrogateescape")
+        if not content:
+            return
+        with self._lock, write_errors(self.path, _ADVICE):
+            self._files[0].write(content)
+            self._files[0].flush()
+            self._spans.append((image.index, self._end, len(content)))
+            self._end += len(content)
+
+    def merge(self, world: World) -> None:
+        """Write the file of all images, on rank 0."""
+        self._files[0].seek(0)
+        while any(pieces := world.gather(b"" if world.is_main else self._files[0].read(_PIECE))):
+            world.on_main(partial(self._keep, pieces))
+        spans = world.gather(self._spans)
+        world.on_main(lambda: self._write(MergedRecords(self._files, spans)))
+
+    def _keep(self, pieces: Sequence[bytes]) -> None:
+        while len(self._files) < len(pieces):
+            self._open()
+        with write_errors(self.path, _ADVICE):
+            for file, piece in zip(self._files, pieces, strict=True):
+                file.write(piece)
+
+    def _write(self, records: MergedRecords) -> None:
+        with (
+            write_errors(self.path, _ADVICE),
+            replacing(self.path) as temporary,
+            temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+        ):
+            self.output.merge(records, file)
+
+    def close(self) -> None:
+        """Remove the files."""
+        for file in self._files:
+            with suppress(OSError):  # the disk is full, which `add` has said
+                file.close()
+
+
+class MergedRecords:
+    """The records of all processes, in the images' order."""
+
+    def __init__(self, files: Sequence[IO[bytes]], spans: Sequence[Sequence[Span]]) -> None:
+        self._files = files  # of each rank, as `spans`
+        self._order = sorted((*span, rank) for rank, each in enumerate(spans) for span in each)
+
+    def __iter__(self) -> Iterator[str]:
+        for _, offset, length, rank in self._order:
+            self._files[rank].seek(offset)
+            yield self._files[rank].read(length).decode("utf-8", "surrogateescape")
