@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 
 from tests.prediction.models import write_model, write_photo
 from tests.prediction.test_predict import run
-from tests.ranks import Ranks, call_main
+from tests.ranks import ROOT, Ranks, call_main
 from unet_ddp.data.labels import Labels
 
 SOURCE = '''
@@ -81,6 +83,16 @@ def test_it_writes_a_file_for_each_image_and_one_for_all(own: Path, name: str) -
         probabilities = np.load(f"out/{number}_probabilities.npy")
         assert record["size"] == [*probabilities.shape[1:]]
         assert record["sure"] == pytest.approx(probabilities.max(axis=0).mean(), abs=1e-5)
+
+
+def test_the_one_in_the_docs_works(own: Path) -> None:
+    text = (ROOT / "docs/own_parts.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"\n(    import json\n.*?)\n\n\S", text, flags=re.S)
+    Path("doc_outputs.py").write_text(textwrap.dedent(code))
+    assert run("p", "-o", "out", "--write", "doc_outputs:Sizes") == 0
+    records = [json.loads(Path(f"out/{n}_size.json").read_text()) for n in range(5)]
+    assert records[1] == {"image": "1.png", "size": [31, 40]}
+    assert json.loads(Path("sizes.json").read_text()) == records
 
 
 def test_two_processes_write_the_same(own: Path, ranks: Ranks) -> None:

@@ -58,6 +58,8 @@ def name_outputs(
     for flag, path in lists:
         if os.path.isdir(path):
             raise UserError(f"{flag} {path}: is a folder; give a file")
+        if _is_too_long(path):
+            raise UserError(f"{flag} {path}: the name is too long; name another file")
         check_writable(path.parent, flag)
         _check_new([path], flag, config)
     written += [path for _, path in lists]
@@ -91,9 +93,13 @@ def find_existing(paths: Iterable[Path]) -> set[Path]:
 def check_length(image: ImageFiles) -> UserError | None:
     """Return an error if a file of an image, or its temporary file, has too long a name."""
     for path in image.written:
-        if len(os.fsencode(path.name)) > _LONGEST_NAME:
+        if _is_too_long(path):
             return UserError(f"{image.image}: the name of {path} is too long; rename the image")
     return None
+
+
+def _is_too_long(path: Path) -> bool:
+    return len(os.fsencode(path.name)) > _LONGEST_NAME
 
 
 def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: Labels) -> list[Path]:
