@@ -149,6 +149,8 @@ def _warn_of_cache(folder: Path) -> None:
 
 def identify_path(path: Path) -> tuple[object, ...]:
     """Return a key that all spellings of a path share; it need not exist."""
+    if is_address(path):
+        return (str(path),)
     with suppress(OSError):
         return (*path.parent.stat()[1:3], path.name)  # inode and device
     return os.path.realpath(path.parent), path.name
@@ -159,7 +161,7 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
 
     def keys(path: Path) -> list[tuple[object, ...]]:
         if is_address(path):
-            return [(str(path),)]
+            return [identify_path(path)]
         with suppress(OSError):
             return [identify_path(path), path.stat()[1:3]]
         return [identify_path(path)]

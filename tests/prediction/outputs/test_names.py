@@ -15,6 +15,7 @@ from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.files import as_path
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.outputs.names import find_done, find_existing, name_outputs
@@ -201,9 +202,9 @@ def test_an_image_is_done_when_all_its_files_exist() -> None:
 
 @pytest.mark.parametrize("count", [2, 30])
 def test_objects_exist_by_question_or_by_listing(memory_store: MemoryBucket, count: int) -> None:
-    folder = Url(f"s3://bucket/names{count}")
+    folder = as_path(f"s3://bucket/names{count}")
     for name in ("0_mask.png", "1_mask.png", "sub/0_mask.png"):
-        put(folder / name, b"")
+        put(Url(folder / name), b"")
     paths = [folder / f"{n}_mask.png" for n in range(1, count + 1)]
     before = memory_store.count_requests()
     assert find_existing([*paths, Path("a.jpg"), Path("missing")]) == {paths[0], Path("a.jpg")}

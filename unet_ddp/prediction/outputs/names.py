@@ -56,7 +56,7 @@ def name_outputs(
     new = _list_edited(files, outputs) if config.skip_existing else written
     _check_new(new, "--output", config)
     for flag, path in lists:
-        if os.path.isdir(path):
+        if _is_folder(path):
             raise UserError(f"{flag} {path}: is a folder; give a file")
         if _is_too_long(path):
             raise UserError(f"{flag} {path}: the name is too long; name another file")
@@ -98,13 +98,17 @@ def check_length(image: ImageFiles) -> UserError | None:
     return None
 
 
+def _is_folder(path: Path) -> bool:
+    return not is_address(path) and os.path.isdir(path)
+
+
 def _is_too_long(path: Path) -> bool:
     return len(os.fsencode(path.name)) > _LONGEST_NAME
 
 
 def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: Labels) -> list[Path]:
     output = as_path(config.output) if config.output else None
-    if output is not None and len(images) == 1 and output.suffix and not os.path.isdir(output):
+    if output is not None and len(images) == 1 and output.suffix and not _is_folder(output):
         if output.suffix.lower() not in _MASK_SUFFIXES:
             raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
         masks = [output]
