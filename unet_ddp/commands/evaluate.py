@@ -23,7 +23,7 @@ from unet_ddp.cli import parse
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
-from unet_ddp.data.readers.read import read_mask
+from unet_ddp.data.readers.read import read_mask, use_readers
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import Limit, UserError, print_lines
@@ -65,6 +65,8 @@ class EvaluateConfig:
     """Folder of images, or a pack, to score all of them (default: the validation images of the model's run)."""
     masks: Annotated[str | None, flag("DIR")] = None
     """Folder of their masks, with the values that the model was trained with."""
+    reader: Annotated[tuple[str, ...], flag("MODULE:CLASS ...")] = ()
+    """Reader of your own for other kinds of files; docs/own_parts.md."""
     output: Annotated[str | None, flag("DIR", "-o")] = None
     """Folder for scores.json, CSV files and report.html (default: evaluation, next to the model)."""
     threshold: Annotated[float | None, flag("P"), Limit(above=0, below=1)] = None
@@ -109,6 +111,7 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
     """Find model and pairs, score them, write and print the results."""
     if world.device.type == "cpu":
         torch.set_num_threads(1)  # their number decides the last bits of a convolution
+    use_readers(config.reader)
     job = world.on_main(lambda: find_job(config))
     amp = config.amp and all_have_bfloat16(world)
     loaded = build_model(

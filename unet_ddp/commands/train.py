@@ -21,6 +21,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.data.prepared import PreparedData
+from unet_ddp.data.readers.read import use_readers
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
@@ -66,6 +67,7 @@ def train(config: TrainConfig, world: World) -> int:
         resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
         config = resumed.settle(config, world)
         check_own_code(config.to_dict(), config.given - config.recipe)
+        use_readers(config.data.reader)
         data = world.on_main(lambda: resumed.prepare_data(config))
         spec = choose_model(config, data, resumed, world)
         dry_run = DryRun(spec, data, resumed, world, began)

@@ -41,6 +41,8 @@ class DataConfig:
         flag("FILE", name="list"),
     ] = None
     """CSV file of pairs instead of two folders, with paths or addresses (http:// too): columns image,mask and optionally group,split (training, validation or test)."""
+    reader: Annotated[tuple[str, ...], Names("readers"), flag("MODULE:CLASS ...")] = ()
+    """Reader of your own for images or masks of other kinds of files; docs/own_parts.md."""
     mask_suffix: Annotated[str | None, flag("TEXT")] = None
     """Text that mask names add to the image's name, e.g. _mask (default: detected)."""
     val_images: Annotated[str | None, Kind.DATA_PLACE, Needs("val_masks"), DIR] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from unet_ddp.data.memory import SampleMemory, share_memory
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.read import own_readers, use_readers
 from unet_ddp.data.samplers import AheadSampler, Key, ScoringSampler, TrainingSampler
 from unet_ddp.distributed.device import free_memory
 from unet_ddp.distributed.fork_server import end_with_rank, start_fork_server
@@ -124,7 +125,7 @@ def how_to_read(
     """Return a DataLoader's arguments: the samples, their batches, and the reading processes."""
     options: dict[str, Any] = {
         "num_workers": workers,
-        "worker_init_fn": start_worker,
+        "worker_init_fn": partial(start_worker, readers=own_readers()),
         "generator": torch.Generator(),  # or it would draw on torch's global one
     }
     pairs = _pairs_of(dataset)
@@ -249,12 +250,13 @@ def check_shared_memory(workers: int) -> None:
         raise RunError(f"{workers} {reason}; {advice}") from None
 
 
-def start_worker(worker: int) -> None:
+def start_worker(worker: int, readers: Iterable[str] = ()) -> None:
     """Prepare a reading process, as a DataLoader's `worker_init_fn`."""
     gc.freeze()  # or the garbage collector would copy the parent's memory, page by page
     _limit_threads()
     ignore_signals_in_worker()
     end_with_rank()
+    use_readers(readers)  # a process that was not forked from its rank does not have them
     if (info := get_worker_info()) is not None:
         _pairs_of(info.dataset).start_reading(warns=worker == 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,8 @@ import tyro
 from unet_ddp.cli import parse
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.settings import flag
+
+_MODULE_CLASS = re.compile(r"[\w.]+:\w+")
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class PredictConfig:
     """Checkpoint or exported network, or its address (s3://bucket/run/best.pt); several are averaged (default: that of the newest run in checkpoints)."""
     network: Annotated[str | None, flag("MODULE:FUNCTION")] = None
     """The network of your own that the checkpoint was trained with: a checkpoint starts no code."""
+    reader: Annotated[tuple[str, ...], flag("MODULE:CLASS ...")] = ()
+    """Reader of your own for other kinds of files; docs/own_parts.md."""
     scale: Annotated[float | None, flag("FACTOR", "-s")] = None
     """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
     threshold: Annotated[float | None, flag("P", "-t")] = None
@@ -78,7 +83,8 @@ class PredictConfig:
 def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictConfig:
     """Return the configuration of a prediction.
 
-    ``--model a.pt b.pt photo.jpg`` names two models: what can't be a model is an image.
+    ``--model a.pt b.pt photo.jpg`` names two models: what can't be a model is an image. So is what
+    can't be a --reader.
 
     Raises:
         UserError: an unknown flag, or a value out of its limits.
@@ -86,10 +92,12 @@ def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictCo
     config = parse(PredictConfig, argv, prog=prog)
     names = config.model
     count = next((n for n, name in enumerate(names) if n and not _is_model(name)), len(names))
+    readers = tuple(name for name in config.reader if _MODULE_CLASS.fullmatch(name))
+    more = (*names[count:], *(name for name in config.reader if name not in readers))
     for name in ("overwrite", "rank"):  # masks do not say how sure they are
         if config.skip_existing and getattr(config, name):
             raise UserError(f"--{name} and --skip-existing: use one of them")
-    return replace(config, model=names[:count], inputs=(*config.inputs, *names[count:]))
+    return replace(config, model=names[:count], reader=readers, inputs=(*config.inputs, *more))
 
 
 def _is_model(name: str) -> bool:

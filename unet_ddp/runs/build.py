@@ -66,6 +66,7 @@ def choose_model(
     named = dict.fromkeys(options.loss_terms, ("--loss", "losses"))
     named[architecture.part] = ("--model", "networks")
     named[config.data.augmentation] = ("--augmentation", "augmentations")
+    named |= dict.fromkeys(config.data.reader, ("--reader", "readers"))
     sources = digest_sources((point, name) for name, (_, point) in named.items())
     if world.size > 1:
         find("hosts", "data")(data.split, sources, world)

@@ -32,15 +32,20 @@ _own: dict[str, str] = {}
 
 
 def use_readers(names: Iterable[str]) -> None:
-    """Have readers at import paths, in this process, read the files of their suffixes.
+    """Have readers at import paths, and none that were named before, read the files of their suffixes.
+
+    Another process is told itself.
 
     Raises:
         UserError: one can't be imported, or is no reader.
     """
+    _own.clear()
     for name in names:
         suffixes = getattr(find("readers", name), "suffixes", None)
         if not suffixes or not all(str(suffix).startswith(".") for suffix in suffixes):
-            raise UserError(f"--reader {name}: has no suffixes, as ('.xyz',); see docs/data.md")
+            raise UserError(
+                f"--reader {name}: has no suffixes, as ('.xyz',); see docs/own_parts.md"
+            )
         _own.update(dict.fromkeys(suffixes, name))
 
 

@@ -1,0 +1,144 @@
+"""A reader of the user's own, as the docs have it: named by its path, or by a package's entry point."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.conftest import data_flags, make_set
+from tests.ranks import Ranks, call_main
+from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.commands import doctor, evaluate
+from unet_ddp.data.readers.header import Header, ImageFormat
+from unet_ddp.data.readers.read import Source, can_read, use_readers
+from unet_ddp.errors import UserError
+
+PAGE = Path(__file__).parents[3] / "docs" / "own_parts.md"
+OWN = ["--reader", "my_readers:XyzFile"]
+FLAGS = [
+    "--width",
+    "2",
+    "--epochs",
+    "1",
+    "--validation",
+    "20",
+    "--amp-dtype=auto",
+    "--batch-size",
+    "2",
+]
+PIXELS = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3)
+
+
+def write_xyz(path: Path, pixels: np.ndarray) -> Path:
+    pixels = np.atleast_3d(pixels)
+    path.write_bytes(np.array(pixels.shape, "<u2").tobytes() + pixels.tobytes())
+    return path
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with the docs' module, and a set whose images and masks are its files."""
+    code = PAGE.read_text().partition("\n## A reader\n")[2].partition("\n    import ")[2]
+    code = "    import " + code.partition("\n\nIt reads")[0]
+    (tmp_path / "my_readers.py").write_text(textwrap.dedent(code))
+    make_set(tmp_path, 10)
+    for path in [*(tmp_path / "imgs").iterdir(), *(tmp_path / "masks").iterdir()]:
+        write_xyz(path.with_suffix(".xyz"), np.asarray(Image.open(path)))
+        path.unlink()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_readers", raising=False)
+    yield tmp_path
+    use_readers([])
+
+
+@pytest.fixture
+def installed(own: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folder, where a package names the reader."""
+    info = own / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[unet_ddp.readers]\nxyz = my_readers:XyzFile\n")
+    monkeypatch.syspath_prepend(own)
+    return own
+
+
+def check_pixels(path: Path) -> None:
+    write_xyz(path, PIXELS)
+    with Source(path) as source:
+        assert source.header == Header(4, 5, 3, "uint8")
+        assert np.array_equal(source.image(ImageFormat(3))[0], PIXELS)
+        assert source.place is None and source.rows(ImageFormat(3)) is None
+    with Source(write_xyz(path, PIXELS[..., 0])) as source:
+        assert np.array_equal(source.mask(), PIXELS[..., 0])
+
+
+def test_a_path_names_a_reader(own: Path) -> None:
+    assert not can_read(".xyz")
+    use_readers(["my_readers:XyzFile"])
+    assert can_read(".xyz")
+    check_pixels(own / "a.XYZ")
+    (own / "b.xyz").write_bytes(b"\1\0")
+    with pytest.raises(UserError, match=r"^b.xyz: corrupt or truncated \(.*\); replace it$"):
+        _ = Source(Path("b.xyz")).header
+    use_readers([])
+    assert not can_read(".xyz")
+
+
+def test_an_entry_point_names_a_reader(installed: Path) -> None:
+    assert can_read(".xyz") and "my_readers" not in sys.modules
+    check_pixels(installed / "a.xyz")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("nowhere:Reader", "nowhere:Reader: can't be imported"), ("my_readers:np", "has no suffixes")],
+)
+def test_what_is_no_reader_is_a_line(own: Path, name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        use_readers([name])
+
+
+def test_a_set_is_trained_on_by_processes_that_read_and_predicted(own: Path, ranks: Ranks) -> None:
+    argv = [*data_flags(own), *FLAGS, *OWN]
+    for more in (["--workers", "1", "--max-steps", "1"], ["--workers", "0", "--resume"]):
+        outcomes = ranks.run(2, call_main, "train", [*argv, *more], str(own))
+        assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+    saved = checkpoint.load(own / "checkpoints" / "last.pt")
+    assert saved["config"]["reader"] == ["my_readers:XyzFile"]
+    assert saved["sources"].keys() == {"my_readers:XyzFile"}
+    image = min((own / "imgs").iterdir())
+    status, out, err = call_main("predict", [*OWN, str(image), "-o", "m.png"], str(own))
+    assert status == 0 and "m.png" in out, err
+    with Source(image) as source, Image.open("m.png") as mask:
+        assert mask.size == source.header.size[::-1]
+    status, _, err = call_main("train", [*argv[: -len(OWN)], "--resume"], str(own))
+    assert (
+        status == 2 and "starts no code; if you trust it, type --reader my_readers:XyzFile" in err
+    )
+
+
+def test_an_installed_reader_needs_no_flag(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [*data_flags(installed), *FLAGS, "--workers", "0"]
+    status, _, err = call_main("train", argv, str(installed))
+    assert status == 0, err
+    status, _, err = call_main("predict", ["imgs", "-o", "out"], str(installed))
+    assert status == 0 and len(list((installed / "out").iterdir())) == 10, err
+    assert doctor.main(data_flags(installed)) == 0 and "10 .xyz" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        evaluate.main([])
+    assert ended.value.code == 0 and (installed / "checkpoints/evaluation/scores.json").exists()
+
+
+def test_a_recipe_starts_no_reader(own: Path) -> None:
+    (own / "evil.yaml").write_text("reader: [my_readers:XyzFile]\n")
+    argv = [*data_flags(own), *FLAGS, "--config", "evil.yaml"]
+    status, _, err = call_main("train", argv, str(own))
+    assert status == 2 and "starts no code" in err and "my_readers" not in sys.modules
