@@ -45,11 +45,13 @@ _BUILT_IN = {
         "losses": "unet_ddp.extras.losses.settings:FactorSettings",
         "wandb": "unet_ddp.extras.wandb.settings:WandbSettings",
         "budget": "unet_ddp.extras.planners.settings:BudgetSettings",
+        "sampling": "unet_ddp.extras.sampling.settings:BalanceSettings",
     },
     "label_rules": {  # by setting
         "instances": "unet_ddp.extras.objects.rules:infer_labels",
         "palette": "unet_ddp.extras.palettes.rules:match_palette",
     },
+    "draws": {"balance": "unet_ddp.extras.sampling.balance:plan_draw"},  # by setting
     "tuners": {"objects": "unet_ddp.extras.objects.tuning:SeparationTuner"},
     "pairs": {
         "pack": "unet_ddp.extras.packs.pairs:open_pack",

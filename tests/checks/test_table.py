@@ -10,7 +10,6 @@ import pytest
 from tests.checks.test_rules import scanned
 from unet_ddp.checks import table as module
 from unet_ddp.checks.table import Table
-from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pairs
 
 
@@ -39,28 +38,6 @@ def test_values_are_counted_by_kind_and_value(
     assert {(kind, value): pixels for _, kind, value, pixels in found} == totals
     assert {(kind, value): row for row, kind, value, _ in found} == first
     assert found == sorted(found) and table.count_values(~chosen & chosen) == []
-
-
-@pytest.mark.parametrize("block", [8, 24, 100])
-def test_the_classes_of_each_pair(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, block: int
-) -> None:
-    """Any pairs, in any order; the ignored value is no class, nor are pairs asked for."""
-    monkeypatch.setattr(module, "_BLOCK", block)
-    labels = Labels((0, 255, 7, 9), ignore=3)
-    pairs = []
-    for k in range(50):
-        values = sorted(rng.choice([0, 3, 7, 255], rng.integers(0, 5), replace=False).tolist())
-        pairs.append(scanned(f"n{k:02}", values=tuple(values), counts=(1,) * len(values)))
-    table = Table.from_scan(pairs)
-    chosen = rng.permutation(50)[:37].tolist()
-    bits = table.find_classes(labels, Pairs(pairs[k].pair for k in chosen))
-    assert bits.shape == (4, 5) and bits.dtype == np.uint8
-    found = np.unpackbits(bits, axis=1)
-    assert found[:, 37:].sum() == 0 == found[3].sum()
-    for place, k in enumerate(chosen):
-        expected = [value in pairs[k].mask.values for value in labels.values]
-        assert found[:, place].tolist() == expected
 
 
 def test_kinds_are_in_the_order_of_their_first_pairs() -> None:

@@ -14,8 +14,8 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.header import ImageFormat
-from unet_ddp.data.samplers import ClassDraw
 from unet_ddp.errors import UserError
+from unet_ddp.extras.sampling.balance import ClassDraw
 
 GREY = ImageFormat(1)
 PIXELS = np.arange(8, dtype=np.uint8).reshape(2, 4) * 10

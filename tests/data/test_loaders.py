@@ -41,12 +41,13 @@ from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.memory import SampleMemory
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.header import ImageFormat
-from unet_ddp.data.samplers import ClassDraw, ScoringSampler, TrainingSampler
+from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.cache.samples import SampleCache
 from unet_ddp.extras.cloud.pairs import CloudPairs
+from unet_ddp.extras.sampling.balance import ClassDraw
 from unet_ddp.storage import Url, delete
 
 COLOUR, LABELS = ImageFormat(3), Labels((0, 255))

@@ -38,11 +38,11 @@ from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import can_read, find_readers
 from unet_ddp.data.readers.resize import scaled_size
-from unet_ddp.data.samplers import ClassDraw
 from unet_ddp.data.splits import Split, group_names, split_by_folders, split_pairs
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 from unet_ddp.plugins import find
+from unet_ddp.settings import called
 
 HOME = Path("data")
 
@@ -74,9 +74,8 @@ def prepare_data(
     used = np.unique(table.columns["kind"][:][training | table.find(data.split.validation)])
     sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in used}
     draw = None
-    if config.balance:
-        bits = table.find_classes(data.labels, data.split.training)
-        draw = ClassDraw(bits, share=config.balance, seed=seed)
+    for name in called(config, "draws"):
+        draw = find("draws", name)(config, table, data.labels, data.split.training, seed=seed)
         report.notes.append(draw.describe())
     return PreparedData(
         data.split,

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.checks.scan import ImageMetadata, ScannedPair
 from unet_ddp.data.copies import THUMBNAIL
-from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID, Flags, Ids, Size
+from unet_ddp.data.masks import Flags, Size
 from unet_ddp.data.pairs import FileKind, Pair, Pairs, collect
 
 _BLOCK = 1 << 18  # pairs whose columns are in memory at a time
@@ -114,7 +113,7 @@ class Table:
     def count_values(self, chosen: Flags) -> list[ValueCount]:
         """Return the values in the chosen masks, in the order of their first rows."""
         found: dict[tuple[int, int], list[int]] = {}
-        for rows, part, row in self._value_blocks():
+        for rows, part, row in self.value_blocks():
             keep = chosen[row]
             kind = self.columns["kind"][rows][row - rows.start][keep].astype(np.int64)
             value = self.columns["value"][part][keep].astype(np.int64)
@@ -127,22 +126,7 @@ class Table:
                 found.setdefault(key, [int(row[place]), 0])[1] += int(total)
         return sorted(ValueCount(row, *key, pixels) for key, (row, pixels) in found.items())
 
-    def find_classes(self, labels: Labels, pairs: Pairs) -> Ids:
-        """Return packed bits (classes, pairs / 8): 1 if the mask of one of `pairs` has the class."""
-        places = np.full(len(self.pairs), len(pairs), np.uint32)  # of rows among `pairs`
-        places[self.pairs.rows_of(pairs)] = np.arange(len(pairs), dtype=np.uint32)
-        bits = np.zeros((labels.num_classes, -(-len(pairs) // 8)), np.uint8)
-        for rows, part, row in self._value_blocks():
-            place = places[row]
-            keep = place < len(pairs)
-            values = self.columns["value"][part][keep].astype(np.int32)
-            # All of them are known by now.
-            ids = labels.ids_of_values(values, self.pairs[rows.start].mask)
-            place, ids = place[keep][ids != IGNORE_ID], ids[ids != IGNORE_ID]
-            np.bitwise_or.at(bits, (ids, place >> 3), (128 >> (place & 7)).astype(np.uint8))
-        return bits
-
-    def _value_blocks(self) -> Iterator[tuple[slice, slice, NDArray[np.int64]]]:
+    def value_blocks(self) -> Iterator[tuple[slice, slice, NDArray[np.int64]]]:
         """Yield blocks of rows, their parts of the columns value and pixels, and the row of each."""
         begin = 0
         for start in range(0, len(self.pairs), _BLOCK):

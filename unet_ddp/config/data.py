@@ -94,8 +94,6 @@ class DataConfig:
     """Mask value, or colour as #rrggbb, of pixels excluded from the loss and the scores."""
     resize_masks: bool = False
     """Resize masks that differ in size from their images, by nearest neighbour."""
-    balance: Annotated[float, flag("SHARE"), Limit(at_least=0, at_most=1)] = 0.0
-    """Share of the training samples that are drawn by class, each class as often as any other, their crops around one of its pixels; e.g. 0.5 where classes are rare; 0: off."""
     scale_jitter: Annotated[
         tuple[float, float] | None, flag("LOW HIGH"), Limit(at_least=0.1, at_most=10)
     ] = None

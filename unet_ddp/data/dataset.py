@@ -23,7 +23,7 @@ from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.header import Codes, ImageFormat
 from unet_ddp.data.readers.read import Source, read_mask
 from unet_ddp.data.readers.resize import resize_nearest
-from unet_ddp.data.samplers import ClassDraw, Key
+from unet_ddp.data.samplers import Draw, Key
 from unet_ddp.errors import UserError
 
 _WRITABLE: list[Literal["C", "W"]] = ["C", "W"]  # what torch.from_numpy needs; copied if not
@@ -50,7 +50,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     size: tuple[int, int] | None = None  # (height, width) that all samples must have; None for any
     resize_masks: bool = False  # to the size of their images
     store: SampleStore | None = None  # keeps samples, decoded and scaled
-    draw: ClassDraw | None = None  # of the image for each key; None for the image of its index
+    draw: Draw | None = None  # of the image for each key; None for the image of its index
 
     def __post_init__(self) -> None:
         self.pairs.share()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.readers.header import ImageFormat
-from unet_ddp.data.samplers import ClassDraw
+from unet_ddp.data.samplers import Draw
 from unet_ddp.data.splits import Split
 
 
@@ -24,5 +24,5 @@ class PreparedData:
     range: PixelRange | None = None  # of the training images; None for 8 bit, where it is known
     groups: dict[str, str] = field(default_factory=dict)  # group of each pair, by name
     one_size: tuple[int, int] | None = None  # (height, width) of all images; None if they differ
-    draw: ClassDraw | None = None  # of training images, for --balance
+    draw: Draw | None = None  # of training images
     most_pixels: int = 0  # of the largest image, after scaling

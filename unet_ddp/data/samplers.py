@@ -1,24 +1,22 @@
-"""Samplers: the images that each rank takes at each step, in training and in scoring; draws by class."""
+"""Samplers: the images that each rank takes at each step, in training and in scoring."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler
 
 from unet_ddp.errors import UserError
 
 Key = tuple[int, int]
 """(epoch, index): all that a sample depends on, so that reading processes keep no state."""
+Draw = Callable[[int, int], tuple[int, int | None]]
+"""Of an epoch and an index, the index of the image to take, and the class it was drawn for, None if for none."""
 
 _AT_ONCE = 4096  # indices that are Python's at a time
-_CHUNK = 64  # bytes of bits that are counted together
-_STREAM = 1  # of random numbers: those of (seed, epoch, index) alone are the augmentation's
 
 
 class TrainingSampler(DistributedSampler[Key]):
@@ -95,46 +93,3 @@ class AheadSampler(Sampler[tuple[list[Key], list[Key]]]):
 
     def __len__(self) -> int:
         return len(self.batches)
-
-
-class ClassDraw:
-    """Draw of the image in each place of an epoch, and of the class that its crop is to show.
-
-    A function of (seed, epoch, index), so the same in any process. As in class-uniform sampling (Zhu
-    et al., 2019), a share is drawn by class: one of the classes that occur, then an image that has it.
-
-    Args:
-        bits: (classes, images / 8) uint8, as of `np.packbits`: 1 if the image has the class.
-        share: of the samples that are drawn by class; the others are the images as they come.
-        seed: of the run.
-
-    Raises:
-        UserError: no image has any class.
-    """
-
-    def __init__(self, bits: NDArray[np.uint8], *, share: float, seed: int) -> None:
-        self.share, self.seed = share, seed
-        self.bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % _CHUNK)))
-        chunks = np.bitwise_count(self.bits).reshape(len(bits), -1, _CHUNK)
-        self.ends = chunks.sum(axis=2, dtype=np.int64).cumsum(axis=1)  # (classes, chunks)
-        self.classes = np.flatnonzero(self.ends[:, -1])
-        if not len(self.classes):
-            raise UserError(f"--balance {share:g}: the training masks have no pixel of any class")
-
-    def describe(self) -> str:
-        """Return a line for the user."""
-        each = self.share / len(self.classes)
-        return f"balance: {self.share:.0%} of the samples drawn by class, {each:.1%} for each"
-
-    def __call__(self, epoch: int, index: int) -> tuple[int, int | None]:
-        """Return the index of the image to take, and the class it was drawn for, None if for none."""
-        generator = np.random.default_rng([self.seed, epoch, index, _STREAM])
-        if generator.random() >= self.share:
-            return index, None
-        drawn = int(generator.choice(self.classes))
-        place = int(generator.integers(self.ends[drawn, -1]))  # among the images that have it
-        chunk = int(np.searchsorted(self.ends[drawn], place, side="right"))
-        first = chunk * _CHUNK
-        images = np.flatnonzero(np.unpackbits(self.bits[drawn, first : first + _CHUNK]))
-        image = images[place - self.ends[drawn, chunk]]  # counted from the chunk's end
-        return 8 * first + int(image), drawn

@@ -1,0 +1,1 @@
+"""Which images and classes an epoch shows."""
