@@ -56,7 +56,7 @@ COMMANDS = {
 OTHERS = """lr help no_amp check nproc_per_node max_restarts nnodes node_rank master_addr master_port
 rdzv_id rdzv_backend rdzv_endpoint rdzv_conf local_addr signals_to_handle shm_size storage turns packed
 sample count side carvana camvid minutes seeds against only results seconds kills ranks steps cycles case
-save_tif numa_binding batch"""
+save_tif numa_binding batch power"""
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -24,21 +26,9 @@ from unet_ddp.settings import (
     with_values,
 )
 
-OWN = """
-from typing import Annotated
-from unet_ddp.errors import UserError
-from unet_ddp.settings import flag
-from unet_ddp.settings import Calls, Kind
-
-class Squares:
-    place = "optimization", "clip"
-    power: Annotated[float, Kind.FIXED, Calls("pixel_factors"), flag("N")] = 2.0
-    "Exponent of the squares."
-
-    def check(self):
-        if self.power > 9:
-            raise UserError("--power: at most 9")
-"""
+PAGE = (Path(__file__).parents[1] / "docs" / "own_parts.md").read_text(encoding="utf-8")
+(OWN,) = re.findall(r"^    from typing.*?(?=^\S)", PAGE.partition("## Settings")[2], re.M | re.S)
+OWN = textwrap.dedent(OWN)
 
 
 def run_with_package(folder: Path, module: str, code: str) -> subprocess.CompletedProcess[str]:
@@ -47,7 +37,7 @@ def run_with_package(folder: Path, module: str, code: str) -> subprocess.Complet
     info = folder / "squares-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: squares\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[unet_ddp.settings]\nsquares = squares:Squares\n")
+    (info / "entry_points.txt").write_text("[unet_ddp.settings]\nsquares = squares:PowerSettings\n")
     path = os.pathsep.join([str(folder), str(Path(__file__).parents[1])])
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -61,19 +51,18 @@ def run_with_package(folder: Path, module: str, code: str) -> subprocess.Complet
 def test_settings_of_an_installed_package_join_flags_recipes_and_checkpoints(
     tmp_path: Path,
 ) -> None:
-    """Its own check runs, its kinds count, it calls a part by its name; a start imports no torch for it."""
+    """Its own check runs, its kinds count; a start imports no torch for the settings of all extras."""
     (tmp_path / "r.yaml").write_text("power: 3\n")
     code = f"""
 import pickle, sys
 from unet_ddp.cli import parse_train, with_saved
 from unet_ddp.config import TrainConfig
-from unet_ddp.settings import Kind, called, names_of
+from unet_ddp.settings import Kind, names_of
 config = parse_train(["--config", {str(tmp_path / "r.yaml")!r}])
 assert config.optimization.power == config.to_dict()["power"] == 3.0
 assert list(config.to_dict())[list(config.to_dict()).index("power") - 1] == "clip"
 assert pickle.loads(pickle.dumps(config)) == config
-assert called(config, "pixel_factors") == ["power"] and not called(TrainConfig(), "pixel_factors")
-assert "power" in names_of(TrainConfig, Kind.FIXED)
+assert "power" in names_of(TrainConfig(), Kind.FIXED)
 assert with_saved(parse_train([]), {{"power": 4}}).optimization.power == 4
 assert not {{"torch", "numpy", "PIL"}} & sys.modules.keys()
 try:
@@ -85,14 +74,14 @@ parse_train(["--help"])
     done = run_with_package(tmp_path, OWN, code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("--power: at most 9\n") and "--power N" in done.stdout
-    assert "Exponent of the squares. (default: 2.0)" in done.stdout
+    assert "Exponent of my loss. (default: 2.0)" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
         ("power:", "epochs:", "error: --epochs: squares has it, too; uninstall that\n"),
-        ("class Squares", "class Cubes", "error: squares: can't be imported (AttributeError: "),
+        ("class Power", "class Strength", "error: squares: can't be imported (AttributeError: "),
     ],
 )
 def test_settings_of_an_installed_package_that_can_not_join(
@@ -122,7 +111,7 @@ def test_a_setting_calls_a_part_when_it_is_not_its_default() -> None:
 
 def test_every_rule_names_settings() -> None:
     """Each stands for both, so it stands beside one of them."""
-    known, pairs = settings_of(TrainConfig).keys(), pairs_of(TrainConfig, Excludes)
+    known, pairs = settings_of(TrainConfig()).keys(), pairs_of(TrainConfig(), Excludes)
     assert known >= {name for pair in pairs for name in pair}
     assert len(pairs) == len({frozenset(pair) for pair in pairs})
 
@@ -137,5 +126,5 @@ def test_values_by_name() -> None:
 
 
 def test_kinds_of_a_class_are_those_of_its_fields() -> None:
-    data = names_of(TrainConfig, Kind.DATA)
-    assert data == settings_of(DataConfig).keys() | {"seed", "config", "skip_bad_files"}
+    data = names_of(TrainConfig(), Kind.DATA)
+    assert data == settings_of(DataConfig()).keys() | {"seed", "config", "skip_bad_files"}

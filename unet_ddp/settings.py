@@ -110,9 +110,10 @@ class Setting(NamedTuple):
     """The field of the configuration that contains it; empty for one without groups."""
     field: str
     hint: Any
-    default: Any
     notes: tuple[Any, ...]
     """What stands beside the field: its kinds, rules, limit and flag."""
+    value: Any
+    default: Any
 
     def find_notes(self, kind: type[Config]) -> list[Config]:
         """Return the notes of a class."""
@@ -155,37 +156,32 @@ def joined(group: str) -> Callable[[type[Config]], type[Config]]:
     return join
 
 
-def settings_of(kind: Any) -> dict[str, Setting]:
-    """Return the fields of a configuration class and its groups, by their names in flags and recipes."""
+def settings_of(config: Any) -> dict[str, Setting]:
+    """Return the fields of a configuration and its groups, by their names in flags and recipes."""
     settings: dict[str, Setting] = {}
+    kind: Any = type(config)
     hints = _hints(kind)
-    for field in fields(kind):
-        hint = hints[field.name]
-        if is_dataclass(hint):
-            inner = settings_of(hint).items()
-            settings |= {name: setting._replace(group=field.name) for name, setting in inner}
+    for field in fields(config):
+        value, hint = getattr(config, field.name), hints[field.name]
+        if is_dataclass(value):
+            inner = settings_of(value).items()
+            settings |= {name: each._replace(group=field.name) for name, each in inner}
         elif field.compare:
-            notes = (*get_args(hint)[1:], *getattr(kind, "kinds", ()))
-            names: list[str] = [
-                note.name for note in notes if hasattr(note, "aliases") and note.name
-            ]
-            settings[(names or [field.name])[0]] = Setting(
-                "", field.name, hint, field.default, notes
-            )
+            notes = (*get_args(hint)[1:], *getattr(config, "kinds", ()))
+            names: list[str] = [n.name for n in notes if hasattr(n, "aliases") and n.name]
+            name = (names or [field.name])[0]
+            settings[name] = Setting("", field.name, hint, notes, value, field.default)
     return settings
 
 
 def values_of(config: object) -> dict[str, Any]:
     """Return the values of a configuration's settings, by their names."""
-    return {
-        name: getattr(getattr(config, each.group) if each.group else config, each.field)
-        for name, each in settings_of(type(config)).items()
-    }
+    return {name: each.value for name, each in settings_of(config).items()}
 
 
 def with_values(config: Config, values: Mapping[str, Any]) -> Config:
     """Return `config` with other values of some settings."""
-    settings, changed = settings_of(type(config)), dict[str, Any]()
+    settings, changed = settings_of(config), dict[str, Any]()
     for name, value in values.items():
         group, field, *_ = settings[name]
         if group:
@@ -203,13 +199,13 @@ def all_names(config: Any) -> dict[str, str]:
     return names
 
 
-def names_of(config: type, *kinds: Kind) -> frozenset[str]:
+def names_of(config: object, *kinds: Kind) -> frozenset[str]:
     """Return the names of a configuration's settings of any of these kinds."""
     found = settings_of(config).items()
     return frozenset(name for name, each in found if any(kind in each.notes for kind in kinds))
 
 
-def pairs_of(config: type, rule: type[Rule]) -> list[tuple[str, str]]:
+def pairs_of(config: object, rule: type[Rule]) -> list[tuple[str, str]]:
     """Return each setting with each that a rule beside its field names."""
     return [
         (name, other)
@@ -221,12 +217,11 @@ def pairs_of(config: type, rule: type[Rule]) -> list[tuple[str, str]]:
 
 def called(config: object, point: str) -> list[str]:
     """Return the names of the parts of a point that a configuration calls."""
-    values, names = values_of(config), list[str]()
-    for name, each in settings_of(type(config)).items():
+    names = []
+    for name, each in settings_of(config).items():
         for at, *when in each.find_notes(Calls):
-            value = values[name]
-            if not when and value and value != each.default:
-                when = [value]
-            if at == point and value in when:
+            if not when and each.value and each.value != each.default:
+                when = [each.value]
+            if at == point and each.value in when:
                 names.append(name)
     return names

@@ -65,9 +65,9 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
     # Other processes get the settings: pickle finds no class that was made here.
     typed = values_of(parse(hide(kind, kind.unused), argv, prog=prog))
     config = with_values(kind(), typed)
-    given, path = _given_by(argv, kind), config.launch.config
+    given, path = _given_by(argv, config), config.launch.config
     recipe = read_recipe(path) if path is not None else {}
-    replaced = pairs_of(kind, Replaces)
+    replaced = pairs_of(config, Replaces)
     for where, names in (("", given), (f"{path}: ", recipe.keys())):
         for pair in replaced:
             if names >= set(pair):
@@ -77,7 +77,7 @@ def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Traini
         hidden = hidden | {"images", "masks", "val_images", "val_masks"}
     values = {name: value for name, value in recipe.items() if name not in hidden}
     for name in values:
-        if values[name] and settings_of(kind)[name].find_notes(Typed):
+        if values[name] and settings_of(config)[name].find_notes(Typed):
             raise UserError(f"{path}: {name}: use {as_flag(name)}, or delete the line")
     config, given = with_values(config, values), given | recipe.keys()
     for name, other in replaced:
@@ -111,9 +111,9 @@ def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
     return config
 
 
-def _given_by(argv: Sequence[str], kind: type[TrainConfig]) -> frozenset[str]:
+def _given_by(argv: Sequence[str], config: TrainConfig) -> frozenset[str]:
     """Return the names of the settings that `argv` gives."""
-    names, given = all_names(kind), set()
+    names, given = all_names(config), set()
     for word in argv:
         if word.startswith("-"):
             name = word.split("=")[0].lstrip("-").replace("-", "_")
@@ -152,9 +152,9 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UserError: a value that its setting can't have.
     """
-    names = config.to_dict().keys() - names_of(TrainConfig, Kind.RUN_PLACE) - config.given
+    names = config.to_dict().keys() - names_of(config, Kind.RUN_PLACE) - config.given
     values = {name: value for name, value in saved.items() if name in names and value is not None}
-    for name in values.keys() & names_of(TrainConfig, Kind.DATA_PLACE):
+    for name in values.keys() & names_of(config, Kind.DATA_PLACE):
         if is_address(values[name]):  # a stranger's checkpoint must not have it contacted
             raise UserError(
                 f"{as_flag(name)}: the run's was {shorten(values[name])}; addresses in a checkpoint "
@@ -178,7 +178,7 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
     Raises:
         UserError: no YAML file, an unknown key, or a value that its setting can't have.
     """
-    names, keys, values = all_names(TrainConfig), dict[str, str](), {}
+    names, keys, values = all_names(TrainConfig()), dict[str, str](), {}
     settings = read_settings(path)
     settings.pop("skip_scan", None)  # version 0.1 wrote it into every config.yaml
     for key, value in settings.items():
@@ -196,7 +196,7 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
 
 
 def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    settings, typed = settings_of(TrainConfig), {}
+    settings, typed = settings_of(TrainConfig()), {}
     for name, value in values.items():
         try:
             typed[name] = convert(value, settings[name].hint)
@@ -216,12 +216,12 @@ def _validate(config: TrainConfig) -> None:
     check_values(config)
     values = values_of(config).items()
     given = {name for name, value in values if value is not None and value is not False}
-    for pair in pairs_of(TrainConfig, Needs):
+    for pair in pairs_of(config, Needs):
         if len(given.intersection(pair)) == 1:
             raise UserError(f"{' and '.join(map(as_flag, pair))}: use both or neither")
     if "masks" in given and "images" not in given:  # the other way round it is a pack
         raise UserError("--images and --masks: use both or neither")
-    for pair in pairs_of(TrainConfig, Excludes):
+    for pair in pairs_of(config, Excludes):
         if given.issuperset(pair):
             raise UserError(f"{' and '.join(map(as_flag, pair))}: use one of them")
     for group in (config.optimization, config.data, config.launch, config.run):
@@ -234,11 +234,9 @@ def check_values(config: object) -> None:
 
     It is empty, as an unset variable is, or has a ~ that was not expanded.
     """
-    settings = settings_of(type(config))
-    for name, value in values_of(config).items():
-        setting = settings[name]
+    for name, setting in settings_of(config).items():
         shown = name if tyro.conf.Positional in setting.notes else as_flag(name)
-        values = value if isinstance(value, tuple) else (value,)
+        values = setting.value if isinstance(setting.value, tuple) else (setting.value,)
         for each in values:
             if each == "" and name != "mask_suffix":  # masks named as their images
                 raise UserError(f"{shown} '': is empty; give a value, or leave it out")

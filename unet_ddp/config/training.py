@@ -129,9 +129,7 @@ class OptimizationConfig:
         if pixel:
             weights["--cross-entropy-weight"] = self.cross_entropy_weight
         elif self.label_smoothing or called(self, "pixel_factors"):
-            factors = [
-                name for name, point in pairs_of(type(self), Calls) if point == "pixel_factors"
-            ]
+            factors = [name for name, point in pairs_of(self, Calls) if point == "pixel_factors"]
             *names, last = map(as_flag, ["label_smoothing", *factors])
             sign = "+" if own else "_"
             raise UserError(

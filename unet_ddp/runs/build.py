@@ -58,9 +58,9 @@ def choose_model(
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
     architecture, preprocessing, notes = _choose_architecture(config, data, resumed)
-    given, own = values_of(options), data.labels.defaults
-    own = {name: value for name, value in own.items() if given[name] is None}
-    options = with_values(options, own)
+    for name, default in data.labels.defaults.items():
+        if values_of(options)[name] is None:
+            options = with_values(options, {name: default})
     loss = SegmentationLoss(options).to(world.device)
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
     named = dict.fromkeys(options.loss_terms, ("--loss", "losses"))

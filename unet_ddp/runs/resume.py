@@ -131,8 +131,8 @@ class Resumed:
 
     def _note_changes(self, config: TrainConfig) -> None:
         assert self.content is not None
-        before, keeps = self.content["config"], names_of(TrainConfig, Kind.FIXED)
-        silent = names_of(TrainConfig, Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.FILES, Kind.PER_STEP)
+        before, keeps = self.content["config"], names_of(config, Kind.FIXED)
+        silent = names_of(config, Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.FILES, Kind.PER_STEP)
         changed = {
             name: f"{name} {_show(before[name])} -> {_show(value)}"
             for name, value in config.to_dict().items()
@@ -145,7 +145,7 @@ class Resumed:
                 "flag out, or start a new run from its weights with "
                 f"--load {self.source} and --exp-name NAME"
             )
-        for name, setting in settings_of(TrainConfig).items():
+        for name, setting in settings_of(config).items():
             for switched in setting.find_notes(Typed):
                 if before.get(name) and name not in config.given:
                     self.notes.append(f"no longer {switched}: that takes {as_flag(name)} each time")

@@ -78,7 +78,7 @@ def _compare(values: Mapping[str, str] | None, world: World, advice: str) -> Non
 
 def _describe(config: TrainConfig) -> dict[str, str]:
     settings = config.to_dict() | vars(config.launch)
-    for name in names_of(TrainConfig, Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.OF_HOST):
+    for name in names_of(config, Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.OF_HOST):
         del settings[name]
     settings["resume"] = config.launch.resume is not None
     settings["load"] = config.run.load is not None

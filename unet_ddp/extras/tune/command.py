@@ -46,7 +46,7 @@ class TuneConfig(TrainConfig):
     folder is that of --checkpoints and --exp-name (default: checkpoints/tune).
     """
 
-    unused = names_of(TrainConfig, Kind.EXTENT)
+    unused = names_of(TrainConfig(), Kind.EXTENT)
     vary: Annotated[tuple[str, ...], flag("NAME=VALUES ...")] = ()
     """Settings of train.py and what to draw for each: choices, as loss=dice_ce,ce, or a range, as learning_rate=1e-4..1e-2 (by its logarithm if its ends differ by a factor of ten)."""
     trials: Annotated[int, flag("N"), Limit(1, 1000)] = 9
@@ -96,7 +96,7 @@ def parse_space(config: TuneConfig) -> dict[str, Any]:
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    own = {"epochs", *names_of(TrainConfig, Kind.RUN_PLACE)}
+    own = {"epochs", *names_of(TrainConfig(), Kind.RUN_PLACE)}
     known = sorted(TrainConfig().to_dict().keys() - own)
     space: dict[str, Any] = {}
     for word in config.vary:
