@@ -116,6 +116,30 @@ def test_torchrun_s_variables_give_the_place(
     ]
 
 
+def test_an_elastic_torchrun_s_ranks_hear_of_lost_hosts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 warns, too, if a host that comes back would end the run."""
+    place = {"WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+    monkeypatch.setenv("PET_NNODES", "1:2")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        with client, server.accept()[0]:
+            for rank, run_id, is_heard in ((0, None, False), (1, "none", True), (0, "none", True)):
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 0)
+                set_environment(monkeypatch, RANK=rank, **place)
+                if run_id is not None:
+                    monkeypatch.setenv("TORCHELASTIC_RUN_ID", run_id)
+                    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+                    monkeypatch.setattr(join_module, "agree_on_attempt", lambda *place: "attempt")
+                join("cpu", 30)
+                assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == is_heard
+                said = capsys.readouterr().err
+                assert ("a host that comes back will end the run" in said) is (
+                    is_heard and rank == 0
+                )
+
+
 @pytest.mark.parametrize(
     ("threads", "local_size", "expected"),
     [(None, 4, [2]), ("1", 3, [2]), ("1", 16, [1]), ("2", 4, []), (None, 1, [])],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -75,7 +74,12 @@ def usable_cores(*, logical: bool = False) -> int:
         return os.cpu_count() or 1
     processors = os.sched_getaffinity(0)
     cores = processors if logical else {_core_of(processor) for processor in processors}
-    return max(1, min(len(cores), *_read_quotas()))
+    most = len(cores)
+    for folder in _find_cgroups():
+        with suppress(OSError, ValueError):  # ValueError: "max", no limit
+            quota, period = map(int, (folder / "cpu.max").read_text(encoding="ascii").split())
+            most = min(most, -(-quota // period))
+    return max(1, most)
 
 
 def _core_of(processor: int) -> str:
@@ -92,16 +96,6 @@ def _find_cgroups() -> list[Path]:
         text = _OWN_CGROUPS.read_text(encoding="utf-8", errors="replace")
     own = _CGROUP / text.partition("0::")[2].split("\n")[0].strip("/")
     return [own, *own.parents]
-
-
-def _read_quotas() -> list[int]:
-    """Return how many processors the control groups may keep busy."""
-    found = [sys.maxsize]
-    for folder in _find_cgroups():
-        with suppress(OSError, ValueError):  # ValueError: "max", no limit
-            quota, period = map(int, (folder / "cpu.max").read_text(encoding="ascii").split())
-            found.append(-(-quota // period))
-    return found
 
 
 def free_memory(device: torch.device) -> int:
