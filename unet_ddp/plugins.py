@@ -88,6 +88,7 @@ _BUILT_IN = {
         "check": "unet_ddp.storage:check_answers",
         "ahead": "unet_ddp.storage:hold",
         "run_folder": "unet_ddp.extras.cloud.remote:working_folder",
+        "reading": "unet_ddp.extras.cloud.reading:how_to_read",
     },
     "writers": {"wandb": "unet_ddp.extras.wandb.writer:WandbWriter"},
     "runs": {"cloud": "unet_ddp.extras.cloud.mirror:CloudMirror"},

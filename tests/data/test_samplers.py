@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler
 
-from unet_ddp.data.samplers import AheadSampler, ScoringSampler, TrainingSampler
+from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.errors import UserError
 
 
@@ -55,14 +55,3 @@ def test_scoring_takes_each_image_once(size: int) -> None:
         assert sorted(taken) == [(0, index) for index in range(count)]
         assert [len(share) for share in shares] == [len(list(share)) for share in shares]
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
-def test_each_batch_comes_with_the_next_of_its_reading_process(workers: int) -> None:
-    own = ScoringSampler(11, rank=0, size=1)
-    batches = AheadSampler(own, batch_size=2, workers=workers)
-    plain = [[(0, k) for k in range(n, min(n + 2, 11))] for n in range(0, 11, 2)]
-    found = list(batches)
-    assert [batch for batch, _ in found] == plain and len(batches) == len(plain)
-    distance = max(1, workers)
-    assert [ahead for _, ahead in found] == [*plain[distance:], *[[]] * distance]

@@ -22,9 +22,9 @@ from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import own_readers, use_readers
-from unet_ddp.data.samplers import AheadSampler, Key, ScoringSampler, TrainingSampler
+from unet_ddp.data.samplers import Key, ScoringSampler, TrainingSampler
 from unet_ddp.distributed.device import free_memory
-from unet_ddp.distributed.fork_server import end_with_rank, start_fork_server
+from unet_ddp.distributed.fork_server import end_with_rank
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -106,19 +106,6 @@ class SampleLoader:
             iterator._shutdown_workers()
 
 
-class _FetchedAhead(Dataset[Any]):
-    """The samples of a data set that is not on this machine; an `AheadSampler` says which to fetch."""
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset, self.pairs = dataset, dataset.pairs
-
-    def __getitems__(self, batch: tuple[list[Key], list[Key]]) -> list[Any]:
-        """Return the samples of a batch; the objects of the next one are fetched meanwhile."""
-        keys, following = batch
-        self.dataset.fetch([*keys, *following])
-        return [self.dataset[key] for key in keys]
-
-
 def how_to_read(
     dataset: Dataset[Any], sampler: Sampler[Key], *, batch_size: int, workers: int
 ) -> dict[str, Any]:
@@ -129,15 +116,12 @@ def how_to_read(
         "generator": torch.Generator(),  # or it would draw on torch's global one
     }
     pairs = _pairs_of(dataset)
-    if not pairs.is_remote:
-        context = FORK if workers > 0 else None
-        files = {"dataset": dataset, "sampler": sampler, "batch_size": batch_size}
-        return {**options, **files, "multiprocessing_context": context}
-    server = start_fork_server() if workers > 0 else None
-    pairs.start_reading(warns=True)  # if this process reads: rank 0 has listed the data set
-    batches = AheadSampler(sampler, batch_size=batch_size, workers=workers)
-    objects = {"dataset": _FetchedAhead(dataset), "batch_sampler": batches}
-    return {**options, **objects, "multiprocessing_context": server}
+    if pairs.is_remote:
+        read = find("addresses", "reading")
+        return {**options, **read(dataset, sampler, batch_size=batch_size, workers=workers)}
+    context = FORK if workers > 0 else None
+    files = {"dataset": dataset, "sampler": sampler, "batch_size": batch_size}
+    return {**options, **files, "multiprocessing_context": context}
 
 
 @dataclass(frozen=True)

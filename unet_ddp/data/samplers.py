@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, Sampler
+from torch.utils.data import DistributedSampler, Sampler
 
 from unet_ddp.errors import UserError
 
@@ -70,26 +68,3 @@ class ScoringSampler(Sampler[Key]):
 
     def __len__(self) -> int:
         return len(self.indices)
-
-
-class AheadSampler(Sampler[tuple[list[Key], list[Key]]]):
-    """Batches of keys, each with the batch that the same reading process gets next, to fetch it.
-
-    A DataLoader deals the batches to its `workers` reading processes in turn; 0 for none.
-    """
-
-    def __init__(self, sampler: Sampler[Key], *, batch_size: int, workers: int) -> None:
-        self.batches: Any = BatchSampler(sampler, batch_size, drop_last=False)  # type: ignore[arg-type]  # any key
-        self.distance = max(1, workers)
-
-    def __iter__(self) -> Iterator[tuple[list[Key], list[Key]]]:
-        waiting: deque[list[Key]] = deque()
-        for batch in self.batches:
-            waiting.append(batch)
-            if len(waiting) > self.distance:
-                yield waiting.popleft(), batch
-        for batch in waiting:
-            yield batch, []
-
-    def __len__(self) -> int:
-        return len(self.batches)

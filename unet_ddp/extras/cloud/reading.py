@@ -1,0 +1,59 @@
+"""Reading processes that fetch objects in storage ahead."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import BatchSampler, Dataset, Sampler
+
+from unet_ddp.data.samplers import Key
+from unet_ddp.distributed.fork_server import start_fork_server
+
+
+def how_to_read(
+    dataset: Any, sampler: Sampler[Key], *, batch_size: int, workers: int
+) -> dict[str, Any]:
+    """Return a DataLoader's arguments: the samples, their batches, and what forks its processes."""
+    server = start_fork_server() if workers > 0 else None
+    dataset.pairs.start_reading(warns=True)  # if this process reads: rank 0 has listed the data set
+    batches = AheadSampler(sampler, batch_size=batch_size, workers=workers)
+    objects = {"dataset": _FetchedAhead(dataset), "batch_sampler": batches}
+    return {**objects, "multiprocessing_context": server}
+
+
+class _FetchedAhead(Dataset[Any]):
+    """The samples of a data set that is not on this machine; an `AheadSampler` says which to fetch."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset, self.pairs = dataset, dataset.pairs
+
+    def __getitems__(self, batch: tuple[list[Key], list[Key]]) -> list[Any]:
+        """Return the samples of a batch; the objects of the next one are fetched meanwhile."""
+        keys, following = batch
+        self.dataset.fetch([*keys, *following])
+        return [self.dataset[key] for key in keys]
+
+
+class AheadSampler(Sampler[tuple[list[Key], list[Key]]]):
+    """Batches of keys, each with the batch that the same reading process gets next, to fetch it.
+
+    A DataLoader deals the batches to its `workers` reading processes in turn; 0 for none.
+    """
+
+    def __init__(self, sampler: Sampler[Key], *, batch_size: int, workers: int) -> None:
+        self.batches: Any = BatchSampler(sampler, batch_size, drop_last=False)  # type: ignore[arg-type]  # any key
+        self.distance = max(1, workers)
+
+    def __iter__(self) -> Iterator[tuple[list[Key], list[Key]]]:
+        waiting: deque[list[Key]] = deque()
+        for batch in self.batches:
+            waiting.append(batch)
+            if len(waiting) > self.distance:
+                yield waiting.popleft(), batch
+        for batch in waiting:
+            yield batch, []
+
+    def __len__(self) -> int:
+        return len(self.batches)
