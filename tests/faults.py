@@ -152,7 +152,8 @@ def planted(fault: str) -> Iterator[None]:
         elif fault == "slow steps":
             torch.set_default_dtype(torch.float64)  # nothing but the order of sums is left
             stack.callback(torch.set_default_dtype, torch.float32)
-            stack.enter_context(mock.patch.object(train, "write_reports"))  # predicts in float32
+            reports = "unet_ddp.extras.report.write.write_reports"  # predict in float32
+            stack.enter_context(mock.patch(reports))
             stack.enter_context(mock.patch.object(plan, "build_state", build_with(fault)))
         elif fault == "a reading process dies":
             read = read_with(send(signal.SIGKILL))

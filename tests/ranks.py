@@ -34,7 +34,7 @@ HEAVY = [
     "torch.utils.tensorboard",
     "albumentations",
     "tyro",
-    "unet_ddp.evaluation.report.charts",  # matplotlib
+    "unet_ddp.extras.report.charts",  # matplotlib
 ]
 
 

@@ -496,12 +496,11 @@ def call_main_in_float64(argv: list[str], folder: str) -> tuple[int, str, str]:
 
     The reports at the end are left out: what predicts computes in float32.
     """
-    from unet_ddp.commands import train
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with mock.patch.object(train, "write_reports"):
+        with mock.patch("unet_ddp.extras.report.write.write_reports"):
             return call_main("train", argv, folder)
     finally:
         torch.set_default_dtype(before)

@@ -107,7 +107,11 @@ _BUILT_IN = {
         "start": "unet_ddp.extras.hosts.compare:check_hosts",
         "data": "unet_ddp.extras.hosts.compare:check_data",
     },
-    "reports": {"cloud": "unet_ddp.extras.cloud.report:local_run"},
+    "reports": {
+        "run": "unet_ddp.extras.report.write:write_reports",
+        "evaluation": "unet_ddp.extras.report.write:render_evaluation",
+        "cloud": "unet_ddp.extras.cloud.report:local_run",
+    },
     "outputs": {
         "mask": "unet_ddp.prediction.outputs.mask:MaskFile",
         "overlay": "unet_ddp.prediction.outputs.overlay:Overlay",

@@ -32,7 +32,7 @@ from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.evaluation.report.write import write_report
+from unet_ddp.extras.report.write import write_report
 from unet_ddp.network.architecture import build_network, choose_architecture
 
 GIVEN = ["--images", "imgs", "--masks", "masks"]

@@ -41,9 +41,9 @@ from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.evaluation.report.write import write_owned
 from unet_ddp.extras.cloud import mirror
 from unet_ddp.extras.cloud.pointer import find_newest
+from unet_ddp.extras.report.write import write_owned
 from unet_ddp.runs import folder
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.mirror import find_mirror

@@ -120,7 +120,7 @@ def run_program(
 @contextlib.contextmanager
 def drawn_quickly() -> Iterator[None]:
     """Have the report drawn without its charts: they take four of five parts of a start."""
-    with mock.patch("unet_ddp.evaluation.report.write.render", return_value="a page"):
+    with mock.patch("unet_ddp.extras.report.write.render", return_value="a page"):
         yield
 
 

@@ -28,8 +28,6 @@ from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import Limit, UserError, print_lines
 from unet_ddp.evaluation.dataset import EvaluationDataset
-from unet_ddp.evaluation.report.gallery import make_gallery
-from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, result_files, terminal_table
@@ -179,15 +177,10 @@ def finish(
     best = job.model.run.get("best")  # training's "score", and its "epoch" from 0
     if best is not None:
         facts.append(("trained for", f"{best['epoch'] + 1} epoch(s)"))
-    page = Page(
-        title=f"Evaluation of {job.source}",
-        facts=[*facts, *headline(evaluation)],
-        evaluation=evaluation,
-        pictures=make_gallery(evaluation, predictor, dataset),
-        notes=predictor.notes,
-    )
     files = result_files(evaluation, {"model": str(job.source), "scored": scored})
-    files["report.html"] = render(page)
+    title, facts = f"Evaluation of {job.source}", [*facts, *headline(evaluation)]
+    render = find("reports", "evaluation")
+    files["report.html"] = render(title, facts, evaluation, predictor, dataset)
     write_results(job.output, files)
     how = "the most probable class"
     if evaluation.threshold is not None:

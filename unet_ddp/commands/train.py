@@ -25,7 +25,6 @@ from unet_ddp.data.readers.read import use_readers
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
-from unet_ddp.evaluation.report.write import write_reports
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
 from unet_ddp.runs.build import (
@@ -93,7 +92,7 @@ def train(config: TrainConfig, world: World) -> int:
         stop.raise_error()
         world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
         if stop.reason is None and resumed.has_report(state):  # all epochs are done
-            write_reports(config, data.split.validation, world, log)
+            find("reports", "run")(config, data.split.validation, world, log)
     return stop.reason.exit_status if stop.reason else 0
 
 

@@ -32,11 +32,11 @@ from unet_ddp import Predictor
 from unet_ddp.__main__ import main
 from unet_ddp.data.drawing import TINT
 from unet_ddp.data.labels import Labels
-from unet_ddp.evaluation.report.page import open_template
 from unet_ddp.extras.demo import command as module
 from unet_ddp.extras.demo.command import build_page, show, try_image
 from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.extras.report.page import open_template
 
 CAR = Labels((0, 255), names=("road", "<car>"))
 PARTS: Any = open_template("overlay.html.jinja").module

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from tests.conftest import data_flags, make_pair, make_set
-from tests.evaluation.report.test_page import STRANGE, Parsed
 from tests.extras.report.test_compare import write_run
+from tests.extras.report.test_page import STRANGE, Parsed
 from tests.ranks import Ranks, call_main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.matching import find_pairs
@@ -82,7 +82,9 @@ def test_the_network_is_scored_on_the_validation_images_of_its_run(
     (folder / "metrics.csv").unlink()
     written = []
 
-    def write(folder: Path, pairs: Sequence[Pair], world: World, *, notes: list[str]) -> Path:
+    def write(
+        folder: Path, pairs: Sequence[Pair], world: World, *, notes: list[str], network: None
+    ) -> Path:
         written.append((folder, [pair.name for pair in pairs], world.device.type, notes))
         return folder / "report.html"
 

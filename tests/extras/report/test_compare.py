@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.evaluation.report.test_page import STRANGE, Parsed
+from tests.extras.report.test_page import STRANGE, Parsed
 from tests.tiny import PIXELS
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import TrainConfig

@@ -21,8 +21,8 @@ from unet_ddp.data.drawing import class_colours
 from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, check_installed, one_line, print_lines
-from unet_ddp.evaluation.report.gallery import draw_layer, draw_photo, to_uri
-from unet_ddp.evaluation.report.page import open_template
+from unet_ddp.extras.report.gallery import draw_layer, draw_photo, to_uri
+from unet_ddp.extras.report.page import open_template
 from unet_ddp.files import ended_by_sigterm
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.inputs import find_maps

@@ -16,8 +16,8 @@ from unet_ddp.data.pairs import Pairs
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, print_lines
-from unet_ddp.evaluation.report.write import write_report
 from unet_ddp.evaluation.validation_split import rebuild
+from unet_ddp.extras.report.write import write_report
 from unet_ddp.files import as_path, is_address
 from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import check_described

@@ -16,7 +16,7 @@ from unet_ddp.checkpoints.weights import best_of, build_blank, read_model
 from unet_ddp.cli import parse
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, align, join_some, print_lines
-from unet_ddp.evaluation.report.page import Page, render
+from unet_ddp.extras.report.page import Page, render
 from unet_ddp.files import as_path, is_address, local_path, write_errors, write_text
 from unet_ddp.metrics.scores import show
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
@@ -161,7 +161,7 @@ def tabulate(runs: Sequence[Run]) -> list[list[str]]:
 
 def _draw(runs: Sequence[Run]) -> list[Any]:
     """Return charts of validation Dice by epoch and by time."""
-    from unet_ddp.evaluation.report.charts import Line, draw  # matplotlib: a second
+    from unet_ddp.extras.report.charts import Line, draw  # matplotlib: a second
 
     is_long = max(run.seconds[-1] for run in runs) > 600
     by_epoch = [Line(run.name, range(1, len(run.dice) + 1), run.dice) for run in runs]

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.conftest import make_set
 from tests.evaluation.examples import CPU
-from tests.evaluation.report.test_page import Parsed
+from tests.extras.report.test_page import Parsed
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.data.labels import Labels
@@ -24,7 +24,7 @@ from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.evaluation.report.write import write_report, write_reports, write_samples
+from unet_ddp.extras.report.write import write_report, write_reports, write_samples
 from unet_ddp.network.architecture import build_network, choose_architecture
 
 

@@ -16,8 +16,8 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.dataset import EvaluationDataset
-from unet_ddp.evaluation.report.gallery import Picture, difference, legend, make_gallery
 from unet_ddp.evaluation.scoring import score_pairs
+from unet_ddp.extras.report.gallery import Picture, difference, legend, make_gallery
 
 ORANGE, BLUE, GREY, GREEN = (213, 94, 0), (0, 114, 178), (128, 128, 128), (0, 255, 150)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from unet_ddp import __version__
-from unet_ddp.evaluation.report.gallery import Picture, legend
 from unet_ddp.evaluation.results import COLUMNS, Evaluation
+from unet_ddp.extras.report.gallery import Picture, legend
 from unet_ddp.metrics.scores import show
 
 _MOST_CLASSES = 40  # of a confusion matrix on the page
@@ -57,7 +57,7 @@ def open_template(name: str) -> Any:
 
 def render(page: Page) -> str:
     """Return the HTML, with style, script and pictures in it."""
-    from unet_ddp.evaluation.report.charts import history_charts, probability_charts
+    from unet_ddp.extras.report.charts import history_charts, probability_charts
 
     evaluation = page.evaluation
     html: str = open_template("page.html.jinja").render(

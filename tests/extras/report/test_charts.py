@@ -9,7 +9,7 @@ import pytest
 
 from tests.evaluation.examples import example_evaluation
 from unet_ddp.data.labels import Labels
-from unet_ddp.evaluation.report.charts import (
+from unet_ddp.extras.report.charts import (
     Chart,
     Line,
     draw,

@@ -16,12 +16,12 @@ from unet_ddp.data.pairs import Pairs
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset
-from unet_ddp.evaluation.report.gallery import make_gallery
-from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline
 from unet_ddp.evaluation.validation_split import resizes_masks
+from unet_ddp.extras.report.gallery import make_gallery
+from unet_ddp.extras.report.page import Page, render
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.metrics.scores import show
 from unet_ddp.network.precision import all_have_bfloat16, has_native_bfloat16
@@ -72,6 +72,21 @@ def write_report(
         return write_owned(path, render(page))
 
     return world.on_main(write)
+
+
+def render_evaluation(
+    title: str,
+    facts: Sequence[tuple[str, str]],
+    evaluation: Evaluation,
+    predictor: Predictor,
+    dataset: EvaluationDataset,
+) -> str:
+    """Return the page about an evaluation alone."""
+    pictures = make_gallery(evaluation, predictor, dataset)
+    page = Page(
+        title=title, facts=facts, evaluation=evaluation, pictures=pictures, notes=predictor.notes
+    )
+    return render(page)
 
 
 def write_owned(path: Path, text: str) -> Path:

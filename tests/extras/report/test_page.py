@@ -16,9 +16,9 @@ from tests.browser import dump_page, open_browser
 from tests.evaluation.examples import example_evaluation
 from unet_ddp.data.labels import Labels
 from unet_ddp.evaluation.boundary import BoundaryCounts
-from unet_ddp.evaluation.report.gallery import Picture, draw_layer
-from unet_ddp.evaluation.report.page import Page, render
 from unet_ddp.evaluation.results import ImageRecord
+from unet_ddp.extras.report.gallery import Picture, draw_layer
+from unet_ddp.extras.report.page import Page, render
 
 STRANGE = "<b>&'\""
 VOID = {"meta", "img", "input"}
