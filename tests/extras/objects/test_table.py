@@ -49,7 +49,7 @@ def test_rows_of_all_images(tmp_path: Path) -> None:
 
 def test_a_network_for_classes_has_no_objects() -> None:
     with pytest.raises(UserError, match=r"--objects a\.csv: .* not trained with --instances"):
-        make(ObjectTable, Labels((0, 255)), objects="a.csv")
+        make(ObjectTable, Labels((0, 255)), objects="a.csv").check({})
 
 
 def test_polygons_have_one_feature_for_each_object_though_they_touch() -> None:

@@ -77,9 +77,12 @@ def test_class_ids_to_a_file_and_back(kind: str, tmp_path: Path, rng: np.random.
         (ObjectLabels.of(("car", "tree")), {1: "car", 2: "tree"}),  # borders are none
     ],
 )
-def test_classes_of_objects_are_categories(labels: Labels, categories: dict[int, str]) -> None:
-    header = json.loads(make(CocoFile, labels, annotations="a.json").header + "]}")
-    assert {each["id"]: each["name"] for each in header["categories"]} == categories
+def test_classes_of_objects_are_categories(
+    tmp_path: Path, labels: Labels, categories: dict[int, str]
+) -> None:
+    file = make(CocoFile, labels, annotations=str(tmp_path / "a.json"))
+    content = json.loads(merge(file, []).read_text())
+    assert {each["id"]: each["name"] for each in content["categories"]} == categories
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -122,4 +125,4 @@ def test_another_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"--annotations a\.xml: use labelme, or a name with \.json"
     ):
-        make(open_annotations, LABELS, annotations="a.xml")
+        make(open_annotations, LABELS, annotations="a.xml").check({})

@@ -59,4 +59,4 @@ def test_the_file_is_the_challenges(tmp_path: Path) -> None:
 
 def test_run_lengths_need_two_classes() -> None:
     with pytest.raises(UserError, match=r"--rle: .* two classes, this network has 3"):
-        make(RunLengths, Labels((0, 1, 2)), rle="a.csv")
+        make(RunLengths, Labels((0, 1, 2)), rle="a.csv").check({})

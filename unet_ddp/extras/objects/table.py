@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import cast
+
 import numpy as np
 
 from unet_ddp.data.csv_cells import format_row
-from unet_ddp.data.labels import Labels
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
-from unet_ddp.files import as_path
-from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.prediction import Prediction
 
@@ -18,16 +18,15 @@ from unet_ddp.prediction.prediction import Prediction
 class ObjectTable(Output):
     """A CSV file of the objects in all images."""
 
+    path_setting = "objects"
     header = "image,number,class,area,x,y,left,top,right,bottom,probability"
 
-    def __init__(self, config: PredictConfig, labels: Labels, image_format: ImageFormat) -> None:
-        super().__init__(config, labels, image_format)
-        self.path = as_path(str(config.objects))
-        if not isinstance(labels, ObjectLabels):
+    def check(self, images: Mapping[Source, bool]) -> None:
+        """Refuse a network for classes."""
+        if not isinstance(self.labels, ObjectLabels):
             raise UserError(
                 f"--objects {self.path}: this network was not trained with --instances; use --polygons"
             )
-        self._labels = labels
 
     def record(self, image: ImageFiles, prediction: Prediction) -> str:
         """Return an image's rows: of each object its number, class, pixels, centre and box in pixels.
@@ -36,10 +35,10 @@ class ObjectTable(Output):
         """
         from skimage.measure import regionprops
 
-        extent = prediction.extent
-        rows, (classes, numbers) = [], self._labels.split_values(prediction.mask)
+        labels, extent = cast(ObjectLabels, self.labels), prediction.extent
+        rows, (classes, numbers) = [], labels.split_values(prediction.mask)
         for region in regionprops(numbers.astype(np.int32, copy=False), extent):
-            class_name = self.labels.class_names[classes[tuple(region.coords[0])]]
+            class_name = labels.class_names[classes[tuple(region.coords[0])]]
             (y, x), (top, left, bottom, right) = region.centroid, region.bbox
             mean = "" if extent is None else f"{region.intensity_mean / 255:.4f}"
             centre = f"{x + 0.5:.2f}", f"{y + 0.5:.2f}"

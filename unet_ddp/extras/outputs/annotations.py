@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
@@ -17,9 +17,10 @@ import numpy as np
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
 from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.extras.outputs.polygons import polygons
-from unet_ddp.files import as_path, write_errors, write_text
+from unet_ddp.files import write_errors, write_text
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ADVICE, ImageFiles, Output
 from unet_ddp.prediction.prediction import Prediction
@@ -33,25 +34,28 @@ def open_annotations(
     config: PredictConfig, labels: Labels, image_format: ImageFormat
 ) -> CocoFile | LabelmeFiles:
     """Return the output that --annotations asks for."""
-    check_installed("rasterio", "geo", "--annotations")
     kind = LabelmeFiles if config.annotations == "labelme" else CocoFile
     return kind(config, labels, image_format)
 
 
-class CocoFile(Output):
+class _Annotations(Output):
+    def check(self, images: Mapping[Source, bool]) -> None:
+        """Refuse a machine without rasterio, which finds the outlines."""
+        check_installed("rasterio", "geo", "--annotations")
+
+
+class CocoFile(_Annotations):
     """The COCO file of the objects in all images; category ids are class ids."""
 
-    footer = "]}\n"
+    path_setting = "annotations"
 
-    def __init__(self, config: PredictConfig, labels: Labels, image_format: ImageFormat) -> None:
-        super().__init__(config, labels, image_format)
-        self.path = as_path(str(config.annotations))
-        if self.path.suffix.lower() != ".json":
+    def check(self, images: Mapping[Source, bool]) -> None:
+        """Refuse another name than .json."""
+        super().check(images)
+        if not str(self.path).lower().endswith(".json"):
             raise UserError(
                 f"--annotations {self.path}: use labelme, or a name with .json for COCO"
             )
-        names = [{"id": k, "name": labels.class_names[k]} for k in labels.foreground]
-        self.header = f'{{"categories":{json.dumps(names)},\n"images":['
 
     def record(self, image: ImageFiles, prediction: Prediction) -> str:
         """Return JSON without its first brace, and ids: a line for the image, and one for each object."""
@@ -67,7 +71,8 @@ class CocoFile(Output):
 
     def merge(self, records: Iterable[str], file: TextIO) -> None:
         """Write the images, and then their objects."""
-        file.write(self.header)
+        names = [{"id": k, "name": self.labels.class_names[k]} for k in self.labels.foreground]
+        file.write(f'{{"categories":{json.dumps(names)},\n"images":[')
         separator = "\n"
         for number, record in enumerate(records, start=1):
             image, *_ = record.split("\n", 1)
@@ -80,10 +85,10 @@ class CocoFile(Output):
                 count += 1
                 file.write(f'{separator}{{"id":{count},"image_id":{number},{line}')
                 separator = ",\n"
-        file.write("\n" + self.footer)
+        file.write("\n]}\n")
 
 
-class LabelmeFiles(Output):
+class LabelmeFiles(_Annotations):
     """The objects in each image as a file that Labelme opens, and with it the image."""
 
     turn: ClassVar[int] = 2

@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
-from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, check_installed
-from unet_ddp.files import as_path, is_address
-from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.files import is_address
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.prediction import Prediction
 
@@ -34,15 +32,12 @@ _DIGITS = 9  # of degrees: a tenth of a millimetre
 class Polygons(Output):
     """A GeoJSON file of the objects in all images."""
 
+    path_setting = "polygons"
     header, separator, footer = '{"type":"FeatureCollection","features":[', ",", "]}\n"
-
-    def __init__(self, config: PredictConfig, labels: Labels, image_format: ImageFormat) -> None:
-        super().__init__(config, labels, image_format)
-        check_installed("rasterio", "geo", "--polygons")
-        self.path = as_path(str(config.polygons))
 
     def check(self, images: Mapping[Source, bool]) -> None:
         """Raise a UserError if one file can't have images of these CRS; those in storage are not asked."""
+        check_installed("rasterio", "geo", "--polygons")
         owners: dict[str | None, Path] = {}
         for source, is_on_map in images.items():
             if not is_address(source.path):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from unet_ddp.data.csv_cells import format_row
-from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
-from unet_ddp.files import as_path
-from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.prediction import Prediction
 
@@ -18,15 +17,16 @@ from unet_ddp.prediction.prediction import Prediction
 class RunLengths(Output):
     """A CSV file of all images' run lengths, of two classes."""
 
+    path_setting = "rle"
     header = "img,rle_mask"
 
-    def __init__(self, config: PredictConfig, labels: Labels, image_format: ImageFormat) -> None:
-        super().__init__(config, labels, image_format)
-        self.path = as_path(str(config.rle))
-        if labels.num_classes != 2:
+    def check(self, images: Mapping[Source, bool]) -> None:
+        """Refuse other than two classes."""
+        count = self.labels.num_classes
+        if count != 2:
             raise UserError(
-                f"--rle: its format has two classes, this network has {labels.num_classes}; use "
-                "--polygons, or the masks themselves"
+                f"--rle: its format has two classes, this network has {count}; use --polygons, or "
+                "the masks themselves"
             )
 
     def record(self, image: ImageFiles, prediction: Prediction) -> str:

@@ -14,7 +14,6 @@ from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, allocate
 from unet_ddp.data.readers.header import ImageFormat
-from unet_ddp.files import as_path
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, Output, Receiver
 from unet_ddp.prediction.prediction import Prediction
@@ -23,11 +22,11 @@ from unet_ddp.prediction.prediction import Prediction
 class Rank(Output):
     """A CSV file of all images in the order in which to label them."""
 
+    path_setting = "rank"
     header = "image,uncertainty,nearly_equal_to"
 
     def __init__(self, config: PredictConfig, labels: Labels, image_format: ImageFormat) -> None:
         super().__init__(config, labels, image_format)
-        self.path = as_path(str(config.rank))
         self._uncertainty: dict[int, float] = {}  # by an image's index
 
     @contextmanager

@@ -30,6 +30,7 @@ from unet_ddp.data.masks import Band
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
+from unet_ddp.files import as_path
 from unet_ddp.plugins import find, is_known, list_built_in
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.prediction import Prediction
@@ -69,6 +70,8 @@ class Output:
     """The flag that asks for it, for messages."""
     path: Path | None = None
     """The file of all images, if it has one."""
+    path_setting: ClassVar[str] = ""
+    """The setting that names it, of an output that has one."""
     header, separator, footer = "", "", ""
     """Of that file, as `merge` writes it."""
     turn: ClassVar[int] = 0
@@ -79,9 +82,11 @@ class Output:
         self.config = config
         self.labels = labels
         self.image_format = image_format  # that the network's images have
+        if self.path_setting:
+            self.path = as_path(getattr(config, self.path_setting))
 
     def check(self, images: Mapping[Source, bool]) -> None:
-        """Raise a UserError if it can't be had of these images (is each on a map?), on rank 0."""
+        """Raise a UserError if it can't be had, of these labels or images (is each on a map?), on rank 0."""
 
     def files(self, image: ImageFiles) -> Sequence[Path]:
         """Return the image's own files: none may exist, be another's, or have a too long name."""
@@ -124,7 +129,7 @@ def open_outputs(config: PredictConfig, labels: Labels, image_format: ImageForma
     """Return the outputs that a job's settings ask for, in the order of their messages.
 
     Raises:
-        UserError: one needs a library that is not installed, can't have these classes, or is not known.
+        UserError: one is not known, or can't be imported.
     """
     outputs: list[Output] = []
     for name in list_built_in("outputs"):

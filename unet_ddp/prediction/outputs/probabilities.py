@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, allocate, reserve
-from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.files import replacing, write_errors
-from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ADVICE, ImageFiles, Output, Receiver
 from unet_ddp.prediction.prediction import Prediction
 
@@ -25,11 +23,11 @@ _LONGEST_NAME = 60  # bytes of a class's name in a file's
 class Probabilities(Output):
     """One NPY file (C, H, W) float32 for each image, or a 16-bit PNG for each class (65535 for 1)."""
 
-    def __init__(self, config: PredictConfig, labels: Labels, image_format: ImageFormat) -> None:
-        super().__init__(config, labels, image_format)
-        self._endings = ["_probabilities.npy"]
-        if config.probabilities == "png":
-            self._endings = [f"_probability_{name}.png" for name in _clean(labels.class_names)]
+    @cached_property
+    def _endings(self) -> list[str]:
+        if self.config.probabilities == "npy":
+            return ["_probabilities.npy"]
+        return [f"_probability_{name}.png" for name in _clean(self.labels.class_names)]
 
     def files(self, image: ImageFiles) -> Sequence[Path]:
         """Return one npy, or one png for each class."""
