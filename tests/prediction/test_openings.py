@@ -104,7 +104,7 @@ def test_an_object_is_fetched_once(
         assert file.place is None and file.header.channels == 3
         assert np.array_equal(file.image(ImageFormat(3))[0], file.image(ImageFormat(3))[0])
         assert file.thumbnail(8).shape == (8, 8)
-        assert not list(tmp_path.glob("unet_ddp-*"))
+    assert not list(tmp_path.glob("unet_ddp-*"))
     assert memory_store.count_requests() == before + 1
 
 

@@ -18,10 +18,11 @@ from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud import remote
 from unet_ddp.prediction import source as module
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
 from unet_ddp.prediction.streaming import ArrayReader, ScaledReader
-from unet_ddp.storage import StorageError, Url, objects, put
+from unet_ddp.storage import StorageError, Url, put
 
 COLOUR, GREY, DEEP = ImageFormat(3), ImageFormat(1), ImageFormat(1, "uint16")
 
@@ -186,7 +187,7 @@ def test_storage_that_fails_is_asked_once(
         asked.append(path)
         raise StorageError(f"{path}: can't be reached")
 
-    monkeypatch.setattr(objects, "read_chunks", fail)
+    monkeypatch.setattr(remote, "read_chunks", fail)
     with pytest.raises(StorageError, match="can't be reached"):
         open_image(Source(Url(f"s3://bucket/{name}")), COLOUR, 1.0)
     assert len(asked) == 1
@@ -204,8 +205,12 @@ def test_a_large_tiff_in_storage_is_read_in_bands(
     url = Url("s3://bucket/source/a.tif")
     put(url, tmp_path / "a.tif")
     source = open_image(Source(url), ImageFormat(3), scale=1.0)
-    assert isinstance(source.reader, ScaledReader) and not list(tmp_path.glob("unet_ddp-*"))
+    assert isinstance(source.reader, ScaledReader)
     assert np.array_equal(source.read(), pixels)
+    assert source.source is not None
+    source.source.close()
+    del source
+    assert not list(tmp_path.glob("unet_ddp-*"))
     put(url, (tmp_path / "a.tif").read_bytes()[:-200])
     with pytest.raises(UserError, match=r"^s3://bucket/source/a.tif: corrupt or truncated"):
         open_image(Source(url), ImageFormat(3), scale=1.0).read()

@@ -59,7 +59,6 @@ class OpenFile(ABC):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        """Its name in messages; of an object in storage the copy's, while it is opened."""
 
     @classmethod
     def open(cls, path: Path) -> OpenFile:
@@ -68,9 +67,6 @@ class OpenFile(ABC):
 
     def close(self) -> None:  # noqa: B027  # not all need it
         """Close the file."""
-
-    def hold(self) -> None:  # noqa: B027
-        """Open all that needs the file's name: it is a copy that is about to be removed."""
 
     # -- one file ----------------------------------------------------------------------------
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from unet_ddp.data.readers.base import OpenFile, Rows
 from unet_ddp.data.readers.fit import fit_pixels
 from unet_ddp.data.readers.header import Codes, Header, ImageFormat, Pixels, as_user_error
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UnreachableError, UserError
+from unet_ddp.files import as_path
 from unet_ddp.plugins import digest_sources, find, is_known, list_names
-from unet_ddp.storage import StorageError, local_file
 
 READERS = 8
 """Version of the readers, and of what the scan keeps: caches of another one are not used."""
@@ -123,12 +123,10 @@ class Source:
     def _reading(self) -> Iterator[OpenFile]:
         """Yield the open file, and make an error of reading it a UserError of one line."""
         if self._opened is None:
-            with local_file(self.path) as local, as_user_error(local):
-                opened = self._opened = find_reader(self.path).open(local)
-                if local is not self.path:
-                    opened.hold()
-                    opened.path = self.path
-        with as_user_error(self.path):
+            path = as_path(str(self.path))  # of an object, a copy that goes with what is open
+            with as_user_error(path):
+                self._opened = find_reader(path).open(path)
+        with as_user_error(self._opened.path):
             yield self._opened
 
     @cached_property
@@ -139,7 +137,7 @@ class Source:
         try:
             with self._reading() as opened:
                 return opened.place
-        except StorageError:  # the next use would wait for it, too
+        except UnreachableError:  # the next use would wait for it, too
             raise
         except UserError:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from unet_ddp.data.readers.base import OpenFile
@@ -49,21 +49,6 @@ def _loses_a_part(tags: Mapping[int, Any]) -> bool:
     )
 
 
-def _identify(file: IO[bytes]) -> Image.Image | None:
-    """Return an open TIFF as Pillow's image; None if Pillow can't read it, or only a part."""
-    file.seek(0)
-    try:
-        image = identify(file)
-    except UnidentifiedImageError:
-        return None
-    with suppress(OSError, ValueError, TypeError):  # of odd tags
-        if _loses_a_part(getattr(image, "tag_v2", {})):
-            return None
-        if getattr(image, "n_frames", 1) > 1:  # overviews, perhaps
-            return None
-    return image if image.mode in _READ_BY_PILLOW else None
-
-
 class Layout(NamedTuple):
     """The tags of a TIFF that decide which library reads it; these are of one that nobody knows."""
 
@@ -78,7 +63,8 @@ class Layout(NamedTuple):
     def read(cls, file: IO[bytes]) -> Layout:
         """Return those of an open file's one image, overviews aside."""
         with suppress(Exception):
-            (tags,) = [tags for tags in _read_directories(file) if not tags.get(_KIND, 0) & 1]
+            directories = _read_directories(file)
+            (tags,) = [tags for tags in directories if not tags.get(_KIND, 0) & 1]
             is_jpeg, extra = tags.get(_COMPRESSION) == _JPEG, tags.get(_EXTRA, ())
             is_plain = (
                 (is_jpeg or tags.get(_PHOTOMETRIC) in (_GREY, _RGB))
@@ -92,7 +78,7 @@ class Layout(NamedTuple):
                 is_plain=is_plain,
                 is_exact=is_plain and not is_jpeg and _ASSOCIATED not in extra,
                 has_alpha=bool(extra) and extra[-1] in ALPHA,
-                is_bands=_loses_a_part(tags),
+                is_bands=len(directories) > 1 or _loses_a_part(tags),
             )
         return cls()
 
@@ -117,10 +103,12 @@ class TiffFile(OpenFile):
     @cached_property
     def _whole(self) -> OpenFile:
         """The reader of whole images: one that says what is wrong with a file."""
-        image = None if self.layout.is_bands else _identify(self._file)
-        if image is None:
-            return TiffBandsFile(self.path, self._file, self.decode)
-        return PillowFile(self.path, self._file, image)
+        self._file.seek(0)
+        with suppress(UnidentifiedImageError):
+            image = None if self.layout.is_bands else identify(self._file)
+            if image and image.mode in _READ_BY_PILLOW:
+                return PillowFile(self.path, self._file, image)
+        return TiffBandsFile(self.path, self._file, self.decode)
 
     @property
     def header(self) -> Header:
@@ -146,19 +134,22 @@ class TiffFile(OpenFile):
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+        self.__dict__.pop("_whole", None)  # which refers to this: the copy of an object goes now
 
 
-def _read_directories(file: IO[bytes]) -> Iterable[Mapping[int, Any]]:
-    """Return the tags of each image in an open TIFF."""
+def _read_directories(file: IO[bytes]) -> list[Mapping[int, Any]]:
+    """Return the tags of each image in an open TIFF, up to one that can't be read."""
     file.seek(0)
     start = file.read(8)
     if start[2] == 43:  # BigTIFF
         start += file.read(8)
     directory = ImageFileDirectory_v2(start)
-    found: dict[int, ImageFileDirectory_v2] = {}
-    while directory.next and directory.next not in found:
-        offset = directory.next
-        file.seek(offset)
-        directory = found[offset] = ImageFileDirectory_v2(start)
-        directory.load(file)
-    return found.values()
+    found: dict[int, Mapping[int, Any]] = {}
+    with suppress(Exception):
+        while directory.next and directory.next not in found:
+            offset = directory.next
+            file.seek(offset)
+            directory = ImageFileDirectory_v2(start)
+            directory.load(file)
+            found[offset] = directory
+    return list(found.values())

@@ -41,23 +41,21 @@ def find_places(sources: Sequence[Source], metres: float | None) -> set[Source]:
     Raises:
         UserError: their ground resolutions differ, and the network's, `metres`, is None.
     """
+    maps = [each for each in sources if find_reader(each.path).may_be_scenes]
+    maps = [each for each in maps if not is_address(each.path)]
     with ThreadPoolExecutor() as pool:
-        places = dict(zip(sources, pool.map(_find_place, sources, count()), strict=False))
-    local = [source.path for source in sources if not is_address(source.path)]
-    tiff = next((path for path in local if find_reader(path).may_be_scenes), None)
-    if tiff is not None and find_reader(tiff).missing():
-        with suppress(Exception), identify(tiff) as image:  # unreadable: reading it says why
+        places = dict(zip(maps, pool.map(_find_place, maps, count()), strict=False))
+    if maps and find_reader(maps[0].path).missing():
+        path = maps[0].path
+        with suppress(Exception), identify(path) as image:  # unreadable: reading it says why
             if _PIXEL_SCALE in image.getexif():
-                print_lines(f"warning: {tiff}: its mask gets no map coordinates without {INSTALL}")
+                print_lines(f"warning: {path}: its mask gets no map coordinates without {INSTALL}")
     if metres is None:
         check_resolutions((place.resolution, each.path) for each, place in places.items() if place)
     return {source for source, place in places.items() if place is not None}
 
 
 def _find_place(source: Source, index: int) -> Place | None:
-    reader = find_reader(source.path)
-    if is_address(source.path) or not reader.may_be_scenes or reader.missing():
-        return None
     place: Place | None = source.place
     if place is None or index >= _MOST_OPEN:
         source.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -89,7 +90,7 @@ def open_map(path: Path, *, mode: str = "r") -> Any:
     with gdal(path):
         import rasterio
 
-        dataset = rasterio.open(str(path.absolute()), mode, driver="GTiff")
+        dataset = rasterio.open(str(Path(os.fspath(path)).absolute()), mode, driver="GTiff")
         height, width = map(max, zip(*dataset.block_shapes, strict=True))
         pixel_bytes = sum(np.dtype(name).itemsize for name in dataset.dtypes)
         refuse_bomb(path, width, height, file=path, pixel_bytes=pixel_bytes)

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -40,10 +39,6 @@ class MapFile(TiffFile):
     check_pairs = staticmethod(checks.check_pairs)
     check_kinds = staticmethod(checks.check_kinds)
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._local = path
-
     @classmethod
     def missing(cls) -> str:
         """Return how to install rasterio, if it is not there."""
@@ -55,17 +50,13 @@ class MapFile(TiffFile):
         if self.missing():
             return None
         with suppress(Exception):
-            return open_map(self._local)
+            return open_map(self.path)
         return None
 
     @property
     def _is_open(self) -> bool:
         """True if GDAL has opened the file."""
         return self.__dict__.get("_dataset") is not None
-
-    def hold(self) -> None:
-        """Open the file by GDAL, which needs its name."""
-        _ = self._dataset
 
     def close(self) -> None:
         """Close the file."""
