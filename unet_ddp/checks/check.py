@@ -144,15 +144,8 @@ def _ask_readers(config: DataConfig, report: Report, table: Table) -> Table:
 def _find_pairs(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None]:
     """Return the pairs, and those of a validation folder if there is one."""
     if config.images is not None and config.masks is None:
-        folder = config.images
-
-        def open_pack() -> tuple[Pairs, Pairs | None]:
-            sides: tuple[Pairs, Pairs | None] = find("pairs", "pack")(as_path(folder)).divide(
-                config
-            )
-            return sides
-
-        return report.attempt(open_pack) or (Pairs(), None)
+        folder, open_pack = as_path(config.images), find("pairs", "pack")
+        return report.attempt(lambda: open_pack(folder).divide(config)) or (Pairs(), None)
 
     def attempt(search: Callable[[], Matches]) -> Pairs:
         found = report.attempt(search) or Matches(Pairs())

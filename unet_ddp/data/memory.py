@@ -57,13 +57,13 @@ class SampleMemory:
 
     def __init__(self, memory: mmap.mmap, image_format: ImageFormat, *, pixels: int) -> None:
         self._format = image_format
-        self._slot = _slot_bytes(image_format, pixels)
+        self._slot = self.needed(1, image_format, pixels=pixels)
         self._memory = memory
 
     @staticmethod
     def needed(count: int, image_format: ImageFormat, *, pixels: int) -> int:
         """Return the bytes that `count` samples of up to `pixels` need."""
-        return count * _slot_bytes(image_format, pixels)
+        return count * (_SIZE.size + image_format.bytes_with_mask(1, pixels))
 
     def holds(self, pair: Pair) -> bool:
         """Return False: no files are fetched ahead whose samples are kept here."""
@@ -83,10 +83,6 @@ class SampleMemory:
             self._memory[first : first + len(stored)] = stored
             _SIZE.pack_into(self._memory, place, *ids.shape)
         return image, ids
-
-
-def _slot_bytes(image_format: ImageFormat, pixels: int) -> int:
-    return _SIZE.size + image_format.bytes_with_mask(1, pixels)
 
 
 def share_memory(sizes: Sequence[int], world: World) -> list[mmap.mmap]:

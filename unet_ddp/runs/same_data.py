@@ -95,10 +95,13 @@ def measure_files(split: Split) -> Tensor:
     if any(side.is_remote or side.scanned for side in (split.training, split.validation)):
         return torch.zeros(0, 2, dtype=torch.int64)
     pairs = [*split.training, *split.validation]
-    rows = torch.tensor([[_size(pair.image), _size(pair.mask)] for pair in pairs])
-    for k in _sample(len(pairs)):
-        rows[k] = torch.tensor([_checksum(pairs[k].image), _checksum(pairs[k].mask)])
-    return rows
+    sampled = set(_sample(len(pairs)))
+    return torch.tensor(
+        [
+            [_measure(path, reads=row in sampled) for path in (pair.image, pair.mask)]
+            for row, pair in enumerate(pairs)
+        ]
+    )
 
 
 def _sample(count: int) -> list[int]:
@@ -106,16 +109,10 @@ def _sample(count: int) -> list[int]:
     return sorted(set(rows.tolist()))
 
 
-def _size(path: Path) -> int:
+def _measure(path: Path, *, reads: bool) -> int:
+    """Return the checksum of a file if it `reads` it, else its size; -1 without a file."""
     try:
-        return path.stat().st_size
-    except OSError:
-        return -1
-
-
-def _checksum(path: Path) -> int:
-    try:
-        return zlib.crc32(path.read_bytes())
+        return zlib.crc32(path.read_bytes()) if reads else path.stat().st_size
     except OSError:
         return -1
 

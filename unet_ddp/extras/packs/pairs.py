@@ -92,33 +92,34 @@ class Pack:
         shard = self.shard(number)
         (places,) = self.columns["place"][row : row + 1].tolist()
         (kind,) = self.columns["kind"][row : row + 1]
-        name, group = self._text("name", row), self._text("group", row) or None
-        side = self.columns["side"][row : row + 1][0] if "side" in self.columns else 0
+        (name,) = self._read_texts("name", row, row + 1)
+        group, side = "", 0
+        if "group" in self.columns:
+            (group,) = self._read_texts("group", row, row + 1)
+        if "side" in self.columns:
+            (side,) = self.columns["side"][row : row + 1]
         member, suffixes = member_name(name).rpartition("/")[2], self.index.kinds[kind].suffixes
         image = as_path(f"{shard}#{places[0] * BLOCK}+{places[1]}/{member}{suffixes[0]}")
         member += self.index.mark
         mask = as_path(f"{shard}#{places[2] * BLOCK}+{places[3]}/{member}{suffixes[1]}")
         version = int(self.digest[:15], 16)
         stamps = (places[1], version), (places[3], version)
-        return Pair(name, image, mask, group, SIDES[side], stamps)
+        return Pair(name, image, mask, group or None, SIDES[side], stamps)
 
     def texts(self, column: str, rows: NDArray[np.uint32]) -> Iterator[str]:
         """Yield the texts of rows, which are in rising order."""
-        ends = self.columns[f"{column}_end"]
-        for first in range(0, ends.shape[0], _ROWS):
+        for first in range(0, self.columns["kind"].shape[0], _ROWS):
             own = rows[slice(*np.searchsorted(rows, (first, first + _ROWS)))]
             if len(own):
-                begin = int(ends[first - 1 : first].sum())
-                end = int(ends[first : first + _ROWS][-1])
-                found = os.fsdecode(self.columns[column][begin:end].tobytes()).split("\0")
+                found = self._read_texts(column, first, first + _ROWS)
                 yield from (found[row] for row in (own - np.uint32(first)).tolist())
 
-    def _text(self, column: str, row: int) -> str:
-        if column not in self.columns:
-            return ""
-        ends = self.columns[f"{column}_end"]
-        begin, end = int(ends[row - 1 : row].sum()) if row else 0, int(ends[row : row + 1][0])
-        return os.fsdecode(self.columns[column][begin : end - 1].tobytes())
+    def _read_texts(self, column: str, first: int, stop: int) -> list[str]:
+        """Return the texts of all rows from `first` to `stop`."""
+        ends = self.columns[f"{column}_end"][max(0, first - 1) : stop]
+        begin = int(ends[0]) if first else 0
+        content = self.columns[column][begin : int(ends[-1])].tobytes()
+        return os.fsdecode(content).split("\0")[:-1]
 
 
 class PackedPairs(CloudPairs):

@@ -1,0 +1,63 @@
+"""A set of pairs answers alike, whether its files are here, in storage or in a pack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import make_set
+from tests.extras.packs.test_command import pack
+from tests.object_store import put_folder
+from unet_ddp.config import DataConfig
+from unet_ddp.data.matching import read_list
+from unet_ddp.data.pairs import Pairs
+from unet_ddp.extras.cloud.pairs import CloudPairs
+from unet_ddp.extras.packs.pairs import PackedPairs, open_pack
+from unet_ddp.files import as_path
+from unet_ddp.storage import Url
+
+
+def read_files(pairs: Pairs) -> list[bytes]:
+    found = []
+    for row in range(len(pairs)):
+        pair = pairs.to_read(row)
+        pairs.ahead([pair.image, pair.mask])
+        for path in (pair.image, pair.mask):
+            with pairs.local(path) as local:
+                found.append(local.read_bytes())
+    pairs.ahead([])
+    return found
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("names_groups", [True, False])
+def test_all_kinds_of_sets_answer_alike(tmp_path: Path, names_groups: bool) -> None:
+    images = sorted((make_set(tmp_path, 6) / "imgs").iterdir())
+    rows = ["image,mask,group,split"]
+    for k, image in enumerate(images):
+        more = f'"{"ab"[k % 2] if k else ""}",{"train" if k % 3 else "val"}'
+        rows.append(f"imgs/{image.name},masks/{image.name},{more if names_groups else ','}")
+    (tmp_path / "pairs.csv").write_text("\n".join(rows))
+    config = DataConfig(pairs_file=str(tmp_path / "pairs.csv"))
+    folder = pack(config, tmp_path / "pack").images
+    assert folder is not None
+    url = put_folder(tmp_path, Url("s3://bucket/kinds"))
+    here = read_list(tmp_path / "pairs.csv").pairs
+    there = read_list(as_path(f"{url}/pairs.csv")).pairs
+    packed = open_pack(Path(folder))
+    assert [type(pairs) for pairs in (here, there, packed)] == [Pairs, CloudPairs, PackedPairs]
+    assert [pairs.is_remote for pairs in (here, there, packed)] == [False, True, False]
+    chosen = np.array([False, True, True, False, False, True])
+    for pairs in (here, there, packed):
+        groups, part = pairs.groups(), pairs.select(chosen)
+        assert list(pairs.names()) == [f"imgs/{image.stem}" for image in images]
+        assert list(groups or []) == (["imgs/ax", *"babab"] if names_groups else [])
+        assert pairs.sides().tolist() == ([2, 1, 1, 2, 1, 1] if names_groups else [0] * 6)
+        assert list(part.names()) == [pair.name for pair in pairs if pair in list(part)]
+        assert pairs.rows_of(part).tolist() == [1, 2, 5] and len(pairs[4:]) == 2
+        assert pairs[0].group is None and pairs[4:][1].name == pairs[5].name
+        assert read_files(part) == read_files(here.select(chosen))
+    assert here.scanned is None and there.scanned is None
+    assert packed[:2].scanned is not None and len(packed[:2].scanned.pairs) == 6
