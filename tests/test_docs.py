@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from tests.conftest import data_flags, make_set
+from tests.ranks import call_main
 from unet_ddp.cli import parse, parse_run, parse_train
 from unet_ddp.commands.doctor import DoctorConfig
 from unet_ddp.commands.evaluate import EvaluateConfig
@@ -98,6 +102,47 @@ def test_flags_in_the_documents_exist(page: str) -> None:
     known |= {*TrainConfig().to_dict(), *vars(LaunchConfig()), *OTHERS.split()}
     flags = re.findall(r"(?<![\w-])--([a-z][\w-]*)", text)
     assert [flag for flag in flags if flag.replace("-", "_") not in known] == []
+
+
+def read_code(page: str, first: str) -> str:
+    """The block of a page that begins with this line."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    block = text[text.index(f"    {first}") :]
+    lines = itertools.takewhile(lambda line: not line or line[0] == " ", block.splitlines())
+    return textwrap.dedent("\n".join(lines)) + "\n"
+
+
+def test_the_parts_of_one_s_own_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loss, a network, an augmentation, a writer and a command as the pages have them, in one run."""
+    page = "docs/own_parts.md"
+    parts = {
+        "my_losses": read_code("docs/losses.md", "class SquaredDice:"),
+        "my_networks": read_code(page, "from torch import nn\n\n    class Tiny"),
+        "my_augmentations": read_code(page, "def darker("),
+        "my_writers": read_code(page, "class Notes:"),
+        "my_commands": read_code(page, "from unet_ddp import Predictor"),
+    }
+    for name, code in parts.items():
+        (tmp_path / f"{name}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    make_set(tmp_path, 4)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    argv = [*data_flags(tmp_path), "--epochs", "1", "-b", "2", "--workers", "0", "-v", "25"]
+    argv += ["--loss", "my_losses:SquaredDice+ce", "--model", "my_networks:Tiny", "--width", "4"]
+    argv += ["--augmentation", "my_augmentations:darker", "--writer", "my_writers:Notes"]
+    status, out, err = call_main("train", argv, str(tmp_path))
+    assert status == 0, err
+    assert "saved checkpoints/last.pt" in out and "network: my_networks:Tiny, 3 channels" in out
+    assert (tmp_path / "checkpoints/notes.txt").read_text().split()[0] == "1"
+    command = ["my_commands:count", "checkpoints/best.pt"]
+    status, _, err = call_main("unet_ddp.__main__", command, str(tmp_path))
+    assert status == 2 and "type --network my_networks:Tiny, too" in err
+    image = str(next((tmp_path / "imgs").iterdir()))
+    how = [image, "-o", "mask.png", "--network", "my_networks:Tiny"]
+    assert call_main("predict", how, str(tmp_path))[0] == 0 and Path("mask.png").is_file()
 
 
 def test_migrating_has_every_flag_of_the_well_known_scripts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +25,36 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == (
         "error: docter: unknown command; use one of train, predict, doctor, import, pack, evaluate, report, compare, tune, export, demo, demo-data\n"
     )
+
+
+def test_a_command_of_one_s_own_is_named_by_its_path_or_an_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is imported when it is named, and its mistakes end as ours do."""
+    (tmp_path / "my_commands.py").write_text(
+        "from unet_ddp.errors import UserError\n"
+        "def count(argv):\n"
+        "    if not argv:\n"
+        "        raise UserError('count: name a file')\n"
+        "    print(len(argv))\n"
+        "    return 3\n"
+    )
+    info = tmp_path / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[unet_ddp.commands]\ncount = my_commands:count\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_commands", raising=False)
+    assert main([]) == 0 and "my_commands" not in sys.modules
+    listed = capsys.readouterr().out.splitlines()[-1].split()
+    assert listed == ["python", "-m", "unet_ddp", "count", "of", "an", "installed", "package"]
+    for name in ("count", "my_commands:count"):
+        assert (main([name, "a", "b"]), capsys.readouterr().out) == (3, "2\n")
+        assert (main([name]), capsys.readouterr().err) == (2, "error: count: name a file\n")
+    assert main(["my_commands:other"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: my_commands:other: can't be imported (AttributeError: ")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
