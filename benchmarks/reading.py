@@ -41,10 +41,10 @@ from unet_ddp.data.readers.header import Pixels
 from unet_ddp.data.readers.resize import resize_area, resize_nearest, scaled_size
 from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.extras.cache.samples import SampleCache
+from unet_ddp.extras.cloud import Url
 from unet_ddp.extras.packs.command import write_pack
 from unet_ddp.extras.packs.pairs import open_pack
-from unet_ddp.files import cache_folder
-from unet_ddp.storage import Url, as_path
+from unet_ddp.files import as_path, cache_folder
 
 WIDTH, HEIGHT, IMAGES = 1918, 1280, 8  # Carvana's
 

@@ -29,9 +29,8 @@ from tests.ranks import call_main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import train
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.extras.cloud import pointer
+from unet_ddp.extras.cloud import clients, objects, pointer
 from unet_ddp.runs import plan
-from unet_ddp.storage import clients, objects
 from unet_ddp.training.state import TrainState
 
 RANK = "RANK"

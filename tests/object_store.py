@@ -20,7 +20,7 @@ import obstore
 import pytest
 from obstore.store import MemoryStore
 
-from unet_ddp.storage import Url, clients, put
+from unet_ddp.extras.cloud import Url, clients, put
 
 BUCKET = "bucket"
 REQUESTS = ("delete", "get", "get_range", "head", "list", "list_with_delimiter", "put")

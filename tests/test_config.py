@@ -19,10 +19,10 @@ from unet_ddp.config import (
     TrainConfig,
 )
 from unet_ddp.errors import Limit, UserError
+from unet_ddp.extras.cloud import Url, put
 from unet_ddp.extras.palettes.rules import read_palette
 from unet_ddp.files import as_path
 from unet_ddp.runs.plan import last_step
-from unet_ddp.storage import Url, put
 
 
 @pytest.mark.parametrize(

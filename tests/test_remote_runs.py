@@ -28,7 +28,8 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
-from unet_ddp.storage import as_path, put, read
+from unet_ddp.extras.cloud import put, read
+from unet_ddp.files import as_path
 
 pytestmark = pytest.mark.processes
 

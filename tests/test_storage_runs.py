@@ -21,7 +21,7 @@ from tests.ranks import Ranks, call_main
 from unet_ddp.__main__ import main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.labels import Labels
-from unet_ddp.storage import Url, list_objects, put, read
+from unet_ddp.extras.cloud import Url, list_objects, put, read
 
 FLAGS = ["--epochs", "2", "--width", "2", "--batch-size", "1"]
 SET = Url("s3://bucket/set")

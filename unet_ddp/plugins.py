@@ -85,8 +85,8 @@ _BUILT_IN = {
     "addresses": {  # of objects in storage
         "open": "unet_ddp.extras.cloud.remote:open_address",
         "replace": "unet_ddp.extras.cloud.remote:replacing_object",
-        "check": "unet_ddp.storage:check_answers",
-        "ahead": "unet_ddp.storage:hold",
+        "check": "unet_ddp.extras.cloud.objects:check_answers",
+        "ahead": "unet_ddp.extras.cloud.objects:hold",
         "run_folder": "unet_ddp.extras.cloud.remote:working_folder",
         "reading": "unet_ddp.extras.cloud.reading:how_to_read",
     },

@@ -21,10 +21,9 @@ from benchmarks.fuzz.mutations import (
 from benchmarks.fuzz.samples import TRAIN, Samples
 from unet_ddp.__main__ import main as command
 from unet_ddp.commands import predict, train
-from unet_ddp.extras.cloud import mirror, pointer
+from unet_ddp.extras.cloud import clients, mirror, pointer, put
 from unet_ddp.extras.cloud.pointer import Saved
 from unet_ddp.extras.packs.pairs import INDEX
-from unet_ddp.storage import clients, put
 
 _SIZE = 64  # digits of a SHA-256
 

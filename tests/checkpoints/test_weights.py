@@ -28,12 +28,12 @@ from unet_ddp.checkpoints.weights import (
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud import Url, put
 from unet_ddp.extras.transfer.foreign import infer_unet, strip_prefixes
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.unet import UNet
 from unet_ddp.prediction.backends import LoadedModel, TorchBackend, open_model
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.storage import Url, put
 
 FORMS: dict[str, Callable[[dict[str, Tensor]], Any]] = {
     "raw": dict,

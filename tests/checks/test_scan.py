@@ -25,8 +25,8 @@ from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.header import Header
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud import StorageError, Url, put
 from unet_ddp.files import cache_folder
-from unet_ddp.storage import StorageError, Url, put
 
 
 @pytest.fixture(autouse=True)

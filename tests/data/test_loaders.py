@@ -46,9 +46,9 @@ from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.cache.samples import SampleCache
+from unet_ddp.extras.cloud import Url, delete
 from unet_ddp.extras.cloud.pairs import CloudPairs
 from unet_ddp.extras.sampling.balance import ClassDraw
-from unet_ddp.storage import Url, delete
 
 COLOUR, LABELS = ImageFormat(3), Labels((0, 255))
 many_workers = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -17,6 +17,7 @@ from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud import Url, put
 from unet_ddp.network.unet import UNet
 from unet_ddp.prediction import backends
 from unet_ddp.prediction.backends import (
@@ -30,7 +31,6 @@ from unet_ddp.prediction.backends import (
 )
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.tta import mean_logits
-from unet_ddp.storage import Url, put
 
 PIXELS = Preprocessing.for_images(3, scale=1.0)
 

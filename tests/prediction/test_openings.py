@@ -22,8 +22,8 @@ from unet_ddp.data.readers import header
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud import Url, put
 from unet_ddp.prediction import source
-from unet_ddp.storage import Url, put
 
 ALL = ("--overlay", "--polygons", "o.geojson", "--probabilities", "npy")
 READERS = ((PIL.Image, "open"), (tifffile, "TiffFile"), (rasterio, "open"), (np, "load"))

@@ -18,11 +18,10 @@ from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.errors import UserError
-from unet_ddp.extras.cloud import remote
+from unet_ddp.extras.cloud import StorageError, Url, put, remote
 from unet_ddp.prediction import source as module
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
 from unet_ddp.prediction.streaming import ArrayReader, ScaledReader
-from unet_ddp.storage import StorageError, Url, put
 
 COLOUR, GREY, DEEP = ImageFormat(3), ImageFormat(1), ImageFormat(1, "uint16")
 

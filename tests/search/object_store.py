@@ -41,7 +41,7 @@ from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.extras.cloud import mirror
+from unet_ddp.extras.cloud import Url, mirror, read
 from unet_ddp.extras.cloud.pointer import find_newest
 from unet_ddp.extras.report.write import write_owned
 from unet_ddp.runs import folder
@@ -49,7 +49,6 @@ from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.mirror import find_mirror
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.writers import CsvWriter
-from unet_ddp.storage import Url, read
 
 ADDRESS = Url("s3://bucket/runs")
 EPOCHS = 6  # after which a run is over

@@ -22,13 +22,23 @@ from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.extras.cloud import mirror, pointer, working_folder
+from unet_ddp.extras.cloud import (
+    StorageError,
+    Url,
+    delete,
+    list_objects,
+    mirror,
+    pointer,
+    put,
+    read,
+    read_chunks,
+    working_folder,
+)
 from unet_ddp.extras.cloud.pointer import find_newest
 from unet_ddp.extras.report.write import write_owned
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.mirror import find_mirror
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.storage import StorageError, Url, delete, list_objects, put, read, read_chunks
 from unet_ddp.training.state import TrainState
 
 FILES = {"config.yaml", "split.csv", "last.json"}

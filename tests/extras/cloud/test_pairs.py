@@ -11,9 +11,9 @@ from tests.object_store import put_folder
 from unet_ddp.data.matching import match, read_list
 from unet_ddp.data.pairs import Pair, Pairs, collect
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud import Url, find_stamp, put, read
 from unet_ddp.extras.cloud.pairs import CloudPairs
 from unet_ddp.files import as_path
-from unet_ddp.storage import Url, find_stamp, put, read
 
 
 def test_only_objects_in_storage_have_stamps_from_the_start() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.object_store import MemoryBucket
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud import Url, put
 from unet_ddp.files import (
     as_path,
     check_writable,
@@ -23,7 +24,6 @@ from unet_ddp.files import (
     replacing,
     write_text,
 )
-from unet_ddp.storage import Url, put
 
 FOLDER = Url("s3://bucket/remote")
 
@@ -90,6 +90,8 @@ def test_folders_have_their_own_objects() -> None:
 def test_what_is_an_address() -> None:
     assert is_address("s3://bucket/x") and is_address("http://host/x://y")
     assert is_address(as_path("az://container/x"))
+    assert is_address(as_path("s3://bucket/a.tar#0+1/a.png"))
+    assert not is_address(as_path("a.tar#0+1/a.png"))
     assert not any(map(is_address, ("data/imgs", "file:///data", None, "a.tar#0+1/a.png")))
     assert as_path("file:///data") == Path("/data") == local_path("/data", "--output")
     with pytest.raises(UserError, match=r"^--output gs://b/x: is no place on this machine"):

@@ -31,10 +31,11 @@ from unet_ddp.data.loaders import build_loaders
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud import Url, delete
 from unet_ddp.extras.packs import command as module
 from unet_ddp.extras.packs.command import write_pack
 from unet_ddp.extras.packs.pairs import INDEX, list_files, open_pack
-from unet_ddp.storage import Url, as_path, delete
+from unet_ddp.files import as_path
 
 
 def pack(config: DataConfig, output: Path) -> DataConfig:

@@ -13,10 +13,10 @@ from tests.object_store import put_folder
 from unet_ddp.config import DataConfig
 from unet_ddp.data.matching import read_list
 from unet_ddp.data.pairs import Pairs
+from unet_ddp.extras.cloud import Url
 from unet_ddp.extras.cloud.pairs import CloudPairs
 from unet_ddp.extras.packs.pairs import PackedPairs, open_pack
 from unet_ddp.files import as_path
-from unet_ddp.storage import Url
 
 
 def read_files(pairs: Pairs) -> list[bytes]:

@@ -14,12 +14,12 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud import Url, put
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.files import as_path
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.outputs.names import find_done, find_existing, name_outputs
-from unet_ddp.storage import Url, put
 
 LABELS = Labels((0, 1), names=("road", "car"))
 

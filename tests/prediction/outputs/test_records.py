@@ -17,11 +17,11 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud import list_objects, read
 from unet_ddp.files import as_path
 from unet_ddp.prediction.outputs import records as module
 from unet_ddp.prediction.outputs.base import Output
 from unet_ddp.prediction.outputs.records import Records
-from unet_ddp.storage import list_objects, read
 
 NOTHING = predicted(np.zeros((1, 1), np.uint8), Labels((0, 1)))
 

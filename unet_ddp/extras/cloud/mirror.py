@@ -11,11 +11,11 @@ from threading import Lock
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.extras.cloud.objects import put, read_version
 from unet_ddp.extras.cloud.working_folder import WorkingFolder, stamp_of
 from unet_ddp.files import write_text
 from unet_ddp.runs.mirror import Mirror
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.storage import put, read_version
 
 SOON = 2.0  # seconds; a longer wait for storage is said
 _SMALL = 4 * 2**20  # bytes: larger ones go in parts, whatever is there

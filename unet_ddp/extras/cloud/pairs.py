@@ -14,7 +14,7 @@ from tqdm import tqdm
 from unet_ddp.data.pairs import Pair, Pairs, Stamp
 from unet_ddp.data.readers.read import can_read
 from unet_ddp.errors import UserError
-from unet_ddp.storage import (
+from unet_ddp.extras.cloud import (
     StorageError,
     Url,
     find_stamp,

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from unet_ddp.errors import UserError, from_plain
-from unet_ddp.storage import (
-    Url,
+from unet_ddp.extras.cloud.objects import (
     Version,
     copy,
     delete,
@@ -61,7 +60,7 @@ class Pointer:
 class StoredRun:
     """A run at an address, as far as this process knows it."""
 
-    def __init__(self, address: Url) -> None:
+    def __init__(self, address: Path) -> None:
         self.address = address
         self.pointer: Pointer | None = None
         """None if there is no run."""
@@ -111,10 +110,9 @@ class StoredRun:
         self.pointer, self._version = found  # one may be new, if the answer to its put was lost
         return self.pointer
 
-    def path(self, saved: Saved) -> Url:
+    def path(self, saved: Saved) -> Path:
         """Return the address of a checkpoint."""
-        path: Url = self.address / "last" / saved.name
-        return path
+        return self.address / "last" / saved.name
 
     def download(self, saved: Saved, to: Path) -> None:
         """Write a checkpoint to a file.
@@ -211,7 +209,7 @@ def hash_file(file: IO[bytes]) -> str:
     return digest.hexdigest()
 
 
-def find_newest(path: Url) -> Url:
+def find_newest(path: Path) -> Path:
     """Return the object that `path` means: of a run's last.pt and best.pt those that it put last.
 
     Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,30 +16,27 @@ from weakref import finalize
 
 from unet_ddp.data.readers.read import can_read
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud.address import COLLAPSED, PART, SCHEMES, refuse_web
+from unet_ddp.extras.cloud.clients import NotFoundError
+from unet_ddp.extras.cloud.objects import find_stamp, list_objects, put, read_chunks
 from unet_ddp.extras.cloud.pointer import find_newest
 from unet_ddp.files import cache_folder, register_temporary, remove_temporary
-from unet_ddp.storage import (
-    NotFoundError,
-    Url,
-    as_path,
-    find_stamp,
-    list_objects,
-    put,
-    read_chunks,
-    refuse_web,
-)
 
 _FILES = {".pt", ".txt", ".csv", ".json", ".geojson"}
 
 
-class Remote(Url):
+class Url(type(Path())):  # type: ignore[misc]  # PosixPath, or Windows' own
     """The path of an object. Its text is the address; what opens it gets a copy on this machine.
 
     The object is fetched when it is first opened; the copy is removed together with this path.
+    A file in a tar archive is ARCHIVE#OFFSET+SIZE/NAME, in bytes; that archive may be a local file.
 
     Raises:
         UserError: the object can't be read.
     """
+
+    def __str__(self) -> str:
+        return COLLAPSED.sub(r"\1://", super().__str__())
 
     def __fspath__(self) -> str:
         return self._copy
@@ -54,6 +52,12 @@ class Remote(Url):
             removal()
             raise
         return str(copy)
+
+    def absolute(self, **_: Any) -> Url:
+        """Return the address itself."""
+        return self
+
+    resolve = absolute
 
     def stat(self, **_: Any) -> os.stat_result:
         """Return its size and time; the rest is that of any readable file."""
@@ -76,19 +80,53 @@ class Remote(Url):
         suffix = self.suffix.lower()
         return not (suffix in _FILES or can_read(suffix) or (suffix and self.exists()))
 
-    def iterdir(self) -> Iterator[Remote]:
+    def iterdir(self) -> Iterator[Url]:
         """Yield the objects in a folder, in the order of their names."""
         return (self / name for name, _, _ in list_objects(self, is_deep=False))
 
 
 def open_address(text: str) -> Path:
-    """Return the path of an object, of a file in an archive, or of a file:// address."""
-    path = as_path(text)
-    return Remote(path) if isinstance(path, Url) else path
+    """Return a `Url` if `text` is an address or a file in an archive, else an ordinary path.
+
+    Raises:
+        UserError: a scheme that is not known, or a query.
+    """
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme == "file":
+        text = rest
+    elif separator and re.fullmatch("[a-z0-9]+", scheme):
+        if scheme not in SCHEMES:
+            known = ", ".join(f"{each}://" for each in SCHEMES)
+            raise UserError(f"{text}: {scheme}:// is not known; use {known} or a path")
+        if scheme.startswith("http") and "?" in text:  # obstore takes no query
+            raise UserError(
+                f"{text.partition('?')[0]}: an address with a query, as a signed one, can't be read; use "
+                "s3://, gs:// or az:// with keys in the environment, or download the file"
+            )
+        return Url(text)
+    is_local_part = PART.fullmatch(text) and not COLLAPSED.match(text)  # http:/host: a folder
+    return Url(text) if is_local_part else Path(text)
 
 
 @contextmanager
-def replacing_object(path: Remote) -> Iterator[Path]:
+def local_file(path: Path) -> Iterator[Path]:
+    """Yield a file of this machine with the content of `path`: a copy of an object, removed after it.
+
+    Raises:
+        UserError: the object can't be read; what the block raises, naming the object.
+    """
+    source = open_address(str(path))  # a path of its own: the copy goes with it
+    copy = Path(source)
+    if isinstance(source, Url):
+        copy = Path(os.fspath(source))
+    try:
+        yield copy
+    except UserError as error:
+        raise type(error)(str(error).replace(str(copy), str(path))) from None
+
+
+@contextmanager
+def replacing_object(path: Url) -> Iterator[Path]:
     """Yield a temporary file of this machine; it is put at `path` if the block succeeds."""
     temporary = _make_temporary(path.suffix)
     try:
@@ -110,7 +148,7 @@ def _remove(copy: Path, process: int) -> None:
         remove_temporary(copy)
 
 
-def working_folder(place: Remote) -> Path:
+def working_folder(place: Url) -> Path:
     """Return the folder of this machine for the run at an address, in the user's cache.
 
     Raises:

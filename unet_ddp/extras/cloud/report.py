@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from unet_ddp.extras.cloud.objects import list_objects, put, read
 from unet_ddp.extras.cloud.pointer import COPIED, StoredRun, find_newest
-from unet_ddp.storage import Url, list_objects, put, read
 
 
 @contextmanager
-def local_run(place: Url) -> Iterator[Path]:
+def local_run(place: Path) -> Iterator[Path]:
     """Yield a folder with the files of the run at `place`; its report is put there at the end."""
     names = {name for name, _, _ in list_objects(place, is_deep=False)}
     with tempfile.TemporaryDirectory() as temporary:

@@ -19,11 +19,12 @@ from unet_ddp.checkpoints.owned import (
 )
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud.clients import StorageError
+from unet_ddp.extras.cloud.objects import delete, list_objects, read_chunks
 from unet_ddp.extras.cloud.pointer import COPIED, Pointer, Saved, StoredRun, hash_file
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.recovery import contains_a_run
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.storage import StorageError, Url, delete, list_objects, read_chunks
 
 MAKE_ROOM = "make room, or name another folder with XDG_CACHE_HOME"
 
@@ -39,7 +40,6 @@ class WorkingFolder:
     """
 
     def __init__(self, config: TrainConfig, log: Callable[[str], None]) -> None:
-        assert isinstance(config.place, Url)
         self.run = StoredRun(config.place)
         self.path = config.folder
         self.last = self.path / "last.pt"

@@ -34,11 +34,13 @@ from unet_ddp.data.readers.header import as_user_error
 from unet_ddp.data.readers.read import use_readers
 from unet_ddp.data.splits import OWN_FOLDER
 from unet_ddp.errors import UserError, print_lines
+from unet_ddp.extras.cloud import Url, delete, local_file, put
 from unet_ddp.extras.cloud.pointer import hash_file
 from unet_ddp.extras.packs.pack_columns import write_columns
 from unet_ddp.extras.packs.pack_index import PackIndex, Shard
 from unet_ddp.extras.packs.pairs import BLOCK, INDEX, SHARD, list_files, member_name, shard_name
 from unet_ddp.files import (
+    as_path,
     ended_by_sigterm,
     lock_folder,
     make_writable,
@@ -48,7 +50,6 @@ from unet_ddp.files import (
     write_text,
 )
 from unet_ddp.settings import Kind, flag
-from unet_ddp.storage import Url, as_path, delete, local_file, put
 
 SHARD_BYTES = 256 * 1024**2
 UNFINISHED = "pack.unfinished"

@@ -20,20 +20,18 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.pairs import SIDES, Pair, Pairs, Scanned
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cache.samples import remove_unused
+from unet_ddp.extras.cloud import (
+    NotFoundError,
+    Url,
+    find_stamp,
+    list_objects,
+    local_file,
+)
 from unet_ddp.extras.cloud.pairs import CloudPairs
 from unet_ddp.extras.cloud.pointer import hash_file
 from unet_ddp.extras.packs.pack_columns import StoredColumn, read_columns
 from unet_ddp.extras.packs.pack_index import PackIndex, check_index
-from unet_ddp.files import cache_folder, refuse_special, replacing
-from unet_ddp.storage import (
-    NotFoundError,
-    Url,
-    as_path,
-    find_stamp,
-    is_remote,
-    list_objects,
-    local_file,
-)
+from unet_ddp.files import as_path, cache_folder, is_address, refuse_special, replacing
 
 INDEX = "pack.index"
 SHARD = re.compile(r"shard-([0-9a-f]{8}-)?\d{6}\.tar")  # see `shard_name`
@@ -127,7 +125,7 @@ class PackedPairs(CloudPairs):
 
     def __init__(self, pack: Pack, rows: NDArray[np.uint32]) -> None:
         self.pack, self.rows = pack, rows
-        self.is_remote = is_remote(pack.folder)
+        self.is_remote = is_address(pack.folder)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 from unet_ddp.errors import UserError
-from unet_ddp.files import register_temporary, remove_temporary
-from unet_ddp.storage.address import PART, Url, as_path, is_remote, refuse_web, split_address
-from unet_ddp.storage.clients import (
+from unet_ddp.extras.cloud.address import PART, refuse_web, split_address
+from unet_ddp.extras.cloud.clients import (
     PATIENCE,
     NotFoundError,
     client,
@@ -24,6 +21,7 @@ from unet_ddp.storage.clients import (
     open_client,
     trust_all,
 )
+from unet_ddp.files import is_address
 
 _CHUNK = 1 << 24  # bytes that are read at a time
 _AT_ONCE = 32  # requests
@@ -45,7 +43,7 @@ def start_reader(*, warns: bool) -> None:
     _warns_from = 0.0 if warns else float("inf")
 
 
-def read(path: Url) -> bytes:
+def read(path: Path) -> bytes:
     """Return the content of an object, or of a file in an archive.
 
     Raises:
@@ -59,19 +57,19 @@ def hold(paths: Iterable[Path]) -> None:
 
     Those that the next call does not name are dropped. Files of this machine are ignored.
     """
-    wanted = {str(path): path for path in paths if isinstance(path, Url) and is_remote(path)}
+    wanted = dict.fromkeys(filter(is_address, map(str, paths)))
     for name in _held.keys() - wanted.keys():
         _held.pop(name).cancel()
-    groups: list[list[Url]] = []
-    for path in [path for name, path in wanted.items() if name not in _held]:
-        archive, first, _ = _span(path)
+    groups: list[list[str]] = []
+    for name in [name for name in wanted if name not in _held]:
+        archive, first, _ = _span(name)
         before, _, end = _span(groups[-1][0]) if groups and len(groups[-1]) == 1 else ("", 0, 0)
         if archive != before or not 0 <= first - end <= _GAP:
             groups.append([])  # else the mask of the image in an archive: one request
-        groups[-1].append(path)
+        groups[-1].append(name)
     for group in groups:
         content = _threads(os.getpid()).submit(_fetch_together, group)
-        _held.update(dict.fromkeys(map(str, group), content))
+        _held.update(dict.fromkeys(group, content))
 
 
 @cache
@@ -80,30 +78,7 @@ def _threads(process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_AT_ONCE, "storage")
 
 
-@contextmanager
-def local_file(path: Path) -> Iterator[Path]:
-    """Yield a file of this machine with the content of `path`: a copy of an object, removed after it.
-
-    Raises:
-        UserError: the object can't be read; what the block raises, naming the object.
-    """
-    if not isinstance(path, Url):
-        yield path
-        return
-    with tempfile.NamedTemporaryFile(prefix="unet_ddp-", suffix=path.suffix, delete=False) as file:
-        register_temporary(Path(file.name))
-        try:
-            for chunk in read_chunks(path):
-                file.write(chunk)
-            file.flush()
-            yield Path(file.name)
-        except UserError as error:
-            raise type(error)(str(error).replace(file.name, str(path))) from None
-        finally:
-            remove_temporary(Path(file.name))
-
-
-def list_objects(folder: Url, *, is_deep: bool = True) -> Iterator[tuple[str, int, int]]:
+def list_objects(folder: Path, *, is_deep: bool = True) -> Iterator[tuple[str, int, int]]:
     """Yield the key below `folder`, size in bytes and time (ns) of each object in it, in key order.
 
     With `is_deep`, those in its sub-folders too.
@@ -125,45 +100,31 @@ def list_objects(folder: Url, *, is_deep: bool = True) -> Iterator[tuple[str, in
 
 
 def find_stamp(path: Path) -> tuple[int, int]:
-    """Return size in bytes and time (ns) of a file or an object, which change when it changes.
+    """Return size in bytes and time (ns) of an object, or of a file in an archive.
 
     Raises:
-        OSError: the file can't be found.
+        OSError: a local archive can't be found.
         UserError: the object can't.
     """
-    if not isinstance(path, Url):
-        status = path.stat()
-        return status.st_size, status.st_mtime_ns
-    if part := PART.fullmatch(str(path)):
-        path = as_path(part[1])
-        return int(part[3]), find_stamp(path)[1]
-    with client(path) as (store, key):
-        import obstore
+    archive, first, end = _span(path)
+    if is_address(archive):
+        with client(archive) as (store, key):
+            import obstore
 
-        found = obstore.head(store, key)
-    return found["size"], int(found["last_modified"].timestamp() * 1e9)
-
-
-def exists(path: Url) -> bool:
-    """Return whether an object is there.
-
-    Raises:
-        UserError: its storage does not say.
-    """
-    try:
-        find_stamp(path)
-    except NotFoundError:
-        return False
-    return True
+            found = obstore.head(store, key)
+        size, changed = found["size"], int(found["last_modified"].timestamp() * 1e9)
+    else:
+        size, changed = 0, Path(archive).stat().st_mtime_ns
+    return end - first or size, changed
 
 
-def check_answers(folder: Url, flag: str) -> None:
+def check_answers(folder: Path, flag: str) -> None:
     """Raise a UserError unless objects can be put below an address, as far as it says by listing."""
     refuse_web(folder, flag)
     next(list_objects(folder), None)
 
 
-def read_version(path: Url) -> tuple[bytes, Version] | None:
+def read_version(path: Path) -> tuple[bytes, Version] | None:
     """Return the content of a small object and its version; None if there is no such object.
 
     Raises:
@@ -180,7 +141,7 @@ def read_version(path: Url) -> tuple[bytes, Version] | None:
 
 
 def put(
-    path: Url, content: bytes | Path | IO[bytes], *, replaces: Version | bool = True
+    path: Path, content: bytes | Path | IO[bytes], *, replaces: Version | bool = True
 ) -> Version:
     """Put bytes, or a file's, as an object that appears as a whole; return its version.
 
@@ -215,7 +176,7 @@ def put(
     raise AssertionError  # the last attempt returns or raises
 
 
-def delete(path: Url) -> None:
+def delete(path: Path) -> None:
     """Delete an object, if it is there.
 
     Raises:
@@ -227,7 +188,7 @@ def delete(path: Url) -> None:
         obstore.delete(store, key)
 
 
-def copy(source: Url, target: Url) -> None:
+def copy(source: Path, target: Path) -> None:
     """Copy an object in its container, without reading it; a UserError says why it can't be."""
     with client(source) as (store, key):
         import obstore
@@ -238,14 +199,14 @@ def copy(source: Url, target: Url) -> None:
 # -- reading -------------------------------------------------------------------------------
 
 
-def read_chunks(path: Url) -> Iterator[bytes]:
+def read_chunks(path: Path) -> Iterator[bytes]:
     """Yield the content of an object, or of a file in an archive, in pieces; warn if it was slow."""
     global _warns_from
     started = time.monotonic()
     if held := _held.get(str(path)):
         yield held.result()[str(path)]
     else:
-        yield from _fetch(path)
+        yield from _fetch(*_span(path), str(path))
     now = time.monotonic()
     if now - started > _SLOW and now > _warns_from:
         _warns_from = now + _SLOW_AGAIN
@@ -256,44 +217,42 @@ def _version(meta: Any) -> Version:
     return {name: meta[name] for name in ("e_tag", "version") if meta.get(name)}
 
 
-def _span(path: Path) -> tuple[str, int, int]:
+def _span(path: Path | str) -> tuple[str, int, int]:
     """Return archive, first byte and end of a part; an object itself, and zeros."""
     part = PART.fullmatch(str(path))
     return (part[1], int(part[2]), int(part[2]) + int(part[3])) if part else (str(path), 0, 0)
 
 
-def _fetch_together(paths: list[Url]) -> dict[str, bytes]:
+def _fetch_together(names: list[str]) -> dict[str, bytes]:
     """Return the content of an object, or of two parts of an archive."""
-    if len(paths) == 1:
-        return {str(paths[0]): b"".join(_fetch(paths[0]))}
-    spans = (archive, first, _), (_, _, last) = [_span(path) for path in paths]
-    content = b"".join(_fetch(Url(f"{archive}#{first}+{last - first}/{paths[0].name}")))
-    parts = (content[start - first : end - first] for _, start, end in spans)
-    return dict(zip(map(str, paths), parts, strict=True))
+    archive, first, _ = _span(names[0])
+    _, _, last = _span(names[-1])
+    content = b"".join(_fetch(archive, first, last, names[0]))
+    if len(names) == 1:
+        return {names[0]: content}
+    parts = (content[start - first : end - first] for _, start, end in map(_span, names))
+    return dict(zip(names, parts, strict=True))
 
 
-def _fetch(path: Url) -> Iterator[bytes]:
-    """Yield the content as `read_chunks` does, from where it is."""
-    part = PART.fullmatch(str(path))
-    archive = as_path(part[1]) if part else path
-    first, size = (int(part[2]), int(part[3])) if part else (0, 0)
-    if not isinstance(archive, Url):
+def _fetch(archive: str, first: int, last: int, named: str) -> Iterator[bytes]:
+    """Yield the bytes of an archive from `first` to `last`, of an object all, in pieces."""
+    if not is_address(archive):
         try:
-            with archive.open("rb") as file:
+            with Path(archive).open("rb") as file:
                 file.seek(first)
-                yield file.read(size)
+                yield file.read(last - first)
         except OSError as error:
             raise UserError(f"{archive}: {error.strerror or error}") from None
         return
-    with client(archive, path) as (store, key):
+    with client(archive, named) as (store, key):
         import obstore
 
-        if not part:
+        if archive == named:
             found = obstore.get(store, key)
-            size = found.meta["size"]
-            if size <= _CHUNK:
+            last = found.meta["size"]
+            if last <= _CHUNK:
                 yield bytes(found.bytes())
                 return
-        for start in range(first, first + size, _CHUNK):  # a request may last 30 seconds
-            length = min(_CHUNK, first + size - start)
+        for start in range(first, last, _CHUNK):  # a request may last 30 seconds
+            length = min(_CHUNK, last - start)
             yield bytes(obstore.get_range(store, key, start=start, length=length))

@@ -1,21 +1,21 @@
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 
 import pytest
 
 from unet_ddp.errors import UserError
-from unet_ddp.storage import Url, as_path, is_address, is_remote
-from unet_ddp.storage.address import split_address
+from unet_ddp.extras.cloud import Url
+from unet_ddp.extras.cloud.address import split_address
+from unet_ddp.files import as_path, is_address
 
 FOLDER = Url("s3://bucket/storage")
 
 
 def test_an_address_behaves_as_a_path() -> None:
     image = FOLDER / "sub" / "a.png"
-    assert str(image) == os.fspath(image) == "s3://bucket/storage/sub/a.png"
+    assert str(image) == "s3://bucket/storage/sub/a.png"
     assert (image.name, image.suffix, str(image.parent)) == ("a.png", ".png", f"{FOLDER}/sub")
     assert image.parent.parent == FOLDER and hash(image.parent.parent) == hash(FOLDER)
     assert str(image.with_suffix(".gif").absolute()) == f"{FOLDER}/sub/a.gif"
@@ -37,7 +37,7 @@ def test_file_addresses_are_ordinary_paths() -> None:
 def test_an_archive_is_at_no_address_that_is_address_does_not_know(text: str) -> None:
     """Those of a checkpoint that are would be opened, though `is_address` has refused the others."""
     text += "a.tar#0+1/b.csv"
-    assert not is_address(text) and not is_remote(as_path(text))
+    assert not is_address(text) and not is_address(as_path(text))
 
 
 def test_a_scheme_that_is_not_known_is_refused() -> None:
@@ -69,10 +69,3 @@ def test_container_and_key(text: str, container: str, key: str) -> None:
 def test_an_address_without_container_is_refused() -> None:
     with pytest.raises(UserError, match=r"s3://: names no bucket"):
         split_address(Url("s3://"))
-
-
-def test_settings_and_paths_that_need_a_client() -> None:
-    assert is_address("s3://bucket/x") and is_address("http://host/x://y")
-    assert not any(map(is_address, ("data/imgs", "file:///data", None, "a.tar#0+1/a.png")))
-    assert is_remote(FOLDER) and is_remote(as_path("s3://bucket/a.tar#0+1/a.png"))
-    assert not is_remote(as_path("a.tar#0+1/a.png")) and not is_remote(Path("a"))

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from unet_ddp.errors import UnreachableError, UserError
-from unet_ddp.storage.address import Url, split_address
+from unet_ddp.extras.cloud.address import split_address
 
 PATIENCE = timedelta(minutes=5)  # for a request and its repetitions
 _FIRST_PATIENCE = timedelta(seconds=5)  # until a container has answered: its name may be wrong
@@ -45,7 +46,7 @@ def trust_all() -> None:
 
 
 @contextmanager
-def client(path: Url, named: Url | None = None) -> Iterator[tuple[Any, str]]:
+def client(path: Path | str, named: str = "") -> Iterator[tuple[Any, str]]:
     """Yield the client of an address's container, and the object's key in it.
 
     Raises:
@@ -61,7 +62,7 @@ def client(path: Url, named: Url | None = None) -> Iterator[tuple[Any, str]]:
     _reached.add(split_address(path)[0])
 
 
-def open_client(path: Url) -> tuple[Any, str]:
+def open_client(path: Path | str) -> tuple[Any, str]:
     """Return the client of an address's container, and the object's key in it."""
     container, key = split_address(path)
     is_known = not _reached.isdisjoint(("", container))
@@ -91,7 +92,7 @@ def _connect(container: str, process: int, patience: timedelta) -> Any:
         raise ValueError(str(error)) from None
 
 
-def explain(path: Url, error: Exception) -> UserError:
+def explain(path: Path | str, error: Exception) -> UserError:
     """Return why storage refuses, and what to do about it."""
     text = str(error).partition("Debug source")[0]
     scheme = str(path).partition(":")[0]

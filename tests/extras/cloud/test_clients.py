@@ -9,12 +9,11 @@ from obstore.exceptions import BaseError, GenericError
 
 from tests.object_store import MemoryBucket, ObjectStore
 from unet_ddp.errors import UserError
-from unet_ddp.storage import (
+from unet_ddp.extras.cloud import (
     NotFoundError,
     StorageError,
     Url,
     clients,
-    exists,
     find_stamp,
     list_objects,
     put,
@@ -22,7 +21,7 @@ from unet_ddp.storage import (
     read_version,
     start_reader,
 )
-from unet_ddp.storage.clients import explain
+from unet_ddp.extras.cloud.clients import explain
 
 MISSING = Url("s3://missing/a")
 
@@ -100,14 +99,14 @@ def test_a_container_that_has_answered_is_waited_for(
         return connect(container, process, patience)
 
     monkeypatch.setattr(clients, "_connect", note)
-    assert not exists(Url("s3://bucket/a"))  # an error is no answer yet
+    assert not Url("s3://bucket/a").exists()  # an error is no answer yet
     put(Url("s3://bucket/a"), b"")
     for _ in range(3):
         read(Url("s3://bucket/a"))
     assert waits == [5, 5, 5, 300, 300]
     monkeypatch.setattr(clients, "_reached", set[str]())
     start_reader(warns=False)  # of a process that has reached it
-    assert exists(Url("s3://bucket/a")) and waits[-1] == 300
+    assert Url("s3://bucket/a").exists() and waits[-1] == 300
 
 
 @pytest.mark.parametrize(
