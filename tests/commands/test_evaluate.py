@@ -25,13 +25,13 @@ from unet_ddp.commands.evaluate import (
     evaluate,
     main,
     parse_evaluate,
-    write_results,
 )
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.evaluation.tables import write_results
 from unet_ddp.extras.report.write import write_report
 from unet_ddp.network.architecture import build_network, choose_architecture
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from unet_ddp.data.drawing import TINT, draw_mask, draw_samples, save_picture, to_rgb
+from unet_ddp.data.drawing import TINT, draw_mask, save_picture, to_rgb
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 
@@ -47,30 +47,10 @@ def test_an_image_of_one_value_is_black() -> None:
     assert to_rgb(np.full((2, 2, 1), 7, np.int16)).unique().tolist() == [0]
 
 
-def sample(size: tuple[int, int], value: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    image = np.full((*size, 3), value, np.uint8)
-    return image, np.zeros(size, np.uint8), np.ones(size, np.uint8)
-
-
 def load(path: Path) -> np.ndarray:
     with Image.open(path) as image:
         assert image.format == "PNG" and image.mode == "RGB"
         return np.asarray(image)
-
-
-def test_samples_are_rows_of_image_truth_and_prediction(tmp_path: Path) -> None:
-    samples = [sample((2, 3), 10), sample((4, 5), 20)]
-    draw_samples(samples, TWO, tmp_path / "x")
-    picture = load(tmp_path / "x")
-    assert picture.shape == (2 + 4 + 4, 3 * 5 + 2 * 4, 3)
-    for top, left, height, width, value in ((0, 0, 2, 3, 10), (6, 0, 4, 5, 20)):
-        row = picture[top : top + height]
-        tinted = [(value + colour) // 2 for colour in TINT]
-        for place, colour in enumerate(([value] * 3, [value] * 3, tinted)):
-            start = left + place * (width + 4)
-            assert (row[:, start : start + width] == colour).all()
-            assert (row[:, start + width : start + width + 4] == WHITE).all()
-    assert (picture[2:6] == WHITE).all() and (picture[:2, 17:] == WHITE).all()
 
 
 def test_a_picture_is_written_as_it_is(tmp_path: Path, rng: np.random.Generator) -> None:

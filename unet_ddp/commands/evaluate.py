@@ -8,8 +8,7 @@ All processes score their share; the main one writes the results and prints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -17,7 +16,7 @@ from typing import Annotated, Literal, NoReturn
 import numpy as np
 import torch
 
-from unet_ddp.checkpoints.owned import EVALUATION_FILES, LIST, owning
+from unet_ddp.checkpoints.owned import EVALUATION_FILES
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model, with_scale
 from unet_ddp.cli import parse
 from unet_ddp.data.labels import Labels
@@ -30,7 +29,7 @@ from unet_ddp.errors import Limit, UserError, print_lines
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
-from unet_ddp.evaluation.tables import headline, result_files, terminal_table
+from unet_ddp.evaluation.tables import headline, result_files, terminal_table, write_results
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
 from unet_ddp.files import (
     as_path,
@@ -38,8 +37,6 @@ from unet_ddp.files import (
     check_writable,
     is_address,
     local_path,
-    replacing,
-    write_errors,
 )
 from unet_ddp.network.precision import all_have_bfloat16
 from unet_ddp.plugins import find
@@ -208,22 +205,3 @@ def check_threshold(pairs: Pairs, labels: Labels) -> None:
                 f"which the network was trained (its values are {labels.show(kept[0])} to "
                 f"{labels.show(kept[-1])}); give masks like those of its training"
             )
-
-
-def write_results(folder: Path, files: Mapping[str, str]) -> None:
-    """Write all `files` (text by name) or none, in place of earlier results.
-
-    Those that are new in the folder of a run are then the run's: a run that replaces it deletes them.
-    """
-    run = folder.parent
-    is_run = folder.name == "evaluation" and (run / LIST).is_file()
-    new = {name for name in files if is_run and not (folder / name).exists()}
-    with write_errors(folder, "make room, or use another --output"), ExitStack() as stack:
-        for name, text in files.items():  # the stack replaces them after the last is written
-            path = folder / name
-            if name in new:
-                path = stack.enter_context(owning(path, run))
-            temporary = stack.enter_context(replacing(path))
-            temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
-        for name in set(EVALUATION_FILES) - set(files):
-            (folder / name).unlink(missing_ok=True)

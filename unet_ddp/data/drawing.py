@@ -8,13 +8,11 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional as F
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Colour, Ids
 from unet_ddp.data.readers.header import Pixels
 
-_GAP = 4  # pixels between pictures
 TINT = (0, 255, 150)  # for the foreground of two classes
 
 
@@ -34,27 +32,6 @@ def class_colours(labels: Labels) -> dict[int, Colour]:
     if labels.num_mask_classes == 2:
         return {1: TINT}
     return {k: labels.colours[k] for k in labels.drawn}
-
-
-def draw_samples(samples: list[tuple[Pixels, Ids, Ids]], labels: Labels, path: Path) -> None:
-    """Write a picture with a row per sample: image, truth and prediction."""
-    rows = [
-        [to_rgb(image), *(draw_mask(image, ids, labels) for ids in (truth, predicted))]
-        for image, truth, predicted in samples
-    ]
-    save_picture(_join([_join(row, axis=2) for row in rows], axis=1), path)
-
-
-def _join(pictures: list[Tensor], axis: int) -> Tensor:
-    """Return pictures (3, H, W) joined in a row (axis 2) or a column (axis 1), on white."""
-    height, width = (max(picture.shape[side] for picture in pictures) for side in (1, 2))
-    padded = []
-    for picture in pictures:
-        _, h, w = picture.shape
-        below, right = (_GAP, width - w) if axis == 1 else (height - h, _GAP)
-        padded.append(F.pad(picture, (0, right, 0, below), value=255))
-    joined = torch.cat(padded, axis)
-    return joined.narrow(axis, 0, joined.shape[axis] - _GAP)
 
 
 def save_picture(picture: Tensor, path: Path) -> None:

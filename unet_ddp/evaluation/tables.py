@@ -1,14 +1,18 @@
-"""Scores of an evaluation as text: the result files, and the table in the terminal."""
+"""Scores of an evaluation as text: the result files, how they are written, and the table in the terminal."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
+from unet_ddp.checkpoints.owned import EVALUATION_FILES, LIST, owning
 from unet_ddp.data.csv_cells import format_row
 from unet_ddp.evaluation.results import COLUMNS, ClassScores, Evaluation
+from unet_ddp.files import replacing, write_errors
 from unet_ddp.metrics.scores import ratio, show
 
 Row = Sequence[str | int | float]
@@ -95,6 +99,25 @@ def _csv(heading: Sequence[str], rows: Iterable[Row]) -> str:
         for row in (heading, *rows)
     )
     return "".join(f"{line}\n" for line in lines)
+
+
+def write_results(folder: Path, files: Mapping[str, str]) -> None:
+    """Write all `files` (text by name) or none, in place of earlier results.
+
+    Those that are new in the folder of a run are then the run's: a run that replaces it deletes them.
+    """
+    run = folder.parent
+    is_run = folder.name == "evaluation" and (run / LIST).is_file()
+    new = {name for name in files if is_run and not (folder / name).exists()}
+    with write_errors(folder, "make room, or use another --output"), ExitStack() as stack:
+        for name, text in files.items():  # the stack replaces them after the last is written
+            path = folder / name
+            if name in new:
+                path = stack.enter_context(owning(path, run))
+            temporary = stack.enter_context(replacing(path))
+            temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
+        for name in set(EVALUATION_FILES) - set(files):
+            (folder / name).unlink(missing_ok=True)
 
 
 # -- terminal and page ---------------------------------------------------------------------

@@ -6,13 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from unet_ddp.checkpoints.owned import owning
 from unet_ddp.checkpoints.weights import SavedModel, read_model
 from unet_ddp.cli.recipes import read_shown
 from unet_ddp.config import TrainConfig
-from unet_ddp.data.drawing import draw_samples
+from unet_ddp.data.drawing import draw_mask, save_picture, to_rgb
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Ids
 from unet_ddp.data.pairs import Pairs
+from unet_ddp.data.readers.header import Pixels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset
@@ -30,6 +35,7 @@ from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.writers import read_rows
 
 _SAMPLES = 4
+_GAP = 4  # pixels between pictures
 
 
 def write_report(
@@ -159,3 +165,24 @@ def write_reports(
         log(f"report: {write_report(folder, pairs, world, workers=workers, network=network)}")
     except UserError as error:
         log(f"warning: {error}; write it later with python -m unet_ddp report {folder}")
+
+
+def draw_samples(samples: list[tuple[Pixels, Ids, Ids]], labels: Labels, path: Path) -> None:
+    """Write a picture with a row per sample: image, truth and prediction."""
+    rows = [
+        [to_rgb(image), *(draw_mask(image, ids, labels) for ids in (truth, predicted))]
+        for image, truth, predicted in samples
+    ]
+    save_picture(_join([_join(row, axis=2) for row in rows], axis=1), path)
+
+
+def _join(pictures: list[Tensor], axis: int) -> Tensor:
+    """Return pictures (3, H, W) joined in a row (axis 2) or a column (axis 1), on white."""
+    height, width = (max(picture.shape[side] for picture in pictures) for side in (1, 2))
+    padded = []
+    for picture in pictures:
+        _, h, w = picture.shape
+        below, right = (_GAP, width - w) if axis == 1 else (height - h, _GAP)
+        padded.append(F.pad(picture, (0, right, 0, below), value=255))
+    joined = torch.cat(padded, axis)
+    return joined.narrow(axis, 0, joined.shape[axis] - _GAP)
