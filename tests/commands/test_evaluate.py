@@ -88,8 +88,9 @@ def test_flags() -> None:
     argv = "-m a.pt --images b --masks c -o d --threshold 0.999 --tolerance 0 -s 0.5 --overwrite"
     more = "--nproc 2 --workers 0 --no-amp --device cpu --timeout 0.1"
     assert parse_evaluate([*argv.split(), *more.split()]) == EvaluateConfig(
-        "a.pt", None, "b", "c", "d", 0.999, 0.0, 0.5, True, 2, 0, False, "cpu", 0.1
-    )
+        model="a.pt", images="b", masks="c", output="d", threshold=0.999, tolerance=0.0, scale=0.5,
+        overwrite=True, nproc=2, workers=0, amp=False, device="cpu", timeout=0.1,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
