@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -127,3 +129,23 @@ def test_every_reader_names_a_missing_file(tmp_path: Path, name: str) -> None:
                  lambda path: Source(path).thumbnail(8)):  # fmt: skip
         with pytest.raises(UserError, match=rf"{name}: not found"):
             read(path)
+
+
+def test_a_photo_needs_no_extra(tmp_path: Path) -> None:
+    """Nor does the import of the predictor: a reader is imported when a file's suffix asks for it."""
+    Image.fromarray(np.zeros((4, 3, 3), np.uint8)).save(tmp_path / "a.png")
+    np.save(tmp_path / "a.npy", np.zeros((4, 3, 3), np.uint8))
+    code = """
+import sys
+from pathlib import Path
+from unet_ddp import Predictor
+from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.read import Source
+for name in ("a.png", "a.npy"):
+    assert Source(Path(sys.argv[1], name)).image(ImageFormat(3))[0].shape == (4, 3, 3)
+    print([module for module in sys.modules if module.startswith("unet_ddp.extras.")])
+"""
+    root, argv = Path(__file__).parents[3], [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=True)
+    loaded = ["unet_ddp.extras.formats", "unet_ddp.extras.formats.npy"]
+    assert done.stdout.splitlines() == ["[]", str(loaded)]

@@ -1,1 +1,1 @@
-"""Readers of image files: read.py chooses one; endings are in header.py."""
+"""Readers of image files: base.py says what one is, read.py finds it."""

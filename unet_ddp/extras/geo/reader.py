@@ -69,7 +69,9 @@ class MapFile(TiffFile):
         """Place on a map; GDAL is only asked about files with coordinates."""
         if not self.layout.is_on_map or self._dataset is None:
             return None
-        return find_place(self._dataset)
+        with suppress(Exception):  # of an odd CRS
+            return find_place(self._dataset)
+        return None
 
     @property
     def header(self) -> Header:
@@ -115,13 +117,9 @@ class MapFile(TiffFile):
             return None
         rows = MapRows(self, self._dataset, wanted, bands)
         if is_small:
-            refuse_bomb(
-                self.path,
-                rows.width,
-                rows.height,
-                file=self._file.fileno(),
-                pixel_bytes=sum(np.dtype(name).itemsize for name in self._dataset.dtypes),
-            )
+            pixel_bytes = sum(np.dtype(name).itemsize for name in self._dataset.dtypes)
+            size, file = (rows.width, rows.height), self._file.fileno()
+            refuse_bomb(self.path, *size, file=file, pixel_bytes=pixel_bytes)
         rows.read(0, 1)  # can it be decoded? If not, the reader of whole images says why
         return rows
 
