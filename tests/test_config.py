@@ -44,7 +44,7 @@ def test_limits(limit: Limit, inside: list[float], outside: list[float], text: s
 def test_defaults_and_saved_names() -> None:
     """README documents the values, and released checkpoints contain the names."""
     assert TrainConfig().to_dict() == {
-        "images": None, "masks": None, "list": None, "mask_suffix": None, "val_images": None,
+        "images": None, "masks": None, "list": None, "reader": [], "mask_suffix": None, "val_images": None,
         "val_masks": None, "scale": 1.0, "ground_resolution": None, "crop_size": None, "validation": 10.0,
         "group_pattern": None, "folds": None, "fold": None, "channels": None, "nodata": None,
         "classes": None, "class_names": None, "palette": None, "binary": False,

@@ -46,6 +46,10 @@ _BUILT_IN = {
         "wandb": "unet_ddp.extras.wandb.settings:WandbSettings",
         "budget": "unet_ddp.extras.planners.settings:BudgetSettings",
         "sampling": "unet_ddp.extras.sampling.settings:BalanceSettings",
+        "lists": "unet_ddp.extras.outputs.settings:ListSettings",
+        "object_table": "unet_ddp.extras.objects.settings:ObjectTableSettings",
+        "annotations": "unet_ddp.extras.outputs.settings:AnnotationSettings",
+        "rank": "unet_ddp.extras.rank.settings:RankSettings",
     },
     "label_rules": {  # by setting
         "instances": "unet_ddp.extras.objects.rules:infer_labels",

@@ -147,8 +147,8 @@ def joined(group: str) -> Callable[[type[Config]], type[Config]]:
             own = get_type_hints(part, include_extras=True)
             for name in own.keys() & hints.keys():
                 raise UserError(f"{as_flag(name)}: {part.__module__} has it, too; uninstall that")
-            names = list(hints)
-            after = names[names.index(part.place[1]) + 1 :]
+            before, names = part.place[1], list(hints)
+            after = names[names.index(before) + 1 :] if before in hints else []
             hints |= own | {name: hints.pop(name) for name in after}
         body = {name: getattr(core, name) for name in ("__module__", "__qualname__", "__doc__")}
         return type(core.__name__, (core, *parts), {**body, "__annotations__": hints})
@@ -220,7 +220,7 @@ def called(config: object, point: str) -> list[str]:
     names = []
     for name, each in settings_of(config).items():
         for at, *when in each.find_notes(Calls):
-            if not when and each.value and each.value != each.default:
+            if not when and each.value not in (None, 0, each.default):
                 when = [each.value]
             if at == point and each.value in when:
                 names.append(name)

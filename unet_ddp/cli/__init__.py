@@ -10,7 +10,7 @@ import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -214,17 +214,22 @@ def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
 def _validate(config: TrainConfig) -> None:
     """Refuse settings that no run can have."""
     check_values(config)
+    if config.data.masks is not None and config.data.images is None:  # images alone are a pack
+        raise UserError("--images and --masks: use both or neither")
+    check_rules(config)
+
+
+def check_rules(config: object) -> None:
+    """Refuse settings that break a rule beside their fields, or the `check` of a class."""
     values = values_of(config).items()
     given = {name for name, value in values if value is not None and value is not False}
     for pair in pairs_of(config, Needs):
         if len(given.intersection(pair)) == 1:
             raise UserError(f"{' and '.join(map(as_flag, pair))}: use both or neither")
-    if "masks" in given and "images" not in given:  # the other way round it is a pack
-        raise UserError("--images and --masks: use both or neither")
     for pair in pairs_of(config, Excludes):
         if given.issuperset(pair):
             raise UserError(f"{' and '.join(map(as_flag, pair))}: use one of them")
-    for group in (config.optimization, config.data, config.launch, config.run):
+    for group in (config, *filter(is_dataclass, vars(config).values())):
         for part in type(group).__mro__:
             vars(part).get("check", id)(group)
 

@@ -10,14 +10,15 @@ from typing import Annotated, Literal
 
 import tyro
 
-from unet_ddp.cli import parse
-from unet_ddp.errors import Limit, UserError
-from unet_ddp.settings import flag
+from unet_ddp.cli import check_rules, parse
+from unet_ddp.errors import Limit
+from unet_ddp.settings import Calls, Excludes, flag, joined
 
 _MODULE_CLASS = re.compile(r"[\w.]+:\w+")
 
 
 @dataclass(frozen=True)
+@joined("predict")
 class PredictConfig:
     """Predict the masks of images with a trained network.
 
@@ -48,25 +49,13 @@ class PredictConfig:
     """Format of masks whose names --output does not give. auto: tif for images with map coordinates, or for several classes of objects, else png."""
     ground_resolution: Annotated[float | None, flag("METRES"), Limit(above=0, at_most=1e6)] = None
     """Bring images with map coordinates to pixels of this size, before scaling (default: the training images' size)."""
-    overlay: bool = False
+    overlay: Annotated[bool, Calls("outputs")] = False
     """Also write each image with its mask drawn over it, as image_overlay.png."""
-    probabilities: Literal["none", "png", "npy"] = "none"
+    probabilities: Annotated[Literal["none", "png", "npy"], Calls("outputs")] = "none"
     """Also write the probabilities. png: a 16-bit image_probability_CLASS.png per class; npy: one image_probabilities.npy."""
-    rle: Annotated[str | None, flag("FILE")] = None
-    """Also write the run-length encoded masks of all images to a CSV file, as for the Carvana challenge."""
-    rle_order: Literal["rows", "columns"] = "rows"
-    """Pixel order of --rle. rows: as in the Carvana challenge; columns: as in the Data Science Bowl and most others."""
-    polygons: Annotated[str | None, flag("FILE")] = None
-    """Also write the outlines of all objects to a GeoJSON file (needs the extra geo)."""
-    objects: Annotated[str | None, flag("FILE")] = None
-    """Network trained with --instances: also write area, centre, box, class and mean probability of all objects to a CSV file."""
-    annotations: Annotated[str | None, flag("FILE|labelme")] = None
-    """Also write the objects for an annotation tool to correct: FILE.json in COCO's format, or with labelme a file next to each mask (needs the extra geo)."""
-    rank: Annotated[str | None, flag("FILE")] = None
-    """Also write the images to a CSV file, those first that the network is least sure of: the next ones to label."""
     write: Annotated[tuple[str, ...], flag("MODULE:CLASS"), tyro.conf.UseAppendAction] = ()
     """Also write an output of your own, or one that a package brings under a name; may be repeated."""
-    overwrite: bool = False
+    overwrite: Annotated[bool, Excludes("skip_existing")] = False
     """Replace existing files."""
     skip_existing: bool = False
     """Skip images whose files already exist, to continue an interrupted job."""
@@ -90,13 +79,11 @@ def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictCo
         UserError: an unknown flag, or a value out of its limits.
     """
     config = parse(PredictConfig, argv, prog=prog)
+    check_rules(config)
     names = config.model
     count = next((n for n, name in enumerate(names) if n and not _is_model(name)), len(names))
     readers = tuple(name for name in config.reader if _MODULE_CLASS.fullmatch(name))
     more = (*names[count:], *(name for name in config.reader if name not in readers))
-    for name in ("overwrite", "rank"):  # masks do not say how sure they are
-        if config.skip_existing and getattr(config, name):
-            raise UserError(f"--{name} and --skip-existing: use one of them")
     return replace(config, model=names[:count], reader=readers, inputs=(*config.inputs, *more))
 
 

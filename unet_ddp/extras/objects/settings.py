@@ -1,10 +1,10 @@
-"""The setting of objects."""
+"""Settings of objects."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from unet_ddp.settings import Calls, Excludes, Kind
+from unet_ddp.settings import Calls, Excludes, Kind, flag
 
 
 class ObjectSettings:
@@ -18,3 +18,11 @@ class ObjectSettings:
         Excludes("binary", "mask_threshold", "palette", "classes", "invert"),
     ] = False
     """Each object has a number, or colour, of its own in its mask: learn background, objects and the borders between touching ones, and predict numbered objects (needs the extra objects; docs/objects.md)."""
+
+
+class ObjectTableSettings:
+    """Joins those of a prediction."""
+
+    place = "predict", "polygons"
+    objects: Annotated[str | None, Calls("outputs"), flag("FILE")] = None
+    """Network trained with --instances: also write area, centre, box, class and mean probability of all objects to a CSV file."""

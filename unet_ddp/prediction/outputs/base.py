@@ -31,9 +31,10 @@ from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
-from unet_ddp.plugins import find, is_known, list_built_in
+from unet_ddp.plugins import find, is_known, list_built_in, list_names
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.prediction import Prediction
+from unet_ddp.settings import called
 
 ADVICE = "make room, or use another --output"
 """For those who can't write an image's file."""
@@ -132,8 +133,9 @@ def open_outputs(config: PredictConfig, labels: Labels, image_format: ImageForma
         UserError: one is not known, or can't be imported.
     """
     outputs: list[Output] = []
-    for name in list_built_in("outputs"):
-        if getattr(config, name, True) not in (None, False, "none"):  # masks have no setting
+    wanted = {"mask", *called(config, "outputs")}
+    for name in list_names("outputs"):
+        if name in wanted:
             output: Output = find("outputs", name)(config, labels, image_format)
             output.flag = f"--{name}"
             outputs.append(output)
