@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from stat import S_IFREG
 from typing import Any
 from weakref import finalize
 
@@ -58,12 +57,6 @@ class Url(type(Path())):  # type: ignore[misc]  # PosixPath, or Windows' own
         return self
 
     resolve = absolute
-
-    def stat(self, **_: Any) -> os.stat_result:
-        """Return its size and time; the rest is that of any readable file."""
-        size, changed = find_stamp(self)
-        status = (S_IFREG | 0o444, 0, 0, 1, 0, 0, size, 0, changed // 10**9, 0)
-        return os.stat_result(status, {"st_mtime_ns": changed})
 
     def exists(self, **_: Any) -> bool:
         """Return whether the object is there, of a last.pt its pointer; a UserError if storage does not say."""
