@@ -12,6 +12,7 @@ import tyro
 
 from unet_ddp.cli import check_rules, parse
 from unet_ddp.errors import Limit
+from unet_ddp.plugins import is_built_in
 from unet_ddp.settings import Calls, Excludes, flag, joined
 
 _MODULE_CLASS = re.compile(r"[\w.]+:\w+")
@@ -89,4 +90,6 @@ def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictCo
 
 def _is_model(name: str) -> bool:
     path = Path(name)  # nothing is asked at an address yet
-    return (path / "best.pt").exists() or path.suffix.lower() in (".pt", ".pth", ".onnx", ".ckpt")
+    suffix = path.suffix.lower().removeprefix(".")
+    is_run = (path / "best.pt").exists()
+    return is_run or suffix in ("pt", "pth", "ckpt") or is_built_in("backends", suffix)

@@ -23,6 +23,7 @@ from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.extras.onnx import backend
 from unet_ddp.extras.onnx import export as module
 from unet_ddp.extras.onnx.export import (
     LARGEST_DIFFERENCE,
@@ -31,7 +32,6 @@ from unet_ddp.extras.onnx.export import (
     export,
     largest_difference,
 )
-from unet_ddp.prediction import backends
 
 LABELS = Labels((0, 200), palette=((1, 2, 3),) * 200 + ((4, 5, 6),), names=("road", "car"))
 
@@ -219,9 +219,9 @@ def test_onnxruntime_is_told_not_to_report_before_it_is_imported(
     seen = []
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
     monkeypatch.setattr(
-        backends, "import_module", lambda name: seen.append(os.environ["ORT_DISABLE_TELEMETRY"])
+        backend, "import_module", lambda name: seen.append(os.environ["ORT_DISABLE_TELEMETRY"])
     )
-    backends.import_extra("onnxruntime", Path("a.onnx"))
+    backend.import_extra("onnxruntime", Path("a.onnx"))
     assert seen == ["1"]
 
 

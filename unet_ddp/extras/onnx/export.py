@@ -19,15 +19,9 @@ from unet_ddp.checkpoints.weights import read_model, with_scale
 from unet_ddp.cli import parse
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError, print_lines
+from unet_ddp.extras.onnx.backend import METADATA, OnnxBackend, import_extra
 from unet_ddp.files import as_path, check_no_input, local_path, replacing, write_errors
-from unet_ddp.prediction.backends import (
-    METADATA,
-    LoadedModel,
-    OnnxBackend,
-    TorchBackend,
-    build_model,
-    import_extra,
-)
+from unet_ddp.prediction.backends import LoadedModel, TorchBackend, build_model
 from unet_ddp.settings import flag
 
 LARGEST_DIFFERENCE = 1e-4  # of probabilities, between an exported file and its network
