@@ -24,7 +24,6 @@ from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import own_readers, use_readers
 from unet_ddp.data.samplers import Key, ScoringSampler, TrainingSampler
 from unet_ddp.distributed.device import free_memory
-from unet_ddp.distributed.fork_server import end_with_rank
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -239,7 +238,6 @@ def start_worker(worker: int, readers: Iterable[str] = ()) -> None:
     gc.freeze()  # or the garbage collector would copy the parent's memory, page by page
     _limit_threads()
     ignore_signals_in_worker()
-    end_with_rank()
     use_readers(readers)  # a process that was not forked from its rank does not have them
     if (info := get_worker_info()) is not None:
         _pairs_of(info.dataset).start_reading(warns=worker == 0)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from torch.utils.data import BatchSampler, Dataset, Sampler
 
+from unet_ddp.data.loaders import start_worker
+from unet_ddp.data.readers.read import own_readers
 from unet_ddp.data.samplers import Key
-from unet_ddp.distributed.fork_server import start_fork_server
+from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
+from unet_ddp.extras.cloud.fork_server import end_with_rank, start_fork_server
 
 
 def how_to_read(
@@ -20,7 +24,14 @@ def how_to_read(
     dataset.pairs.start_reading(warns=True)  # if this process reads: rank 0 has listed the data set
     batches = AheadSampler(sampler, batch_size=batch_size, workers=workers)
     objects = {"dataset": _FetchedAhead(dataset), "batch_sampler": batches}
-    return {**objects, "multiprocessing_context": server}
+    start = partial(_start_worker, readers=own_readers())
+    return {**objects, "multiprocessing_context": server, "worker_init_fn": start}
+
+
+def _start_worker(worker: int, readers: Iterable[str]) -> None:
+    ignore_signals_in_worker()  # before they are let through
+    end_with_rank()
+    start_worker(worker, readers)
 
 
 class _FetchedAhead(Dataset[Any]):

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.ranks import warm_context
-from unet_ddp.distributed import fork_server
-from unet_ddp.distributed.fork_server import end_with_rank, start_fork_server
 from unet_ddp.distributed.stop_signal import SIGNALS, ignore_signals_in_worker
+from unet_ddp.extras.cloud import fork_server
+from unet_ddp.extras.cloud.fork_server import end_with_rank, start_fork_server
 
 
 def be_rank(pipe: Connection) -> None:
