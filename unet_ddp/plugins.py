@@ -46,6 +46,8 @@ _BUILT_IN = {
         "wandb": "unet_ddp.extras.wandb.settings:WandbSettings",
         "budget": "unet_ddp.extras.planners.settings:BudgetSettings",
         "sampling": "unet_ddp.extras.sampling.settings:BalanceSettings",
+        "cache": "unet_ddp.extras.cache.settings:CacheSettings",
+        "profile": "unet_ddp.extras.diagnose.settings:ProfileSettings",
         "lists": "unet_ddp.extras.outputs.settings:ListSettings",
         "object_table": "unet_ddp.extras.objects.settings:ObjectTableSettings",
         "annotations": "unet_ddp.extras.outputs.settings:AnnotationSettings",
@@ -62,6 +64,7 @@ _BUILT_IN = {
         "address": "unet_ddp.extras.cloud.pairs:CloudPairs",
         "demo": "unet_ddp.extras.demo_set.draw:write_demo",
     },
+    "profilers": {"profile": "unet_ddp.extras.diagnose.profiling:start_profile"},  # by setting
     "sample_stores": {"cache": "unet_ddp.extras.cache.samples:open_cache"},
     "planners": {
         "batch_size": "unet_ddp.extras.planners.batch_size:plan",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.files import remove_stale, write_text
+from unet_ddp.settings import called
 
 if TYPE_CHECKING:
     from unet_ddp.config import TrainConfig
@@ -126,7 +127,9 @@ def may_write(config: TrainConfig, name: str) -> bool:
     number = name.removeprefix("epoch_").removesuffix(".pt")
     if number.isdecimal() and int(number) and name == f"epoch_{int(number):04d}.pt":
         return config.run.save_every > 0 and int(number) % config.run.save_every == 0
-    return name in FILES and (name != "profile.json" or config.launch.profile)
+    return name in FILES and (
+        name != "profile.json" or "profile" in called(config.launch, "profilers")
+    )
 
 
 def find_owned(folder: Path) -> list[Path]:

@@ -57,8 +57,6 @@ class LaunchConfig:
     """Start N processes on this machine, as torchrun --nproc_per_node=N does."""
     workers: Annotated[int | None, Kind.OF_HOST, N, NOT_NEGATIVE] = None
     """Data loading processes per training process (default: by the number of cores, at most 16)."""
-    cache: Annotated[bool, Kind.OF_HOST] = False
-    """Decode and scale each pair once, and keep it in the user's cache folder (XDG_CACHE_HOME) for this and later runs."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Kind.OF_HOST] = "auto"
     """auto: a GPU if there is one."""
     timeout: Annotated[float, Kind.OF_HOST, flag("SECONDS"), Limit(above=0, at_most=1e6)] = 600.0
@@ -69,8 +67,6 @@ class LaunchConfig:
     """Leave out up to N pairs whose files the scan can't read; 0: stop at the first."""
     rescue_dir: Annotated[str | None, Kind.OF_HOST, DIR] = None
     """Fallback folder for the final checkpoint, if the run's folder can't be written to; made and tried at the start (default: the system's temporary folder)."""
-    profile: Annotated[bool, Kind.OF_HOST] = False
-    """Print where the time of ten steps goes, and save their trace in the run's folder."""
     writer: Annotated[tuple[str, ...], Names("writers"), flag("MODULE:CLASS ...")] = ()
     """Writers of your own, which follow the run; docs/own_parts.md."""
     deterministic: bool = False

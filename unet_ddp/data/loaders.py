@@ -28,6 +28,7 @@ from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.plugins import find
+from unet_ddp.settings import called
 
 # Ranks that --nproc spawns would spawn their reading processes too: seconds of imports for each.
 FORK = "fork" if sys.platform == "linux" else None
@@ -153,8 +154,8 @@ def build_loaders(
     shard = {"rank": world.rank, "size": world.size}
     sampler = TrainingSampler(count, per_step, **shard, seed=options.seed)
     cache = None
-    if config.launch.cache:
-        cache = find("sample_stores", "cache")(config, data.labels, image_format, world)
+    for name in called(config.launch, "sample_stores"):
+        cache = find("sample_stores", name)(config, data.labels, image_format, world)
     notes = [f"cache: {cache.folder}"] if cache else []
     read = partial(
         SegmentationDataset, labels=data.labels, image_format=image_format, scale=config.data.scale,

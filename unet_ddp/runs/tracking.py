@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -21,10 +22,11 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.network.compiled import describe_uncompiled
+from unet_ddp.plugins import find
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.writers import OwnWriter, Writer, open_files, open_named, score_columns
+from unet_ddp.settings import called
 from unet_ddp.training.guard import FiniteGuard
-from unet_ddp.training.profiling import start_profile
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport
 
@@ -65,11 +67,8 @@ class Tracker:
         self._own: list[OwnWriter] = []
         self._on_error: Callable[[UserError], None] | None = None
         self._open_files = partial(open_files, config, state)
+        self._profiler: Any = None
         world.on_main(lambda: self._open_named(config, state, loaders))
-        self._profiler = None
-        if world.is_main and config.launch.profile:
-            trace = config.folder / "profile.json"
-            self._profiler = start_profile(trace, world.device, self._log, owning)
         self._compiles = config.optimization.compile
         self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
             total=state.schedule.end,
@@ -82,6 +81,9 @@ class Tracker:
 
     def _open_named(self, config: TrainConfig, state: TrainState, loaders: Loaders) -> None:
         self._writers, self._own = open_named(config, state, loaders)
+        for name in called(config.launch, "profilers"):
+            trace = config.folder / f"{name}.json"
+            self._profiler = find("profilers", name)(trace, self._device, self._log, owning)
 
     def follow(self, folder: RunFolder, stop: StopSignal) -> None:
         """Hear of the checkpoints that are written, and stop all ranks if a writer of the user's own fails."""

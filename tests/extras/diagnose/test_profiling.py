@@ -15,9 +15,9 @@ from torch.autograd import DeviceType
 from torch.profiler import record_function
 
 from tests.tiny import make_batch, make_state
+from unet_ddp.extras.diagnose.profiling import start_profile, summarise
 from unet_ddp.training import prefetch, step
 from unet_ddp.training.prefetch import Prefetcher
-from unet_ddp.training.profiling import start_profile, summarise
 
 CPU = torch.device("cpu")
 

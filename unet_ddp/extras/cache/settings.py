@@ -1,0 +1,15 @@
+"""The setting of the cache."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from unet_ddp.settings import Calls, Kind
+
+
+class CacheSettings:
+    """Joins those of a start."""
+
+    place = "launch", "workers"
+    cache: Annotated[bool, Kind.OF_HOST, Calls("sample_stores")] = False
+    """Decode and scale each pair once, and keep it in the user's cache folder (XDG_CACHE_HOME) for this and later runs."""

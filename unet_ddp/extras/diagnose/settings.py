@@ -1,0 +1,15 @@
+"""The setting of the profiler."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from unet_ddp.settings import Calls, Kind
+
+
+class ProfileSettings:
+    """Joins those of a start."""
+
+    place = "launch", "rescue_dir"
+    profile: Annotated[bool, Kind.OF_HOST, Calls("profilers")] = False
+    """Print where the time of ten steps goes, and save their trace in the run's folder."""
