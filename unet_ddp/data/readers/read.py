@@ -131,7 +131,7 @@ class Source:
 
     @cached_property
     def place(self) -> Any:
-        """Place on a map; None without map coordinates, without rasterio, or if unreadable."""
+        """Place on a map; None without map coordinates, or if it can't be read."""
         if not find_reader(self.path).may_be_scenes:  # nothing to open
             return None
         try:
