@@ -38,10 +38,10 @@ class Url(type(Path())):  # type: ignore[misc]  # PosixPath, or Windows' own
         return COLLAPSED.sub(r"\1://", super().__str__())
 
     def __fspath__(self) -> str:
-        return self._copy
+        return self._fetched
 
     @cached_property
-    def _copy(self) -> str:
+    def _fetched(self) -> str:
         copy = _make_temporary(self.suffix)
         removal = finalize(self, _remove, copy, os.getpid())
         try:
