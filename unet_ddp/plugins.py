@@ -175,11 +175,6 @@ def is_built_in(point: str, name: str) -> bool:
     return name in _BUILT_IN[point]
 
 
-def list_built_in(point: str) -> list[str]:
-    """Return the names of the package's parts, in order."""
-    return list(_BUILT_IN[point])
-
-
 def is_known(point: str, name: str) -> bool:
     """Return whether a part of that name is built in or installed, or may be at a path."""
     return name in _BUILT_IN[point] or bool(_find_path(point, name))
