@@ -97,6 +97,10 @@ _BUILT_IN = {
         "run_folder": "unet_ddp.extras.cloud.remote:working_folder",
         "reading": "unet_ddp.extras.cloud.reading:how_to_read",
     },
+    "compilers": {
+        "network": "unet_ddp.extras.diagnose.compiled:compile_network",
+        "uncompiled": "unet_ddp.extras.diagnose.compiled:describe_uncompiled",
+    },
     "backends": {"onnx": "unet_ddp.extras.onnx.backend:open_onnx"},  # by suffix
     "writers": {"wandb": "unet_ddp.extras.wandb.writer:WandbWriter"},
     "runs": {"cloud": "unet_ddp.extras.cloud.mirror:CloudMirror"},
