@@ -63,9 +63,11 @@ FLAGS = [
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a data set and a module, and a package that is installed there with an entry point."""
     (tmp_path / "my_writers.py").write_text(SOURCE)
-    info = tmp_path / "my_package-1.0.dist-info"
+    info = tmp_path / "my_writers_package-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: my-writers-package\nVersion: 1.0\n"
+    )
     (info / "entry_points.txt").write_text("[unet_ddp.writers]\nnotes = my_writers:Notes\n")
     make_set(tmp_path, 4)
     monkeypatch.chdir(tmp_path)
