@@ -97,6 +97,10 @@ _BUILT_IN = {
         "run_folder": "unet_ddp.extras.cloud.remote:working_folder",
         "reading": "unet_ddp.extras.cloud.reading:how_to_read",
     },
+    "compilers": {
+        "network": "unet_ddp.extras.diagnose.compiled:compile_network",
+        "uncompiled": "unet_ddp.extras.diagnose.compiled:describe_uncompiled",
+    },
     "backends": {"onnx": "unet_ddp.extras.onnx.backend:open_onnx"},  # by suffix
     "writers": {"wandb": "unet_ddp.extras.wandb.writer:WandbWriter"},
     "runs": {"cloud": "unet_ddp.extras.cloud.mirror:CloudMirror"},
@@ -173,11 +177,6 @@ def _digest(part: object) -> str:
 def is_built_in(point: str, name: str) -> bool:
     """Return whether the package has a part of that name."""
     return name in _BUILT_IN[point]
-
-
-def list_built_in(point: str) -> list[str]:
-    """Return the names of the package's parts, in order."""
-    return list(_BUILT_IN[point])
 
 
 def is_known(point: str, name: str) -> bool:

@@ -267,7 +267,7 @@ from unet_ddp.config import DataConfig
 folder = {str(make_set(tmp_path, 3))!r}
 data = prepare_data(DataConfig(images=folder + "/imgs", masks=folder + "/masks"), seed=0)
 assert len(data.split.training) == 2
-extras = ("packs", "cloud", "cache", "demo_set")
+extras = ("packs", "cloud", "cache.samples", "demo_set")
 print(*(name for name in sys.modules if name.startswith(tuple(f"unet_ddp.extras.{{e}}" for e in extras))))
 """
     command = [sys.executable, "-c", program]

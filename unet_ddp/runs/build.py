@@ -28,7 +28,6 @@ from unet_ddp.network.architecture import (
     trust,
 )
 from unet_ddp.network.batchnorm import count_as_sound
-from unet_ddp.network.compiled import compile_network
 from unet_ddp.network.precision import Precision, train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.plugins import digest_sources, find
@@ -141,7 +140,7 @@ def build_state(
         options.patience,
         options.seed * world.size + world.rank,
         WeightAverage(network, options.ema) if options.ema else None,
-        compile_network(replica, spec.loss, world) if options.compile else None,
+        find("compilers", "network")(replica, spec.loss, world) if options.compile else None,
         frozen,
         has_local_norms=config.network.batch_norm == "local" and world.size > 1,
     )

@@ -21,7 +21,6 @@ from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.metrics.scores import Validation
-from unet_ddp.network.compiled import describe_uncompiled
 from unet_ddp.plugins import find
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.writers import OwnWriter, Writer, open_files, open_named, score_columns
@@ -141,7 +140,7 @@ class Tracker:
         self._guard.check(report, done)
         self._tell_own("step", report, done)
         if self._compiles:  # said once: the first step has compiled
-            self.log(describe_uncompiled())
+            self.log(find("compilers", "uncompiled")())
             self._compiles = False
         if self._profiler is not None:
             self._profiler.step()

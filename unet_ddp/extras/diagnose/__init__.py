@@ -1,1 +1,1 @@
-"""Lines for errors that are no fault of the code: lost processes and hosts, full disks and memories."""
+"""Lines for errors that are no fault of the code, and where the time goes: --profile, --compile."""

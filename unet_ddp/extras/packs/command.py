@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +37,7 @@ from unet_ddp.errors import UserError, print_lines
 from unet_ddp.extras.cloud import Url, delete, local_file, put
 from unet_ddp.extras.cloud.pointer import hash_file
 from unet_ddp.extras.packs.pack_columns import write_columns
-from unet_ddp.extras.packs.pack_index import PackIndex, Shard
+from unet_ddp.extras.packs.pack_index import PackIndex, Shard, describe_index
 from unet_ddp.extras.packs.pairs import BLOCK, INDEX, SHARD, list_files, member_name, shard_name
 from unet_ddp.files import (
     as_path,
@@ -191,7 +191,7 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
         )
         try:
             with _new_file(output / INDEX) as path:
-                write_columns(path, asdict(index), _index_columns(table, places))
+                write_columns(path, describe_index(index), _index_columns(table, places))
         except FileExistsError:
             raise UserError(f"{output}: another pack was put there; use another --output") from None
     _delete_shards(output, [])

@@ -19,7 +19,7 @@ from tests.tiny import make_loss
 from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.network.compiled import compile_network, describe_uncompiled
+from unet_ddp.extras.diagnose.compiled import compile_network, describe_uncompiled
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
