@@ -104,6 +104,16 @@ def test_what_is_no_reader_is_a_line(own: Path, name: str, said: str) -> None:
         use_readers([name])
 
 
+def test_a_suffix_starts_no_code(own: Path) -> None:
+    (own / "names_code.py").write_text("raise AssertionError\n")
+    path = own / "imgs" / "photo.names_code:xyz"
+    Image.fromarray(PIXELS).save(path, "PNG")
+    assert not can_read(path.suffix)
+    with Source(path) as source:  # as of any unknown suffix
+        assert source.header == Header(4, 5, 3, "uint8")
+    assert "names_code" not in sys.modules
+
+
 def test_a_set_is_trained_on_by_processes_that_read_and_predicted(own: Path, ranks: Ranks) -> None:
     argv = [*data_flags(own), *FLAGS, *OWN]
     for more in (["--workers", "1", "--max-steps", "1"], ["--workers", "0", "--resume"]):

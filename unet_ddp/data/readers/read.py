@@ -56,6 +56,8 @@ def own_readers() -> list[str]:
 
 def can_read(suffix: str) -> bool:
     """Return whether there is a reader for files of a suffix in lower case."""
+    if ":" in suffix:  # a file's name starts no code
+        return False
     return suffix in _own or (suffix[:1] == "." and is_known("readers", suffix[1:]))
 
 
