@@ -21,7 +21,7 @@ from unet_ddp.data.matching import mask_size_message
 from unet_ddp.data.memory import Arrays, SampleStore
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.header import Codes, ImageFormat
-from unet_ddp.data.readers.read import Source, read_mask
+from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.data.samplers import Draw, Key
 from unet_ddp.errors import UserError
@@ -127,8 +127,8 @@ class SegmentationDataset(Dataset[Sample | UserError]):
 
     def _read_codes(self, path: Path, size: tuple[int, int], scale: float) -> Codes:
         """Return the values of a mask at `scale`, which must have or get this size."""
-        with self.pairs.local(path) as local:
-            codes = read_mask(local, scale=scale)
+        with self.pairs.local(path) as local, Source(local) as source:
+            codes = source.mask(scale=scale)
         if codes.shape == size:
             return codes
         if not self.resize_masks:

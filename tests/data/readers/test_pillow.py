@@ -226,7 +226,7 @@ def test_a_jpeg_s_pixels_are_pillow_s(
         plain = np.asarray(ImageOps.exif_transpose(stored))
     size = scaled_size(*((203, 301) if orientation == 1 else (301, 203)), scale)
     with monkeypatch.context() as patch:  # Pillow is not asked for its pixels
-        patch.setattr(pillow, "_decode", None)
+        patch.setattr(pillow, "decode", None)
         found = read_image(tmp_path / "x.jpg", COLOUR, scale=scale)
     assert np.array_equal(found, resize_area(plain, size))
     monkeypatch.setattr(pillow, "_read_by_opencv", lambda *args: None)

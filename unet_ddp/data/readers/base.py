@@ -1,6 +1,6 @@
 """Readers of image files: what one must have, so that its files are trained on and predicted.
 
-A reader is a class whose `open(path)` returns an open file. It is found by the file's suffix: in
+A reader is a class of open files; it takes a path. It is found by the file's suffix: in
 plugins.py, as the entry point of an installed package (group `unet_ddp.readers`, named as the
 suffix without its dot), or at the import path that --reader names. One with all of its pixels in
 memory needs two methods:
@@ -59,11 +59,6 @@ class OpenFile(ABC):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @classmethod
-    def open(cls, path: Path) -> OpenFile:
-        """Return an open file."""
-        return cls(path)
 
     def close(self) -> None:  # noqa: B027  # not all need it
         """Close the file."""

@@ -77,7 +77,10 @@ class PillowFile(OpenFile):
                 raise UserError(
                     f"{path}: corrupt or truncated ({covered} of its {rows} rows); replace it"
                 )
-        sample_bytes = 2 if image.mode in _DEEP or _is_deep_png(image) else 1
+        # In 16-bit colour, of which Pillow drops the lower half.
+        tiles = str(getattr(image, "tile", ""))
+        self._is_deep_png = image.format == "PNG" and image.mode != "I;16" and ";16" in tiles
+        sample_bytes = 2 if image.mode in _DEEP or self._is_deep_png else 1
         pixel_bytes = len(image.getbands()) * sample_bytes
         copies = 3 if image.format == "WEBP" else 1  # in Pillow's decoder
         refuse_bomb(path, *image.size, file=file.fileno(), pixel_bytes=pixel_bytes, copies=copies)
@@ -101,7 +104,7 @@ class PillowFile(OpenFile):
             width,
             height,
             1 if image.mode in _GREY else 3,
-            "uint16" if image.mode in _DEEP or _is_deep_png(image) else "uint8",
+            "uint16" if image.mode in _DEEP or self._is_deep_png else "uint8",
             has_alpha=image.mode in ("LA", "RGBA", "PA"),
             is_colour=image.mode in _COLOUR and not is_indexed,
             is_lossy=_is_lossy(image, self._file),
@@ -129,8 +132,11 @@ class PillowFile(OpenFile):
         image.draft(image.mode, target[::-1])  # JPEG: decoded at 1/2, 1/4 or 1/8
         is_turned = _orientation(image) >= 5
         pixels = _read_by_opencv(image, wanted, self._file, width)
+        if pixels is None and self._is_deep_png:
+            pixels = _read_deep_png(self._file, wanted.channels, self.path)
+            pixels = np.ascontiguousarray(upright(pixels, _orientation(image)))
         if pixels is None:
-            pixels = _decode(image, wanted, self._file, self.path)
+            pixels = decode(image, wanted, self.path)
         return pixels, target[::-1] if is_turned else target
 
     def read_mask(self, scale: float) -> NDArray[Any]:
@@ -139,13 +145,18 @@ class PillowFile(OpenFile):
         At `scale`, each new pixel has the value at its centre.
         """
         image = self._take()
-        if _is_deep_png(image):
+        if self._is_deep_png:
             raise UserError(f"{self.path}: colours of 16 bit; save the mask with 8 bit, or in grey")
-        mask = _as_mask(image)
+        if _orientation(image) > 1:
+            ImageOps.exif_transpose(image, in_place=True)
+        if image.mode in ("LA", "PA"):  # without alpha
+            image = image.convert(image.mode[0])
+        elif image.mode in _COLOUR and image.mode not in ("P", "RGB"):
+            image = image.convert("RGB")
         if scale != 1:  # in Pillow, which then converts fewer pixels
-            size = scaled_size(mask.height, mask.width, scale)
-            mask = mask.resize(size[::-1], Image.Resampling.NEAREST)
-        values = np.asarray(mask)
+            size = scaled_size(image.height, image.width, scale)
+            image = image.resize(size[::-1], Image.Resampling.NEAREST)
+        values = np.asarray(image)
         return values.astype(np.uint8) if values.dtype == bool else values
 
     def close(self) -> None:
@@ -185,14 +196,6 @@ def _read_by_opencv(
     return cast(Pixels, np.ascontiguousarray(upright(pixels, _orientation(image))))
 
 
-def _decode(image: Image.Image, wanted: ImageFormat, file: IO[bytes], path: Path) -> Pixels:
-    """Return the pixels (H, W, C) of any image, upright."""
-    if _is_deep_png(image):
-        pixels = _read_deep_png(file, wanted.channels, path)
-        return cast(Pixels, np.ascontiguousarray(upright(pixels, _orientation(image))))
-    return decode(image, wanted, path)
-
-
 def decode(image: Image.Image, wanted: ImageFormat, source: Path | str) -> Pixels:
     """Return the pixels (H, W, C) as Pillow has them, upright; `source` is for messages."""
     if image.mode not in _GREY | _COLOUR:
@@ -207,17 +210,6 @@ def decode(image: Image.Image, wanted: ImageFormat, source: Path | str) -> Pixel
     if turned.mode != mode:  # or Pillow would copy it
         turned = turned.convert(mode)
     return np.atleast_3d(np.asarray(turned))
-
-
-def _as_mask(image: Image.Image) -> Image.Image:
-    """Return the image upright and without alpha, in grey, palette indices or RGB."""
-    if _orientation(image) > 1:
-        ImageOps.exif_transpose(image, in_place=True)
-    if image.mode in ("LA", "PA"):
-        return image.convert(image.mode[0])
-    if image.mode in _COLOUR and image.mode not in ("P", "RGB"):
-        return image.convert("RGB")
-    return image
 
 
 def _read_bytes(file: IO[bytes]) -> NDArray[np.uint8]:
@@ -238,13 +230,6 @@ def _is_lossy(image: Image.Image, file: IO[bytes]) -> bool:
         size = int.from_bytes(chunk[4:], "little")
         file.seek(16 if chunk[:4] == b"ANMF" else size + size % 2, os.SEEK_CUR)
     return chunk[:4] != b"VP8L"
-
-
-def _is_deep_png(image: Image.Image) -> bool:
-    """Return whether it is a PNG in 16-bit colour, of which Pillow drops the lower half."""
-    return (
-        image.format == "PNG" and image.mode != "I;16" and ";16" in str(getattr(image, "tile", ""))
-    )
 
 
 def _read_deep_png(file: IO[bytes], channels: int, path: Path) -> Pixels:

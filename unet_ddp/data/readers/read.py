@@ -9,7 +9,7 @@ UserError.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ READERS = 8
 
 _own: dict[str, str] = {}
 """By suffix, the import paths of the readers that this process was told to use; see `use_readers`."""
+_found: dict[str, type[OpenFile]] = {}
+"""By suffix, the readers that were found."""
 
 
 def use_readers(names: Iterable[str]) -> None:
@@ -40,6 +42,7 @@ def use_readers(names: Iterable[str]) -> None:
         UserError: one can't be imported, or is no reader.
     """
     _own.clear()
+    _found.clear()
     for name in names:
         suffixes = getattr(find("readers", name), "suffixes", None)
         if not suffixes or not all(str(suffix).startswith(".") for suffix in suffixes):
@@ -68,8 +71,10 @@ def list_suffixes() -> list[str]:
 
 def find_reader(path: Path) -> type[OpenFile]:
     """Return the reader of a file by its suffix; of an unknown one, Pillow's, which looks into it."""
-    reader: type[OpenFile] = find("readers", _name_reader(path.suffix.lower()))
-    return reader
+    suffix = path.suffix.lower()
+    if suffix not in _found:
+        _found[suffix] = find("readers", _name_reader(suffix))
+    return _found[suffix]
 
 
 def _name_reader(suffix: str) -> str:
@@ -93,7 +98,7 @@ def _digests(names: tuple[str, ...]) -> list[str]:
     return list(digest_sources(("readers", name) for name in names).values())
 
 
-class Source:
+class Source(AbstractContextManager["Source"]):
     """An image file, open from its first use until `close`; what it says of itself is read once.
 
     One thread uses it at a time. An object in storage is fetched once.
@@ -103,17 +108,11 @@ class Source:
         self.path = path
         self._opened: OpenFile | None = None
 
-    def __enter__(self) -> Source:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[type[Source], tuple[Path]]:
         return Source, (self.path,)  # another process opens the file itself
-
-    def __del__(self) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file; using it again opens it again."""
@@ -121,15 +120,18 @@ class Source:
         if opened is not None:
             opened.close()
 
+    __del__ = close
+
     @contextmanager
     def _reading(self) -> Iterator[OpenFile]:
         """Yield the open file, and make an error of reading it a UserError of one line."""
-        if self._opened is None:
-            path = as_path(str(self.path))  # of an object, a copy that goes with what is open
-            with as_user_error(path):
-                self._opened = find_reader(path).open(path)
-        with as_user_error(self._opened.path):
-            yield self._opened
+        opened = self._opened
+        # Of an object, a copy that goes with what is open.
+        path = as_path(str(self.path)) if opened is None else opened.path
+        with as_user_error(path):
+            if opened is None:
+                opened = self._opened = find_reader(path)(path)
+            yield opened
 
     @cached_property
     def place(self) -> Any:
