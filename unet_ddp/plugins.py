@@ -159,17 +159,28 @@ def find(point: str, name: str) -> Any:
 
 
 def digest_sources(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the digest of the source of each part that is not built in, by name, of (point, name)s."""
+    """Return the digest of the source of each part that is not built in, by name; see `read_sources`."""
+    return {name: digest(text) for name, text in read_sources(parts).items()}
+
+
+def digest(text: str) -> str:
+    """Return the first digits of the SHA-256 of a source; empty if it is."""
+    return text and hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def read_sources(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the text of the file that defines each part that is not built in, by name, of (point, name)s."""
     return {
-        name: _digest(find(point, name)) for point, name in parts if name not in _BUILT_IN[point]
+        name: _read_source(find(point, name))
+        for point, name in parts
+        if name not in _BUILT_IN[point]
     }
 
 
-def _digest(part: object) -> str:
-    """Return the first digits of the SHA-256 of the file that defines a part; empty if there is none."""
+def _read_source(part: object) -> str:
     try:
         file = inspect.getsourcefile(inspect.unwrap(part))  # type: ignore[arg-type]
-        return hashlib.sha256(Path(file or "").read_bytes()).hexdigest()[:8]
+        return Path(file or "").read_text(encoding="utf-8", errors="replace")
     except (OSError, TypeError):  # of a module without a file
         return ""
 

@@ -132,7 +132,8 @@ def _compare(found: Tensor | None, wanted: Tensor | None) -> str:
     if wanted.is_floating_point() and not found.is_floating_point():
         return f"is {str(found.dtype).removeprefix('torch.')}"
     if found.shape != wanted.shape:
-        return f"is {tuple(found.shape)} in the file, {tuple(wanted.shape)} in the network"
+        shapes = [", ".join(map(str, tensor.shape)) for tensor in (found, wanted)]
+        return f"is ({shapes[0]}) in the file, ({shapes[1]}) in the network"
     return ""
 
 

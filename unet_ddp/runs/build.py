@@ -30,7 +30,7 @@ from unet_ddp.network.architecture import (
 from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.precision import Precision, train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.plugins import digest_sources, find
+from unet_ddp.plugins import digest, find, read_sources
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import describe_data
 from unet_ddp.settings import values_of, with_values
@@ -47,7 +47,7 @@ class ModelSpec:
     precision: Precision
     loss: SegmentationLoss
     sources: dict[str, str]
-    """Digest of the source of each part that is the user's own."""
+    """Text of the file of each part that is the user's own: kept in checkpoints, never run from there."""
     notes: list[str]  # lines for the user
 
 
@@ -66,14 +66,15 @@ def choose_model(
     named[architecture.part] = ("--model", "networks")
     named[config.data.augmentation] = ("--augmentation", "augmentations")
     named |= dict.fromkeys(config.data.reader, ("--reader", "readers"))
-    sources = digest_sources((point, name) for name, (_, point) in named.items())
+    sources = read_sources((point, name) for name, (_, point) in named.items())
     if world.size > 1:
-        find("hosts", "data")(data.split, sources, world)
+        digests = {name: digest(text) for name, text in sources.items()}
+        find("hosts", "data")(data.split, digests, world)
     before = resumed.content.get("sources", {}) if resumed.content else {}
     notes += [
         f"{named[name][0]} {name}: its source has changed since the run's last save"
-        for name, digest in sources.items()
-        if before.get(name, digest) != digest
+        for name, text in sources.items()
+        if before.get(name, text) != text
     ]
     return ModelSpec(architecture, preprocessing, precision, loss, sources, notes)
 

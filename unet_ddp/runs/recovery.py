@@ -17,7 +17,15 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError
 from unet_ddp.runs.resume import Resumed
 
-_METADATA_OF_BEST = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
+_METADATA_OF_BEST = (
+    "unet_ddp",
+    "architecture",
+    "labels",
+    "preprocessing",
+    "config",
+    "names",
+    "sources",
+)
 
 
 @dataclass(frozen=True)
