@@ -138,7 +138,7 @@ def test_a_converted_network_shares_what_it_has_learnt() -> None:
     network = nn.Sequential(
         nn.Conv2d(1, 3, 1),
         nn.Sequential(nn.BatchNorm2d(3, eps=0.5, momentum=0.7)),
-        nn.BatchNorm1d(2),
+        nn.GroupNorm(1, 3),
     )
     before = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     old = network[1][0].eval()
@@ -148,7 +148,7 @@ def test_a_converted_network_shares_what_it_has_learnt() -> None:
     assert (new.num_features, new.eps, new.momentum, new.training) == (3, 0.5, 0.7, False)
     after = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     assert list(after) == list(before) and all(after[name] is before[name] for name in before)
-    assert type(network[2]) is nn.BatchNorm1d and old is not new
+    assert type(network[2]) is nn.GroupNorm and old is not new
     bare = synchronise_batchnorm(nn.BatchNorm2d(3, affine=False, track_running_stats=False), TWO)
     assert type(bare) is SyncBatchNorm2d and not bare.affine and not bare.track_running_stats
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.files import remove_stale, write_text
-from unet_ddp.settings import called
 
 if TYPE_CHECKING:
     from unet_ddp.config import TrainConfig
@@ -124,6 +123,8 @@ def may_write(config: TrainConfig, name: str) -> bool:
 
     learning_rate.csv is in any case the run's, as its report reads it.
     """
+    from unet_ddp.settings import called  # tyro, which prediction needs not
+
     number = name.removeprefix("epoch_").removesuffix(".pt")
     if number.isdecimal() and int(number) and name == f"epoch_{int(number):04d}.pt":
         return config.run.save_every > 0 and int(number) % config.run.save_every == 0
