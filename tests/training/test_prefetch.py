@@ -54,6 +54,17 @@ def test_it_reads_as_far_ahead_as_asked() -> None:
     assert errors == []
 
 
+def test_a_run_on_the_cpu_leaves_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def current_device() -> int:
+        raise AssertionError("it begins to use the GPU")
+
+    monkeypatch.setattr(torch.cuda, "current_device", current_device)
+    batches, _ = start(Source())
+    assert len(list(batches)) == 5
+
+
 def test_what_is_read_far_ahead_waits_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else 2 x --accumulate batches lie on the GPU, of which --batch-size auto knows nothing."""
     sent: list[int] = []

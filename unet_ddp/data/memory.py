@@ -74,7 +74,7 @@ class SampleMemory:
         place = row * self._slot
         first = place + _SIZE.size
         height, width = _SIZE.unpack_from(self._memory, place)
-        if height:
+        if height * width:  # another process may be writing them
             image, ids = unpack(self._memory, self._format, (height, width), first)
             return image.copy(), ids.copy()
         image, ids = decode(pair)

@@ -95,10 +95,13 @@ class Prefetcher(Iterator[Sample]):
 
     def _send(self) -> None:
         while self._read and len(self._sent) < _ON_DEVICE:
-            with torch.cuda.stream(self._stream):  # None: that of all else
-                batch = copy_to_device(self._read.popleft(), self._device)
-            event = None if self._stream is None else self._stream.record_event()
-            self._sent.append((batch, event))
+            batch = self._read.popleft()
+            if self._stream is None:  # torch.cuda.stream would wake up a GPU that is not used
+                self._sent.append((copy_to_device(batch, self._device), None))
+                continue
+            with torch.cuda.stream(self._stream):
+                batch = copy_to_device(batch, self._device)
+            self._sent.append((batch, self._stream.record_event()))
 
 
 @cache
