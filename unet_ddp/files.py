@@ -292,7 +292,7 @@ def _handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> 
 
 def _remove_and_exit(number: int, frame: Any) -> None:
     with _lock:  # no other thread begins a file after this
-        for path in _unfinished:
+        for path in [*_unfinished]:  # a path that goes meanwhile leaves it
             with suppress(OSError):
                 path.unlink()
         with suppress(OSError):  # a closed terminal

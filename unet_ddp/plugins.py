@@ -140,8 +140,8 @@ _BUILT_IN = {
 def find(point: str, name: str) -> Any:
     """Return the part `name` of a point: built in, of an installed package, or at `module:attribute`.
 
-    A package names it as an entry point of the group `unet_ddp.<point>`. A module is also looked for in
-    the working folder.
+    A package names it as an entry point of the group `unet_ddp.<point>`. The module of a path is also looked
+    for in the working folder.
 
     Raises:
         UserError: it can't be imported, or there is none of that name.
@@ -150,7 +150,7 @@ def find(point: str, name: str) -> Any:
     if path is not None:
         return _load(path)
     try:
-        if str(Path.cwd()) not in sys.path:
+        if ":" in name and str(Path.cwd()) not in sys.path:
             sys.path.append(str(Path.cwd()))
         return _load(_find_path(point, name))
     except (Exception, SystemExit) as error:  # of code that is not ours

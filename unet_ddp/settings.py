@@ -1,4 +1,4 @@
-"""How settings are declared: their flags, kinds and rules beside their fields; one walk over all of them."""
+"""Declarations of settings: flags, kinds and rules beside their fields; one walk over all of them."""
 
 from __future__ import annotations
 

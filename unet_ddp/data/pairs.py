@@ -57,7 +57,7 @@ def find_stamp(path: Path) -> Stamp:
 
 
 class Scanned(NamedTuple):
-    """What an earlier scan found of a set; see `Table`."""
+    """The result of an earlier scan of a set; see `Table`."""
 
     pairs: Pairs
     kinds: list[FileKind]
@@ -84,7 +84,7 @@ class Pairs(Sequence[Pair]):
 
     @property
     def scanned(self) -> Scanned | None:
-        """What an earlier scan found of the set that these are part of; None for files."""
+        """The result of an earlier scan of the set that these are part of; None for files."""
         return None
 
     def names(self) -> Iterator[str]:

@@ -95,6 +95,15 @@ def test_an_entry_point_names_a_reader(installed: Path) -> None:
     check_pixels(installed / "a.xyz")
 
 
+def test_a_package_s_reader_lets_no_other_module_of_the_working_folder_be_imported(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (installed / "elsewhere").mkdir()
+    monkeypatch.chdir(installed / "elsewhere")
+    check_pixels(installed / "a.xyz")
+    assert str(Path.cwd()) not in sys.path
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [("nowhere:Reader", "nowhere:Reader: can't be imported"), ("my_readers:np", "has no suffixes")],

@@ -14,7 +14,7 @@ import pytest
 
 from tests.object_store import MemoryBucket
 from unet_ddp.errors import UserError
-from unet_ddp.extras.cloud import Url, put
+from unet_ddp.extras.cloud import Url, local_file, put
 from unet_ddp.files import (
     as_path,
     check_writable,
@@ -49,6 +49,18 @@ def test_the_copy_is_removed_with_its_path() -> None:
     other = pickle.loads(pickle.dumps(path))  # another process fetches its own
     assert other == path and str(other) == str(path) and os.fspath(other) != str(copy)
     del path
+    assert not copy.exists()
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_errors_about_a_copy_name_the_object() -> None:
+    put(FOLDER / "a.png", b"content")
+    with (
+        pytest.raises(UserError, match=r"^s3://bucket/remote/a.png: corrupt$"),
+        local_file(FOLDER / "a.png") as copy,
+    ):
+        assert copy.suffix == ".png" and copy.read_bytes() == b"content"
+        raise UserError(f"{copy}: corrupt")
     assert not copy.exists()
 
 

@@ -168,7 +168,7 @@ class PackedPairs(CloudPairs):
 
     @property
     def scanned(self) -> Scanned:
-        """What the scan before packing found of the whole pack."""
+        """The scan of the whole pack before it was packed."""
         return Scanned(self.pack.pairs, self.pack.index.kinds, self.pack.columns)
 
     def divide(self, config: DataConfig) -> tuple[PackedPairs, PackedPairs | None]:

@@ -1,1 +1,1 @@
-"""Which images and classes an epoch shows."""
+"""Draws of the images and classes that an epoch shows."""

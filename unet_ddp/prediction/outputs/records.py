@@ -1,4 +1,4 @@
-"""What the files of all images say of each image, from all processes."""
+"""Records of each image for the files of all images, from all processes."""
 
 from __future__ import annotations
 
