@@ -13,7 +13,10 @@ from typing import Any
 
 from unet_ddp.errors import UserError
 
+# Above each point: when one of its parts is asked for, by what name, and what it is called with.
+# "By the setting": the part has the name of a setting with `Calls(point)`, which is not its default.
 _BUILT_IN = {
+    # `python -m unet_ddp NAME ...`: (arguments of the command line) -> exit status
     "commands": {
         "train": "unet_ddp.commands.train:main",
         "predict": "unet_ddp.commands.predict:main",
@@ -28,11 +31,13 @@ _BUILT_IN = {
         "demo": "unet_ddp.extras.demo.command:main",
         "demo-data": "unet_ddp.extras.demo_set.command:main",
     },
+    # by the kind of masks, when a checkpoint is read: a subclass of Labels, made of its plain values
     "labels": {
         "classes": "unet_ddp.data.labels:Labels",
         "objects": "unet_ddp.extras.objects.labels:ObjectLabels",
     },
-    "readers": {  # by suffix
+    # by suffix, when a file is first opened: a subclass of OpenFile, called with its path
+    "readers": {
         **dict.fromkeys(
             ("jpg", "jpeg", "png", "gif", "bmp", "webp"), "unet_ddp.data.readers.pillow:PillowFile"
         ),
@@ -40,6 +45,7 @@ _BUILT_IN = {
         "tif": "unet_ddp.extras.geo.reader:MapFile",
         "tiff": "unet_ddp.extras.geo.reader:MapFile",
     },
+    # when the configurations are defined: a class, whose fields join those of its `place`
     "settings": {
         "objects": "unet_ddp.extras.objects.settings:ObjectSettings",
         "losses": "unet_ddp.extras.losses.settings:FactorSettings",
@@ -53,24 +59,36 @@ _BUILT_IN = {
         "annotations": "unet_ddp.extras.outputs.settings:AnnotationSettings",
         "rank": "unet_ddp.extras.rank.settings:RankSettings",
     },
-    "label_rules": {  # by setting
+    # when the masks' values are known, by the setting: (MaskValues, DataConfig) -> Labels.
+    # The first takes the place of the core's own rules; the palette's is one of them
+    "label_rules": {
         "instances": "unet_ddp.extras.objects.rules:infer_labels",
         "palette": "unet_ddp.extras.palettes.rules:match_palette",
     },
-    "draws": {"balance": "unet_ddp.extras.sampling.balance:plan_draw"},  # by setting
+    # when the data are prepared, by the setting: (DataConfig, Table, Labels, Pairs, seed=) -> Draw
+    "draws": {"balance": "unet_ddp.extras.sampling.balance:plan_draw"},
+    # before the first epoch, by `Labels.tuner`: (PreparedData, World, resize_masks=) -> with `tune`
     "tuners": {"objects": "unet_ddp.extras.objects.tuning:SeparationTuner"},
+    # where the data are
     "pairs": {
+        # tar shards: (their folder) -> Pairs
         "pack": "unet_ddp.extras.packs.pairs:open_pack",
+        # any file at an address: (pairs) -> Pairs
         "address": "unet_ddp.extras.cloud.pairs:CloudPairs",
+        # no data at all: (folder) -> the folder, with the demo set
         "demo": "unet_ddp.extras.demo_set.draw:write_demo",
     },
-    "profilers": {"profile": "unet_ddp.extras.diagnose.profiling:start_profile"},  # by setting
+    # with the writers, by the setting, on rank 0: (file, device, log, owning) -> with `step`, `stop`
+    "profilers": {"profile": "unet_ddp.extras.diagnose.profiling:start_profile"},
+    # when loaders are built, by the setting: (TrainConfig, Labels, ImageFormat, World) -> SampleStore
     "sample_stores": {"cache": "unet_ddp.extras.cache.samples:open_cache"},
+    # before the first step, by the setting: (TrainConfig, DryRun) -> the settings it replaces
     "planners": {
         "batch_size": "unet_ddp.extras.planners.batch_size:plan",
         "learning_rate": "unet_ddp.extras.planners.learning_rate:plan",
         "budget": "unet_ddp.extras.planners.budget:plan",
     },
+    # by the words of --loss, as in dice+focal: (OptimizationConfig) -> Term of training/losses.py
     "losses": {
         "dice": "unet_ddp.training.losses:Dice",
         "ce": "unet_ddp.training.losses:CrossEntropy",
@@ -78,52 +96,85 @@ _BUILT_IN = {
         "lovasz": "unet_ddp.extras.losses.terms:Lovasz",
         "focal": "unet_ddp.extras.losses.terms:Focal",
     },
+    # by --model: (channels, classes, **the settings that are its parameters) -> nn.Module
     "networks": {
         "unet": "unet_ddp.network.unet:UNet",
         "smp": "unet_ddp.network.smp:build",
     },
+    # by --augmentation: (image, mask, generator) -> both. Of presets only the names are asked
     "augmentations": dict.fromkeys(
         ("none", "photo", "overhead", "street"), "unet_ddp.data.augmentation:Augmentation"
     ),
+    # for a loss of pixels, by the setting: (OptimizationConfig) -> (Batch) -> factors (N, H, W)
     "pixel_factors": {
         "boundary_weight": "unet_ddp.extras.losses.factors:BoundaryWeight",
         "hard_pixels": "unet_ddp.extras.losses.factors:HardPixels",
     },
-    "addresses": {  # of objects in storage
+    # for what is at s3://, gs://, az:// or http://
+    "addresses": {
+        # files.as_path: (text) -> Path
         "open": "unet_ddp.extras.cloud.remote:open_address",
+        # files.replacing: (path) -> context of a temporary file, which is put there
         "replace": "unet_ddp.extras.cloud.remote:replacing_object",
+        # files.check_writable: (folder, flag)
         "check": "unet_ddp.extras.cloud.objects:check_answers",
+        # before images are predicted: (paths that are needed next)
         "ahead": "unet_ddp.extras.cloud.objects:hold",
+        # TrainConfig.folder: (address) -> the run's folder on this machine
         "run_folder": "unet_ddp.extras.cloud.remote:working_folder",
+        # `report`: (address) -> context of a copy of the run
+        "run_copy": "unet_ddp.extras.cloud.report:local_run",
+        # loaders: (data set, sampler, batch_size=, workers=) -> arguments of DataLoader
         "reading": "unet_ddp.extras.cloud.reading:how_to_read",
     },
+    # with --compile
     "compilers": {
+        # before the first step: (replica, loss, World) -> nn.Module
         "network": "unet_ddp.extras.diagnose.compiled:compile_network",
+        # after it: () -> lines
         "uncompiled": "unet_ddp.extras.diagnose.compiled:describe_uncompiled",
     },
-    "backends": {"onnx": "unet_ddp.extras.onnx.backend:open_onnx"},  # by suffix
+    # when a model that is no checkpoint is loaded, by suffix: (path, device, scale) -> LoadedModel
+    "backends": {"onnx": "unet_ddp.extras.onnx.backend:open_onnx"},
+    # when the log begins, by the setting or --writer, on rank 0: (RunInfo) -> Writer
     "writers": {"wandb": "unet_ddp.extras.wandb.writer:WandbWriter"},
-    "runs": {"cloud": "unet_ddp.extras.cloud.mirror:CloudMirror"},
+    # for the folder of a run, if that is at an address: (TrainConfig, log) -> Mirror
+    "mirrors": {"address": "unet_ddp.extras.cloud.mirror:CloudMirror"},
+    # weights from elsewhere
     "weights": {
+        # --load, --encoder-weights FILE: (TrainConfig) -> Weights of runs/resume.py
         "given": "unet_ddp.extras.transfer.fit:read_weights",
+        # a checkpoint of another program: (path, content) -> SavedModel
         "foreign": "unet_ddp.extras.transfer.foreign:read_foreign",
     },
+    # when a process ends by an error, or runs out of memory
     "failures": {
+        # (error, World) -> a line; None for a traceback
         "any": "unet_ddp.extras.diagnose.failures:explain_error",
+        # (amounts, TrainConfig, World, phase) -> a line
         "memory": "unet_ddp.extras.diagnose.memory:explain",
+        # (torch's error) -> the amounts
         "shortage": "unet_ddp.extras.diagnose.memory:describe_shortage",
     },
+    # with several processes
     "hosts": {
+        # torchrun has started this one: (rank)
         "join": "unet_ddp.extras.hosts.elastic:follow_launcher",
+        # this one has failed: (seconds after which a host that is silent counts as lost)
         "silence": "unet_ddp.extras.hosts.elastic:end_silent_connections",
+        # before the run's folder is opened: (TrainConfig, names of torchruns, World)
         "start": "unet_ddp.extras.hosts.compare:check_hosts",
+        # once the data and the model are known: (Split, digests of own sources, World)
         "data": "unet_ddp.extras.hosts.compare:check_data",
     },
+    # when the scores are known
     "reports": {
+        # all epochs are done: (TrainConfig, validation Pairs, World, log)
         "run": "unet_ddp.extras.report.write:write_reports",
+        # `evaluate`: (title, facts, Evaluation, Predictor, EvaluationDataset) -> HTML
         "evaluation": "unet_ddp.extras.report.write:render_evaluation",
-        "cloud": "unet_ddp.extras.cloud.report:local_run",
     },
+    # when a prediction begins, by the setting or --write: (PredictConfig, Labels, ImageFormat) -> Output
     "outputs": {
         "mask": "unet_ddp.prediction.outputs.mask:MaskFile",
         "overlay": "unet_ddp.prediction.outputs.overlay:Overlay",

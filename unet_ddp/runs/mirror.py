@@ -64,5 +64,5 @@ def find_mirror(config: TrainConfig, log: Callable[[str], None]) -> Mirror:
     """Return the mirror of a run at an address; the one that does nothing for any other."""
     if not is_address(config.place):
         return Mirror()
-    mirror: Mirror = find("runs", "cloud")(config, log)
+    mirror: Mirror = find("mirrors", "address")(config, log)
     return mirror
