@@ -100,7 +100,7 @@ def refused(path: Path, **launch: Any) -> str:
         ("images_per_step", True), ("images_per_step", 2**40), ("names", None), ("config", [1]),
         ("config", {3: 4}), ("optimizer", []), ("model", 1), ("model", {"x": 1}),
         ("ema_steps", -1), ("anneal", [4]), ("anneal", [4, 4]), ("scaler", {"scale": 1.0}), ("scaler", 5), ("threshold", "0.5"),
-        ("unbiased", "yes"),
+        ("unbiased", "yes"), ("sources", ["a.py"]), ("sources", {"a:B": 1}),
         ("labels.values", [0, 0]), ("preprocessing.scale", 0.0), ("architecture.width", 0),
     ],
 )  # fmt: skip

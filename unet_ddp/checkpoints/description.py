@@ -93,6 +93,7 @@ class SavedRun:
     unbiased: bool = False
     files: Tensor | None = None
     crop_size: tuple[_Count, _Count] | None = None
+    sources: dict[str, str] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a phase that ends before it begins."""

@@ -70,7 +70,7 @@ def choose_model(
     if world.size > 1:
         digests = {name: digest(text) for name, text in sources.items()}
         find("hosts", "data")(data.split, digests, world)
-    before = resumed.content.get("sources", {}) if resumed.content else {}
+    before = (resumed.content or {}).get("sources") or {}
     notes += [
         f"{named[name][0]} {name}: its source has changed since the run's last save"
         for name, text in sources.items()

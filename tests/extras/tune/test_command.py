@@ -330,6 +330,7 @@ def test_another_search_in_the_folder_is_refused(trainer: Trainer) -> None:
     for changed in (
         {"loss": "evil:Loss"},
         {"width": "99"},
+        {"learning_rate": "1e-3 --model evil:network"},
     ):  # a stranger's; each is put on a command line
         trials = [{**trial, "drawn": {**trial["drawn"], **changed}} for trial in content["trials"]]
         saved.write_text(json.dumps({**content, "trials": trials}), encoding="utf-8")

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 from unet_ddp.cli import parse_run, parse_train
 from unet_ddp.cli.recipes import name_recipe, naming_recipe
-from unet_ddp.config import TrainConfig
+from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.distributed.join import exit_with_error
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_lines, shorten
@@ -96,8 +96,7 @@ def parse_space(config: TuneConfig) -> dict[str, Any]:
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    own = {"epochs", *names_of(TrainConfig(), Kind.RUN_PLACE)}
-    known = sorted(TrainConfig().to_dict().keys() - own)
+    known = sorted(all_but(Kind.RUN_PLACE) & TrainConfig().to_dict().keys() - {"epochs"})
     space: dict[str, Any] = {}
     for word in config.vary:
         name, _, text = word.replace("-", "_", word.partition("=")[0].count("-")).partition("=")
@@ -188,7 +187,9 @@ class Search:
                     f"not {value}; continue it by its own command, or use another --exp-name"
                 )
         for name, value in (pair for trial in self.trials for pair in trial["drawn"].items()):
-            if name not in self.space or value not in getattr(self.space[name], "choices", [value]):
+            choices = getattr(self.space.get(name), "choices", ())
+            is_number = not choices and type(value) in (int, float)  # text may have other flags
+            if name not in self.space or not (is_number or value in choices):
                 raise UserError(f"{self._file}: corrupt ({name} {value}); use another --exp-name")
 
     def _save(self) -> None:
@@ -261,8 +262,7 @@ class Search:
         if status:
             said = Path(f"{place}.log").read_text(encoding="utf-8", errors="replace")
             reason, recipe = said.strip().rpartition("\n")[2], self.config.launch.config
-            reason = name_recipe(reason, recipe, self.config.recipe)
-            print_lines(f"{about}: failed: {reason}")
+            print_lines(f"{about}: failed: {name_recipe(reason, recipe, self.config.recipe)}")
             return None
         dice = [each for each in _read_dice(place, epochs) if not math.isnan(each)]
         if not dice:
