@@ -30,6 +30,7 @@ from unet_ddp.commands import predict
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
+from unet_ddp.errors import from_plain
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.prediction.config import parse_predict
 from unet_ddp.prediction.pipeline import in_threads, one_core_each
@@ -79,7 +80,7 @@ def write_model(
 def bare_network(model: Path, image: Path) -> Callable[[], object]:
     """Return a forward pass of the network as it was trained, on the image in memory."""
     content = checkpoint.load(model)
-    network = build_network(Architecture.from_dict(content["architecture"])).eval()
+    network = build_network(from_plain(Architecture, content["architecture"])).eval()
     network.load_state_dict(content["model"])
     pixels = Preprocessing.from_dict(content["preprocessing"])
     wanted = Predictor.from_checkpoint(model).format

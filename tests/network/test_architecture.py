@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, from_plain
 from unet_ddp.network.architecture import (
     Architecture,
     build_network,
@@ -49,8 +49,8 @@ def test_a_network_is_built_again_from_plain_values(bilinear: bool) -> None:
         "model": "unet", "channels": 4, "num_classes": 3, "encoder": None, "width": 2,
         "bilinear": bilinear,
     }  # fmt: skip
-    assert Architecture.from_dict(plain) == chosen
-    network = build_network(Architecture.from_dict(plain))
+    assert from_plain(Architecture, plain) == chosen
+    network = build_network(from_plain(Architecture, plain))
     assert isinstance(network, UNet) and not network.checkpointing
     network.load_state_dict(UNet(4, 3, width=2, bilinear=bilinear).state_dict())
     weight = network.down1.maxpool_conv[1].double_conv[0].weight

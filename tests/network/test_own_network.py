@@ -18,7 +18,7 @@ from tests.ranks import Ranks, call_main
 from unet_ddp import Predictor
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, from_plain
 from unet_ddp.extras.report.compare import read_run
 from unet_ddp.network.architecture import (
     Architecture,
@@ -84,8 +84,8 @@ def test_a_path_and_an_entry_point_name_a_network_for_any_size(
     padded = nn.functional.pad(images, (0, 1, 0, 1))
     with torch.no_grad():
         assert torch.equal(network(images), network(padded)[..., :7, :9])
-    described = Architecture.from_dict(
-        choose_architecture(name, None, channels=3, num_classes=2).to_dict()
+    described = from_plain(
+        Architecture, choose_architecture(name, None, channels=3, num_classes=2).to_dict()
     )
     assert str(described) == f"{name}, 3 channels, 2 classes"
     (digest,) = digest_sources([("networks", name), ("networks", "unet")]).values()

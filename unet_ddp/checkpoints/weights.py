@@ -40,12 +40,6 @@ class SavedModel:
     run: Content = field(default_factory=dict)
     """The config, names and best epoch of the run; empty for another program's file."""
 
-    @property
-    def is_bfloat16(self) -> bool:
-        """True if the run settled on bfloat16; False for another program's file."""
-        config = self.run.get("config") or {}
-        return config.get("amp") is True and config.get("amp_dtype") == "bfloat16"
-
 
 def read_model(path: Path) -> SavedModel:
     """Return the network in a checkpoint of ours, of a moving average that; or of another program.

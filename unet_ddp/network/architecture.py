@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import nn
 
-from unet_ddp.errors import Limit, UserError, from_plain, shorten
+from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.network.any_size import AnySize, fit_any_size
 from unet_ddp.plugins import find, is_built_in, is_known
 
@@ -43,11 +43,6 @@ class Architecture:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, plain: Any) -> Architecture:
-        """Return the architecture that `to_dict` described, checked."""
-        return from_plain(cls, plain)
 
     def __str__(self) -> str:
         """Return the run's line about its network."""
@@ -112,7 +107,7 @@ def build_network(
     Raises:
         UserError: the model or encoder is unknown, or its weights can't be downloaded.
     """
-    part, settings = architecture.part, architecture.to_dict()
+    part, settings = architecture.part, asdict(architecture)
     sizes = settings.pop("channels"), settings.pop("num_classes")
     make = find("networks", part)
     known = inspect.signature(make).parameters

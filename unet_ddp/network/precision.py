@@ -109,11 +109,8 @@ def train_depthwise_in_float32(network: nn.Module) -> None:
     Which ones depends on the network alone, so that a run is the same on all ranks and when resumed.
     """
     for module in network.modules():
-        if isinstance(module, nn.Conv2d) and _is_slow(module):
+        if not isinstance(module, nn.Conv2d) or not 1 < module.in_channels == module.groups:
+            continue
+        if max(module.kernel_size) > 3 or max(module.stride) > 1:
             kind = type(module)
             module.__class__ = type(kind.__name__, (_InFloat32, kind), {})
-
-
-def _is_slow(convolution: nn.Conv2d) -> bool:
-    is_depthwise = 1 < convolution.in_channels == convolution.groups
-    return is_depthwise and (max(convolution.kernel_size) > 3 or max(convolution.stride) > 1)

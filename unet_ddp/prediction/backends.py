@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Protocol
 
 import torch
@@ -134,7 +132,9 @@ def build_model(
     """
     architecture, labels, preprocessing = check_described(model, source)
     built = build_loaded(trust(architecture, network, source), model.state, source)
-    is_half = amp and model.is_bfloat16 and device.type == "cpu"
+    config = model.run.get("config") or {}
+    was_half = config.get("amp") is True and config.get("amp_dtype") == "bfloat16"
+    is_half = amp and was_half and device.type == "cpu"
     dtype = torch.bfloat16 if is_half else torch.float32
     notes = [*model.notes, *["in bfloat16, as it was trained (--no-amp: float32)"] * is_half]
     backend = TorchBackend(built, preprocessing, device, fold=fold, dtype=dtype)
@@ -169,9 +169,3 @@ def check_match(path: str, model: LoadedModel, first_path: str, first: LoadedMod
                 f"{path}: its {what} ({own}) differs from that of {first_path} ({other}); an "
                 "ensemble needs networks of one data set at one scale"
             )
-
-
-def mean_threshold(models: Sequence[LoadedModel]) -> float | None:
-    """Return the threshold of an ensemble, None for the most probable class: without one, 0.5 counts."""
-    found = [model.threshold for model in models]
-    return fmean(p or 0.5 for p in found) if any(found) else None

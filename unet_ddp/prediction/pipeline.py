@@ -68,7 +68,9 @@ def process_images(job: Job) -> Iterator[Outcome]:
     existing = find_done(share) if config.skip_existing else []
     errors = [(files, error) for files in share if (error := check_length(files))]
     done = {files.index for files in (*existing, *(files for files, _ in errors))}
-    threads = config.workers or min(len(share) or 1, world.cores)
+    threads = config.workers or 1
+    if config.workers is None and len(share) > 1:
+        threads = min(len(share), world.cores)
     remaining = _fetched_ahead([files for files in share if files.index not in done], threads)
     run = partial(in_threads, threads=threads)
     with one_core_each(threads) if len(share) > 1 else nullcontext():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from threading import Lock
 from typing import Any
 
@@ -23,7 +24,6 @@ from unet_ddp.distributed.device import free_memory, is_out_of_memory, pick_devi
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 from unet_ddp.network.precision import has_native_bfloat16
-from unet_ddp.prediction import backends
 from unet_ddp.prediction.backends import LoadedModel, check_match, open_model
 from unet_ddp.prediction.prediction import Prediction, ScoreBand, Scores, reduce_logits
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
@@ -115,7 +115,7 @@ class Predictor:
         place = device if isinstance(device, torch.device) else pick_device(device)
         how: Any = {"amp": amp and has_native_bfloat16(), "network": network}
         models = [open_model(path, place, scale=scale, fold=fold, **how) for path in paths]
-        for path, model in zip(paths, models, strict=True):
+        for path, model in zip(paths[1:], models[1:], strict=True):
             check_match(str(path), model, str(paths[0]), models[0])
         return cls(
             models, device=place, tile=tile, overlap=overlap, tta=tta, threshold=threshold,
@@ -123,8 +123,9 @@ class Predictor:
         )  # fmt: skip
 
     def _pick_threshold(self, threshold: float | None) -> float | None:
-        if threshold is None:
-            return backends.mean_threshold(self.models)
+        if threshold is None:  # None: the most probable class; of a network without one, 0.5 counts
+            found = [model.threshold for model in self.models]
+            return fmean(p or 0.5 for p in found) if any(found) else None
         if (count := self.labels.num_classes) != 2:
             raise UserError(
                 f"--threshold {threshold:g}: is for two classes, this network has {count}; leave it out"

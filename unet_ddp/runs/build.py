@@ -18,7 +18,7 @@ from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import describe_untried
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, from_plain
 from unet_ddp.network.architecture import (
     Architecture,
     build_network,
@@ -84,7 +84,7 @@ def _choose_architecture(
 ) -> tuple[Architecture, Preprocessing, list[str]]:
     network, scale = config.network, config.data.scale
     if (saved := resumed.content) is not None:
-        architecture = Architecture.from_dict(saved["architecture"])
+        architecture = from_plain(Architecture, saved["architecture"])
         architecture = trust(architecture, network.model, resumed.source, "--model")
         return architecture, Preprocessing.from_dict(saved["preprocessing"]), []
     architecture = choose_architecture(

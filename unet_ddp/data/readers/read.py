@@ -154,6 +154,8 @@ class Source(AbstractContextManager["Source"]):
 
     def find_scale(self, wanted: ImageFormat, scale: float) -> float:
         """Return the scale for this image, where all have one ground resolution in `wanted`."""
+        if wanted.ground_resolution is None:
+            return scale
         with self._reading() as opened:
             return opened.find_scale(wanted, scale)
 

@@ -81,8 +81,7 @@ class MapFile(TiffFile):
 
     def find_scale(self, wanted: ImageFormat, scale: float) -> float:
         """Return the scale that brings the image to the wanted ground resolution."""
-        if wanted.ground_resolution is None:
-            return scale
+        assert wanted.ground_resolution is not None  # or it would not be asked
         if self.missing():
             check_installed("rasterio", "geo", f"{self.path}: its ground resolution")
         own = self.place and self.place.resolution

@@ -14,7 +14,7 @@ from unet_ddp.checkpoints.weights import SavedModel, State
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Colour
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import Limit, UserError, typed
+from unet_ddp.errors import Limit, UserError, from_plain, typed
 from unet_ddp.network.architecture import Architecture
 
 _PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile
@@ -90,7 +90,7 @@ def infer_unet(state: Mapping[str, Tensor]) -> Architecture | None:
         return None
     plain = {"model": "unet", "channels": first.shape[1], "num_classes": last.shape[0]}
     plain |= {"width": first.shape[0], "bilinear": "up1.up.weight" not in state}
-    return Architecture.from_dict(plain)
+    return from_plain(Architecture, plain)
 
 
 def _two_classes(state: State, head: str) -> State:
