@@ -66,7 +66,7 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     with _lock:  # a signal between the two lines would leave the file
         temporary = folder / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
         handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        register_temporary(temporary)
+        _unfinished.add(temporary)
     try:
         yield temporary
         if durable:

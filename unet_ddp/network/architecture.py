@@ -113,7 +113,7 @@ def build_network(
     known = inspect.signature(make).parameters
     settings |= {"encoder_weights": encoder_weights, "checkpointing": checkpointing}
     for name in ("encoder_weights", "checkpointing"):
-        if settings[name] and name not in known and is_own(part):
+        if settings[name] and name not in known and not is_built_in("networks", part):
             flag = name.replace("_", "-")
             raise UserError(f"--{flag}: {part} has no parameter {name}; leave --{flag} out")
     if checkpointing and "checkpointing" not in known:
@@ -127,9 +127,10 @@ def build_network(
             "use --encoder too, e.g. --encoder resnet34"
         )
     given = {name: value for name, value in settings.items() if name in known}
-    network: nn.Module = (
-        _make_own(part, make, *sizes, given) if is_own(part) else make(*sizes, **given)
-    )
+    if is_built_in("networks", part):
+        network: nn.Module = make(*sizes, **given)
+    else:
+        network = _make_own(part, make, *sizes, given)
     return network.to(memory_format=torch.channels_last)
 
 

@@ -10,10 +10,9 @@ from PIL import Image
 
 from unet_ddp.data.readers import bands, pillow
 from unet_ddp.data.readers.base import Rows
-from unet_ddp.data.readers.fit import fit_pixels
 from unet_ddp.data.readers.header import ImageFormat, Pixels, TooLargeError
 from unet_ddp.data.readers.read import Source, find_reader
-from unet_ddp.data.readers.resize import scaled_size
+from unet_ddp.data.readers.resize import fit_pixels, scaled_size
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.streaming import ArrayReader, ScaledReader
 

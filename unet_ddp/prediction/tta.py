@@ -51,9 +51,9 @@ def mean_logits(
 
     Each network maps `pixels` (N, H, W, C) to logits.
     """
-    group = transforms(kind)
-    if len(networks) * len(group) == 1:
+    if kind == "none" and len(networks) == 1:
         return networks[0](pixels)
+    group = transforms(kind)
     total: Tensor | None = None
     for transform in group:
         transformed = transform.apply(pixels, (1, 2)).contiguous()

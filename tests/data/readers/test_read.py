@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from tests.reading import read_header, read_image
-from unet_ddp.data.readers.fit import find_nodata
 from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import Source, read_mask
+from unet_ddp.data.readers.resize import find_nodata
 from unet_ddp.errors import UserError
 
 GREY, FLOAT = ImageFormat(1), ImageFormat(1, "float32")

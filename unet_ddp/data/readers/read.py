@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.base import OpenFile, Rows
-from unet_ddp.data.readers.fit import fit_pixels
 from unet_ddp.data.readers.header import Codes, Header, ImageFormat, Pixels, as_user_error
+from unet_ddp.data.readers.resize import fit_pixels
 from unet_ddp.errors import UnreachableError, UserError
 from unet_ddp.files import as_path
 from unet_ddp.plugins import digest_sources, find, is_known, list_names

@@ -15,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.fit import fit_pixels
 from unet_ddp.data.readers.header import (
     Header,
     ImageFormat,
@@ -23,6 +22,7 @@ from unet_ddp.data.readers.header import (
     refuse_bomb,
     storage_dtype,
 )
+from unet_ddp.data.readers.resize import fit_pixels
 from unet_ddp.errors import check_installed
 from unet_ddp.extras.formats.tiff import TiffFile
 from unet_ddp.extras.geo import checks
