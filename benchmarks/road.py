@@ -3,7 +3,7 @@
     python -m benchmarks.road [--names]
 
 Functions of unet_ddp that are entered, each once, and their modules: by `predict.py` for one photo, by
-`train.py` before its first step, and by one step of it. Reading processes are not counted.
+`train.py` before its first step, and by one step of it. Threads are counted, reading processes are not.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import io
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
@@ -39,11 +40,13 @@ def following(note: Callable[[str], None]) -> Iterator[None]:
             name = getattr(code, "co_qualname", code.co_name)
             note(f"{Path(code.co_filename).relative_to(PACKAGE)}:{name}")
 
+    threading.setprofile(enter)  # a photo is read, predicted and written in a thread
     sys.setprofile(enter)
     try:
         yield
     finally:
         sys.setprofile(None)
+        threading.setprofile(None)
 
 
 def run(main: Callable[[Sequence[str]], object], argv: Sequence[str]) -> None:
