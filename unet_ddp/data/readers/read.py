@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +90,7 @@ def find_readers(paths: Iterable[Path]) -> list[type[OpenFile]]:
 def describe_readers(paths: Iterable[Path]) -> list[str]:
     """Return the digests of the sources of files' readers, but for those of this package."""
     names = {_name_reader(path.suffix.lower()) for path in paths}
-    return sorted(_digests(tuple(names)))
-
-
-@cache
-def _digests(names: tuple[str, ...]) -> list[str]:
-    return list(digest_sources(("readers", name) for name in names).values())
+    return sorted(digest_sources(("readers", name) for name in names).values())
 
 
 class Source(AbstractContextManager["Source"]):
