@@ -74,9 +74,8 @@ class Predictor:
         self.preprocessing = replace(own, ground_resolution=given or own.ground_resolution)
         self.format = self.preprocessing.format
         """Format that images must have."""
-        self.device = device
         self.notes = [note for model in models for note in model.notes]
-        self.tile, self.tta = tile, tta
+        self.device, self.tile, self.tta = device, tile, tta
         self.threshold = self._pick_threshold(threshold)
         self.concurrency = 1
         """Number of threads that predict images at the same time and share the memory."""
