@@ -172,6 +172,13 @@ def test_a_list_names_pairs_groups_and_sides(tmp_path: Path) -> None:
     ]
 
 
+def test_a_list_may_name_files_of_this_machine_by_addresses(tmp_path: Path) -> None:
+    image, mask = tmp_path / "i/a.png", tmp_path / "m/a.png"
+    found = read_list(listed(tmp_path, f"image,mask\nfile://{image},file://{mask}\n"))
+    assert found.problems == []
+    assert list(found.pairs) == [Pair(str(image.with_suffix("")), image, mask)]
+
+
 @pytest.mark.parametrize(
     ("word", "side"),
     [("train", "training"), ("TRAINING", "training"), ("val", "validation"), ("valid", "validation"),

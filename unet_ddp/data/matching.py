@@ -208,7 +208,7 @@ def _listed_pair(folder: Path, row: dict[str, str | None]) -> Pair:
         raise UserError("image or mask is missing")
     if side not in _SIDES:
         raise UserError(f"split {side!r}; it is training, validation or test")
-    paths = [as_path(name if is_address(name) else str(folder / name)) for name in (image, mask)]
+    paths = [as_path(name if "://" in name else str(folder / name)) for name in (image, mask)]
     for path in paths:
         if not (is_address(path) or os.path.isfile(path)):  # pathlib's may raise
             reason = "is not a file" if os.path.exists(path) else "not found"
