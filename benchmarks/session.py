@@ -95,7 +95,7 @@ def open_session(flags: Sequence[str]) -> Iterator[Session]:
     allow_tf32()
     with RunFolder(config, world, print) as folder:
         resumed = folder.open(config)
-        config = resumed.settle(config, world)
+        config = resumed.resolve_settings(config, world)
         data = resumed.prepare_data(config)
         spec = choose_model(config, data, resumed, world)
         loaders = build_loaders(config, data, image_format=spec.preprocessing.format, world=world)

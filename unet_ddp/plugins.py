@@ -82,7 +82,7 @@ _BUILT_IN = {
     "profilers": {"profile": "unet_ddp.extras.diagnose.profiling:start_profile"},
     # when loaders are built, by the setting: (TrainConfig, Labels, ImageFormat, World) -> SampleStore
     "sample_stores": {"cache": "unet_ddp.extras.cache.samples:open_cache"},
-    # before the first step, by the setting: (TrainConfig, DryRun) -> the settings it replaces
+    # before the first step, by the setting: (TrainConfig, RunBuilder) -> the settings it replaces
     "planners": {
         "batch_size": "unet_ddp.extras.planners.batch_size:plan",
         "learning_rate": "unet_ddp.extras.planners.learning_rate:plan",

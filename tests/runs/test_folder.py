@@ -140,9 +140,9 @@ class Recorder(Mirror):
     def saved(self) -> None:
         self.note("saved")
 
-    def settle(self, *, waits: bool) -> None:
+    def log_failures(self, *, waits: bool) -> None:
         if waits:
-            self.note("settle")
+            self.note("log failures")
 
     def finish(self) -> None:
         self.note("finish")
@@ -162,10 +162,12 @@ def test_a_folder_calls_its_mirror_at_the_moments_of_a_run(tmp_path: Path) -> No
             folder.begin(make_state(), resumed, World())
             folder.finish(make_state(), None)
         moments[resumed.is_new] = mirror.moments
-    both, end = {"last.pt", "config.yaml"}, ["finish", "saved", "settle", "close"]
+    both, end = {"last.pt", "config.yaml"}, ["finish", "saved", "log failures", "close"]
     assert moments[True][:2] == [("open", {"last.pt"}), ("claim of a new run", {"last.pt"})]
-    assert moments[True][2:] == [(name, both) for name in ("saved", "settle", *end)]
-    assert moments[False] == [(name, both) for name in ("open", "claim", "saved", "settle", *end)]
+    assert moments[True][2:] == [(name, both) for name in ("saved", "log failures", *end)]
+    assert moments[False] == [
+        (name, both) for name in ("open", "claim", "saved", "log failures", *end)
+    ]
 
 
 def test_a_run_that_fails_copies_nothing_more_and_ends_its_mirror(tmp_path: Path) -> None:
@@ -173,7 +175,12 @@ def test_a_run_that_fails_copies_nothing_more_and_ends_its_mirror(tmp_path: Path
     with pytest.raises(ZeroDivisionError), RunFolder(config, World(), print, mirror) as folder:
         folder.claim(config, make_data(), folder.open(config), ABOUT)
         raise ZeroDivisionError
-    assert [name for name, _ in mirror.moments] == ["open", "claim of a new run", "settle", "close"]
+    assert [name for name, _ in mirror.moments] == [
+        "open",
+        "claim of a new run",
+        "log failures",
+        "close",
+    ]
 
 
 # -- opening ------------------------------------------------------------------------------------

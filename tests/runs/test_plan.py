@@ -17,7 +17,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.extras.planners.learning_rate import choose_rate, measure_losses
 from unet_ddp.runs import plan
 from unet_ddp.runs.build import new_schedule
-from unet_ddp.runs.plan import DryRun, settle
+from unet_ddp.runs.plan import RunBuilder, run_planners
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.training.state import TrainState
 
@@ -72,9 +72,9 @@ def plan_run(
 ) -> TrainConfig:
     """The settled settings; the state has their schedule."""
     data = make_data(validation="xyz")
-    dry_run = DryRun(SPEC, data, resumed, world or World(), 990.0, state)
-    settled = settle(config, dry_run)
-    assert dry_run.build(settled)[0] is state
+    builder = RunBuilder(SPEC, data, resumed, world or World(), 990.0, state)
+    settled = run_planners(config, builder)
+    assert builder.build(settled)[0] is state
     return settled
 
 

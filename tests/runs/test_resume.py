@@ -58,11 +58,13 @@ def test_new_weights_are_not_frozen() -> None:
     config = with_options(freeze="encoder")
     weights = GivenWeights(SavedModel({}, None, None, None, []), Path("x.pt"), is_whole=True)
     with pytest.raises(UserError, match=r"--freeze encoder: .* use --load or --encoder-weights"):
-        Resumed().settle(config, World())
+        Resumed().resolve_settings(config, World())
     pretrained = replace(config, network=NetworkConfig(encoder_weights="imagenet"))
-    assert Resumed().settle(pretrained, World()) is pretrained
-    assert Resumed(weights=weights).settle(config, World()) is config
-    assert saved(8).settle(with_options("freeze", freeze="encoder"), World())  # trained ones are
+    assert Resumed().resolve_settings(pretrained, World()) is pretrained
+    assert Resumed(weights=weights).resolve_settings(config, World()) is config
+    assert saved(8).resolve_settings(
+        with_options("freeze", freeze="encoder"), World()
+    )  # trained ones are
 
 
 @pytest.mark.parametrize(
@@ -84,13 +86,15 @@ def test_a_new_run_takes_bfloat16_where_the_cpu_has_it_and_keeps_it(
 ) -> None:
     monkeypatch.setattr(resume_module, "has_native_bfloat16", lambda: is_native)
     world = World(device=torch.device(device))
-    config = Resumed().settle(with_options(**options), world)
+    config = Resumed().resolve_settings(with_options(**options), world)
     assert config.optimization.amp_dtype == expected
     assert config.to_dict()["amp_dtype"] == expected  # saved with the run
-    earlier = saved(8, amp_dtype="auto").settle(TrainConfig(), world)
+    earlier = saved(8, amp_dtype="auto").resolve_settings(TrainConfig(), world)
     assert earlier.optimization.amp_dtype == "auto"  # of an earlier version: float32, as it was
     resumed = saved(8, amp_dtype="bfloat16")
-    again = resumed.settle(with_options("amp_dtype", amp_dtype="auto"), world)  # as a recipe says
+    again = resumed.resolve_settings(
+        with_options("amp_dtype", amp_dtype="auto"), world
+    )  # as a recipe says
     assert again.optimization.amp_dtype == "bfloat16"
     slow = device == "cpu" and not is_native
     assert ("bfloat16 is slow on this CPU; --no-amp goes on in float32" in resumed.notes) == slow
@@ -113,7 +117,7 @@ def test_a_new_run_takes_bfloat16_where_the_cpu_has_it_and_keeps_it(
 def test_a_new_run_takes_its_images_per_step(
     options: dict[str, Any], processes: int, expected: tuple[Any, int, int | None]
 ) -> None:
-    config = Resumed().settle(with_options(**options), World(size=processes))
+    config = Resumed().resolve_settings(with_options(**options), World(size=processes))
     assert numbers(config) == expected
 
 
@@ -130,7 +134,7 @@ def test_a_new_run_takes_its_images_per_step(
 )  # fmt: skip
 def test_images_that_make_no_step_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Resumed().settle(with_options(**options), World(size=2))
+        Resumed().resolve_settings(with_options(**options), World(size=2))
 
 
 # -- a resumed run --------------------------------------------------------------------------------
@@ -144,7 +148,7 @@ def test_the_images_per_step_are_kept_on_any_number_of_processes(
     processes: int, accumulate: int, expected: tuple[Any, int, int | None]
 ) -> None:
     resumed = saved(8, batch_size=4, accumulate=accumulate)
-    config = resumed.settle(TrainConfig(), World(size=processes))
+    config = resumed.resolve_settings(TrainConfig(), World(size=processes))
     assert numbers(config) == expected
     note = (
         f"batch size {expected[0]} on each of {processes} process(es) keeps the run's 8 images per "
@@ -155,7 +159,7 @@ def test_the_images_per_step_are_kept_on_any_number_of_processes(
 
 def test_another_accumulation_is_noted_with_the_images_of_the_statistics() -> None:
     resumed = saved(8, batch_size=4)
-    config = resumed.settle(with_options("accumulate", accumulate=2), World(size=2))
+    config = resumed.resolve_settings(with_options("accumulate", accumulate=2), World(size=2))
     assert numbers(config) == (2, 2, None)
     assert resumed.notes == [
         "changed since: accumulate 1 -> 2",
@@ -177,25 +181,25 @@ def test_another_number_of_images_per_step_is_refused(
     resumed: Resumed, config: TrainConfig, processes: int, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        resumed.settle(config, World(size=processes))
+        resumed.resolve_settings(config, World(size=processes))
 
 
 def test_the_run_s_own_images_per_step_may_be_given_again() -> None:
     config = with_options("images_per_step", images_per_step=8)
-    assert numbers(saved(8, batch_size=2).settle(config, World())) == (8, 1, None)
+    assert numbers(saved(8, batch_size=2).resolve_settings(config, World())) == (8, 1, None)
 
 
 def test_auto_is_kept_for_the_probe_with_the_run_s_images() -> None:
     config = with_options("batch_size", batch_size="auto")
     resumed = saved(8, batch_size=2, accumulate=2)
-    assert numbers(resumed.settle(config, World(size=2))) == ("auto", 2, 8)
+    assert numbers(resumed.resolve_settings(config, World(size=2))) == ("auto", 2, 8)
     assert resumed.notes == []
 
 
 def test_saved_settings_are_used_and_changes_are_noted() -> None:
     resumed = saved(4, seed=7, weight_decay=0.5, width=16, save_every=3, images="here")
     given = TrainConfig(given=frozenset({"weight_decay", "save_every", "images", "list"}))
-    config = resumed.settle(given, World())
+    config = resumed.resolve_settings(given, World())
     assert config.optimization.seed == 7 and config.network.width == 16
     assert config.optimization.weight_decay == 1e-4 and config.run.save_every == 0
     assert resumed.notes == ["changed since: weight_decay 0.5 -> 0.0001"]
@@ -207,7 +211,7 @@ def test_auto_does_not_search_again_which_is_said_of_a_run_that_was_given_its_ra
     for kept in ("--learning-rate auto: the run keeps its 0.02", ""):
         resumed = replace(saved(4, learning_rate=0.02), source=tmp_path / "last.pt")
         given = with_options("learning_rate", learning_rate="auto")
-        assert resumed.settle(given, World()).optimization.learning_rate == 0.02
+        assert resumed.resolve_settings(given, World()).optimization.learning_rate == 0.02
         assert resumed.notes == [kept] * bool(kept)
         (tmp_path / "learning_rate.csv").touch()
 
@@ -215,23 +219,27 @@ def test_auto_does_not_search_again_which_is_said_of_a_run_that_was_given_its_ra
 def test_nan_is_the_nan_of_the_run(tmp_path: Path) -> None:
     """--nodata nan is usual; a run with it must be continued."""
     resumed = saved(4, nodata=math.nan)
-    assert math.isnan(resumed.settle(TrainConfig(), World()).data.nodata or 0)
+    assert math.isnan(resumed.resolve_settings(TrainConfig(), World()).data.nodata or 0)
     assert resumed.notes == []
     with pytest.raises(UserError, match=r"^--resume: nodata nan -> 7"):
-        resumed.settle(TrainConfig(data=DataConfig(nodata=7), given=frozenset({"nodata"})), World())
+        resumed.resolve_settings(
+            TrainConfig(data=DataConfig(nodata=7), given=frozenset({"nodata"})), World()
+        )
 
 
 def test_an_edited_recipe_of_the_run_is_not_read_and_a_line_says_so(tmp_path: Path) -> None:
     resumed = replace(saved(4, nodata=math.nan), source=tmp_path / "last.pt")
     recipe = tmp_path / "config.yaml"
     save_config(with_saved(TrainConfig(), {"nodata": math.nan}), recipe)
-    assert resumed.settle(TrainConfig(), World()).optimization.epochs == 10
+    assert resumed.resolve_settings(TrainConfig(), World()).optimization.epochs == 10
     assert resumed.notes == []
     recipe.write_text(recipe.read_text().replace("epochs: 10", "epochs: 50"))
-    assert resumed.settle(TrainConfig(), World()).optimization.epochs == 10
+    assert resumed.resolve_settings(TrainConfig(), World()).optimization.epochs == 10
     assert resumed.notes == [f"{recipe} was edited (epochs): --resume does not read it; use flags"]
     resumed.notes.clear()
-    resumed.settle(with_options("epochs", epochs=50), World())  # as --config config.yaml does
+    resumed.resolve_settings(
+        with_options("epochs", epochs=50), World()
+    )  # as --config config.yaml does
     assert resumed.notes == ["changed since: epochs 10 -> 50"]
 
 
@@ -259,7 +267,7 @@ def test_a_setting_on_which_the_weights_depend_is_fixed(name: str, before: Any, 
     resumed = saved(4, **{name: before})
     text = re.escape(f"--resume: {name} {before} -> {now}: a run keeps its network, scale and")
     with pytest.raises(UserError, match=f"^{text}"):
-        resumed.settle(TrainConfig(given=frozenset({name})), World())
+        resumed.resolve_settings(TrainConfig(given=frozenset({name})), World())
 
 
 @pytest.mark.parametrize(
@@ -283,13 +291,13 @@ def test_a_setting_on_which_the_weights_depend_is_fixed(name: str, before: Any, 
 )
 def test_where_things_are_may_change_silently(name: str, before: Any) -> None:
     resumed = saved(4, **{name: before})
-    resumed.settle(TrainConfig(given=frozenset({name})), World())
+    resumed.resolve_settings(TrainConfig(given=frozenset({name})), World())
     assert resumed.notes == []
 
 
 def test_a_run_that_was_tracked_says_that_it_is_no_longer() -> None:
     resumed = saved(4, wandb=True)
-    assert not resumed.settle(TrainConfig(), World()).run.wandb
+    assert not resumed.resolve_settings(TrainConfig(), World()).run.wandb
     assert resumed.notes == ["no longer logged to Weights & Biases: that takes --wandb each time"]
 
 

@@ -17,7 +17,7 @@ from unet_ddp.cli import parse_run
 from unet_ddp.cli.recipes import name_recipe
 from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.readers.read import use_readers
+from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.errors import align, join_some, print_lines
 from unet_ddp.settings import Kind
@@ -40,7 +40,7 @@ class DoctorConfig(TrainConfig):
 def main(argv: Sequence[str]) -> int:
     """Check the data set that `argv` names; return 0 if ok, 1 if --strict and warnings, 2 if unfit."""
     config = parse_run(DoctorConfig, argv, prog="python -m unet_ddp doctor")
-    use_readers(config.data.reader)
+    use_own_readers(config.data.reader)
     report = Report(collects=True)
     data = check_dataset(
         config.data, report, seed=config.optimization.seed, skip_bad=config.launch.skip_bad_files

@@ -22,7 +22,7 @@ from unet_ddp.cli import parse
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
-from unet_ddp.data.readers.read import read_mask, use_readers
+from unet_ddp.data.readers.read import read_mask, use_own_readers
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import Limit, UserError, print_lines
@@ -106,7 +106,7 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
     """Find model and pairs, score them, write and print the results."""
     if world.device.type == "cpu":
         torch.set_num_threads(1)  # their number decides the last bits of a convolution
-    use_readers(config.reader)
+    use_own_readers(config.reader)
     job = world.on_main(lambda: find_job(config))
     amp = config.amp and all_have_bfloat16(world)
     loaded = build_model(

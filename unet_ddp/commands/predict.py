@@ -18,7 +18,7 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from unet_ddp.checkpoints.weights import find_model, list_runs
-from unet_ddp.data.readers.read import use_readers
+from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line, print_lines
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def predict(config: PredictConfig, world: World) -> int:
     """Predict the images of a job and return the exit status."""
-    use_readers(config.reader)
+    use_own_readers(config.reader)
     images = world.on_main(lambda: find_images(config.inputs))
     models = [find_model(name) for name in config.model or [None]]
     predictor = load_predictor(config, models, world)

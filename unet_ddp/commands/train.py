@@ -21,7 +21,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.data.prepared import PreparedData
-from unet_ddp.data.readers.read import use_readers
+from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
@@ -35,7 +35,7 @@ from unet_ddp.runs.build import (
 )
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.mirror import find_mirror
-from unet_ddp.runs.plan import DryRun, last_step, settle
+from unet_ddp.runs.plan import RunBuilder, last_step, run_planners
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.training.determinism import allow_tf32, cudnn_autotuning, deterministic
 from unet_ddp.training.guard import explain_out_of_memory
@@ -64,14 +64,14 @@ def train(config: TrainConfig, world: World) -> int:
         if world.size > 1:
             find("hosts", "start")(config, folder.launchers, world)
         resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
-        config = resumed.settle(config, world)
+        config = resumed.resolve_settings(config, world)
         check_own_code(config.to_dict(), config.given - config.recipe)
-        use_readers(config.data.reader)
+        use_own_readers(config.data.reader)
         data = world.on_main(lambda: resumed.prepare_data(config))
         spec = choose_model(config, data, resumed, world)
-        dry_run = DryRun(spec, data, resumed, world, began)
-        config = settle(config, dry_run)
-        state, loaders = dry_run.build(config)
+        builder = RunBuilder(spec, data, resumed, world, began)
+        config = run_planners(config, builder)
+        state, loaders = builder.build(config)
         tracker = Tracker(config, data, state, loaders, world)  # logs in where --wandb needs it
         # Only now, as nothing can be wrong any more: --overwrite deletes, config.yaml is written.
         metadata = partial(build_metadata, config, spec, data, loaders, world)  # read by one rank

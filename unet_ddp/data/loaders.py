@@ -21,7 +21,7 @@ from unet_ddp.data.memory import SampleMemory, share_memory
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.readers.header import ImageFormat
-from unet_ddp.data.readers.read import own_readers, use_readers
+from unet_ddp.data.readers.read import own_readers, use_own_readers
 from unet_ddp.data.samplers import Key, ScoringSampler, TrainingSampler
 from unet_ddp.distributed.device import free_memory
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
@@ -239,7 +239,7 @@ def start_worker(worker: int, readers: Iterable[str] = ()) -> None:
     gc.freeze()  # or the garbage collector would copy the parent's memory, page by page
     _limit_threads()
     ignore_signals_in_worker()
-    use_readers(readers)  # a process that was not forked from its rank does not have them
+    use_own_readers(readers)  # a process that was not forked from its rank does not have them
     if (info := get_worker_info()) is not None:
         _pairs_of(info.dataset).start_reading(warns=worker == 0)
 

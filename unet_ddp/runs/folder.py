@@ -210,7 +210,7 @@ class RunFolder:
                 the run over.
         """
         self._finish_write()
-        self._mirror.settle(waits=False)
+        self._mirror.log_failures(waits=False)
         self._saved = time.monotonic()
         if labels is not None:
             self._metadata = {**self._metadata, "labels": labels.to_dict()}
@@ -228,7 +228,7 @@ class RunFolder:
                 run over.
         """
         self._finish_write()
-        self._mirror.settle(waits=True)
+        self._mirror.log_failures(waits=True)
 
     def _finish_write(self) -> None:
         writing, self._writing = self._writing, None

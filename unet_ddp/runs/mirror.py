@@ -42,7 +42,7 @@ class Mirror:
     def saved(self) -> None:
         """Begin to copy what has changed in the folder; any thread may call it, and goes on."""
 
-    def settle(self, *, waits: bool) -> None:
+    def log_failures(self, *, waits: bool) -> None:
         """Log why copies have failed; `waits`: of the one that runs, too, once it has ended.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Planners find settings before a run begins; a dry run is what they try them on."""
+"""A run before its first step: built for planners, which find settings on it, and for the run itself."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from unet_ddp.training.state import TrainState
 
 
 @dataclass
-class DryRun:
-    """A run before its first step."""
+class RunBuilder:
+    """Builds the state of a run once, and its loaders for each planner and for the run."""
 
     spec: ModelSpec
     data: PreparedData
@@ -71,12 +71,12 @@ def last_step(launch: LaunchConfig, steps_per_epoch: int) -> int | None:
     return min((limit for limit in limits if limit), default=None)
 
 
-Planner = Callable[[TrainConfig, DryRun], dict[str, Any]]
+Planner = Callable[[TrainConfig, RunBuilder], dict[str, Any]]
 """Returns the settings that it replaces, by name."""
 
 
-def settle(config: TrainConfig, dry_run: DryRun) -> TrainConfig:
-    """Return `config` with what its planners find: the one place where settings change.
+def run_planners(config: TrainConfig, builder: RunBuilder) -> TrainConfig:
+    """Return `config` with what its planners find; later no setting changes.
 
     Raises:
         UserError: nothing fits, or the losses show no rate.
@@ -84,5 +84,5 @@ def settle(config: TrainConfig, dry_run: DryRun) -> TrainConfig:
     """
     for name in called(config, "planners"):
         plan: Planner = find("planners", name)
-        config = with_values(config, plan(config, dry_run))
+        config = with_values(config, plan(config, builder))
     return config

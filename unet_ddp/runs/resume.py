@@ -73,7 +73,7 @@ class Resumed:
         assert self.content is not None
         return not self.due and self.content["best"]["score"] > -math.inf  # nor is it lost
 
-    def settle(self, config: TrainConfig, world: World) -> TrainConfig:
+    def resolve_settings(self, config: TrainConfig, world: World) -> TrainConfig:
         """Return `config` with the saved settings that were not given, and the batch per process.
 
         Raises:
@@ -81,7 +81,7 @@ class Resumed:
                 step can't be divided among these processes.
         """
         if self.content is None:
-            return self._settle_new(config, world)
+            return self._resolve_new(config, world)
         settled = {"learning_rate", "amp_dtype"}  # auto: the run has chosen its own at its start
         autos = {name for name in settled if getattr(config.optimization, name) == "auto"}
         config = replace(config, given=config.given - autos)
@@ -95,7 +95,7 @@ class Resumed:
         self._note_changes(config)
         return self._keep_images_per_step(config, world)
 
-    def _settle_new(self, config: TrainConfig, world: World) -> TrainConfig:
+    def _resolve_new(self, config: TrainConfig, world: World) -> TrainConfig:
         """Return a new run's `config` with its precision, and the accumulation for --images-per-step.
 
         The main process's CPU decides on bfloat16. It is saved with the run, whose precision then depends

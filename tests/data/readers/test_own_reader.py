@@ -16,7 +16,7 @@ from tests.ranks import Ranks, call_main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import doctor, evaluate
 from unet_ddp.data.readers.header import Header, ImageFormat
-from unet_ddp.data.readers.read import Source, can_read, use_readers
+from unet_ddp.data.readers.read import Source, can_read, use_own_readers
 from unet_ddp.errors import UserError
 
 PAGE = Path(__file__).parents[3] / "docs" / "own_parts.md"
@@ -54,7 +54,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "my_readers", raising=False)
     yield tmp_path
-    use_readers([])
+    use_own_readers([])
 
 
 @pytest.fixture
@@ -80,13 +80,13 @@ def check_pixels(path: Path) -> None:
 
 def test_a_path_names_a_reader(own: Path) -> None:
     assert not can_read(".xyz")
-    use_readers(["my_readers:XyzFile"])
+    use_own_readers(["my_readers:XyzFile"])
     assert can_read(".xyz")
     check_pixels(own / "a.XYZ")
     (own / "b.xyz").write_bytes(b"\1\0")
     with pytest.raises(UserError, match=r"^b.xyz: corrupt or truncated \(.*\); replace it$"):
         _ = Source(Path("b.xyz")).header
-    use_readers([])
+    use_own_readers([])
     assert not can_read(".xyz")
 
 
@@ -110,7 +110,7 @@ def test_a_package_s_reader_lets_no_other_module_of_the_working_folder_be_import
 )
 def test_what_is_no_reader_is_a_line(own: Path, name: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        use_readers([name])
+        use_own_readers([name])
 
 
 def test_a_suffix_starts_no_code(own: Path) -> None:

@@ -32,7 +32,7 @@ from unet_ddp.extras.planners.batch_size import (
 from unet_ddp.network.architecture import choose_architecture
 from unet_ddp.network.precision import Precision
 from unet_ddp.runs.build import choose_model
-from unet_ddp.runs.plan import DryRun
+from unet_ddp.runs.plan import RunBuilder
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.training.losses import SegmentationLoss
 
@@ -239,7 +239,7 @@ def test_auto_is_settled_with_a_probe_of_the_run(
     for ema, checkpointing in ((0.0, False), (0.9, True)):
         config = replace(new_config(ema=ema), network=NetworkConfig(checkpointing=checkpointing))
         model = choose_model(config, data, Resumed(), World())
-        plan(config, DryRun(model, data, Resumed(), World(), 0.0))
+        plan(config, RunBuilder(model, data, Resumed(), World(), 0.0))
         probe = asked.pop()
         assert probe.architecture is model.architecture and probe.loss is model.loss
         assert probe.preprocessing is model.preprocessing and probe.precision is model.precision
@@ -282,7 +282,7 @@ def test_auto_becomes_numbers(
     config, data, resumed = new_config(**options), make_data(), Resumed(resumed.content)
     data = replace(data, split=replace(data.split, training=[data.split.training[0]] * count))
     model = choose_model(new_config(), data, Resumed(), World())
-    settled = plan(config, DryRun(model, data, resumed, World(size=processes), 0.0))
+    settled = plan(config, RunBuilder(model, data, resumed, World(size=processes), 0.0))
     assert found == [asked]
     assert tuple(settled.values()) == expected
     assert list(settled) == ["batch_size", "accumulate", "images_per_step"]

@@ -28,12 +28,12 @@ READERS = 8
 """Version of the readers, and of what the scan keeps: caches of another one are not used."""
 
 _own: dict[str, str] = {}
-"""By suffix, the import paths of the readers that this process was told to use; see `use_readers`."""
+"""By suffix, the import paths of the readers that this process was told to use; see `use_own_readers`."""
 _found: dict[str, type[OpenFile]] = {}
 """By suffix, the readers that were found."""
 
 
-def use_readers(names: Iterable[str]) -> None:
+def use_own_readers(names: Iterable[str]) -> None:
     """Have readers at import paths, and none that were named before, read the files of their suffixes.
 
     Another process is told itself.

@@ -120,7 +120,7 @@ class CloudMirror(Mirror):
             else:
                 self._folder.stamps[name] = stamp_of(status)
 
-    def settle(self, *, waits: bool) -> None:
+    def log_failures(self, *, waits: bool) -> None:
         """Log why files could not be put, if that is known; `waits`: until it is known.
 
         Raises:

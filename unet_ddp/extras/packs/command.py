@@ -31,7 +31,7 @@ from unet_ddp.cli.recipes import naming_recipe
 from unet_ddp.config import DataConfig, TrainConfig, all_but
 from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.data.readers.header import as_user_error
-from unet_ddp.data.readers.read import use_readers
+from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.data.splits import OWN_FOLDER
 from unet_ddp.errors import UserError, print_lines
 from unet_ddp.extras.cloud import Url, delete, local_file, put
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     if config.output is None:
         raise UserError("--output: name a new folder, or an address like s3://bucket/folder")
     output = as_path(config.output)
-    use_readers(config.data.reader)
+    use_own_readers(config.data.reader)
     with naming_recipe(config.launch.config, config.recipe), _reserve(output):
         report = Report()
         data = check_dataset(

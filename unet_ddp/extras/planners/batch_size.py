@@ -21,7 +21,7 @@ from unet_ddp.errors import RunError
 from unet_ddp.network.architecture import Architecture, build_network, freeze_encoder
 from unet_ddp.network.precision import Precision
 from unet_ddp.plugins import find
-from unet_ddp.runs.plan import DryRun
+from unet_ddp.runs.plan import RunBuilder
 from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.step import forward
@@ -36,14 +36,14 @@ _PEAK, _PEAK_CHECKPOINTING = 1.5, 4.0
 USUAL_STEP = 16  # images per optimizer step
 
 
-def plan(config: TrainConfig, dry_run: DryRun) -> dict[str, Any]:
+def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     """Return the batch of each process, and how often it is accumulated.
 
     A resumed run keeps its batch if that fits: its batch statistics depend on it. A step takes no more
     images than there are to train on, unless --images-per-step says so.
     """
-    options, size = config.optimization, dry_run.world.size
-    spec, data, resumed = dry_run.spec, dry_run.data, dry_run.resumed
+    options, size = config.optimization, builder.world.size
+    spec, data, resumed = builder.spec, builder.data, builder.resumed
     probe = BatchSizeProbe(
         spec.architecture,
         spec.preprocessing,
@@ -59,7 +59,7 @@ def plan(config: TrainConfig, dry_run: DryRun) -> dict[str, Any]:
     share = images // size
     keeps = not resumed.is_new and share % options.accumulate == 0
     start = share // options.accumulate if keeps else share
-    batch_size = find_batch_size(probe, dry_run.world, share, start=start)
+    batch_size = find_batch_size(probe, builder.world, share, start=start)
     accumulate = share // batch_size
     note = f"batch size auto: {batch_size} image(s) at once fit on each of {size} process(es)"
     if accumulate > 1:

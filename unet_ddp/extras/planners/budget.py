@@ -15,7 +15,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps
 from unet_ddp.extras.planners.settings import BudgetSettings, parse_time
 from unet_ddp.runs.build import find_tuner
-from unet_ddp.runs.plan import DryRun
+from unet_ddp.runs.plan import RunBuilder
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.state import TrainState
@@ -27,18 +27,18 @@ _SEPARATION = 3  # times the time for an untrained network, which sees fewer obj
 _REPORT = 5.0  # seconds of the report at the end, beside its scoring
 
 
-def plan(config: TrainConfig, dry_run: DryRun) -> dict[str, Any]:
+def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     """Return the epochs that fit into the budget; a resumed run keeps its own.
 
     Raises:
         UserError: not one does.
     """
-    if not dry_run.resumed.is_new:
+    if not builder.resumed.is_new:
         return {}
     given = str(cast(BudgetSettings, config.launch).budget)
     budget = parse_time(given, "--budget")
-    world, data = dry_run.world, dry_run.data
-    with dry_run.open(config) as (state, loaders):
+    world, data = builder.world, builder.data
+    with builder.open(config) as (state, loaders):
         step = time_steps(state, loaders, config.optimization, world, budget=budget)
         images = math.ceil(len(data.split.validation) / world.size)
         classes = data.labels.num_classes
@@ -49,8 +49,8 @@ def plan(config: TrainConfig, dry_run: DryRun) -> dict[str, Any]:
             tuner.tune(state, watch=lambda samples: samples)
             validation += _SEPARATION * (time.perf_counter() - began)
     pace = Pace(step, state.steps_per_epoch, validation)
-    epochs = world.on_main(lambda: pace.count_epochs(budget, time.monotonic() - dry_run.began))
-    dry_run.resumed.notes.append(
+    epochs = world.on_main(lambda: pace.count_epochs(budget, time.monotonic() - builder.began))
+    builder.resumed.notes.append(
         f"--budget {given}: {epochs} epochs of about {describe_time(pace.epoch)} "
         f"({describe_time(pace.step)} a step, {describe_time(pace.validation)} to validate)"
     )

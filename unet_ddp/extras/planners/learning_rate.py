@@ -13,7 +13,7 @@ from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError
 from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps
-from unet_ddp.runs.plan import DryRun
+from unet_ddp.runs.plan import RunBuilder
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.state import Schedule, TrainState
@@ -35,16 +35,16 @@ class Rising(Schedule):
         return float(LOWEST * (HIGHEST / LOWEST) ** (step / (STEPS - 1)))
 
 
-def plan(config: TrainConfig, dry_run: DryRun) -> dict[str, Any]:
+def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     """Return the learning rate of a range test, the same on every rank.
 
     Raises:
         UserError: its losses show no rate.
     """
-    began, resumed = time.perf_counter(), dry_run.resumed
-    with dry_run.open(config) as (state, loaders):
+    began, resumed = time.perf_counter(), builder.resumed
+    with builder.open(config) as (state, loaders):
         points = measure_losses(state, loaders, config.optimization)
-    rate = dry_run.world.on_main(lambda: choose_rate(points))
+    rate = builder.world.on_main(lambda: choose_rate(points))
     rows = (f"{rate!r},{loss!r}\n" for rate, loss in points)
     resumed.files["learning_rate.csv"] = "".join(["learning_rate,loss\n", *rows])
     resumed.notes.append(
