@@ -18,7 +18,7 @@ from PIL import Image
 
 from tests.object_store import MemoryBucket, ObjectStore, running_store
 from tests.ranks import Ranks
-from unet_ddp.extras.cloud import hold
+from unet_ddp.extras.cloud import fetch_ahead
 
 # Networks are small here, and threads that wait for each other on a machine with other work wait long.
 torch.set_num_threads(1)
@@ -111,7 +111,7 @@ def memory_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBucket]:
     bucket = MemoryBucket()
     bucket.take_place(monkeypatch)
     yield bucket
-    hold([])
+    fetch_ahead([])
 
 
 @pytest.fixture(autouse=True)

@@ -119,7 +119,7 @@ _BUILT_IN = {
         # files.check_writable: (folder, flag)
         "check": "unet_ddp.extras.cloud.objects:check_answers",
         # before images are predicted: (paths that are needed next)
-        "ahead": "unet_ddp.extras.cloud.objects:hold",
+        "fetch_ahead": "unet_ddp.extras.cloud.objects:fetch_ahead",
         # TrainConfig.folder: (address) -> the run's folder on this machine
         "run_folder": "unet_ddp.extras.cloud.remote:working_folder",
         # `report`: (address) -> context of a copy of the run

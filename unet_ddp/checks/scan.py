@@ -107,7 +107,7 @@ def scan(pairs: Pairs, *, nodata: float | None = None, channels: int | None = No
     try:
         found = list(results)
     finally:
-        pairs.ahead([])
+        pairs.fetch_ahead([])
         scanner.save()
     result = ScanResult([])
     for pair, image, mask in zip(pairs, found[::2], found[1::2], strict=True):
@@ -156,7 +156,7 @@ class _Scanner:
         try:
             for first in range(0, len(files), size):
                 chunk, ahead = files[first : first + size], files[first : first + 2 * size]
-                self.pairs.ahead(file[0] for file in ahead if file[2] and not self.get(file))
+                self.pairs.fetch_ahead(file[0] for file in ahead if file[2] and not self.get(file))
                 found = [self.get(file) or pool.submit(self.read, file) for file in chunk]
                 for result in found:
                     yield result.result() if isinstance(result, Future) else result

@@ -86,7 +86,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
             torch.tensor(own),
         )
 
-    def fetch(self, keys: Iterable[Key]) -> None:
+    def fetch_ahead(self, keys: Iterable[Key]) -> None:
         """Begin to read the files of samples that are needed next, and drop those of others."""
         paths: list[Path] = []
         for epoch, place in keys:
@@ -94,7 +94,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
             with suppress(OSError):  # a missing file, which reading it will say
                 if self.store is None or not self.store.holds(pair):
                     paths += pair.image, pair.mask
-        self.pairs.ahead(paths)
+        self.pairs.fetch_ahead(paths)
 
     def _decode(self, pair: Pair) -> Arrays:
         """Return image (H, W, C) and class ids (H, W) of a pair, scaled."""

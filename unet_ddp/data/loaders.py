@@ -100,7 +100,7 @@ class SampleLoader:
         The garbage collector might close their queues before it asks them to end, and then wait
         for ever.
         """
-        _pairs_of(self.dataset).ahead([])
+        _pairs_of(self.dataset).fetch_ahead([])
         iterator = getattr(self._loader, "_iterator", None)
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()

@@ -146,7 +146,7 @@ class Pairs(Sequence[Pair]):
         """
         return nullcontext(path)
 
-    def ahead(self, paths: Iterable[Path]) -> None:
+    def fetch_ahead(self, paths: Iterable[Path]) -> None:
         """Begin to fetch files that are needed next, and drop those of an earlier call."""
 
     def start_reading(self, *, warns: bool) -> None:

@@ -96,10 +96,10 @@ def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageF
     if not any(is_address(each.image) for each in files):
         yield from files
         return
-    hold = find("addresses", "ahead")
+    fetch_ahead = find("addresses", "fetch_ahead")
     for place, each in enumerate(files):
         near = files[max(0, place - 2 * threads - 1) : place + threads + 1]
-        hold(other.image for other in near if not find_reader(other.image).may_be_scenes)
+        fetch_ahead(other.image for other in near if not find_reader(other.image).may_be_scenes)
         yield each
 
 

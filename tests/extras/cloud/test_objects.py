@@ -15,8 +15,8 @@ from unet_ddp.extras.cloud import (
     Url,
     check_answers,
     delete,
+    fetch_ahead,
     find_stamp,
-    hold,
     list_objects,
     objects,
     put,
@@ -160,12 +160,12 @@ def test_held_objects_are_fetched_once(bucket: MemoryBucket | ObjectStore, name:
     put(FOLDER / name.partition("#")[0], b"content")
     path = url(f"{FOLDER}/{name}")
     before = bucket.count_requests()
-    hold([path, Path("a.png")])
+    fetch_ahead([path, Path("a.png")])
     contents = {read(path), read(path)}
-    hold([path])
+    fetch_ahead([path])
     assert {path.read_bytes()} == contents
     assert bucket.count_requests() == before + 1
-    hold([])
+    fetch_ahead([])
     assert {read(path)} == contents and bucket.count_requests() == before + 2
 
 
@@ -188,7 +188,7 @@ def test_an_image_and_its_mask_in_an_archive_take_one_request(
     put(FOLDER / "a.tar", content)
     paths = [url(f"{FOLDER}/a.tar#{first}+{size}/x.png") for first, size in spans]
     before = memory_store.count_requests()
-    hold(paths)
+    fetch_ahead(paths)
     found = [read(path) for path in paths]
     assert found == [content[first : first + size] for first, size in spans]
     assert memory_store.count_requests() == before + requests
@@ -197,17 +197,17 @@ def test_an_image_and_its_mask_in_an_archive_take_one_request(
 def test_files_of_this_machine_are_not_held(tmp_path: Path) -> None:
     part = url(f"{tmp_path}/a.tar#1+2/x.png")
     (tmp_path / "a.tar").write_bytes(b"0123")
-    hold([part, tmp_path / "a.tar"])
+    fetch_ahead([part, tmp_path / "a.tar"])
     assert not objects._held and read(part) == b"12"
 
 
 @pytest.mark.usefixtures("bucket")
 def test_what_can_not_be_held_is_said_when_it_is_read() -> None:
-    hold([FOLDER / "missing"])
+    fetch_ahead([FOLDER / "missing"])
     with pytest.raises(UserError, match=r"storage/missing: not found"):
         read(FOLDER / "missing")
     assert not (FOLDER / "missing").exists()
-    hold([])
+    fetch_ahead([])
 
 
 @pytest.mark.usefixtures("memory_store")

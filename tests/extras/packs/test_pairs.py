@@ -23,11 +23,11 @@ def read_files(pairs: Pairs) -> list[bytes]:
     found = []
     for row in range(len(pairs)):
         pair = pairs.to_read(row)
-        pairs.ahead([pair.image, pair.mask])
+        pairs.fetch_ahead([pair.image, pair.mask])
         for path in (pair.image, pair.mask):
             with pairs.local(path) as local:
                 found.append(local.read_bytes())
-    pairs.ahead([])
+    pairs.fetch_ahead([])
     return found
 
 

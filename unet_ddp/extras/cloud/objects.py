@@ -29,7 +29,7 @@ _GAP = 4096  # bytes between two parts of an archive that one request reads
 _SLOW, _SLOW_AGAIN = 10.0, 60.0  # seconds of a read that is warned of; between two warnings
 _PAUSES = (1.0, 4.0, 15.0)  # seconds between attempts to put
 _warns_from = 0.0  # on the monotonic clock
-_held: dict[str, Future[dict[str, bytes]]] = {}  # objects that `hold` reads
+_held: dict[str, Future[dict[str, bytes]]] = {}  # objects that `fetch_ahead` reads
 Version = dict[str, str]  # of an object; it changes when the object is put again
 
 
@@ -52,7 +52,7 @@ def read(path: Path) -> bytes:
     return b"".join(read_chunks(path))
 
 
-def hold(paths: Iterable[Path]) -> None:
+def fetch_ahead(paths: Iterable[Path]) -> None:
     """Begin to read objects, several at once, and keep them in memory for whoever reads them.
 
     Those that the next call does not name are dropped. Files of this machine are ignored.
@@ -74,7 +74,7 @@ def hold(paths: Iterable[Path]) -> None:
 
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
-    """Return the threads that read for `hold`, those of each process."""
+    """Return the threads that read for `fetch_ahead`, those of each process."""
     return ThreadPoolExecutor(_AT_ONCE, "storage")
 
 

@@ -17,8 +17,8 @@ from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import (
     StorageError,
     Url,
+    fetch_ahead,
     find_stamp,
-    hold,
     list_objects,
     local_file,
     start_reader,
@@ -69,9 +69,9 @@ class CloudPairs(Pairs):
         """Return a context with a copy of an object, or with the file of this machine."""
         return local_file(path)
 
-    def ahead(self, paths: Iterable[Path]) -> None:
+    def fetch_ahead(self, paths: Iterable[Path]) -> None:
         """Begin to fetch objects that are needed next, and drop those of an earlier call."""
-        hold(paths)
+        fetch_ahead(paths)
 
     def start_reading(self, *, warns: bool) -> None:
         """Wait for storage that the parent has reached."""

@@ -43,7 +43,7 @@ class _FetchedAhead(Dataset[Any]):
     def __getitems__(self, batch: tuple[list[Key], list[Key]]) -> list[Any]:
         """Return the samples of a batch; the objects of the next one are fetched meanwhile."""
         keys, following = batch
-        self.dataset.fetch([*keys, *following])
+        self.dataset.fetch_ahead([*keys, *following])
         return [self.dataset[key] for key in keys]
 
 
