@@ -178,7 +178,7 @@ def object_scores(folder: str, *names: str) -> dict[str, Any]:
     from unet_ddp.evaluation.scoring import score_pairs
     from unet_ddp.evaluation.tables import summary
     from unet_ddp.extras.objects.labels import ObjectLabels
-    from unet_ddp.extras.objects.tuning import choose_labels
+    from unet_ddp.extras.objects.tuning import choose_separation
 
     world = join("cpu", 60)
     separation = (0.5, 0.4 if len(names) == 1 else 0.6)  # the classes' greys are closer
@@ -186,7 +186,7 @@ def object_scores(folder: str, *names: str) -> dict[str, Any]:
     pairs = find_pairs(Path(folder, "imgs"), Path(folder, "masks"))
     dataset = EvaluationDataset(pairs, predictor, full_size=True)
     samples = fetch(dataset, world, workers=0)
-    found, precision = choose_labels(predictor, samples, world)
+    found, precision = choose_separation(predictor, samples, world)
     evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=0)
     leave(world)
     scores = summary(evaluation)

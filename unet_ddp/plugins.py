@@ -62,7 +62,7 @@ _BUILT_IN = {
     # when the masks' values are known, by the setting: (MaskValues, DataConfig) -> Labels.
     # The first takes the place of the core's own rules; the palette's is one of them
     "label_rules": {
-        "instances": "unet_ddp.extras.objects.rules:infer_labels",
+        "instances": "unet_ddp.extras.objects.rules:infer_object_labels",
         "palette": "unet_ddp.extras.palettes.rules:match_palette",
     },
     # when the data are prepared, by the setting: (DataConfig, Table, Labels, Pairs, seed=) -> Draw
@@ -125,7 +125,7 @@ _BUILT_IN = {
         # `report`: (address) -> context of a copy of the run
         "run_copy": "unet_ddp.extras.cloud.report:local_run",
         # loaders: (data set, sampler, batch_size=, workers=) -> arguments of DataLoader
-        "reading": "unet_ddp.extras.cloud.reading:how_to_read",
+        "how_to_read": "unet_ddp.extras.cloud.reading:how_to_read",
     },
     # with --compile
     "compilers": {

@@ -35,7 +35,7 @@ from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import EXTENTS, SEEDS, ObjectLabels
 from unet_ddp.extras.objects.scores import ObjectCounts
-from unet_ddp.extras.objects.tuning import SeparationTuner, choose_labels
+from unet_ddp.extras.objects.tuning import SeparationTuner, choose_separation
 from unet_ddp.network.precision import Precision
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.build import find_tuner
@@ -68,7 +68,7 @@ def test_the_search_finds_what_separates_the_validation_images(tmp_path: Path) -
             Pairs([two_squares(tmp_path, between)]), predictor, full_size=True
         )
         world = World(device=CPU)
-        found, precision = choose_labels(predictor, fetch(dataset, world, workers=0), world)
+        found, precision = choose_separation(predictor, fetch(dataset, world, workers=0), world)
         assert found == replace(OBJECTS, separation=(seed, 0.5)) and precision > 0.9
 
 
@@ -125,7 +125,7 @@ def test_a_best_network_is_written_with_the_separation_that_suits_it(tmp_path: P
     assert model.labels is not None
     pairs = rebuild(model.run, best, model.labels)
     dataset = EvaluationDataset(pairs, predictor, full_size=False)
-    found, precision = choose_labels(predictor, fetch(dataset, world, workers=0), world)
+    found, precision = choose_separation(predictor, fetch(dataset, world, workers=0), world)
     assert found == model.labels == predictor.labels and precision > 0
 
 

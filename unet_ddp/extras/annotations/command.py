@@ -86,7 +86,7 @@ class _Import:
         with self._errors():
             is_masks = self.file.is_dir() and not any(self.file.rglob("*.json"))
             self.source = (masks.open_folders if is_masks else open_source)(self.file, self.images)
-            self.labels = masks.choose_labels(self.source, palette)
+            self.labels = masks.derive_labels(self.source, palette)
         self.painter = masks.Painter(
             self.labels, instances=config.instances, small_over_large=config.overlap == "small"
         )

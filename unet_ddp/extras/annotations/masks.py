@@ -120,7 +120,7 @@ def clean_label(text: object) -> str:
     return _ALIASES.get(name, "background" if name.lower() == "background" else name)
 
 
-def choose_labels(source: Source, file: Path | None) -> Labels:
+def derive_labels(source: Source, file: Path | None) -> Labels:
     """Return the classes: the background, and those of a palette, else of the file in its order.
 
     Those of a file that does not list them are in the order of their names.

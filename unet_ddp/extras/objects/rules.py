@@ -11,7 +11,7 @@ from unet_ddp.extras.objects.borders import BODY, CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
 
 
-def infer_labels(masks: MaskValues, config: DataConfig) -> ObjectLabels:
+def infer_object_labels(masks: MaskValues, config: DataConfig) -> ObjectLabels:
     """Return the labels of a data set of these mask values.
 
     Raises:

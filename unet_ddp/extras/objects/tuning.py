@@ -47,7 +47,7 @@ class SeparationTuner:
         backend = TorchBackend(network, state.preprocess, device, fold=False, dtype=dtype)
         model = LoadedModel(backend, self._labels, state.preprocess, None, [])
         predictor = Predictor([model], device=device)
-        chosen, _ = choose_labels(predictor, watch(self._read(predictor)), self._world)
+        chosen, _ = choose_separation(predictor, watch(self._read(predictor)), self._world)
         network.train(was_training)
         return chosen
 
@@ -78,7 +78,7 @@ def _crop(sample: EvaluationSample) -> EvaluationSample:
     return EvaluationSample._make([*(each[window].clone() for each in sample[:-1]), sample.pair])
 
 
-def choose_labels(
+def choose_separation(
     predictor: Predictor, samples: Iterable[EvaluationSample], world: World
 ) -> tuple[Labels, float]:
     """Return the candidate with the highest score over the samples of all ranks, and that score.
