@@ -96,7 +96,7 @@ def test_a_draw_by_class_takes_the_place_of_the_index(
         return image, mask
 
     data = dataset(*pairs, augmentation=unchanged, draw=draw)
-    monkeypatch.setattr(data.pairs, "ahead", held.extend)
+    monkeypatch.setattr(data.pairs, "fetch_ahead", held.extend)
     keys = [(epoch, index) for epoch in range(10) for index in range(3)]
     data.fetch_ahead(keys)
     for epoch, index in keys:
