@@ -111,7 +111,7 @@ class Setting(NamedTuple):
     field: str
     hint: Any
     notes: tuple[Any, ...]
-    """What stands beside the field: its kinds, rules, limit and flag."""
+    """All that stands beside the field: its kinds, rules, limit and flag."""
     value: Any
     default: Any
 

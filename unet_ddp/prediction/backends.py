@@ -66,7 +66,7 @@ class Backend(Protocol):
     """A network that computes logits; `TorchBackend` is one, and a file's suffix may name another."""
 
     input_device: torch.device
-    """Where it takes pixels from."""
+    """The device that it takes pixels from."""
     stride: int
     """Total downsampling factor, a power of two."""
     bytes_per_pixel: int

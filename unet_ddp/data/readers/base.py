@@ -53,7 +53,7 @@ class OpenFile(ABC):
     """An open image file, and what is known of all files of its suffixes."""
 
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """Of its files, in lower case with a dot."""
+    """Those of its files, in lower case with a dot."""
     may_be_scenes: ClassVar[bool] = False
     """True if such files may exceed the memory, or have a place on a map."""
 
