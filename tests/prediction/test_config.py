@@ -58,9 +58,9 @@ def test_after_model_what_can_be_no_model_is_an_image(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "best.pt").touch()
-    names = ["a.pt", "run", "b.PTH", "c.onnx", "d.ckpt", "e.png", "f.pt"]
+    names = ["a.pt", "run", "b.PTH", "c.onnx", "d.ckpt", f"file://{tmp_path}/run", "e.png", "f.pt"]
     config = parse_predict(["-m", *names])
-    assert (config.model, config.inputs) == (tuple(names[:5]), ("e.png", "f.pt"))
+    assert (config.model, config.inputs) == (tuple(names[:6]), ("e.png", "f.pt"))
     assert parse_predict(["x.png", "-m", "odd"]).model == (
         "odd",
     )  # the first is one, whatever it is

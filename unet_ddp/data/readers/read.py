@@ -9,7 +9,7 @@ UserError.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -174,9 +174,13 @@ class Source(AbstractContextManager["Source"]):
 
     def rows(self, wanted: ImageFormat, *, at_least: int = 0) -> Rows | None:
         """Return the image by rows, if it has so many pixels; None if only the whole can be read."""
-        with suppress(UserError), self._reading() as opened:
-            return opened.rows(wanted, at_least)
-        return None
+        try:
+            with self._reading() as opened:
+                return opened.rows(wanted, at_least)
+        except UnreachableError:  # the next use would wait for it, too
+            raise
+        except UserError:
+            return None
 
     def mask(self, *, scale: float = 1.0) -> Codes:
         """Return the mask's values (H, W) at `scale`, every one of them a value that the file holds.
