@@ -41,6 +41,7 @@ class Tiny(nn.Module):
 
     def __init__(self, channels, num_classes, width=4):
         super().__init__()
+        self.num_classes, self.name = 99, "mine"  # not those of the padding
         self.down = nn.Sequential(
             nn.Conv2d(channels, width, 3, 2, 1), nn.BatchNorm2d(width), nn.ReLU()
         )

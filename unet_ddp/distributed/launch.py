@@ -61,6 +61,8 @@ def run_on_all_ranks(
         exit_with_error(
             UserError("--nproc under torchrun: it starts the processes; leave --nproc out")
         )
+    find("failures", "any")  # imported now: where memory or files are short, nothing can be
+    find("hosts", "silence")
     run = partial(_run_entrypoint, entrypoint, config, device, timeout)
     sys.exit(_spawn(run, nproc) if nproc > 1 else run())
 

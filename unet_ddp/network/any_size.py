@@ -21,8 +21,8 @@ class AnySize(nn.Module):
     """Total downsampling factor, a power of two; sizes are padded to its multiples."""
     smallest = 1
     """Side of the smallest image, a multiple of the stride or 1."""
-    num_classes: int
-    name: str
+    _logit_channels: int  # names that a network of the user's own does not use
+    _part_name: str
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (N, num_classes, H, W) of `images` (N, channels, H, W)."""
@@ -36,11 +36,11 @@ class AnySize(nn.Module):
         if is_exporting or rows or columns:
             images = F.pad(images, (0, columns, 0, rows))
         logits: Any = super().forward(images)
-        shape = (len(images), self.num_classes, *images.shape[-2:])
+        shape = (len(images), self._logit_channels, *images.shape[-2:])
         if not is_exporting and getattr(logits, "shape", None) != shape:
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise UserError(
-                f"{self.name}: returns {found} for images {tuple(images.shape)}; expected logits {shape}"
+                f"{self._part_name}: returns {found} for images {tuple(images.shape)}; expected logits {shape}"
             )
         return cast(Tensor, logits[..., :height, :width])
 
@@ -51,6 +51,6 @@ def fit_any_size(network: nn.Module, name: str, num_classes: int, **needs: int) 
     `name` is for messages.
     """
     kind = type(network)
-    fields = {"num_classes": num_classes, "name": name, **needs}
+    fields = {"_logit_channels": num_classes, "_part_name": name, **needs}
     network.__class__ = type(kind.__name__, (AnySize, kind), fields)
     return network

@@ -110,6 +110,7 @@ class Tracker:
         self._bar.close()
         self._on_error = None  # the run is over
         self._tell_own("close")
+        self._own = []  # a checkpoint may still be saved
         for writer in self._writers:
             try:
                 writer.close()
