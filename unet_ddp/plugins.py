@@ -200,6 +200,10 @@ def find(point: str, name: str) -> Any:
     path = _BUILT_IN[point].get(name)
     if path is not None:
         return _load(path)
+    if not is_known(point, name):
+        raise UserError(
+            f"{name}: no installed package has it for unet_ddp.{point}; use MODULE:NAME"
+        )
     try:
         if ":" in name and str(Path.cwd()) not in sys.path:
             sys.path.append(str(Path.cwd()))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import step
-from unet_ddp.runs import build
+from unet_ddp.extras.diagnose import compiled
 from unet_ddp.training.losses import Losses, SegmentationLoss
 
 
@@ -39,7 +39,7 @@ def test_both_loops_are_autotuned_and_of_one_compiled_network_at_the_size_asked_
         return forward(self, logits, masks)
 
     monkeypatch.setattr(SegmentationLoss, "forward", watched)
-    monkeypatch.setattr(build, "compile_network", Compiled)
+    monkeypatch.setattr(compiled, "compile_network", Compiled)
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, "")  # which the benchmark sets: to be as before afterwards
     argv = ["--size", "48", "32", "--width", "2", "--steps", "2", "--batch-size", "2"]

@@ -76,11 +76,20 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def train_where_installed(argv: list[str], folder: str) -> tuple[int, str, str]:
+    """Train on a rank whose Python finds the packages in `folder`."""
+    sys.path.insert(0, folder)
+    try:
+        return call_main("train", argv, folder)
+    finally:
+        sys.path.remove(folder)
+
+
 def test_it_hears_of_steps_epochs_and_checkpoints_on_the_main_process(
     own: Path, ranks: Ranks
 ) -> None:
     argv = [*data_flags(own), *FLAGS, "--epochs", "1", "--writer", "notes"]
-    outcomes = ranks.run(2, call_main, "train", argv, str(own))
+    outcomes = ranks.run(2, train_where_installed, argv, str(own))
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
     notes = (own / "notes.txt").read_text().splitlines()
     assert notes[0] == "made for checkpoints 0"
@@ -105,6 +114,7 @@ def test_a_failure_stops_the_run_saved_and_is_said_with_its_name(own: Path) -> N
     [
         ("my_writers:Impossible", "TypeError: Impossible.__init__"),
         ("my_writers:None", "can't be imported"),
+        ("nots", "nots: no installed package has it for unet_ddp.writers; use MODULE:NAME"),
     ],
 )
 def test_what_can_not_be_made_is_a_line_before_the_run_has_its_folder(
