@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import segmentation_models_pytorch
 import torch
+from torch import nn
 
 from unet_ddp.errors import UserError
 from unet_ddp.network import smp
-from unet_ddp.network.any_size import AnySize
+from unet_ddp.network.any_size import AnySize, fit_any_size
 
 
 def build(model: str, encoder: str, encoder_weights: str | None = None) -> Any:
@@ -147,3 +148,12 @@ def test_a_long_reason_is_one_line_of_at_most_200_characters(
     monkeypatch.setitem(segmentation_models_pytorch.MODEL_ARCHITECTURES_MAPPING, "x", Failing)
     with pytest.raises(UserError, match=rf"built \({reason}\);"):
         build("x", "resnet18")
+
+
+def test_a_network_for_any_size_is_exported_for_any_number_of_images() -> None:
+    network = fit_any_size(nn.Sequential(nn.Conv2d(3, 2, 1)), "mine", 2).eval()
+    batch = torch.export.Dim("batch", min=1, max=64)
+    exported = torch.export.export(
+        network, (torch.zeros(2, 3, 32, 32),), dynamic_shapes=({0: batch},)
+    )
+    assert exported.module()(torch.zeros(5, 3, 32, 32)).shape == (5, 2, 32, 32)

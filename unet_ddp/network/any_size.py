@@ -36,7 +36,8 @@ class AnySize(nn.Module):
         if is_exporting or rows or columns:
             images = F.pad(images, (0, columns, 0, rows))
         logits: Any = super().forward(images)
-        shape = (len(images), self._logit_channels, *images.shape[-2:])
+        # Not len(images): a trace would take its number for that of all batches.
+        shape = (images.shape[0], self._logit_channels, *images.shape[-2:])
         if not is_exporting and getattr(logits, "shape", None) != shape:
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise UserError(
