@@ -292,9 +292,9 @@ def _handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> 
 
 def _remove_and_exit(number: int, frame: Any) -> None:
     with _lock:  # no other thread begins a file after this
-        for path in [*_unfinished]:  # a path that goes meanwhile leaves it
-            with suppress(OSError):
-                path.unlink()
         with suppress(OSError):  # a closed terminal
             os.write(2, b"stopped; continue with --skip-existing\n")
+        for path in [*_unfinished] * 2:  # a thread that opens one by its name makes it anew, once
+            with suppress(OSError):
+                path.unlink()
         os._exit(128 + number)
