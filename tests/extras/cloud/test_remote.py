@@ -135,7 +135,7 @@ def test_what_is_written_to_an_address_is_put_when_it_is_whole(
 @pytest.mark.usefixtures("memory_store")
 @pytest.mark.parametrize("is_fetched", [True, False])
 def test_a_signal_leaves_no_copy(tmp_path: Path, is_fetched: bool) -> None:
-    """Of an object that is open, or of a file that is being written."""
+    """The object is open, or a file is being written."""
     put(FOLDER / "a.txt", b"content")
     path = as_path(f"{FOLDER}/a.txt")
     process = os.fork()
