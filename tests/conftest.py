@@ -173,6 +173,14 @@ def make_pair(
     return image_path, mask_path
 
 
+def install_package(folder: Path, entry_points: str) -> None:
+    """Write what an installation adds to a folder of modules: it is enough for Python to find them."""
+    info = folder / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
 def make_set(folder: Path, count: int = 10, **how: object) -> Path:
     """`count` pairs in `folder`/imgs and `folder`/masks."""
     for number in range(count):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.conftest import install_package
 from unet_ddp.__main__ import COMMANDS, main
 from unet_ddp.errors import RunError, UserError
 
@@ -39,10 +40,7 @@ def test_a_command_of_one_s_own_is_named_by_its_path_or_an_entry_point(
         "    print(len(argv))\n"
         "    return 3\n"
     )
-    info = tmp_path / "my_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[unet_ddp.commands]\ncount = my_commands:count\n")
+    install_package(tmp_path, "[unet_ddp.commands]\ncount = my_commands:count\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_commands", raising=False)

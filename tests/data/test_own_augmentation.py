@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import data_flags, make_set
+from tests.conftest import data_flags, install_package, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.cli import parse_train
@@ -36,11 +36,8 @@ MASK = np.arange(20 * 30, dtype=np.int64).reshape(20, 30).astype(np.uint8) % 2
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a module, and a package that is installed there with an entry point."""
     (tmp_path / "my_augmentations.py").write_text(SOURCE)
-    info = tmp_path / "my_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
     entry = "[unet_ddp.augmentations]\nbrighter = my_augmentations:brighter\n"
-    (info / "entry_points.txt").write_text(entry)
+    install_package(tmp_path, entry)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_augmentations", raising=False)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tests import jobs
-from tests.conftest import data_flags, make_set
+from tests.conftest import data_flags, install_package, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp import Predictor
 from unet_ddp.checkpoints import file as checkpoint
@@ -59,10 +59,7 @@ NAME = "my_networks:Tiny"
 def own_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a module, and a package that is installed there with an entry point."""
     (tmp_path / "my_networks.py").write_text(SOURCE)
-    info = tmp_path / "my_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[unet_ddp.networks]\ntiny = {NAME}\n")
+    install_package(tmp_path, f"[unet_ddp.networks]\ntiny = {NAME}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_networks", raising=False)

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from tests import jobs
+from tests.conftest import install_package
 from tests.ranks import PREDICT, ROOT, TORCHRUN, TRAIN, Ranks
 
 PACKAGE = Path(__file__).parent / "package"
@@ -45,10 +46,7 @@ def install(folder: Path, *, as_package: bool) -> None:
     """Copy the package there; what an installation adds is the folder with its entry points."""
     shutil.copytree(PACKAGE / "field_parts", folder / "field_parts")
     if as_package:
-        info = folder / "field_parts-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: field-parts\nVersion: 1.0\n")
-        shutil.copy(PACKAGE / "entry_points.txt", info)
+        install_package(folder, (PACKAGE / "entry_points.txt").read_text())
 
 
 def write_field(path: Path, pixels: np.ndarray[Any, Any]) -> None:

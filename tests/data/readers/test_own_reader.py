@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.conftest import data_flags, make_set
+from tests.conftest import data_flags, install_package, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import doctor, evaluate
@@ -60,10 +60,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def installed(own: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same folder, where a package names the reader."""
-    info = own / "my_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[unet_ddp.readers]\nxyz = my_readers:XyzFile\n")
+    install_package(own, "[unet_ddp.readers]\nxyz = my_readers:XyzFile\n")
     monkeypatch.syspath_prepend(own)
     return own
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tests import jobs
-from tests.conftest import data_flags, make_set
+from tests.conftest import data_flags, install_package, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import OptimizationConfig
@@ -59,10 +59,7 @@ FLAGS = [
 def own_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a module, and a package that is installed there with an entry point."""
     (tmp_path / "my_losses.py").write_text(SOURCE)
-    info = tmp_path / "my_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[unet_ddp.losses]\nsquared = my_losses:SquaredDice\n")
+    install_package(tmp_path, "[unet_ddp.losses]\nsquared = my_losses:SquaredDice\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_losses", raising=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.conftest import install_package
 from tests.prediction.models import write_model, write_photo
 from tests.prediction.test_predict import run
 from tests.ranks import ROOT, Ranks, call_main
@@ -63,10 +64,7 @@ def write_own_output(path: Path) -> None:
 def own(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with images, a module, and a package that is installed there with an entry point."""
     write_own_output(here / "my_outputs.py")
-    info = here / "my_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[unet_ddp.outputs]\nsure = my_outputs:Sure\n")
+    install_package(here, "[unet_ddp.outputs]\nsure = my_outputs:Sure\n")
     monkeypatch.syspath_prepend(here)
     for number in range(5):
         write_photo(here / "p" / f"{number}.png", (30 + number % 2, 40))
