@@ -28,7 +28,7 @@ _lock = RLock()  # reentrant: a signal may arrive while the main thread holds it
 def as_path(text: str) -> Path:
     """Return the path of a file, or of an object at an address: that is fetched when it is opened."""
     if "://" in text or ".tar#" in text:  # the second: a file in an archive
-        return cast(Path, find("addresses", "open")(text))
+        return cast(Path, find("extras", "open_address")(text))
     return Path(text)
 
 
@@ -58,7 +58,7 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         OSError: the file can't be written.
     """
     if is_address(path):
-        with find("addresses", "replace")(path) as temporary:
+        with find("extras", "replace_address")(path) as temporary:
             yield temporary
         return
     folder = path.parent
@@ -175,7 +175,7 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
 def check_writable(folder: Path, flag: str) -> None:
     """Raise a UserError unless `folder`, or the one it would be created in, can be written to."""
     if is_address(folder):
-        return cast(None, find("addresses", "check")(folder, flag))
+        return cast(None, find("extras", "check_address")(folder, flag))
     try:
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         reason = f"{existing} is a file"

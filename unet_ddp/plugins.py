@@ -13,9 +13,9 @@ from typing import Any
 
 from unet_ddp.errors import UserError
 
-# Above each point: when one of its parts is asked for, by what name, and what it is called with.
-# "By the setting": the part has the name of a setting with `Calls(point)`, which is not its default.
-_BUILT_IN = {
+# A point has several parts, which are asked the same. Above it: when, by what name, and (what they are called
+# with). "By the setting": the part has the name of a setting with `Calls(point)`, which is not its default.
+BUILT_IN: dict[str, dict[str, str]] = {
     # `python -m unet_ddp NAME ...`: (arguments of the command line) -> exit status
     "commands": {
         "train": "unet_ddp.commands.train:main",
@@ -101,31 +101,12 @@ _BUILT_IN = {
         "unet": "unet_ddp.network.unet:UNet",
         "smp": "unet_ddp.network.smp:build",
     },
-    # by --augmentation: (image, mask, generator) -> both. Of presets only the names are asked
-    "augmentations": dict.fromkeys(
-        ("none", "photo", "overhead", "street"), "unet_ddp.data.augmentation:Augmentation"
-    ),
+    # by --augmentation, beside its presets: (image, mask, generator) -> both
+    "augmentations": {},
     # for a loss of pixels, by the setting: (OptimizationConfig) -> (Batch) -> factors (N, H, W)
     "pixel_factors": {
         "boundary_weight": "unet_ddp.extras.losses.factors:BoundaryWeight",
         "hard_pixels": "unet_ddp.extras.losses.factors:HardPixels",
-    },
-    # for what is at s3://, gs://, az:// or http://
-    "addresses": {
-        # files.as_path: (text) -> Path
-        "open": "unet_ddp.extras.cloud.remote:open_address",
-        # files.replacing: (path) -> context of a temporary file, which is put there
-        "replace": "unet_ddp.extras.cloud.remote:replacing_object",
-        # files.check_writable: (folder, flag)
-        "check": "unet_ddp.extras.cloud.objects:check_answers",
-        # before images are predicted: (paths that are needed next)
-        "fetch_ahead": "unet_ddp.extras.cloud.objects:fetch_ahead",
-        # TrainConfig.folder: (address) -> the run's folder on this machine
-        "run_folder": "unet_ddp.extras.cloud.remote:working_folder",
-        # `report`: (address) -> context of a copy of the run
-        "run_copy": "unet_ddp.extras.cloud.report:local_run",
-        # loaders: (data set, sampler, batch_size=, workers=) -> arguments of DataLoader
-        "how_to_read": "unet_ddp.extras.cloud.reading:how_to_read",
     },
     # with --compile
     "compilers": {
@@ -140,40 +121,6 @@ _BUILT_IN = {
     "writers": {"wandb": "unet_ddp.extras.wandb.writer:WandbWriter"},
     # for the folder of a run, if that is at an address: (TrainConfig, log) -> Mirror
     "mirrors": {"address": "unet_ddp.extras.cloud.mirror:CloudMirror"},
-    # weights from elsewhere
-    "weights": {
-        # --load, --encoder-weights FILE: (TrainConfig) -> Weights of runs/resume.py
-        "given": "unet_ddp.extras.transfer.fit:read_weights",
-        # a checkpoint of another program: (path, content) -> SavedModel
-        "foreign": "unet_ddp.extras.transfer.foreign:read_foreign",
-    },
-    # when a process ends by an error, or runs out of memory
-    "failures": {
-        # (error, World) -> a line; None for a traceback
-        "any": "unet_ddp.extras.diagnose.failures:explain_error",
-        # (amounts, TrainConfig, World, phase) -> a line
-        "memory": "unet_ddp.extras.diagnose.memory:explain",
-        # (torch's error) -> the amounts
-        "shortage": "unet_ddp.extras.diagnose.memory:describe_shortage",
-    },
-    # with several processes
-    "hosts": {
-        # torchrun has started this one: (rank)
-        "join": "unet_ddp.extras.hosts.elastic:follow_launcher",
-        # this one has failed: (seconds after which a host that is silent counts as lost)
-        "silence": "unet_ddp.extras.hosts.elastic:end_silent_connections",
-        # before the run's folder is opened: (TrainConfig, names of torchruns, World)
-        "start": "unet_ddp.extras.hosts.compare:check_hosts",
-        # once the data and the model are known: (Split, digests of own sources, World)
-        "data": "unet_ddp.extras.hosts.compare:check_data",
-    },
-    # when the scores are known
-    "reports": {
-        # all epochs are done: (TrainConfig, validation Pairs, World, log)
-        "run": "unet_ddp.extras.report.write:write_reports",
-        # `evaluate`: (title, facts, Evaluation, Predictor, EvaluationDataset) -> HTML
-        "evaluation": "unet_ddp.extras.report.write:render_evaluation",
-    },
     # when a prediction begins, by the setting or --write: (PredictConfig, Labels, ImageFormat) -> Output
     "outputs": {
         "mask": "unet_ddp.prediction.outputs.mask:MaskFile",
@@ -184,6 +131,50 @@ _BUILT_IN = {
         "polygons": "unet_ddp.extras.outputs.polygons:Polygons",
         "rank": "unet_ddp.extras.rank.output:Rank",
         "annotations": "unet_ddp.extras.outputs.annotations:open_annotations",
+    },
+    # single functions and classes, each asked for by its name alone
+    "extras": {
+        # -- what is at s3://, gs://, az:// or http://
+        # files.as_path: (text) -> Path
+        "open_address": "unet_ddp.extras.cloud.remote:open_address",
+        # files.replacing: (path) -> context of a temporary file, which is put there
+        "replace_address": "unet_ddp.extras.cloud.remote:replacing_object",
+        # files.check_writable: (folder, flag)
+        "check_address": "unet_ddp.extras.cloud.objects:check_answers",
+        # before images are predicted: (paths that are needed next)
+        "fetch_ahead": "unet_ddp.extras.cloud.objects:fetch_ahead",
+        # TrainConfig.folder: (address) -> the run's folder on this machine
+        "run_folder": "unet_ddp.extras.cloud.remote:working_folder",
+        # `report`: (address) -> context of a copy of the run
+        "run_copy": "unet_ddp.extras.cloud.report:local_run",
+        # loaders: (data set, sampler, batch_size=, workers=) -> arguments of DataLoader
+        "how_to_read": "unet_ddp.extras.cloud.reading:how_to_read",
+        # -- weights from elsewhere
+        # --load, --encoder-weights FILE: (TrainConfig) -> Weights of runs/resume.py
+        "given_weights": "unet_ddp.extras.transfer.fit:read_weights",
+        # a checkpoint of another program: (path, content) -> SavedModel
+        "foreign_weights": "unet_ddp.extras.transfer.foreign:read_foreign",
+        # -- a process ends by an error, or runs out of memory
+        # (error, World) -> a line; None for a traceback
+        "explain_error": "unet_ddp.extras.diagnose.failures:explain_error",
+        # (amounts, TrainConfig, World, phase) -> a line
+        "explain_memory": "unet_ddp.extras.diagnose.memory:explain",
+        # (torch's error) -> the amounts
+        "describe_shortage": "unet_ddp.extras.diagnose.memory:describe_shortage",
+        # -- several processes
+        # torchrun has started this one: (rank)
+        "follow_launcher": "unet_ddp.extras.hosts.elastic:follow_launcher",
+        # this one has failed: (seconds after which a host that is silent counts as lost)
+        "end_silence": "unet_ddp.extras.hosts.elastic:end_silent_connections",
+        # before the run's folder is opened: (TrainConfig, names of torchruns, World)
+        "check_hosts": "unet_ddp.extras.hosts.compare:check_hosts",
+        # once the data and the model are known: (Split, digests of own sources, World)
+        "check_data": "unet_ddp.extras.hosts.compare:check_data",
+        # -- the scores are known
+        # all epochs are done: (TrainConfig, validation Pairs, World, log)
+        "write_reports": "unet_ddp.extras.report.write:write_reports",
+        # `evaluate`: (title, facts, Evaluation, Predictor, EvaluationDataset) -> HTML
+        "render_evaluation": "unet_ddp.extras.report.write:render_evaluation",
     },
 }
 
@@ -197,7 +188,7 @@ def find(point: str, name: str) -> Any:
     Raises:
         UserError: it can't be imported, or there is none of that name.
     """
-    path = _BUILT_IN[point].get(name)
+    path = BUILT_IN[point].get(name)
     if path is not None:
         return _load(path)
     if not is_known(point, name):
@@ -228,7 +219,7 @@ def read_sources(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {
         name: _read_source(find(point, name))
         for point, name in parts
-        if name not in _BUILT_IN[point]
+        if name not in BUILT_IN[point]
     }
 
 
@@ -242,24 +233,17 @@ def _read_source(part: object) -> str:
 
 def is_built_in(point: str, name: str) -> bool:
     """Return whether the package has a part of that name."""
-    return name in _BUILT_IN[point]
+    return name in BUILT_IN[point]
 
 
 def is_known(point: str, name: str) -> bool:
     """Return whether a part of that name is built in or installed, or may be at a path."""
-    return name in _BUILT_IN[point] or bool(_find_path(point, name))
-
-
-def check_known(point: str, name: str, flag: str) -> None:
-    """Raise a UserError about `flag` if no part of that name is built in or installed, nor it is a path."""
-    if not is_known(point, name):
-        known = ", ".join(_BUILT_IN[point])
-        raise UserError(f"{flag} {name}: not one of {known}, nor MODULE:NAME")
+    return name in BUILT_IN[point] or bool(_find_path(point, name))
 
 
 def list_names(point: str) -> list[str]:
     """Return the names of all parts of a point, those of installed packages last."""
-    return [*_BUILT_IN[point], *list_installed(point)]
+    return [*BUILT_IN[point], *list_installed(point)]
 
 
 def list_installed(point: str) -> list[str]:

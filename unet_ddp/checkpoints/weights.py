@@ -49,7 +49,7 @@ def read_model(path: Path) -> SavedModel:
     """
     content = load(path)
     if not {"architecture", "labels", "preprocessing"} <= content.keys():
-        model: SavedModel = find("weights", "foreign")(path, content)
+        model: SavedModel = find("extras", "foreign_weights")(path, content)
         return model
     about = check_content(Description, path, content)
     run: Content = {name: content[name] for name in ("config", "names", "best") if name in content}

@@ -176,7 +176,7 @@ def finish(
         facts.append(("trained for", f"{best['epoch'] + 1} epoch(s)"))
     files = result_files(evaluation, {"model": str(job.source), "scored": scored})
     title, facts = f"Evaluation of {job.source}", [*facts, *headline(evaluation)]
-    render = find("reports", "evaluation")
+    render = find("extras", "render_evaluation")
     files["report.html"] = render(title, facts, evaluation, predictor, dataset)
     write_results(job.output, files)
     how = "the most probable class"

@@ -16,7 +16,7 @@ Where parts that not all runs need enter this one (plugins.py has them all), in 
     builder.build           --compile, --cache, reading from addresses
     Tracker                 --wandb, --writer, --profile
     find_tuner              how objects are told apart
-    find("reports", "run")  report.html, samples.png
+    write_reports           report.html, samples.png
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def train(config: TrainConfig, world: World) -> int:
     allow_tf32()
     with recipe, determinism, RunFolder(config, world, log, find_mirror(config, log)) as folder:
         if world.size > 1:
-            find("hosts", "start")(config, folder.launchers, world)
+            find("extras", "check_hosts")(config, folder.launchers, world)
         resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
         config = resumed.resolve_settings(config, world)
         check_own_code(config.to_dict(), config.given - config.recipe)
@@ -104,7 +104,7 @@ def train(config: TrainConfig, world: World) -> int:
         stop.raise_error()
         world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
         if stop.reason is None and resumed.has_report(state):  # all epochs are done
-            find("reports", "run")(config, data.split.validation, world, log)
+            find("extras", "write_reports")(config, data.split.validation, world, log)
     return stop.reason.exit_status if stop.reason else 0
 
 

@@ -51,7 +51,7 @@ class TrainConfig:
     def folder(self) -> Path:
         """The run folder on this machine; of an address one in the user's cache."""
         if is_address(self.place):
-            return cast(Path, find("addresses", "run_folder")(self.place))
+            return cast(Path, find("extras", "run_folder")(self.place))
         return self.place
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from unet_ddp.errors import Limit, UserError
-from unet_ddp.plugins import check_known
+from unet_ddp.plugins import is_known
 from unet_ddp.settings import (
     MASK_VALUE,
     Excludes,
@@ -20,6 +20,7 @@ from unet_ddp.settings import (
 
 DIR = flag("DIR")
 N = flag("N")
+PRESETS = "none", "photo", "overhead", "street"  # of augmentation
 POSITIVE, NOT_NEGATIVE = Limit(at_least=1), Limit(at_least=0)
 
 
@@ -98,9 +99,7 @@ class DataConfig:
         tuple[float, float] | None, flag("LOW HIGH"), Limit(at_least=0.1, at_most=10)
     ] = None
     """Resize each training image by a random factor before its crop, e.g. 0.5 2; whole images are cropped or padded to their size."""
-    augmentation: Annotated[str, Names("augmentations"), flag("none|photo|overhead|street")] = (
-        "photo"
-    )
+    augmentation: Annotated[str, Names("augmentations"), flag("|".join(PRESETS))] = "photo"
     """photo: mirroring, small shifts, zooms and rotations, brightness, contrast and colour; overhead: also upside down, for microscope, aerial and satellite images; street: mirroring and strong changes of colour; none; or one of your own as MODULE:NAME; docs/own_parts.md."""
 
     def check(self) -> None:
@@ -110,7 +109,11 @@ class DataConfig:
         low, high = self.scale_jitter or (1, 1)
         if low > high:
             raise UserError(f"--scale-jitter {low:g} {high:g}: use {high:g} {low:g}, LOW first")
-        check_known("augmentations", self.augmentation, "--augmentation")
+        if self.augmentation not in PRESETS and not is_known("augmentations", self.augmentation):
+            known = ", ".join(PRESETS)
+            raise UserError(
+                f"--augmentation {self.augmentation}: not one of {known}, nor MODULE:NAME"
+            )
         if self.group_pattern is None:
             return
         try:

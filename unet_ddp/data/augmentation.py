@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from unet_ddp.config.data import PRESETS
 from unet_ddp.data.masks import IGNORE_ID, Ids, Size
 from unet_ddp.data.readers.header import ImageFormat, Pixels
 from unet_ddp.data.readers.resize import resize_area, resize_nearest
 from unet_ddp.errors import UserError
-from unet_ddp.plugins import find, is_built_in
+from unet_ddp.plugins import find
 
 _BANDS = 64  # at a time: OpenCV, which turns and shifts them, takes 128 at most, and two otherwise
 
@@ -54,7 +55,7 @@ class Augmentation:
         import albumentations
 
         self._own: Any = None
-        if not is_built_in("augmentations", preset):
+        if preset not in PRESETS:
             self._own = find("augmentations", preset)
         kinds = albumentations.BasicTransform, albumentations.BaseCompose
         self._is_function = not isinstance(self._own, kinds)

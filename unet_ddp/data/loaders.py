@@ -117,7 +117,7 @@ def how_to_read(
     }
     pairs = _pairs_of(dataset)
     if pairs.is_remote:
-        read = find("addresses", "how_to_read")
+        read = find("extras", "how_to_read")
         return {**options, **read(dataset, sampler, batch_size=batch_size, workers=workers)}
     context = FORK if workers > 0 else None
     files = {"dataset": dataset, "sampler": sampler, "batch_size": batch_size}

@@ -55,7 +55,7 @@ def join(device: str, timeout: float) -> World:
     _check_start(store, rank, size, chosen)
     hosts = _open_groups(store, rank, size, chosen, patience)
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        find("hosts", "join")(rank)
+        find("extras", "follow_launcher")(rank)
     return World(rank, size, local_rank, local_size, chosen, store, _find_peers(), hosts)
 
 

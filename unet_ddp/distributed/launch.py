@@ -61,8 +61,8 @@ def run_on_all_ranks(
         exit_with_error(
             UserError("--nproc under torchrun: it starts the processes; leave --nproc out")
         )
-    find("failures", "any")  # imported now: where memory or files are short, nothing can be
-    find("hosts", "silence")
+    find("extras", "explain_error")  # imported now: where memory or files are short, nothing can be
+    find("extras", "end_silence")
     run = partial(_run_entrypoint, entrypoint, config, device, timeout)
     sys.exit(_spawn(run, nproc) if nproc > 1 else run())
 
@@ -113,14 +113,14 @@ def _say_once(error: BaseException, world: World) -> int:
     """Print `error` if this rank failed first; return the status of the rank that did."""
     status = _exit_status(error)
     if world.store is not None:
-        find("hosts", "silence")(_SAY_WITHIN)  # the store's host may be what is lost
+        find("extras", "end_silence")(_SAY_WITHIN)  # the store's host may be what is lost
         try:
             if world.first_failed() != world.rank:
                 world.store.wait(["printed"], timedelta(seconds=_SAY_WITHIN))
                 return int(world.store.get("printed"))
         except RuntimeError:  # the store's host is gone: print rather than be silent
             pass
-    message = find("failures", "any")(error, world)
+    message = find("extras", "explain_error")(error, world)
     if message is not None:
         print_error(message)
     elif not isinstance(error, (KeyboardInterrupt, SystemExit)):

@@ -96,7 +96,7 @@ def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageF
     if not any(is_address(each.image) for each in files):
         yield from files
         return
-    fetch_ahead = find("addresses", "fetch_ahead")
+    fetch_ahead = find("extras", "fetch_ahead")
     for place, each in enumerate(files):
         near = files[max(0, place - 2 * threads - 1) : place + threads + 1]
         fetch_ahead(other.image for other in near if not find_reader(other.image).may_be_scenes)

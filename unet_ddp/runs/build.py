@@ -12,6 +12,7 @@ from unet_ddp import __version__
 from unet_ddp.checkpoints.file import Content
 from unet_ddp.checkpoints.weights import State
 from unet_ddp.config import OptimizationConfig, TrainConfig
+from unet_ddp.config.data import PRESETS
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.prepared import PreparedData
@@ -64,12 +65,13 @@ def choose_model(
     precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
     named = dict.fromkeys(options.loss_terms, ("--loss", "losses"))
     named[architecture.part] = ("--model", "networks")
-    named[config.data.augmentation] = ("--augmentation", "augmentations")
+    if config.data.augmentation not in PRESETS:
+        named[config.data.augmentation] = ("--augmentation", "augmentations")
     named |= dict.fromkeys(config.data.reader, ("--reader", "readers"))
     sources = read_sources((point, name) for name, (_, point) in named.items())
     if world.size > 1:
         digests = {name: digest(text) for name, text in sources.items()}
-        find("hosts", "data")(data.split, digests, world)
+        find("extras", "check_data")(data.split, digests, world)
     before = (resumed.content or {}).get("sources") or {}
     notes += [
         f"{named[name][0]} {name}: its source has changed since the run's last save"

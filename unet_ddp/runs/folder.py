@@ -143,7 +143,7 @@ class RunFolder:
         if existing and not launch.overwrite:
             raise contains_a_run(self.path, existing)
         is_file = config.run.load or Path(config.network.encoder_weights or "").suffix
-        return Resumed(weights=find("weights", "given")(config) if is_file else None)
+        return Resumed(weights=find("extras", "given_weights")(config) if is_file else None)
 
     def claim(
         self, config: TrainConfig, data: PreparedData, resumed: Resumed, metadata: Content

@@ -111,5 +111,7 @@ def explain_out_of_memory(config: TrainConfig, world: World, phase: str) -> Iter
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        shortage = find("failures", "shortage")(error)
-    raise RunError(find("failures", "memory")(shortage, config, world, phase))  # without its frames
+        shortage = find("extras", "describe_shortage")(error)
+    raise RunError(
+        find("extras", "explain_memory")(shortage, config, world, phase)
+    )  # without its frames

@@ -109,7 +109,7 @@ class BatchSizeProbe:
                 except RuntimeError as error:
                     if not is_out_of_memory(error):
                         raise
-                    reason = find("failures", "shortage")(error)
+                    reason = find("extras", "describe_shortage")(error)
                 finally:  # the error's frames, which hold the tensors, are gone by now
                     gc.collect()
                     torch.cuda.empty_cache()

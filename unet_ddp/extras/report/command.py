@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     """Score a run's best network on its validation images again, and write the page."""
     config = parse(ReportConfig, argv, prog="python -m unet_ddp report")
     place = as_path(config.folder) if config.folder is not None else find_model(None).parent
-    copied = find("addresses", "run_copy")(place) if is_address(place) else nullcontext(place)
+    copied = find("extras", "run_copy")(place) if is_address(place) else nullcontext(place)
     with copied as folder:
         if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
             raise UserError(f"{place}: best.pt and metrics.csv not found; name the folder of a run")

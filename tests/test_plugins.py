@@ -1,0 +1,55 @@
+"""The table of parts: each can be imported, is called as its comment says, and is asked for by the core."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from unet_ddp import plugins
+from unet_ddp.config import TrainConfig
+from unet_ddp.plugins import BUILT_IN, find
+from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.settings import Calls, Names, pairs_of
+
+PACKAGE = Path(plugins.__file__).parent
+PARTS = [(point, name) for point, parts in BUILT_IN.items() for name in parts]
+SOURCES = [path.read_text() for path in PACKAGE.rglob("*.py") if path.name != "plugins.py"]
+
+
+def comments() -> dict[str, str]:
+    """Return the last line of the comment above each point and each extra, by its name."""
+    above = re.findall(
+        r'^ {4,8}# (.*)\n {4,8}"(\w+)": [{"]', Path(plugins.__file__).read_text(), re.M
+    )
+    return {name: line for line, name in above}
+
+
+@pytest.mark.parametrize(("point", "name"), PARTS)
+def test_a_part_is_called_as_its_comment_says(point: str, name: str) -> None:
+    part, line = find(point, name), comments()[name if point == "extras" else point]
+    arguments = re.search(r"\((.*?)\)", line)
+    assert callable(part)
+    if arguments is not None:
+        words = arguments[1].split(", ")
+        named = [word[:-1] for word in words if word.endswith("=")]
+        plain = [word for word in words if not word.endswith("=") and not word.startswith("**")]
+        inspect.signature(part).bind(*plain, **dict.fromkeys(named))
+
+
+@pytest.mark.parametrize("point", BUILT_IN)
+def test_a_point_has_parts_that_the_core_asks_for(point: str) -> None:
+    text = "\n".join(SOURCES)
+    if point != "extras":
+        assert f'find("{point}", ' in text
+    for name in BUILT_IN["extras"] if point == "extras" else ():
+        assert f'find("extras", "{name}")' in text, name
+
+
+def test_settings_name_points_or_extras() -> None:
+    known = {*BUILT_IN, *BUILT_IN["extras"]}
+    for config in (TrainConfig(), PredictConfig(())):
+        named = {name for rule in (Calls, Names) for _, name in pairs_of(config, rule)}
+        assert named <= {*known, "auto"}  # the last: a value that calls its part
