@@ -17,7 +17,7 @@ import pytest
 import torch
 import yaml
 
-from unet_ddp.cli import parse_run, parse_train, read_recipe, save_config, with_saved
+from unet_ddp.cli import parse_train, read_recipe, save_config, with_saved
 from unet_ddp.commands.doctor import DoctorConfig
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.errors import Limit, UserError
@@ -160,11 +160,11 @@ def test_a_command_has_the_flags_that_it_uses(recipe: Any) -> None:
     """The others of a recipe are not its business."""
     path = str(recipe("lr: 0.1\nscale: 0.5"))
     for kind, flags in ((DoctorConfig, "--batch-size 2 --binary"), (PackConfig, "-o a --list b")):
-        config = parse_run(kind, [*flags.split(), "--config", path, "--seed", "3"], prog="x")
+        config = parse_train([*flags.split(), "--config", path, "--seed", "3"], prog="x", kind=kind)
         assert config.data.scale == 0.5 and config.optimization.seed == 3
         for flag in ("--lr=1", "--width=3", "--exp-name=a", "--cache"):
             with pytest.raises(UserError, match=rf"{flag[:6]}.*; see x --help$"):
-                parse_run(kind, [flag], prog="x")
+                parse_train([flag], prog="x", kind=kind)
 
 
 # -- limits and rules ----------------------------------------------------------------------

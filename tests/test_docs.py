@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import call_main
-from unet_ddp.cli import parse, parse_run, parse_train
+from unet_ddp.cli import parse, parse_train
 from unet_ddp.commands.doctor import DoctorConfig
 from unet_ddp.commands.evaluate import EvaluateConfig
 from unet_ddp.config import LaunchConfig, TrainConfig
@@ -84,7 +84,7 @@ def test_commands_in_the_documents_parse(page: str) -> None:
         if "--config" in words:  # a run's, which is not there
             del words[(place := words.index("--config")) : place + 2]
         if issubclass(kind, TrainConfig):
-            parse_run(kind, words, prog=command)
+            parse_train(words, prog=command, kind=kind)
         elif kind is PredictConfig:
             parse_predict(["image.jpg", *words])
         else:

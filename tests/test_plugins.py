@@ -33,10 +33,13 @@ def test_a_part_is_called_as_its_comment_says(point: str, name: str) -> None:
     arguments = re.search(r"\((.*?)\)", line)
     assert callable(part)
     if arguments is not None:
-        words = arguments[1].split(", ")
+        text, more, _ = arguments[1].partition(", **")
+        words = text.split(", ")
         named = [word[:-1] for word in words if word.endswith("=")]
-        plain = [word for word in words if not word.endswith("=") and not word.startswith("**")]
-        inspect.signature(part).bind(*plain, **dict.fromkeys(named))
+        plain = [word for word in words if not word.endswith("=")]
+        signature = inspect.signature(part)
+        bind = signature.bind_partial if more else signature.bind
+        bind(*plain, **dict.fromkeys(named))
 
 
 @pytest.mark.parametrize("point", BUILT_IN)
@@ -50,6 +53,6 @@ def test_a_point_has_parts_that_the_core_asks_for(point: str) -> None:
 
 def test_settings_name_points_or_extras() -> None:
     known = {*BUILT_IN, *BUILT_IN["extras"]}
-    for config in (TrainConfig(), PredictConfig(())):
-        named = {name for rule in (Calls, Names) for _, name in pairs_of(config, rule)}
+    for kind in (TrainConfig, PredictConfig):
+        named = {name for rule in (Calls, Names) for _, name in pairs_of(kind, rule)}
         assert named <= {*known, "auto"}  # the last: a value that calls its part

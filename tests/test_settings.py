@@ -62,7 +62,7 @@ config = parse_train(["--config", {str(tmp_path / "r.yaml")!r}])
 assert config.optimization.power == config.to_dict()["power"] == 3.0
 assert list(config.to_dict())[list(config.to_dict()).index("power") - 1] == "clip"
 assert pickle.loads(pickle.dumps(config)) == config
-assert "power" in names_of(TrainConfig(), Kind.FIXED)
+assert "power" in names_of(TrainConfig, Kind.FIXED)
 assert with_saved(parse_train([]), {{"power": 4}}).optimization.power == 4
 assert not {{"torch", "numpy", "PIL"}} & sys.modules.keys()
 try:
@@ -111,7 +111,7 @@ def test_a_setting_calls_a_part_when_it_is_not_its_default() -> None:
 
 def test_every_rule_names_settings() -> None:
     """Each stands for both, so it stands beside one of them."""
-    known, pairs = settings_of(TrainConfig()).keys(), pairs_of(TrainConfig(), Excludes)
+    known, pairs = settings_of(TrainConfig).keys(), pairs_of(TrainConfig, Excludes)
     assert known >= {name for pair in pairs for name in pair}
     assert len(pairs) == len({frozenset(pair) for pair in pairs})
 
@@ -126,5 +126,5 @@ def test_values_by_name() -> None:
 
 
 def test_kinds_of_a_class_are_those_of_its_fields() -> None:
-    data = names_of(TrainConfig(), Kind.DATA)
-    assert data == settings_of(DataConfig()).keys() | {"seed", "config", "skip_bad_files"}
+    data = names_of(TrainConfig, Kind.DATA)
+    assert data == settings_of(DataConfig).keys() | {"seed", "config", "skip_bad_files"}

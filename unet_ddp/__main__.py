@@ -10,7 +10,7 @@ from types import FrameType
 from typing import NoReturn
 
 from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
-from unet_ddp.plugins import find, is_known, list_installed
+from unet_ddp.plugins import find, is_built_in, is_own, list_installed
 
 COMMANDS = {  # the built-in ones: arguments, and what each does
     "train": ("--images DIR --masks DIR", "train a U-Net, as train.py does"),
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(name: str, argv: Sequence[str] | None = None) -> int:
     """Run the command `name` with its own arguments and return its exit status."""
     try:
-        if not is_known("commands", name):
+        if not (is_built_in("commands", name) or is_own("commands", name)):
             raise UserError(f"{name}: unknown command; use one of {', '.join(COMMANDS)}")
         status: int = _import(name)(argv)
         return status

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import operator
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
@@ -153,20 +152,23 @@ class Limit:
 
     def __contains__(self, value: float) -> bool:
         """Return whether `value` is within all bounds."""
-        return all(is_within(value, bound) for bound, is_within, _ in self._bounds())
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
 
     def __str__(self) -> str:
         """Return the bounds in words, to follow "must be"."""
-        return " and ".join(text.format(bound) for bound, _, text in self._bounds()) + self.note
-
-    def _bounds(self) -> list[tuple[float, Callable[[float, float], bool], str]]:
-        bounds = [
-            (self.at_least, operator.ge, "{} or more"),
-            (self.above, operator.gt, "above {}"),
-            (self.at_most, operator.le, "at most {}"),
-            (self.below, operator.lt, "below {}"),
-        ]
-        return [(bound, compare, text) for bound, compare, text in bounds if bound is not None]
+        words = {
+            "{} or more": self.at_least,
+            "above {}": self.above,
+            "at most {}": self.at_most,
+            "below {}": self.below,
+        }
+        found = [text.format(bound) for text, bound in words.items() if bound is not None]
+        return " and ".join(found) + self.note
 
 
 def typed(value: Any, kind: Any) -> Any:

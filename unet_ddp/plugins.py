@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -168,7 +168,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "end_silence": "unet_ddp.extras.hosts.elastic:end_silent_connections",
         # before the run's folder is opened: (TrainConfig, names of torchruns, World)
         "check_hosts": "unet_ddp.extras.hosts.compare:check_hosts",
-        # once the data and the model are known: (Split, digests of own sources, World)
+        # once the data and the model are known: (Split, texts of own sources, World)
         "check_data": "unet_ddp.extras.hosts.compare:check_data",
         # -- the scores are known
         # all epochs are done: (TrainConfig, validation Pairs, World, log)
@@ -188,47 +188,34 @@ def find(point: str, name: str) -> Any:
     Raises:
         UserError: it can't be imported, or there is none of that name.
     """
-    path = BUILT_IN[point].get(name)
-    if path is not None:
-        return _load(path)
-    if not is_known(point, name):
+    built_in = BUILT_IN[point].get(name)
+    path = built_in or _find_path(point, name)
+    if not path:
         raise UserError(
             f"{name}: no installed package has it for unet_ddp.{point}; use MODULE:NAME"
         )
     try:
         if ":" in name and str(Path.cwd()) not in sys.path:
             sys.path.append(str(Path.cwd()))
-        return _load(_find_path(point, name))
-    except (Exception, SystemExit) as error:  # of code that is not ours
-        reason = f"{type(error).__name__}: {error}"
+        module, _, attribute = path.partition(":")
+        return getattr(import_module(module), attribute)
+    except (Exception, SystemExit) as error:
+        if built_in:
+            raise
+        reason = f"{type(error).__name__}: {error}"  # of code that is not ours
         raise UserError(f"{name}: can't be imported ({reason}); fix it, or name another") from None
-
-
-def digest_sources(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the digest of the source of each part that is not built in, by name; see `read_sources`."""
-    return {name: digest(text) for name, text in read_sources(parts).items()}
-
-
-def digest(text: str) -> str:
-    """Return the first digits of the SHA-256 of a source; empty if it is."""
-    return text and hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def read_sources(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the text of the file that defines each part that is not built in, by name, of (point, name)s."""
-    return {
-        name: _read_source(find(point, name))
-        for point, name in parts
-        if name not in BUILT_IN[point]
-    }
-
-
-def _read_source(part: object) -> str:
-    try:
-        file = inspect.getsourcefile(inspect.unwrap(part))  # type: ignore[arg-type]
-        return Path(file or "").read_text(encoding="utf-8", errors="replace")
-    except (OSError, TypeError):  # of a module without a file
-        return ""
+    texts = {}
+    for point, name in parts:
+        if not is_built_in(point, name):
+            texts[name] = ""
+            with suppress(OSError, TypeError):  # of a module without a file
+                file = inspect.getsourcefile(inspect.unwrap(find(point, name)))
+                texts[name] = Path(file or "").read_text(encoding="utf-8", errors="replace")
+    return texts
 
 
 def is_built_in(point: str, name: str) -> bool:
@@ -236,9 +223,9 @@ def is_built_in(point: str, name: str) -> bool:
     return name in BUILT_IN[point]
 
 
-def is_known(point: str, name: str) -> bool:
-    """Return whether a part of that name is built in or installed, or may be at a path."""
-    return name in BUILT_IN[point] or bool(_find_path(point, name))
+def is_own(point: str, name: str) -> bool:
+    """Return whether a part is not of this package: an installed one has that name, or it is a path."""
+    return not is_built_in(point, name) and bool(_find_path(point, name))
 
 
 def list_names(point: str) -> list[str]:
@@ -262,8 +249,3 @@ def _installed(point: str, search_path: tuple[str, ...]) -> Mapping[str, str]:
     from importlib.metadata import entry_points
 
     return {part.name: part.value for part in entry_points(group=f"unet_ddp.{point}")}
-
-
-def _load(path: str) -> Any:
-    module, _, attribute = path.partition(":")
-    return getattr(import_module(module), attribute)

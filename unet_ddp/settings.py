@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple, Self, TypeVar, get_args, get_type_hints
 
 import tyro
@@ -15,13 +15,13 @@ from unet_ddp.errors import UserError
 from unet_ddp.plugins import find, list_names
 
 Config = TypeVar("Config")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 Plain = bool | int | float | str | list[Any] | None
 
 _NO_DEFAULT = ("None", "()", "")  # said in the field's own line
 
 NAMES = tyro.conf.Suppress[tyro.conf.Fixed[frozenset[str]]]  # of settings; no flag
-_hints = cache(partial(get_type_hints, include_extras=True))
 
 
 class Kind(Enum):
@@ -39,7 +39,7 @@ class Kind(Enum):
 
 
 class Rule(tuple[str, ...]):
-    """Names of other settings, beside a field."""
+    """Texts beside a field: the names of other settings, unless a kind of rule says what they are."""
 
     def __new__(cls, *names: str) -> Self:
         """Return the rule of these names."""
@@ -69,7 +69,7 @@ class Names(Rule):
     """A point, of which the setting names a part; MODULE:NAME is code of the user's own, and must be typed."""
 
 
-class Typed(str):
+class Typed(Rule):
     """In words, what no recipe and no checkpoint switches on."""
 
 
@@ -104,20 +104,17 @@ OPTIONAL_FILE = tyro.constructors.PrimitiveConstructorSpec(  # --resume, --resum
 
 
 class Setting(NamedTuple):
-    """A field of a configuration."""
+    """The declaration of a setting: a field of a configuration, or of one of its groups."""
 
     group: str
     """The field of the configuration that contains it; empty for one without groups."""
     field: str
     hint: Any
     notes: tuple[Any, ...]
-    """All that stands beside the field: its kinds, rules, limit and flag."""
-    value: Any
+    """All that stands beside the field: its kinds, rules and limit."""
     default: Any
-
-    def find_notes(self, kind: type[Config]) -> list[Config]:
-        """Return the notes of a class."""
-        return [note for note in self.notes if isinstance(note, kind)]
+    flag: str
+    """Its flag; of one without, the name."""
 
 
 def as_flag(name: str) -> str:
@@ -156,32 +153,42 @@ def joined(group: str) -> Callable[[type[Config]], type[Config]]:
     return join
 
 
-def settings_of(config: Any) -> dict[str, Setting]:
-    """Return the fields of a configuration and its groups, by their names in flags and recipes."""
+def _once(function: Function) -> Function:
+    """Return a function that computes what it returns for a class once."""
+    return cache(function)  # type: ignore[return-value]  # mypy knows no hash of dataclasses
+
+
+@_once
+def settings_of(kind: Any) -> dict[str, Setting]:
+    """Return the fields of a class of configurations and of its groups, by their names in flags and recipes."""
     settings: dict[str, Setting] = {}
-    kind: Any = type(config)
-    hints = _hints(kind)
-    for field in fields(config):
-        value, hint = getattr(config, field.name), hints[field.name]
-        if is_dataclass(value):
-            inner = settings_of(value).items()
-            settings |= {name: each._replace(group=field.name) for name, each in inner}
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        hint = hints[field.name]
+        if is_dataclass(hint):
+            for name, each in settings_of(hint).items():
+                settings[name] = each._replace(group=field.name)
         elif field.compare:
-            notes = (*get_args(hint)[1:], *getattr(config, "kinds", ()))
-            names: list[str] = [n.name for n in notes if hasattr(n, "aliases") and n.name]
+            notes = (*get_args(hint)[1:], *getattr(kind, "kinds", ()))
+            names = [note.name for note in notes if hasattr(note, "aliases") and note.name]
             name = (names or [field.name])[0]
-            settings[name] = Setting("", field.name, hint, notes, value, field.default)
+            shown = name if tyro.conf.Positional in notes else as_flag(name)
+            settings[name] = Setting("", field.name, hint, notes, field.default, shown)
     return settings
 
 
 def values_of(config: object) -> dict[str, Any]:
     """Return the values of a configuration's settings, by their names."""
-    return {name: each.value for name, each in settings_of(config).items()}
+    values = {}
+    for name, (group, field, *_) in settings_of(type(config)).items():
+        owner = getattr(config, group) if group else config
+        values[name] = getattr(owner, field)
+    return values
 
 
 def with_values(config: Config, values: Mapping[str, Any]) -> Config:
     """Return `config` with other values of some settings."""
-    settings, changed = settings_of(config), dict[str, Any]()
+    settings, changed = settings_of(type(config)), dict[str, Any]()
     for name, value in values.items():
         group, field, *_ = settings[name]
         if group:
@@ -190,38 +197,35 @@ def with_values(config: Config, values: Mapping[str, Any]) -> Config:
     return replace(config, **changed)  # type: ignore[type-var]  # it is a dataclass
 
 
-def all_names(config: Any) -> dict[str, str]:
-    """Return the settings' names by all names they have, as learning_rate by l and lr."""
-    names: dict[str, str] = {}
-    for name, each in settings_of(config).items():
-        aliases = [alias for note in each.notes for alias in getattr(note, "aliases", None) or ()]
-        names |= {alias.lstrip("-"): name for alias in (name, *aliases)}
-    return names
+def names_of(kind: Any, *kinds: Kind) -> frozenset[str]:
+    """Return the names of the settings of a class of configurations that are of any of these kinds."""
+    return frozenset(
+        name for name, each in settings_of(kind).items() if not {*kinds}.isdisjoint(each.notes)
+    )
 
 
-def names_of(config: object, *kinds: Kind) -> frozenset[str]:
-    """Return the names of a configuration's settings of any of these kinds."""
-    found = settings_of(config).items()
-    return frozenset(name for name, each in found if any(kind in each.notes for kind in kinds))
-
-
-def pairs_of(config: object, rule: type[Rule]) -> list[tuple[str, str]]:
-    """Return each setting with each that a rule beside its field names."""
+@_once
+def pairs_of(kind: Any, rule: type[Rule]) -> list[tuple[str, str]]:
+    """Return each setting of a class of configurations with each text of such a rule beside its field."""
     return [
-        (name, other)
-        for name, each in settings_of(config).items()
-        for names in each.find_notes(rule)
-        for other in names
+        (name, text)
+        for name, each in settings_of(kind).items()
+        for note in each.notes
+        if isinstance(note, rule)
+        for text in note
     ]
 
 
 def called(config: object, point: str) -> list[str]:
-    """Return the names of the parts of a point that a configuration calls."""
-    names = []
-    for name, each in settings_of(config).items():
-        for at, *when in each.find_notes(Calls):
-            if not when and each.value not in (None, 0, each.default):
-                when = [each.value]
-            if at == point and each.value in when:
+    """Return the names of the settings that call a part of a point, or an extra."""
+    values, names = values_of(config), []
+    for name, each in settings_of(type(config)).items():
+        for note in each.notes:
+            if not isinstance(note, Calls) or note[0] != point:
+                continue
+            is_called = values[name] not in (None, 0, each.default)
+            if note[1:]:
+                is_called = values[name] in note[1:]
+            if is_called:
                 names.append(name)
     return names

@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,7 +35,6 @@ from unet_ddp.settings import (
     Needs,
     Replaces,
     Typed,
-    all_names,
     as_flag,
     names_of,
     pairs_of,
@@ -49,71 +49,86 @@ Training = TypeVar("Training", bound=TrainConfig)
 _COUNTABLE = Limit(-(2**53), 2**53)  # whole numbers
 
 
-def parse_train(argv: Sequence[str], *, prog: str = "train.py") -> TrainConfig:
-    """Return the configuration of a training run from a command line and the recipe it names.
+def parse_train(
+    argv: Sequence[str],
+    *,
+    prog: str = "train.py",
+    kind: type[Training] = TrainConfig,  # type: ignore[assignment]  # mypy issue 3737
+) -> Training:
+    """Return a `kind` of TrainConfig from a command line and the recipe that it names.
 
     Raises:
         UserError: an unknown flag or recipe key, or a value out of its limits.
     """
-    return parse_run(TrainConfig, argv, prog=prog)
-
-
-def parse_run(kind: type[Training], argv: Sequence[str], *, prog: str) -> Training:
-    """Return a `kind` of TrainConfig; see `parse_train`."""
     # torch.distributed.launch passes the rank, which the environment has, too.
     argv = [word for word in argv if not re.fullmatch(r"--local[-_]rank=\d+", word)]
+    shown = hide(kind, kind.unused) if kind.unused else kind
     # Other processes get the settings: pickle finds no class that was made here.
-    typed = values_of(parse(hide(kind, kind.unused), argv, prog=prog))
-    config = with_values(kind(), typed)
-    given, path = _given_by(argv, config), config.launch.config
+    config = with_values(kind(), values_of(_read_flags(shown, argv, prog)))
+    check_values(config)
+    typed, path = _find_given(argv), config.launch.config
     recipe = read_recipe(path) if path is not None else {}
-    replaced = pairs_of(config, Replaces)
-    for where, names in (("", given), (f"{path}: ", recipe.keys())):
-        for pair in replaced:
+    for where, names in (("", typed), (f"{path}: ", recipe.keys())):
+        for pair in pairs_of(kind, Replaces):
             if names >= set(pair):
                 raise UserError(f"{where}{' and '.join(map(as_flag, pair))}: use one of them")
-    hidden = given | {name for name, other in replaced if other in given}
-    if "list" in given:  # in place of the recipe's folders
-        hidden = hidden | {"images", "masks", "val_images", "val_masks"}
+    hidden = typed | {name for name, other in pairs_of(kind, Replaces) if other in typed}
+    if "list" in typed:  # in place of the recipe's folders
+        hidden |= {"images", "masks", "val_images", "val_masks"}
     values = {name: value for name, value in recipe.items() if name not in hidden}
-    for name in values:
-        if values[name] and settings_of(config)[name].find_notes(Typed):
+    for name, _ in pairs_of(kind, Typed):
+        if values.get(name):
             raise UserError(f"{path}: {name}: use {as_flag(name)}, or delete the line")
-    config, given = with_values(config, values), given | recipe.keys()
-    for name, other in replaced:
-        if values_of(config)[name] is not None:
+    config, given = with_values(config, values), typed | recipe.keys()
+    found = values_of(config)
+    for name, other in pairs_of(kind, Replaces):
+        if found[name] is not None:
             given -= {other}  # the recipe's: a resumed run keeps its plan
     with naming_recipe(path, values.keys()):
-        _validate(config)
+        check(config)
         config = _in_folder_of_resumed(config)
-    check_own_code(values_of(config), given - values.keys())
-    return replace(config, given=given, recipe=frozenset(values))
+    check_own_code(found, given - values.keys())
+    return replace(config, given=frozenset(given), recipe=frozenset(values))
 
 
 def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
     """Return a `kind` of configuration from a command line.
 
     Raises:
-        UserError: what tyro says in a box, in one line; or a number out of its limits.
-        SystemExit: after ``--help``.
+        UserError: an unknown flag, or values that `check` refuses.
     """
+    config = _read_flags(kind, argv, prog)
+    check(config)
+    return config
+
+
+def _read_flags(kind: type[Config], argv: Sequence[str], prog: str) -> Config:
+    """Return a configuration as typed; what tyro says in a box is a UserError of one line."""
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
-            config = tyro.cli(kind, args=argv, prog=prog, config=(tyro.conf.OmitArgPrefixes,))
-    except SystemExit:
+            return tyro.cli(kind, args=argv, prog=prog, config=(tyro.conf.OmitArgPrefixes,))
+    except SystemExit:  # after --help, too
         if not box.getvalue():
             raise
         said, near = read_box(box.getvalue())
         hint = f"did you mean {', '.join(near)}? " if near else ""
         raise UserError(f"{said}; {hint}see {prog} --help") from None
-    check_values(config)
-    return config
 
 
-def _given_by(argv: Sequence[str], config: TrainConfig) -> frozenset[str]:
-    """Return the names of the settings that `argv` gives."""
-    names, given = all_names(config), set()
+@cache
+def _all_names() -> dict[str, str]:
+    """Return the names of a run's settings by all names they have, as learning_rate by l and lr."""
+    names: dict[str, str] = {}
+    for name, each in settings_of(TrainConfig).items():
+        aliases = [alias for note in each.notes for alias in getattr(note, "aliases", None) or ()]
+        names |= {alias.lstrip("-"): name for alias in (name, *aliases)}
+    return names
+
+
+def _find_given(argv: Sequence[str]) -> set[str]:
+    """Return the names of the settings of a run that `argv` gives."""
+    names, given = _all_names(), set()
     for word in argv:
         if word.startswith("-"):
             name = word.split("=")[0].lstrip("-").replace("-", "_")
@@ -121,7 +136,7 @@ def _given_by(argv: Sequence[str], config: TrainConfig) -> frozenset[str]:
             given |= {names[key] for key in (name, name.removeprefix("no_")) if key in names}
     if "images" in given and "masks" not in given:  # a pack, in place of all folders
         given |= {"masks", "list", "val_images", "val_masks"}
-    return frozenset(given)
+    return given
 
 
 def _in_folder_of_resumed(config: Training) -> Training:
@@ -152,16 +167,16 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UserError: a value that its setting can't have.
     """
-    names = config.to_dict().keys() - names_of(config, Kind.RUN_PLACE) - config.given
+    names = config.to_dict().keys() - names_of(type(config), Kind.RUN_PLACE) - config.given
     values = {name: value for name, value in saved.items() if name in names and value is not None}
-    for name in values.keys() & names_of(config, Kind.DATA_PLACE):
+    for name in values.keys() & names_of(type(config), Kind.DATA_PLACE):
         if is_address(values[name]):  # a stranger's checkpoint must not have it contacted
             raise UserError(
                 f"{as_flag(name)}: the run's was {shorten(values[name])}; addresses in a checkpoint "
                 "are not opened: give the flag again"
             )
     config = with_values(config, _typed_values(values, "the checkpoint's configuration"))
-    _validate(config)
+    check(config)
     return config
 
 
@@ -178,7 +193,7 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
     Raises:
         UserError: no YAML file, an unknown key, or a value that its setting can't have.
     """
-    names, keys, values = all_names(TrainConfig()), dict[str, str](), {}
+    names, keys, values = _all_names(), dict[str, str](), {}
     settings = read_settings(path)
     settings.pop("skip_scan", None)  # version 0.1 wrote it into every config.yaml
     for key, value in settings.items():
@@ -196,7 +211,7 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
 
 
 def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    settings, typed = settings_of(TrainConfig()), {}
+    settings, typed = settings_of(TrainConfig), {}
     for name, value in values.items():
         try:
             typed[name] = convert(value, settings[name].hint)
@@ -208,25 +223,18 @@ def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     return typed
 
 
-# -- settings by name, limits and rules ----------------------------------------------------
+# -- limits and rules ----------------------------------------------------------------------
 
 
-def _validate(config: TrainConfig) -> None:
-    """Refuse settings that no run can have."""
+def check(config: Any) -> None:
+    """Refuse settings that `check_values`, a rule beside their fields, or the `check` of a class refuses."""
     check_values(config)
-    if config.data.masks is not None and config.data.images is None:  # images alone are a pack
-        raise UserError("--images and --masks: use both or neither")
-    check_rules(config)
-
-
-def check_rules(config: object) -> None:
-    """Refuse settings that break a rule beside their fields, or the `check` of a class."""
-    values = values_of(config).items()
-    given = {name for name, value in values if value is not None and value is not False}
-    for pair in pairs_of(config, Needs):
+    kind, values = type(config), values_of(config)
+    given = {name for name, value in values.items() if value is not None and value is not False}
+    for pair in pairs_of(kind, Needs):
         if len(given.intersection(pair)) == 1:
             raise UserError(f"{' and '.join(map(as_flag, pair))}: use both or neither")
-    for pair in pairs_of(config, Excludes):
+    for pair in pairs_of(kind, Excludes):
         if given.issuperset(pair):
             raise UserError(f"{' and '.join(map(as_flag, pair))}: use one of them")
     for group in (config, *filter(is_dataclass, vars(config).values())):
@@ -234,21 +242,23 @@ def check_rules(config: object) -> None:
             vars(part).get("check", id)(group)
 
 
-def check_values(config: object) -> None:
+def check_values(config: Any) -> None:
     """Refuse numbers beyond the limit beside their field, and text that no shell has filled in.
 
     It is empty, as an unset variable is, or has a ~ that was not expanded.
     """
-    for name, setting in settings_of(config).items():
-        shown = name if tyro.conf.Positional in setting.notes else as_flag(name)
-        values = setting.value if isinstance(setting.value, tuple) else (setting.value,)
-        for each in values:
-            if each == "" and name != "mask_suffix":  # masks named as their images
-                raise UserError(f"{shown} '': is empty; give a value, or leave it out")
-            if isinstance(each, str) and re.match(r"~(/|$)", each):
-                raise UserError(f"{shown} {each}: ~ was not expanded; write the folder in full")
-            limits = [_COUNTABLE] if isinstance(each, int) else []
-            for limit in [*setting.find_notes(Limit), *limits]:
-                if isinstance(each, (int, float)) and each not in limit:
-                    text = " ".join(map(shorten, values))
-                    raise UserError(f"{shown} {text}: must be {limit}")
+    values = values_of(config)
+    for name, each in settings_of(type(config)).items():
+        found = values[name] if isinstance(values[name], tuple) else (values[name],)
+        limits = [note for note in each.notes if isinstance(note, Limit)]
+        for value in found:
+            if value == "" and name != "mask_suffix":  # masks named as their images
+                raise UserError(f"{each.flag} '': is empty; give a value, or leave it out")
+            if isinstance(value, str) and re.match(r"~(/|$)", value):
+                raise UserError(
+                    f"{each.flag} {value}: ~ was not expanded; write the folder in full"
+                )
+            for limit in (*limits, _COUNTABLE) if isinstance(value, int) else limits:
+                if isinstance(value, (int, float)) and value not in limit:
+                    text = " ".join(map(shorten, found))
+                    raise UserError(f"{each.flag} {text}: must be {limit}")

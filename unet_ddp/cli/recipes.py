@@ -44,7 +44,7 @@ def check_own_code(settings: Mapping[str, Plain], typed: Set[str]) -> None:
     `typed` are the names of the settings on the command line, also on that of tune, which types them
     for its runs.
     """
-    for name in {name for name, _ in pairs_of(TrainConfig(), Names)} - typed:
+    for name in {name for name, _ in pairs_of(TrainConfig, Names)} - typed:
         values = settings.get(name, "")
         for value in values if isinstance(values, (list, tuple)) else [str(values)]:
             if ":" in value:

@@ -13,7 +13,7 @@ from functools import partial
 
 from unet_ddp.checks.check import CheckedData, check_classes, check_dataset
 from unet_ddp.checks.summary import Report, class_pixels
-from unet_ddp.cli import parse_run
+from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import name_recipe
 from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.data.labels import Labels
@@ -39,7 +39,7 @@ class DoctorConfig(TrainConfig):
 
 def main(argv: Sequence[str]) -> int:
     """Check the data set that `argv` names; return 0 if ok, 1 if --strict and warnings, 2 if unfit."""
-    config = parse_run(DoctorConfig, argv, prog="python -m unet_ddp doctor")
+    config = parse_train(argv, prog="python -m unet_ddp doctor", kind=DoctorConfig)
     use_own_readers(config.data.reader)
     report = Report(collects=True)
     data = check_dataset(

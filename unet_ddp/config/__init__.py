@@ -5,8 +5,6 @@ unique over the groups of a configuration, so that flags, recipes and saved sett
 of extras join a group.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, cast
@@ -16,7 +14,7 @@ from unet_ddp.config.run import LaunchConfig, RunConfig
 from unet_ddp.config.training import LOSSES, PIXEL_TERMS, NetworkConfig, OptimizationConfig
 from unet_ddp.files import as_path, is_address
 from unet_ddp.plugins import find
-from unet_ddp.settings import NAMES, Kind, Plain, names_of, settings_of
+from unet_ddp.settings import NAMES, Kind, Plain, names_of, settings_of, values_of
 
 __all__ = [
     "LOSSES", "PIXEL_TERMS", "DataConfig", "LaunchConfig", "NetworkConfig", "OptimizationConfig", "RunConfig",
@@ -63,12 +61,13 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Plain]:
         """Return the settings that belong to the run, flat, as checkpoints and recipes have them."""
         saved: dict[str, Plain] = {}
-        for name, each in settings_of(self).items():
-            if each.group not in ("", "launch"):
-                saved[name] = list(each.value) if isinstance(each.value, tuple) else each.value
+        settings = settings_of(type(self))
+        for name, value in values_of(self).items():
+            if settings[name].group not in ("", "launch"):
+                saved[name] = list(value) if isinstance(value, tuple) else value
         return saved
 
 
 def all_but(*kinds: Kind) -> frozenset[str]:
     """Return the names of the settings of a run that are of none of these kinds."""
-    return frozenset(settings_of(TrainConfig())) - names_of(TrainConfig(), *kinds)
+    return frozenset(settings_of(TrainConfig).keys() - names_of(TrainConfig, *kinds))

@@ -1,13 +1,11 @@
 """Settings of the data."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from unet_ddp.errors import Limit, UserError
-from unet_ddp.plugins import is_known
+from unet_ddp.plugins import is_own
 from unet_ddp.settings import (
     MASK_VALUE,
     Excludes,
@@ -104,12 +102,14 @@ class DataConfig:
 
     def check(self) -> None:
         """Raise a UserError if settings contradict each other."""
+        if self.masks is not None and self.images is None:  # images alone are a pack
+            raise UserError("--images and --masks: use both or neither")
         if self.folds and self.fold and self.fold > self.folds:
             raise UserError(f"--fold {self.fold}: must be at most {self.folds}, as --folds")
         low, high = self.scale_jitter or (1, 1)
         if low > high:
             raise UserError(f"--scale-jitter {low:g} {high:g}: use {high:g} {low:g}, LOW first")
-        if self.augmentation not in PRESETS and not is_known("augmentations", self.augmentation):
+        if self.augmentation not in PRESETS and not is_own("augmentations", self.augmentation):
             known = ", ".join(PRESETS)
             raise UserError(
                 f"--augmentation {self.augmentation}: not one of {known}, nor MODULE:NAME"

@@ -1,7 +1,5 @@
 """Settings of a run's folder, and of a start."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

@@ -1,13 +1,11 @@
 """Settings of the network and of its training."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from unet_ddp.config.data import NOT_NEGATIVE, POSITIVE, N
 from unet_ddp.errors import Limit, UserError
-from unet_ddp.plugins import is_built_in, is_known
+from unet_ddp.plugins import is_built_in, is_own
 from unet_ddp.settings import (
     Calls,
     Excludes,
@@ -120,7 +118,7 @@ class OptimizationConfig:
         """Raise a UserError if the loss is unknown, is 0, or lacks the term that a setting is about."""
         terms = self.loss_terms
         own = [term for term in terms if not is_built_in("losses", term)]
-        if not (own or self.loss in LOSSES) or not all(is_known("losses", term) for term in own):
+        if not (own or self.loss in LOSSES) or not all(is_own("losses", term) for term in own):
             raise UserError(f"--loss {self.loss}: not one of {', '.join(LOSSES)}, nor MODULE:CLASS")
         pixel = [term for term in terms if term in PIXEL_TERMS]
         if len(pixel) > 1 or len(terms) - len(pixel) > 1:
@@ -129,7 +127,9 @@ class OptimizationConfig:
         if pixel:
             weights["--cross-entropy-weight"] = self.cross_entropy_weight
         elif self.label_smoothing or called(self, "pixel_factors"):
-            factors = [name for name, point in pairs_of(self, Calls) if point == "pixel_factors"]
+            factors = [
+                name for name, point in pairs_of(type(self), Calls) if point == "pixel_factors"
+            ]
             *names, last = map(as_flag, ["label_smoothing", *factors])
             sign = "+" if own else "_"
             raise UserError(

@@ -11,7 +11,7 @@ from torch import nn
 
 from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.network.any_size import AnySize, fit_any_size
-from unet_ddp.plugins import find, is_built_in, is_known
+from unet_ddp.plugins import find, is_built_in, is_own
 
 _STRIDES = tuple(2**k for k in range(11))
 _ENCODER = ("encoder.", "inc.", "down")  # what its parameters' names begin with
@@ -38,7 +38,7 @@ class Architecture:
         """The name of its function among the networks in plugins.py."""
         if self.model == "unet" and self.encoder is None:
             return "unet"
-        return self.model if is_own(self.model) else "smp"
+        return self.model if is_own("networks", self.model) else "smp"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
@@ -54,11 +54,6 @@ class Architecture:
         return f"{kind}, {self.channels} channels, {self.num_classes} classes"
 
 
-def is_own(model: str) -> bool:
-    """Return whether a network of this name is the user's own."""
-    return is_known("networks", model) and not is_built_in("networks", model)
-
-
 def choose_architecture(
     model: str,
     encoder: str | None,
@@ -70,7 +65,7 @@ def choose_architecture(
 ) -> Architecture:
     """Return the architecture that ``--model`` and ``--encoder`` name."""
     name = model.lower().replace("+", "plus").replace("-", "").replace("_", "")
-    if is_own(model):
+    if is_own("networks", model):
         return Architecture(model, channels, num_classes, encoder, width, bilinear)
     if name == "unet" and encoder is None:
         return Architecture("unet", channels, num_classes, None, width, bilinear)
@@ -87,7 +82,7 @@ def trust(
     """
     if ":" not in architecture.model:
         return architecture
-    if told is None or not is_own(told):
+    if told is None or not is_own("networks", told):
         raise UserError(
             f"{source}: its network is {architecture.model}, and a checkpoint starts no code; if you "
             f"trust it, type {flag} {architecture.model}, too"

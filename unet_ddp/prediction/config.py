@@ -1,7 +1,5 @@
 """Settings of a prediction, and the command line of predict.py."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from unet_ddp.cli import check_rules, parse
+from unet_ddp.cli import parse
 from unet_ddp.errors import Limit
 from unet_ddp.plugins import is_built_in
 from unet_ddp.settings import Calls, Excludes, flag, joined
@@ -80,7 +78,6 @@ def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictCo
         UserError: an unknown flag, or a value out of its limits.
     """
     config = parse(PredictConfig, argv, prog=prog)
-    check_rules(config)
     names = config.model
     count = next((n for n, name in enumerate(names) if n and not _is_model(name)), len(names))
     readers = tuple(name for name in config.reader if _MODULE_CLASS.fullmatch(name))

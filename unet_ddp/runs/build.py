@@ -31,7 +31,7 @@ from unet_ddp.network.architecture import (
 from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.precision import Precision, train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.plugins import digest, find, read_sources
+from unet_ddp.plugins import find, read_sources
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import describe_data
 from unet_ddp.settings import values_of, with_values
@@ -70,8 +70,7 @@ def choose_model(
     named |= dict.fromkeys(config.data.reader, ("--reader", "readers"))
     sources = read_sources((point, name) for name, (_, point) in named.items())
     if world.size > 1:
-        digests = {name: digest(text) for name, text in sources.items()}
-        find("extras", "check_data")(data.split, digests, world)
+        find("extras", "check_data")(data.split, sources, world)
     before = (resumed.content or {}).get("sources") or {}
     notes += [
         f"{named[name][0]} {name}: its source has changed since the run's last save"

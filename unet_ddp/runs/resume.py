@@ -25,7 +25,7 @@ from unet_ddp.errors import UserError, join_some, shorten, typed
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.precision import has_native_bfloat16
 from unet_ddp.runs.same_data import check_same_data
-from unet_ddp.settings import Kind, Typed, as_flag, names_of, settings_of, with_values
+from unet_ddp.settings import Kind, Typed, as_flag, names_of, pairs_of, with_values
 from unet_ddp.training.state import TrainState
 
 _SHOWN = 80  # characters of a setting in a message
@@ -131,8 +131,8 @@ class Resumed:
 
     def _note_changes(self, config: TrainConfig) -> None:
         assert self.content is not None
-        before, keeps = self.content["config"], names_of(config, Kind.FIXED)
-        silent = names_of(config, Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.FILES, Kind.PER_STEP)
+        before, keeps = self.content["config"], names_of(type(config), Kind.FIXED)
+        silent = names_of(type(config), Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.FILES, Kind.PER_STEP)
         changed = {
             name: f"{name} {_show(before[name])} -> {_show(value)}"
             for name, value in config.to_dict().items()
@@ -145,10 +145,9 @@ class Resumed:
                 "flag out, or start a new run from its weights with "
                 f"--load {self.source} and --exp-name NAME"
             )
-        for name, setting in settings_of(config).items():
-            for switched in setting.find_notes(Typed):
-                if before.get(name) and name not in config.given:
-                    self.notes.append(f"no longer {switched}: that takes {as_flag(name)} each time")
+        for name, switched in pairs_of(type(config), Typed):
+            if before.get(name) and name not in config.given:
+                self.notes.append(f"no longer {switched}: that takes {as_flag(name)} each time")
         if changed:
             self.notes.append(f"changed since: {', '.join(changed.values())}")
         edits = _describe_edits(self.source.with_name("config.yaml"), before, config)

@@ -19,7 +19,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from tests.conftest import data_flags, make_set
 from tests.extras.report.test_compare import HEADING, write_run
-from unet_ddp.cli import parse_run, parse_train
+from unet_ddp.cli import parse_train
 from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.errors import RunError, UserError
@@ -119,7 +119,7 @@ def test_flags_give_the_configuration() -> None:
     ],
 )
 def test_ranges_and_lists_are_what_is_drawn_from(word: str, drawn: Any) -> None:
-    config = parse_run(TuneConfig, ["--vary", word], prog="")
+    config = parse_train(["--vary", word], prog="", kind=TuneConfig)
     assert parse_space(config) == {word.partition("=")[0].replace("-", "_"): drawn}
 
 
@@ -145,7 +145,7 @@ def test_a_training_begins_or_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(tune.subprocess, "Popen", Process)
     argv = [*VARY, "--load", "theirs.pt", "--epochs", "9"]
-    search = Search(parse_run(TuneConfig, argv, prog=""), {}, tmp_path)
+    search = Search(parse_train(argv, prog="", kind=TuneConfig), {}, tmp_path)
     search.trials = [{"drawn": {"width": "5"}, "dice": {}}]
     search.place(0).mkdir()
     assert search._start(0, 4) == 3

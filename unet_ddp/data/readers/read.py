@@ -8,6 +8,7 @@ UserError.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -22,7 +23,7 @@ from unet_ddp.data.readers.header import Codes, Header, ImageFormat, Pixels, as_
 from unet_ddp.data.readers.resize import fit_pixels
 from unet_ddp.errors import UnreachableError, UserError
 from unet_ddp.files import as_path
-from unet_ddp.plugins import digest_sources, find, is_known, list_names
+from unet_ddp.plugins import find, is_built_in, is_own, list_names, read_sources
 
 READERS = 8
 """Version of the readers, and of what the scan keeps: caches of another one are not used."""
@@ -61,7 +62,8 @@ def can_read(suffix: str) -> bool:
     """Return whether there is a reader for files of a suffix in lower case."""
     if ":" in suffix:  # a file's name starts no code
         return False
-    return suffix in _own or (suffix[:1] == "." and is_known("readers", suffix[1:]))
+    name = suffix.removeprefix(".")
+    return suffix in _own or is_built_in("readers", name) or is_own("readers", name)
 
 
 def list_suffixes() -> list[str]:
@@ -90,7 +92,8 @@ def find_readers(paths: Iterable[Path]) -> list[type[OpenFile]]:
 def describe_readers(paths: Iterable[Path]) -> list[str]:
     """Return the digests of the sources of files' readers, but for those of this package."""
     names = {_name_reader(path.suffix.lower()) for path in paths}
-    return sorted(digest_sources(("readers", name) for name in names).values())
+    texts = read_sources(("readers", name) for name in names).values()
+    return sorted(hashlib.sha256(text.encode()).hexdigest()[:8] for text in texts)
 
 
 class Source(AbstractContextManager["Source"]):

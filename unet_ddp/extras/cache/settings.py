@@ -1,7 +1,5 @@
 """The setting of the cache."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from unet_ddp.settings import Calls, Kind

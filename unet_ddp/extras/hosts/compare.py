@@ -40,19 +40,19 @@ def check_hosts(config: TrainConfig, launchers: Sequence[str], world: World) -> 
 def check_data(split: Split, sources: Mapping[str, str], world: World) -> None:
     """Check that every host has the files of rank 0's split, by a fingerprint, and its sources.
 
-    `sources` are digests of what is the user's own, by name.
+    `sources` are the texts of what is the user's own, by name.
 
     Raises:
         UserError: the first difference, the same on every rank.
     """
-    named = {f"the source of {name}": digest for name, digest in sources.items()}
+    named = {f"the source of {name}": _digest(text.encode()) for name, text in sources.items()}
     _compare(named, world, "have the same file")
     if _is_one(world):
         return
     data = None
     if world.local_rank == 0:  # of its host; so is rank 0
         files = measure_files(split)
-        digest = hashlib.sha256(files.numpy().tobytes()).hexdigest()[:8]
+        digest = _digest(files.numpy().tobytes())
         data = {"the data": f"{int((files >= 0).sum())} of {files.numel()} files ({digest})"}
     _compare(data, world, "have the same data")
 
@@ -78,20 +78,18 @@ def _compare(values: Mapping[str, str] | None, world: World, advice: str) -> Non
 
 def _describe(config: TrainConfig) -> dict[str, str]:
     settings = config.to_dict() | vars(config.launch)
-    for name in names_of(config, Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.OF_HOST):
+    for name in names_of(type(config), Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.OF_HOST):
         del settings[name]
     settings["resume"] = config.launch.resume is not None
     settings["load"] = config.run.load is not None
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in settings.items()}
-    program = f"{unet_ddp.__version__} ({_digest_program()})"
+    files = sorted(Path(unet_ddp.__file__).parent.rglob("*.py"))
+    program = f"{unet_ddp.__version__} ({_digest(b''.join(path.read_bytes() for path in files))})"
     return {"unet_ddp": program, **{name: version(name) for name in _LIBRARIES}, **flags}
 
 
-def _digest_program() -> str:
-    digest = hashlib.sha256()
-    for path in sorted(Path(unet_ddp.__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:8]
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:8]
 
 
 # -- the run's folder -----------------------------------------------------------------------------

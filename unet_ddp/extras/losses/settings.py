@@ -1,7 +1,5 @@
 """Settings of the factors of pixels in the pixel term."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from unet_ddp.errors import Limit

@@ -1,7 +1,5 @@
 """Settings of objects."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from unet_ddp.settings import Calls, Excludes, Kind, flag

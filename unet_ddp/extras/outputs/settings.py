@@ -1,7 +1,5 @@
 """Settings of the outputs for other programs."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from unet_ddp.settings import Calls, flag

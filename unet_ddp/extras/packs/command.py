@@ -26,7 +26,7 @@ from tqdm import tqdm
 from unet_ddp.checks.check import CheckedData, check_dataset
 from unet_ddp.checks.summary import Report
 from unet_ddp.checks.table import Table
-from unet_ddp.cli import parse_run
+from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import naming_recipe
 from unet_ddp.config import DataConfig, TrainConfig, all_but
 from unet_ddp.data.pairs import SIDES, Pair
@@ -70,7 +70,7 @@ class PackConfig(TrainConfig):
 
 def main(argv: Sequence[str]) -> int:
     """Check the data set that `argv` names and pack it."""
-    config = parse_run(PackConfig, argv, prog="python -m unet_ddp pack")
+    config = parse_train(argv, prog="python -m unet_ddp pack", kind=PackConfig)
     if config.output is None:
         raise UserError("--output: name a new folder, or an address like s3://bucket/folder")
     output = as_path(config.output)

@@ -1,7 +1,5 @@
 """The setting of the planner of epochs."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 

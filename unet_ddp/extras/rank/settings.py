@@ -1,7 +1,5 @@
 """The setting of the list of images to label next."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from unet_ddp.settings import Calls, Excludes, flag

@@ -147,7 +147,7 @@ def read_run(place: Path) -> Run:
 def tabulate(runs: Sequence[Run]) -> list[list[str]]:
     """Return a heading and a row for each run: its cells, and the settings that differ."""
     names = sorted(
-        set[str]().union(*(run.settings for run in runs)) - names_of(TrainConfig(), Kind.FILES)
+        set[str]().union(*(run.settings for run in runs)) - names_of(TrainConfig, Kind.FILES)
     )
     values = {name: [str(run.settings.get(name))[:60] for run in runs] for name in names}
     differing = {name: column for name, column in values.items() if len(set(column)) > 1}

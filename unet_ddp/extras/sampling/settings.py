@@ -1,7 +1,5 @@
 """The setting of draws by class."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from unet_ddp.errors import Limit

@@ -21,7 +21,7 @@ from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import Annotated, Any
 
-from unet_ddp.cli import parse_run, parse_train
+from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import name_recipe, naming_recipe
 from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.distributed.join import exit_with_error
@@ -46,7 +46,7 @@ class TuneConfig(TrainConfig):
     folder is that of --checkpoints and --exp-name (default: checkpoints/tune).
     """
 
-    unused = names_of(TrainConfig(), Kind.EXTENT)
+    unused = names_of(TrainConfig, Kind.EXTENT)
     vary: Annotated[tuple[str, ...], flag("NAME=VALUES ...")] = ()
     """Settings of train.py and what to draw for each: choices, as loss=dice_ce,ce, or a range, as learning_rate=1e-4..1e-2 (by its logarithm if its ends differ by a factor of ten)."""
     trials: Annotated[int, flag("N"), Limit(1, 1000)] = 9
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
 
 def tune(argv: Sequence[str]) -> None:
     """Search; print the table of the trials, and the command that trains with the best settings."""
-    config = parse_run(TuneConfig, argv, prog="python -m unet_ddp tune")
+    config = parse_train(argv, prog="python -m unet_ddp tune", kind=TuneConfig)
     if "LOCAL_RANK" in os.environ:
         exit_with_error(UserError("tune under torchrun: it starts the processes; use --nproc N"))
     with naming_recipe(config.launch.config, config.recipe):

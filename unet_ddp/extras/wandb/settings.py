@@ -1,7 +1,5 @@
 """The setting of Weights & Biases."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from unet_ddp.errors import check_installed

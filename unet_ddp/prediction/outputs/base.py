@@ -31,7 +31,7 @@ from unet_ddp.data.readers.header import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
-from unet_ddp.plugins import find, is_built_in, is_known, list_names
+from unet_ddp.plugins import find, is_own, list_names
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.settings import called
@@ -140,7 +140,7 @@ def open_outputs(config: PredictConfig, labels: Labels, image_format: ImageForma
             output.flag = f"--{name}"
             outputs.append(output)
     for name in config.write:
-        if is_built_in("outputs", name) or not is_known("outputs", name):
+        if not is_own("outputs", name):
             raise UserError(f"--write {name}: is no output; name one of yours as MODULE:CLASS")
         output = find("outputs", name)(config, labels, image_format)
         output.flag = f"--write {name}"
