@@ -98,10 +98,18 @@ def test_settings_that_change_the_result_are_the_same_everywhere(
 
 @pytest.mark.parametrize("name", ["unet_ddp", "torch", "numpy", "pillow", "albumentations"])
 def test_the_program_is_the_same_everywhere(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, name: str
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     if name == "unet_ddp":  # of one version, but with a changed file
-        monkeypatch.setattr(compare_module, "_digest_program", lambda: f"digest{hosts.rank}")
+
+        class Program:
+            __version__ = "1"
+            __file__ = property(lambda self: str(tmp_path / hosts.names[hosts.rank] / "a.py"))
+
+        for host in hosts.names:
+            (tmp_path / host).mkdir()
+            (tmp_path / host / "b.py").write_text(host)
+        monkeypatch.setattr(compare_module, "unet_ddp", Program())
     else:
         before = compare_module.version
         monkeypatch.setattr(
@@ -109,7 +117,8 @@ def test_the_program_is_the_same_everywhere(
         )
     first, second = hosts.run(lambda world, rank: check_hosts(CONFIG, [], world))
     assert str(first) == str(second) and str(first).startswith(f"{name} is ")
-    assert ("digest1) on b, but " if name == "unet_ddp" else "1.1 on b, but 1.0 on a") in str(first)
+    said = {"unet_ddp": "(3e23e816) on b, but 1 (ca978112) on a"}  # sha256 of "b" and of "a"
+    assert said.get(name, "1.1 on b, but 1.0 on a") in str(first)
 
 
 def test_data_is_the_same_everywhere(hosts: Hosts, tmp_path: Path) -> None:
