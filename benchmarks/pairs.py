@@ -41,7 +41,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import SampleLoader
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import FileKind
-from unet_ddp.data.readers.header import Header, ImageFormat
+from unet_ddp.data.readers.base import Header, ImageFormat
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.data.splits import split_pairs
 from unet_ddp.extras.packs.pack_columns import write_columns

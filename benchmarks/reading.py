@@ -37,7 +37,7 @@ from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.loaders import SampleLoader
 from unet_ddp.data.pairs import Pair, collect
-from unet_ddp.data.readers.header import Pixels
+from unet_ddp.data.readers.base import Pixels
 from unet_ddp.data.readers.resize import resize_area, resize_nearest, scaled_size
 from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.extras.cache.samples import SampleCache
@@ -85,7 +85,7 @@ def ways_to_read(config: DataConfig, scale: float) -> tuple[int, dict[str, Calla
     """Return the number of pairs, and functions that read all of them."""
     data = prepare_data(config, seed=0)
     pairs = [*data.split.training, *data.split.validation][:IMAGES]
-    photo = Augmentation.for_images(data.format, "photo", data.crop_size, seed=0)
+    photo = Augmentation(data.format, "photo", data.crop_size, seed=0)
     folder = cache_folder() or Path()
     cache = SampleCache(folder, data.labels, data.format, scale=scale, resize_masks=False)
     crops = partial(Augmentation, data.format, "none", (256, 256), seed=0)

@@ -15,8 +15,8 @@ from benchmarks.images import make_images
 from unet_ddp.cli import parse_train
 from unet_ddp.commands import train
 from unet_ddp.config import TrainConfig
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders
-from unet_ddp.data.prepared import PreparedData
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World

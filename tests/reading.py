@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unet_ddp.data.readers.header import Header, ImageFormat, Pixels
+from unet_ddp.data.readers.base import Header, ImageFormat, Pixels
 from unet_ddp.data.readers.read import Source
 
 

@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from unet_ddp.config import OptimizationConfig
-from unet_ddp.data.dataset import Sample
+from unet_ddp.data.dataset import PreparedData, Sample
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair, Pairs
-from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.splits import Split
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.losses import SegmentationLoss

@@ -16,18 +16,17 @@ from tests.checks.catalogue import cut, image, listing, mask, masks_as
 from tests.conftest import make_pair, make_set
 from unet_ddp.checks.check import (
     CheckedData,
-    PreparedData,
-    Report,
     check_classes,
     check_dataset,
     prepare_data,
 )
 from unet_ddp.config import DataConfig
-from unet_ddp.data.dataset import Sample, SegmentationDataset
+from unet_ddp.data.dataset import PreparedData, Sample, SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.matching import Report
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.errors import UserError
 
 

@@ -18,12 +18,12 @@ from unet_ddp.checks.rules import (
     measure_range,
 )
 from unet_ddp.checks.scan import ImageMetadata, MaskMetadata, ScannedPair
-from unet_ddp.checks.summary import Report
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
+from unet_ddp.data.matching import Report
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import PixelRange
-from unet_ddp.data.readers.header import Header, ImageFormat
+from unet_ddp.data.readers.base import Header, ImageFormat
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 

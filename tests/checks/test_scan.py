@@ -22,7 +22,7 @@ from unet_ddp.checks import scan as module
 from unet_ddp.checks.scan import read_image_metadata, read_mask_metadata, scan
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pair, Pairs
-from unet_ddp.data.readers.header import Header
+from unet_ddp.data.readers.base import Header
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import StorageError, Url, put
@@ -175,8 +175,8 @@ def test_the_scan_of_all_files_is_that_of_each(
     )
     result = scan(pairs)
     assert threads == [workers]
-    assert len(seen) == 22 and result.errors == {}
-    assert result.pairs == [
+    assert len(seen) == 22 and result[1] == {}
+    assert result[0] == [
         (pair, read_image_metadata(Source(pair.image)), read_mask_metadata(Source(pair.mask)))
         for pair in pairs
     ]
@@ -188,8 +188,8 @@ def test_all_errors_are_collected_by_pair(tmp_path: Path) -> None:
     pairs[2].image.unlink()
     pairs[2].mask.write_bytes(b"")
     result = scan(pairs)
-    assert [scanned.pair.name for scanned in result.pairs] == ["ax", "dx"]
-    assert result.errors == {
+    assert [scanned.pair.name for scanned in result[0]] == ["ax", "dx"]
+    assert result[1] == {
         "bx": f"{pairs[1].image}: is empty (0 bytes); replace or remove it",
         "cx": f"{pairs[2].image}: not found; {pairs[2].mask}: is empty (0 bytes); replace or remove it",
     }
@@ -229,10 +229,10 @@ def test_a_file_is_decoded_again_only_if_it_has_changed(tmp_path: Path, reads: l
     assert sorted(reads) == ["imgs/x.tif", "imgs/y.png", "masks/x.png", "masks/y.png"]
     again = scan(pairs)
     assert again == first and len(reads) == 4
-    assert {type(v) for v in (*again.pairs[0].image[1:], *again.pairs[0].mask)} == {
-        type(v) for v in (*first.pairs[0].image[1:], *first.pairs[0].mask)
+    assert {type(v) for v in (*again[0][0].image[1:], *again[0][0].mask)} == {
+        type(v) for v in (*first[0][0].image[1:], *first[0][0].mask)
     }
-    masks = [scanned.mask.header for scanned in (*first.pairs, *again.pairs)]
+    masks = [scanned.mask.header for scanned in (*first[0], *again[0])]
     assert masks[0] is masks[1] and masks[2] is masks[3]  # a palette is kept once
     reads.clear()
     os.utime(pairs[0].mask, ns=(1, 1))  # as large, at another time
@@ -242,7 +242,7 @@ def test_a_file_is_decoded_again_only_if_it_has_changed(tmp_path: Path, reads: l
     os.utime(image, ns=(status.st_atime_ns, status.st_mtime_ns))
     third = scan(pairs)
     assert sorted(reads) == ["imgs/y.png", "masks/x.png"]
-    assert third.pairs[0].mask.values == (0, 1)
+    assert third[0][0].mask.values == (0, 1)
     assert scan(pairs) == third and len(reads) == 2
 
 
@@ -261,18 +261,18 @@ def test_one_file_may_be_image_and_mask(tmp_path: Path, reads: list[str]) -> Non
     pairs = Pairs([Pair("a", path, path)])
     first = scan(pairs)
     assert scan(pairs) == first and len(reads) == 2
-    assert first.pairs[0].mask.values == (0, 255)
+    assert first[0][0].mask.values == (0, 255)
 
 
 def test_errors_are_not_kept(tmp_path: Path) -> None:
     pairs = found_pairs(make_set(tmp_path, 1))
     data = pairs[0].image.read_bytes()
     pairs[0].image.write_bytes(b"")
-    assert scan(pairs).errors
+    assert scan(pairs)[1]
     pairs[0].image.write_bytes(data)
-    assert not scan(pairs).errors
+    assert not scan(pairs)[1]
     pairs[0].image.unlink()
-    assert "not found" in scan(pairs).errors["ax"]
+    assert "not found" in scan(pairs)[1]["ax"]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_a_cache_that_can_not_be_written_is_not_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(make_set(tmp_path, 1) / "imgs" / "ax.png"))
-    assert len(scan(found_pairs(tmp_path)).pairs) == 1
+    assert len(scan(found_pairs(tmp_path))[0]) == 1
 
 
 def test_a_cache_of_others_is_not_believed(
@@ -386,20 +386,18 @@ def test_objects_are_fetched_once_and_known_again(
     before = memory_store.count_requests()
     first = scan(pairs)
     assert memory_store.count_requests() == before + 24
-    assert first.errors == {"bx": f"{url}/imgs/bx.png: is empty (0 bytes); replace or remove it"}
+    assert first[1] == {"bx": f"{url}/imgs/bx.png: is empty (0 bytes); replace or remove it"}
     local = scan(Pairs(pair for pair in found_pairs(tmp_path / "set") if pair.name != "bx"))
-    assert [pair.mask._replace(stamp=(0, 0)) for pair in first.pairs] == [
-        pair.mask._replace(stamp=(0, 0)) for pair in local.pairs
+    assert [pair.mask._replace(stamp=(0, 0)) for pair in first[0]] == [
+        pair.mask._replace(stamp=(0, 0)) for pair in local[0]
     ]
-    assert [pair.image.stamp for pair in first.pairs] == [
-        pair.pair.stamps[0] for pair in first.pairs
-    ]
+    assert [pair.image.stamp for pair in first[0]] == [pair.pair.stamps[0] for pair in first[0]]
     before = memory_store.count_requests()
-    assert scan(pairs).pairs == first.pairs
+    assert scan(pairs)[0] == first[0]
     assert memory_store.count_requests() == before + 1  # the one that can't be read
     put(url / "masks" / "ax.png", (tmp_path / "set" / "masks" / "cx.png").read_bytes())
     again = scan(find_pairs(url / "imgs", url / "masks"))
-    assert again.pairs[0].mask.counts == first.pairs[1].mask.counts
+    assert again[0][0].mask.counts == first[0][1].mask.counts
 
 
 def test_storage_that_refuses_ends_the_scan(tmp_path: Path, object_store: ObjectStore) -> None:

@@ -45,7 +45,8 @@ def test_kinds_are_in_the_order_of_their_first_pairs() -> None:
     pairs = [scanned("a"), scanned("b", wide), scanned("c", deep), scanned("d", wide)]
     pairs.append(scanned("e", suffix=".JPG"))
     table = Table.from_scan(pairs)
-    assert (table.counts, table.firsts) == ([1, 2, 1, 1], [0, 1, 2, 4])
+    firsts = [pairs[row].pair for row in (0, 1, 2, 4)]
+    assert table.groups == list(zip(table.kinds, [1, 2, 1, 1], firsts, strict=True))
     assert table.columns["kind"].tolist() == [0, 1, 2, 1, 3]
     assert [kind.suffixes for kind in table.kinds[2:]] == [(".png", ".png"), (".JPG", ".png")]
     assert table.sizes == {(30, 40): 3, (30, 50): 2}

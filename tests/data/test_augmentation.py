@@ -10,7 +10,7 @@ import pytest
 from unet_ddp.data import augmentation as module
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.masks import IGNORE_ID
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.resize import resize_area, resize_nearest
 
 AFFINE = {
@@ -51,8 +51,7 @@ def crop(height: int, width: int) -> list[tuple[str, dict[str, object]]]:
 def test_the_transforms_of_a_preset(
     preset: str, size: tuple[int, int] | None, image_format: ImageFormat, expected: list[object]
 ) -> None:
-    augmentation = Augmentation.for_images(image_format, preset, size, seed=0)
-    assert augmentation is not None
+    augmentation = Augmentation(image_format, preset, size, seed=0)
     transforms = augmentation.compose.transforms
     assert [type(transform).__name__ for transform in transforms] == [name for name, _ in expected]
     for transform, (_, options) in zip(transforms, expected, strict=True):
@@ -60,10 +59,6 @@ def test_the_transforms_of_a_preset(
             name: {"x": value, "y": value} if name in ("scale", "translate_percent") else value
             for name, value in options.items()
         }
-
-
-def test_nothing_to_change() -> None:
-    assert Augmentation.for_images(ImageFormat(3), "none", None, seed=0) is None
 
 
 def test_a_sample_is_a_function_of_seed_epoch_and_index(rng: np.random.Generator) -> None:
@@ -123,10 +118,9 @@ def test_hundreds_of_bands_are_changed_alike(
     band = rng.integers(0, 80, (20, 26, 1)).astype(dtype)
     mask = (band[..., 0] > 39).astype(np.uint8)
     many, one = (
-        Augmentation.for_images(ImageFormat(channels, dtype), preset, (16, 16), seed=5)
+        Augmentation(ImageFormat(channels, dtype), preset, (16, 16), seed=5)
         for channels in (bands, 1)
     )
-    assert many is not None and one is not None
     order = np.arange(bands) % 3 + 1  # bands in the order they came in
     for index in range(10):
         image, ids = many(band * order.astype(dtype), mask, epoch=1, index=index)

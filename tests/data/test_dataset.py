@@ -13,7 +13,7 @@ from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pairs import Pair, Pairs
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.errors import UserError
 from unet_ddp.extras.sampling.balance import ClassDraw
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from unet_ddp.config import DataConfig
-from unet_ddp.data.label_rules import choose_labels, infer_labels
+from unet_ddp.data.label_rules import MaskValues, choose_labels, infer_labels
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.mask_values import MaskValues
 from unet_ddp.errors import UserError
 
 

@@ -40,7 +40,7 @@ from unet_ddp.data.loaders import (
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.memory import SampleMemory
 from unet_ddp.data.pairs import Pairs
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
@@ -135,6 +135,8 @@ def test_loading_leaves_torch_s_random_numbers_alone(folder: Path) -> None:
 
 class Probe(torch.utils.data.Dataset):
     """Samples that tell about the process that reads them."""
+
+    pairs = Pairs()
 
     def __getitem__(self, key: object) -> Sample:
         signals = [
@@ -392,7 +394,7 @@ def test_what_is_cached_in_storage_or_drawn_is_not_kept_in_memory(
     drawn = make_dataset(folder)
     drawn.draw = lambda epoch, index: (index, None)  # type: ignore[assignment]
     for dataset in (remote, drawn):
-        module._keep_in_memory([dataset], 1, World())
+        module.keep_in_memory([dataset], 1, World())
         assert dataset.store is None
 
 

@@ -18,7 +18,7 @@ from unet_ddp.data.loaders import SampleLoader
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.memory import SampleMemory, share_memory
 from unet_ddp.data.pairs import Pair
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.world import World

@@ -15,7 +15,7 @@ from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.cli import parse_train
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.masks import IGNORE_ID
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.errors import UserError
 
 SOURCE = """

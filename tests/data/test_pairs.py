@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import make_set
-from unet_ddp.data.matching import find_pairs, mask_size_message, match, raise_problems, read_list
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.matching import Report, find_pairs, mask_size_message, read_list
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.errors import UserError
 
 
@@ -21,6 +21,11 @@ def touch(folder: Path, *names: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     return folder
+
+
+def matched(images: Path, masks: Path, suffix: str | None = None) -> tuple[Pairs, Report]:
+    report = Report(collects=True)
+    return find_pairs(images, masks, report, suffix=suffix), report
 
 
 @pytest.mark.parametrize(
@@ -54,15 +59,15 @@ def test_partners(
 def test_masks_without_image_do_no_harm(tmp_path: Path) -> None:
     touch(tmp_path / "i", "a.jpg")
     touch(tmp_path / "m", "a_mask.png", "z_mask.png", "b_mask.png")
-    found = match(tmp_path / "i", tmp_path / "m")
-    assert found.problems == [] and [pair.name for pair in found.pairs] == ["a"]
-    assert found.orphans == [tmp_path / "m" / "b_mask.png", tmp_path / "m" / "z_mask.png"]
+    pairs, report = matched(tmp_path / "i", tmp_path / "m")
+    assert report.problems == [] and [pair.name for pair in pairs] == ["a"]
+    assert report.notes == [f"2 mask(s) without image, e.g. {tmp_path}/m/b_mask.png"]
 
 
 def test_three_of_many_files_of_one_name_are_named(tmp_path: Path) -> None:
     touch(tmp_path / "i", "a.jpg", "a.png", "a.tif", "a.bmp")
     touch(tmp_path / "m", "a.png")
-    (problem,) = match(tmp_path / "i", tmp_path / "m").problems
+    (problem,) = matched(tmp_path / "i", tmp_path / "m")[1].problems
     assert all(f"/a.{suffix}" in problem for suffix in ("bmp", "jpg", "png"))
     assert "tif" not in problem
 
@@ -70,21 +75,21 @@ def test_three_of_many_files_of_one_name_are_named(tmp_path: Path) -> None:
 def test_the_suffix_may_be_given(tmp_path: Path) -> None:
     touch(tmp_path / "i", "a.jpg", "b.jpg")
     touch(tmp_path / "m", "a.png", "b.png", "a_car.png", "b_car.png")
-    pairs = match(tmp_path / "i", tmp_path / "m", suffix="_car").pairs
+    pairs, _ = matched(tmp_path / "i", tmp_path / "m", "_car")
     assert [pair.mask.name for pair in pairs] == ["a_car.png", "b_car.png"]
-    found = match(tmp_path / "i", tmp_path / "m", suffix="_dog")
-    assert not found.pairs and len(found.problems) == 2
-    assert f"looked for {tmp_path}/m/a_dog.*" in found.problems[0]
+    pairs, report = matched(tmp_path / "i", tmp_path / "m", "_dog")
+    assert not pairs and len(report.problems) == 2
+    assert f"looked for {tmp_path}/m/a_dog.*" in report.problems[0]
 
 
 def test_images_and_masks_in_one_folder(tmp_path: Path) -> None:
     touch(tmp_path, "a.png", "a_mask.png", "b.png", "b_mask.png", "c_mask.png")
     for suffix in (None, "_mask"):
-        found = match(tmp_path, tmp_path, suffix=suffix)
-        assert [(p.image.name, p.mask.name) for p in found.pairs] == [
+        pairs, report = matched(tmp_path, tmp_path, suffix)
+        assert [(p.image.name, p.mask.name) for p in pairs] == [
             ("a.png", "a_mask.png"), ("b.png", "b_mask.png"),
         ]  # fmt: skip
-        assert found.orphans == [tmp_path / "c_mask.png"]
+        assert report.notes == [f"1 mask(s) without image, e.g. {tmp_path}/c_mask.png"]
 
 
 def test_links_in_a_circle_are_followed_once(tmp_path: Path) -> None:
@@ -129,18 +134,34 @@ def test_a_folder_that_is_no_set_is_named(
     touch(tmp_path, "i/a.png", "m/a.png", "file.png", "empty/notes.txt")
     touch(tmp_path, "raw/a.CZI", "raw/b.czi", "raw/a.txt", "raw/README")
     with pytest.raises(UserError) as caught:
-        match(tmp_path / images, tmp_path / masks)
+        find_pairs(tmp_path / images, tmp_path / masks)
     assert said in f"{caught.value}\n"
+
+
+def test_a_report_raises_at_once_or_collects() -> None:
+    def fail() -> int:
+        raise UserError("wrong")
+
+    with pytest.raises(UserError, match="wrong"):
+        Report().attempt(fail)
+    with pytest.raises(UserError, match="a; b"):
+        Report().add_problems(["a", "b"])
+    assert Report().attempt(lambda: 3) == 3
+    report = Report(collects=True)
+    report.add_problems(["a", "b"])
+    report.add_problems([])
+    assert report.attempt(fail) is None
+    assert report.problems == ["a", "b", "wrong"]
 
 
 @pytest.mark.parametrize(
     ("count", "rest"), [(3, ""), (4, "; and 1 more, listed by"), (9, "6 more")]
 )
 def test_an_error_names_three_problems(count: int, rest: str) -> None:
-    raise_problems([])
+    Report().add_problems([])
     problems = [f"p{k}" for k in range(count)]
     with pytest.raises(UserError) as caught:
-        raise_problems(problems)
+        Report().add_problems(problems)
     assert str(caught.value).startswith("p0; p1; p2")
     assert "p3" not in str(caught.value) and rest in str(caught.value)
     assert bool(rest) == ("more" in str(caught.value))
@@ -162,11 +183,16 @@ def listed(folder: Path, text: str, encoding: str = "utf-8") -> Path:
     return folder / "list.csv"
 
 
+def read(path: Path) -> tuple[Pairs, list[str]]:
+    report = Report(collects=True)
+    return read_list(path, report), report.problems
+
+
 def test_a_list_names_pairs_groups_and_sides(tmp_path: Path) -> None:
     rows = 'mask,image,group,split\nm/b.png, "i/b.png",car ,Val\nm/a.png,i/a.png ,,train\n'
-    found = read_list(listed(tmp_path, rows, "utf-8-sig"))
-    assert found.problems == [] and found.orphans == []
-    assert list(found.pairs) == [
+    pairs, problems = read(listed(tmp_path, rows, "utf-8-sig"))
+    assert problems == []
+    assert list(pairs) == [
         Pair("i/a", tmp_path / "i/a.png", tmp_path / "m/a.png", None, "training"),
         Pair("i/b", tmp_path / "i/b.png", tmp_path / "m/b.png", "car ", "validation"),
     ]
@@ -174,9 +200,9 @@ def test_a_list_names_pairs_groups_and_sides(tmp_path: Path) -> None:
 
 def test_a_list_may_name_files_of_this_machine_by_addresses(tmp_path: Path) -> None:
     image, mask = tmp_path / "i/a.png", tmp_path / "m/a.png"
-    found = read_list(listed(tmp_path, f"image,mask\nfile://{image},file://{mask}\n"))
-    assert found.problems == []
-    assert list(found.pairs) == [Pair(str(image.with_suffix("")), image, mask)]
+    pairs, problems = read(listed(tmp_path, f"image,mask\nfile://{image},file://{mask}\n"))
+    assert problems == []
+    assert list(pairs) == [Pair(str(image.with_suffix("")), image, mask)]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +211,7 @@ def test_a_list_may_name_files_of_this_machine_by_addresses(tmp_path: Path) -> N
      ("validation", "validation"), ("test", "left out"), ("", None)],
 )  # fmt: skip
 def test_words_for_a_side(tmp_path: Path, word: str, side: str | None) -> None:
-    pairs = read_list(listed(tmp_path, f"image,mask,split\ni/a.png,m/a.png,{word}\n")).pairs
+    pairs, _ = read(listed(tmp_path, f"image,mask,split\ni/a.png,m/a.png,{word}\n"))
     assert [pair.side for pair in pairs] == [side]
 
 
@@ -197,9 +223,9 @@ def test_bad_rows_are_named_with_their_lines(tmp_path: Path) -> None:
     ]  # fmt: skip
     path = listed(tmp_path, "\n".join(rows))
     touch(tmp_path, "i/a.jpg")
-    found = read_list(path)
-    assert [pair.name for pair in found.pairs] == ["i/a"]
-    assert found.problems == [
+    pairs, problems = read(path)
+    assert [pair.name for pair in pairs] == ["i/a"]
+    assert problems == [
         f"{path}, line 3: {tmp_path}/i/a.png is listed twice",
         f"{path}, line 4: image or mask is missing",
         f"{path}, line 5: split 'dev'; it is training, validation or test",
@@ -212,7 +238,7 @@ def test_bad_rows_are_named_with_their_lines(tmp_path: Path) -> None:
 
 def test_a_column_of_sides_must_be_full(tmp_path: Path) -> None:
     rows = "image,mask,split\ni/a.png,m/a.png,train\ni/b.png,m/b.png,\n"
-    (problem,) = read_list(listed(tmp_path, rows)).problems
+    (problem,) = read(listed(tmp_path, rows))[1]
     assert "some rows name their split and some do not" in problem
 
 
@@ -222,9 +248,9 @@ def test_a_column_of_sides_must_be_full(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_file_that_is_no_list(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        read_list(listed(tmp_path, text))
+        read(listed(tmp_path, text))
     with pytest.raises(UserError, match=r"gone\.csv: No such file or directory; give a CSV"):
-        read_list(tmp_path / "gone.csv")
+        read(tmp_path / "gone.csv")
 
 
 def test_rows_of_a_list_that_name_no_file(tmp_path: Path) -> None:
@@ -233,26 +259,26 @@ def test_rows_of_a_list_that_name_no_file(tmp_path: Path) -> None:
     names = ("i", "pipe.png", "a\0.png", f"{long}.png")
     path = listed(tmp_path, "image,mask\n\n" + "".join(f"{name},m/a.png\n" for name in names))
     os.mkfifo(tmp_path / "pipe.png")
-    assert read_list(path).problems == [
+    assert read(path)[1] == [
         f"{path}, line 3: {tmp_path}/i: is not a file",
         f"{path}, line 4: {tmp_path}/pipe.png: is not a file",
         f"{path}, line 5: {tmp_path}/a\0.png: not found",
         f"{path}, line 6: {tmp_path}/{long}.png: not found",
     ]
     with pytest.raises(UserError, match="must name the columns"):
-        read_list(listed(tmp_path, "image,mask\ni/a.png,m/a.png\n", "utf-16"))
+        read(listed(tmp_path, "image,mask\ni/a.png,m/a.png\n", "utf-16"))
     os.mkfifo(tmp_path / "pipe.csv")
     with pytest.raises(UserError, match=r"pipe\.csv: is a pipe, socket or device, not a file"):
-        read_list(tmp_path / "pipe.csv")
+        read(tmp_path / "pipe.csv")
     with pytest.raises(UserError, match="xx: not found"):
         find_pairs(tmp_path / long, tmp_path / "m")
 
 
 def test_two_columns_are_enough(tmp_path: Path) -> None:
-    (pair,) = read_list(listed(tmp_path, "image,mask\ni/a.png,m/a.png\n")).pairs
+    ((pair,), _) = read(listed(tmp_path, "image,mask\ni/a.png,m/a.png\n"))
     assert (pair.group, pair.side) == (None, None)
     with pytest.raises(UserError, match=r"list\.csv: field larger than field limit"):
-        read_list(listed(tmp_path, "image,mask\n" + "x" * 140_000))
+        read(listed(tmp_path, "image,mask\n" + "x" * 140_000))
 
 
 # -- object storage ------------------------------------------------------------------------

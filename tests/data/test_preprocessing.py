@@ -12,7 +12,7 @@ import torch
 from torchvision.transforms.functional import normalize
 
 from unet_ddp.data.preprocessing import PixelRange, Preprocessing
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.errors import UserError
 
 MEASURED = PixelRange(-50.0, 900.0, (0.2, 0.4), (0.1, 0.25))

@@ -19,7 +19,7 @@ from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pairs import Pair, Pairs
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
@@ -154,6 +154,8 @@ def read_where_processes_are_spawned() -> int:
     """
 
     class Indices:
+        pairs = Pairs()
+
         def __len__(self) -> int:
             return 3
 

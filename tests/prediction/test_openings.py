@@ -18,8 +18,8 @@ from tests.prediction.test_predict import run
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair, Pairs
-from unet_ddp.data.readers import header
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers import base
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, put
@@ -117,8 +117,8 @@ def test_a_small_map_that_is_a_bomb_is_not_read_by_rows(
         assert (
             opened.place is not None and opened.rows(ImageFormat(3), at_least=1 << 24) is not None
         )
-        monkeypatch.setattr(header, "MOST_BYTES", 64 * 64)
-        monkeypatch.setattr(header, "_MOST_RATIO", 1)
+        monkeypatch.setattr(base, "MOST_BYTES", 64 * 64)
+        monkeypatch.setattr(base, "MOST_RATIO", 1)
         assert opened.rows(ImageFormat(3), at_least=1 << 24) is None
         with pytest.raises(UserError, match="64x64 pixels of 3 bytes in a small file: too large"):
             opened.image(ImageFormat(3))

@@ -20,7 +20,7 @@ from tests.operations import Operations
 from tests.prediction.models import CPU, lively_network, load, make_predictor, noise, write_model
 from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction import predictor as module

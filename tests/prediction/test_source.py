@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.object_store import MemoryBucket
 from tests.prediction.models import noise
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.errors import UserError

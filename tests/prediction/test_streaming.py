@@ -13,8 +13,8 @@ import tifffile
 
 from tests.prediction.models import noise
 from tests.reading import read_image
-from unet_ddp.data.readers import header
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers import base
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_area, scaled_size
 from unet_ddp.errors import UserError
@@ -220,8 +220,8 @@ def test_scenes_of_any_size_are_read_by_rows_but_not_tiles_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pixels in memory at one time count: a tile, not the image."""
-    monkeypatch.setattr(header, "MOST_BYTES", 64 * 64 * 3)
-    monkeypatch.setattr(header, "_MOST_RATIO", 1)
+    monkeypatch.setattr(base, "MOST_BYTES", 64 * 64 * 3)
+    monkeypatch.setattr(base, "MOST_RATIO", 1)
     image, path = np.zeros((640, 640, 3), np.uint8), tmp_path / "a.tif"
     for tile, is_read in ((64, True), (80, False)):
         tifffile.imwrite(path, image, photometric="rgb", tile=(tile, tile), compression="zlib")

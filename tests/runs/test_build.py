@@ -16,7 +16,7 @@ from unet_ddp.config import LaunchConfig, NetworkConfig, OptimizationConfig, Run
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.data.preprocessing import PixelRange, Preprocessing
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.borders import CLASS_NAMES

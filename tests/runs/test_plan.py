@@ -11,8 +11,8 @@ import pytest
 from tests.extras.planners.test_dry_run import Loaders
 from tests.tiny import PIXELS, make_data, make_state
 from unet_ddp.config import LaunchConfig, OptimizationConfig, TrainConfig
-from unet_ddp.data.prepared import PreparedData
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.dataset import PreparedData
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.distributed.world import World
 from unet_ddp.extras.planners.learning_rate import choose_rate, measure_losses
 from unet_ddp.runs import plan

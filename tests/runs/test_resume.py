@@ -26,7 +26,7 @@ from unet_ddp.config import DataConfig, LaunchConfig, NetworkConfig, Optimizatio
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError

@@ -18,9 +18,9 @@ import tifffile
 from tests.reading import read_header, read_image
 from tests.search.corpus import MASKS, WRITERS, Array, File, draw_ids
 from unet_ddp.checks.check import check_dataset
-from unet_ddp.checks.summary import Report
 from unet_ddp.config import DataConfig
-from unet_ddp.data.readers.header import DTYPES, ImageFormat, storage_dtype
+from unet_ddp.data.matching import Report
+from unet_ddp.data.readers.base import DTYPES, ImageFormat, storage_dtype
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 

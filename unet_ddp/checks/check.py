@@ -5,7 +5,6 @@ A run stops at the first kind of problem; the doctor collects all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,9 +18,8 @@ from unet_ddp.checks.rules import (
     find_copies,
     measure_range,
 )
-from unet_ddp.checks.scan import ScanResult, scan
+from unet_ddp.checks.scan import scan
 from unet_ddp.checks.summary import (
-    Report,
     describe_images,
     warn_of_classes,
     warn_of_images,
@@ -29,13 +27,12 @@ from unet_ddp.checks.summary import (
 )
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
-from unet_ddp.data.label_rules import choose_labels
+from unet_ddp.data.dataset import PreparedData
+from unet_ddp.data.label_rules import MaskValues, choose_labels, warn_soft_edges
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.mask_values import MaskValues, warn_soft_edges
-from unet_ddp.data.matching import Matches, match, read_list
+from unet_ddp.data.matching import Report, find_pairs, read_list
 from unet_ddp.data.pairs import Pairs, collect
-from unet_ddp.data.prepared import PreparedData
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import can_read, find_readers
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.splits import Split, group_names, split_by_folders, split_pairs
@@ -102,14 +99,10 @@ def check_dataset(
 ) -> CheckedData | None:
     """Check the data set that `config` names; None if no pair can be read.
 
-    Args:
-        config: where it is, and how it is read.
-        report: gets all that is found; unless it collects problems, the first is a UserError.
-        seed: of the split.
-        labels: those of a resumed run; chosen by the masks' values if None.
-        skip_bad: pairs that can't be read and are left out; more are a problem.
+    All that is found goes into the report. The seed is the split's. `labels` are those of a resumed
+    run; chosen by the masks' values if None. `skip_bad` pairs that can't be read are left out.
     """
-    training, validation = _find_pairs(config, report)
+    training, validation = _find_sides(config, report)
     if not len(training) and not validation:
         report.add_problems([] if report.problems else ["no pairs of image and mask"])
         return None
@@ -120,54 +113,38 @@ def check_dataset(
     else:
         groups = group_names(training, config.group_pattern) if split else {}
         pairs = collect([*training, *(validation or [])])
-        found = scan(pairs, nodata=config.nodata, channels=config.channels)
-        split = _skip_bad(report, found, split, skip_bad)
-        if not found.pairs:
+        scanned, errors = scan(pairs, nodata=config.nodata, channels=config.channels)
+        split = _skip_bad(report, errors, split, skip_bad)
+        if not scanned:
             return None
-        report.add_problems(found.ask_readers())
-        table = Table.from_scan(found.pairs)
-    form, table = check_rules(config, report, table), _ask_readers(config, report, table)
-    values = common_values(table)
-    labels = labels or report.attempt(lambda: choose_labels(values, config))
-    data = CheckedData(table, form, values, labels, split, groups)
-    _summarise(config, report, data)
-    return data
-
-
-def _ask_readers(config: DataConfig, report: Report, table: Table) -> Table:
-    """Return the table as the images' readers have it; see `OpenFile.check_kinds`."""
+        for reader in find_readers(pair.image for pair, *_ in scanned):
+            report.add_problems(reader.check_pairs(scanned))
+        table = Table.from_scan(scanned)
+    form = check_rules(config, report, table)
     for reader in find_readers(pair.image for *_, pair in table.groups):
         table = report.attempt(partial(reader.check_kinds, config, table)) or table
-    return table
+    values = common_values(table)
+    labels = labels or report.attempt(lambda: choose_labels(values, config))
+    return _summarise(config, report, CheckedData(table, form, values, labels, split, groups))
 
 
-def _find_pairs(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None]:
+def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None]:
     """Return the pairs, and those of a validation folder if there is one."""
     if config.images is not None and config.masks is None:
         folder, open_pack = as_path(config.images), find("pairs", "pack")
         return report.attempt(lambda: open_pack(folder).divide(config)) or (Pairs(), None)
-
-    def attempt(search: Callable[[], Matches]) -> Pairs:
-        found = report.attempt(search) or Matches(Pairs())
-        report.add_problems(found.problems)
-        if found.orphans:
-            report.notes.append(
-                f"{len(found.orphans)} mask(s) without image, e.g. {found.orphans[0]}"
-            )
-        return found.pairs
-
-    training = attempt(lambda: _match(config, report))
+    training = report.attempt(lambda: _find_pairs(config, report)) or Pairs()
     if config.val_images is None or config.val_masks is None:
         return training, None
-    images, masks = as_path(config.val_images), as_path(config.val_masks)
-    validation = attempt(lambda: match(images, masks, suffix=config.mask_suffix))
-    return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in validation)
+    folders = as_path(config.val_images), as_path(config.val_masks)
+    found = report.attempt(lambda: find_pairs(*folders, report, suffix=config.mask_suffix))
+    return training, collect(replace(p, name=f"validation/{p.name}") for p in found or ())
 
 
-def _match(config: DataConfig, report: Report) -> Matches:
-    """Match the pairs of the list or the folders; the demo set's if none are given or in place."""
+def _find_pairs(config: DataConfig, report: Report) -> Pairs:
+    """Return the pairs of the list or the folders; the demo set's if none are given or in place."""
     if config.pairs_file is not None:
-        return read_list(as_path(config.pairs_file))
+        return read_list(as_path(config.pairs_file), report)
     images, masks = HOME / "imgs", HOME / "masks"
     if config.images is not None and config.masks is not None:
         images, masks = as_path(config.images), as_path(config.masks)
@@ -177,7 +154,7 @@ def _match(config: DataConfig, report: Report) -> Matches:
             f"no data: {images} and {masks} are empty; using the demo set in {demo}"
         )
         images, masks = demo / "imgs", demo / "masks"
-    return match(images, masks, suffix=config.mask_suffix)
+    return find_pairs(images, masks, report, suffix=config.mask_suffix)
 
 
 def _contains_images(folder: Path) -> bool:
@@ -199,20 +176,22 @@ def _split(config: DataConfig, training: Pairs, validation: Pairs | None, seed: 
 
 
 def _skip_bad(
-    report: Report, found: ScanResult, split: Split | None, skip_bad: int
+    report: Report, errors: dict[str, str], split: Split | None, skip_bad: int
 ) -> Split | None:
     """Return the split without the pairs that can't be read, a problem if they are too many."""
-    rest = split.without(found.errors) if split else None
-    if len(found.errors) > skip_bad or rest is None or not rest.training:
-        report.add_problems(list(found.errors.values()))
+    if not errors:
         return split
-    for count, error in enumerate(found.errors.values(), start=1):
+    rest = split.without(errors) if split else None
+    if len(errors) > skip_bad or rest is None or not rest.training:
+        report.add_problems(list(errors.values()))
+        return split
+    for count, error in enumerate(errors.values(), start=1):
         report.warnings.append(f"skipped {error} ({count} of at most {skip_bad})")
     return rest
 
 
-def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
-    """Describe the data set, and warn of what looks wrong."""
+def _summarise(config: DataConfig, report: Report, data: CheckedData) -> CheckedData:
+    """Return the data set after describing it, and warning of what looks wrong."""
     table, labels, split = data.table, data.labels, data.split
     count = len(split.training) + len(split.validation) if split else len(table.pairs)
     report.notes.append(describe_images(table, data.format, count=count, scale=config.scale))
@@ -232,6 +211,7 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
     if split and labels:
         warn = report.attempt(lambda: warn_of_classes(table, data.values, labels, split))
         report.warnings += warn or []
+    return data
 
 
 def check_classes(labels: Labels, weights: tuple[float, ...] | None) -> None:

@@ -6,24 +6,31 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from unet_ddp.checks.summary import Report, describe_alpha
+from unet_ddp.checks.summary import describe_alpha
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
-from unet_ddp.data.copies import ALIKE, normalise
-from unet_ddp.data.mask_values import MaskValues
+from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.masks import Colour, Flags, Size
-from unet_ddp.data.matching import mask_size_message
+from unet_ddp.data.matching import Report, mask_size_message
 from unet_ddp.data.pairs import FileKind, Pair
 from unet_ddp.data.preprocessing import PixelRange
-from unet_ddp.data.readers.header import ImageFormat, bits_of
+from unet_ddp.data.readers.base import ImageFormat, bits_of
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.settings import called
+
+ALIKE = 0.995
+"""Correlation of two thumbnails, above which one image is a copy of the other.
+
+Copies that were scaled and compressed again are above it, views of different cars in one studio
+below 0.99.
+"""
 
 _AT_ONCE = 1 << 22  # correlations that are computed at a time
 _MOST_COMPARED = 2 * 10**9  # correlations, of some seconds: 10 % of 150,000 images with the others
@@ -70,16 +77,9 @@ def _check_palettes(table: Table, config: DataConfig) -> Iterator[str]:
         config.palette is not None and table.kinds[0].mask.palette
     ):
         return
-    seen: dict[int, tuple[Colour, Path]] = {}
-    for value, colour, mask in _used_colours(table):
-        known, path = seen.setdefault(value, (colour, mask))
-        if known != colour:
-            shown = ["#{:02x}{:02x}{:02x}".format(*c) for c in (known, colour)]
-            yield (
-                f"index {value} is {shown[0]} in {path} and {shown[1]} in {mask}: palettes "
-                "of one data set must agree; save the masks as colour images"
-            )
-            return
+    _, conflict = _merge_palettes(table)
+    if conflict:
+        yield conflict
 
 
 def _check_bits(table: Table, config: DataConfig) -> Iterator[str]:
@@ -173,29 +173,30 @@ def _common_format(table: Table, config: DataConfig) -> ImageFormat:
     return ImageFormat(channels, headers[0].dtype, nodata, ground_resolution=ground)
 
 
-def _used_colours(table: Table) -> Iterator[tuple[int, Colour, Path]]:
-    """Yield each index in the palette masks of a kind, with its colour and a mask."""
-    palettes = [kind.mask.palette for kind in table.kinds]
-    for row, kind, value, _ in table.values if any(palettes) else ():
-        if palette := palettes[kind]:
-            colour = palette[value] if value < len(palette) else (0, 0, 0)
-            yield value, colour, table.pairs[row].mask
-
-
-def _merge_palettes(table: Table) -> tuple[Colour, ...] | None:
-    """Return one palette of all masks; None if one has none, or an index in use has two colours.
+def _merge_palettes(table: Table) -> tuple[tuple[Colour, ...] | None, str]:
+    """Return one palette of all masks, None if one has none; and which index in use has two colours.
 
     Programs pad palettes by different colours.
     """
     palettes: list[tuple[Colour, ...]] = [kind.mask.palette or () for kind in table.kinds]
     longest = max(palettes, key=len)
-    merged, used = dict(enumerate(longest)), dict[int, Colour]()
-    for value, colour, _ in _used_colours(table):
-        if used.setdefault(value, colour) != colour:
-            return None
+    merged = dict(enumerate(longest))
+    used: dict[int, tuple[Colour, Path]] = {}
+    for row, kind, value, _ in table.values if merged else ():
+        if not palettes[kind]:
+            continue
+        colour = palettes[kind][value] if value < len(palettes[kind]) else (0, 0, 0)
+        mask = table.pairs[row].mask
+        known, path = used.setdefault(value, (colour, mask))
+        if known != colour:
+            shown = ["#{:02x}{:02x}{:02x}".format(*c) for c in (known, colour)]
+            return None, (
+                f"index {value} is {shown[0]} in {path} and {shown[1]} in {mask}: palettes "
+                "of one data set must agree; save the masks as colour images"
+            )
         if value in merged:
             merged[value] = colour
-    return tuple(merged.values()) if all(palettes) else None
+    return tuple(merged.values()) if all(palettes) else None, ""
 
 
 def common_values(table: Table) -> MaskValues:
@@ -207,7 +208,7 @@ def common_values(table: Table) -> MaskValues:
         examples.setdefault(value, str(table.pairs[row].mask))
     lossy = next((str(pair.mask) for kind, _, pair in table.groups if kind.mask.is_lossy), None)
     is_colour = table.kinds[0].mask.has_colour_values
-    return MaskValues(counts, examples, is_colour, _merge_palettes(table), lossy)
+    return MaskValues(counts, examples, is_colour, _merge_palettes(table)[0], lossy)
 
 
 def crop_size(config: DataConfig, table: Table) -> Size | None:
@@ -248,6 +249,14 @@ def measure_range(table: Table, chosen: Flags, channels: int) -> PixelRange | No
 
 
 # -- copies --------------------------------------------------------------------------------
+
+
+def normalise(thumbnails: NDArray[Any]) -> NDArray[np.float32]:
+    """Return thumbnails (N, 64) of mean 0 and length 1: products are correlations."""
+    flat = thumbnails.astype(np.float32)
+    flat -= flat.mean(axis=1, keepdims=True)
+    flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-6)
+    return flat
 
 
 def find_copies(table: Table, split: Split) -> list[tuple[Pair, Pair]] | None:

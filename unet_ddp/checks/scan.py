@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,14 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from unet_ddp.data.copies import THUMBNAIL
 from unet_ddp.data.pairs import Pair, Pairs, Stamp, find_stamp
-from unet_ddp.data.readers.header import Codes, Header, ImageFormat, Pixels, as_user_error
+from unet_ddp.data.readers.base import Codes, Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_readers
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UnreachableError, UserError
 from unet_ddp.files import cache_folder, write_text
+
+THUMBNAIL = 8
+"""Pixels on a side of a thumbnail."""
 
 _MOST_PIXELS = 100_000_000  # a file of a few KB can ask for gigabytes
 _MOST_VALUES = 1024  # kept of a mask: more are no classes in any case
@@ -76,23 +78,13 @@ class ScannedPair(NamedTuple):
     mask: MaskMetadata
 
 
-@dataclass(frozen=True)
-class ScanResult:
-    """Metadata of the readable pairs of a data set."""
+def scan(
+    pairs: Pairs, *, nodata: float | None = None, channels: int | None = None
+) -> tuple[list[ScannedPair], dict[str, str]]:
+    """Return the metadata of every pair, and why others can't be read, by name.
 
-    pairs: list[ScannedPair]
-    errors: dict[str, str] = field(default_factory=dict)  # of the other pairs, by name
-
-    def ask_readers(self) -> list[str]:
-        """Return the faults that the images' readers find; see `OpenFile.check_pairs`."""
-        readers = find_readers(pair.image for pair, *_ in self.pairs)
-        return [line for reader in readers for line in reader.check_pairs(self.pairs)]
-
-
-def scan(pairs: Pairs, *, nodata: float | None = None, channels: int | None = None) -> ScanResult:
-    """Read the metadata of every image and mask on all cores, behind a bar if this is a terminal.
-
-    `nodata` and `channels` are those of the data set; each image's own, without alpha, if None.
+    All cores read, behind a bar if this is a terminal. `nodata` and `channels` are those of the data
+    set; each image's own, without alpha, if None.
     """
     files = [
         file
@@ -109,14 +101,14 @@ def scan(pairs: Pairs, *, nodata: float | None = None, channels: int | None = No
     finally:
         pairs.fetch_ahead([])
         scanner.save()
-    result = ScanResult([])
+    scanned, errors = [], {}
     for pair, image, mask in zip(pairs, found[::2], found[1::2], strict=True):
-        errors = [str(error) for error in (image, mask) if isinstance(error, UserError)]
-        if errors:
-            result.errors[pair.name] = "; ".join(errors)
+        faults = [str(each) for each in (image, mask) if isinstance(each, UserError)]
+        if faults:
+            errors[pair.name] = "; ".join(faults)
         else:
-            result.pairs.append(ScannedPair(pair, image, mask))
-    return result
+            scanned.append(ScannedPair(pair, image, mask))
+    return scanned, errors
 
 
 class _Scanner:

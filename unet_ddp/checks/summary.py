@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeVar
-
 import numpy as np
-from numpy.typing import NDArray
 
 from unet_ddp.checks.table import Table
+from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.mask_values import MaskValues
 from unet_ddp.data.masks import IGNORE_ID
-from unet_ddp.data.matching import raise_problems
 from unet_ddp.data.pairs import Pair, Pairs
-from unet_ddp.data.readers.header import ImageFormat, bits_of
+from unet_ddp.data.readers.base import ImageFormat, bits_of
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.splits import Split
-from unet_ddp.errors import UserError, join_some
-
-Result = TypeVar("Result")
+from unet_ddp.errors import join_some
 
 _SHOWN = 16  # classes in a line
 _RARE = 5e-4  # share of the pixels below which a value is suspicious
@@ -30,32 +22,7 @@ _LOOKED_AT = 1000  # masks in search of numbered objects
 _DENSE = 0.8  # of the numbers up to the largest: masks of objects have most
 _GAPS = 2  # that masks of few objects may have
 _MOST = 0.9  # of the masks
-_WITHIN = 0.8  # of the variance of sizes, within the numbers: those of objects have about all of it
 _BRIGHT = 0.85  # share of the pixels above which the foreground may be the background
-
-
-@dataclass
-class Report:
-    """Problems, warnings and notes about a data set."""
-
-    collects: bool = False  # all problems, rather than raise the first
-    problems: list[str] = field(default_factory=list)  # what makes it unfit to train on
-    warnings: list[str] = field(default_factory=list)  # what is likely a mistake
-    notes: list[str] = field(default_factory=list)
-
-    def add_problems(self, problems: list[str]) -> None:
-        """Add problems; raise a UserError if there are any and they are not collected."""
-        self.problems += problems
-        if not self.collects:
-            raise_problems(problems)
-
-    def attempt(self, work: Callable[[], Result]) -> Result | None:
-        """Return the result of `work`; add its UserError as a problem and return None."""
-        try:
-            return work()
-        except UserError as error:
-            self.add_problems([str(error)])
-            return None
 
 
 def describe_images(table: Table, form: ImageFormat, *, count: int, scale: float) -> str:
@@ -138,7 +105,7 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
 def warn_of_numbers(table: Table, labels: Labels) -> list[str]:
     """Return a warning if the classes look like objects, numbered from 1 on in each mask.
 
-    Classes leave gaps in some masks, or have each its own size: sky is large, a pole small.
+    Classes leave gaps in some masks, and end with the same number in most.
     """
     if labels.threshold is not None or len(labels.named_values) <= _FEW:
         return []
@@ -147,28 +114,12 @@ def warn_of_numbers(table: Table, labels: Labels) -> list[str]:
     largest, starts = values[ends - 1], np.concatenate([[0], ends[:-1]])
     found = ends - starts - (values[starts] == 0)  # numbers in each mask
     dense = np.minimum(_DENSE * largest, largest - _GAPS)
-    is_likely = np.mean(found >= dense) > _MOST and (
-        (np.mean(found == largest) > _MOST and len(np.unique(largest)) > 2)
-        or _are_alike(values, table.columns["pixels"][: len(values)])
-    )
-    if not is_likely:
+    if np.mean(found >= dense) <= _MOST or len(np.unique(largest)) < 3:
         return []
     return [
         f"the values in each mask run from 1 up, to {largest.max()} at most: if they are the numbers of "
         "objects, use --instances, or --binary for two classes"
     ]
-
-
-def _are_alike(values: NDArray[np.int32], pixels: NDArray[np.uint32]) -> bool:
-    """Return whether a value says next to nothing of its size, by an analysis of variance."""
-    _, kinds, counts = np.unique(values[values > 0], return_inverse=True, return_counts=True)
-    logs = np.log(pixels[values > 0])
-    inner = logs - (np.bincount(kinds, logs) / counts)[kinds]
-    degrees = len(logs) - len(counts)
-    if degrees < len(counts):  # too few to say
-        return False
-    within = np.square(inner).sum() / degrees + 1e-9  # objects of one size have none
-    return bool(within >= _WITHIN * logs.var(ddof=1))
 
 
 def class_pixels(table: Table, labels: Labels, pairs: Pairs) -> list[int]:

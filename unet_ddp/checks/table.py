@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.checks.scan import ImageMetadata, ScannedPair
-from unet_ddp.data.copies import THUMBNAIL
+from unet_ddp.checks.scan import THUMBNAIL, ImageMetadata, ScannedPair
 from unet_ddp.data.masks import Flags, Size
 from unet_ddp.data.pairs import FileKind, Pair, Pairs, collect
 
@@ -64,25 +63,11 @@ class Table:
         return cls(collect(pair for pair, _, _ in scanned), list(kinds), columns)
 
     @cached_property
-    def counts(self) -> list[int]:
-        """Number of pairs of each kind."""
-        counts: list[int] = np.bincount(self.columns["kind"][:], minlength=len(self.kinds)).tolist()
-        return counts
-
-    @cached_property
-    def firsts(self) -> list[int]:
-        """Row of the first pair of each kind."""
-        firsts = np.zeros(len(self.kinds), np.uint32)
-        backwards = self.columns["kind"][:][::-1]
-        firsts[backwards] = np.arange(len(self.pairs), dtype=np.uint32)[::-1]  # the last one stays
-        found: list[int] = firsts.tolist()
-        return found
-
-    @cached_property
     def groups(self) -> list[tuple[FileKind, int, Pair]]:
         """Each kind, the number of its pairs, and the first."""
-        firsts = [self.pairs[row] for row in self.firsts]
-        return list(zip(self.kinds, self.counts, firsts, strict=True))
+        found = np.unique(self.columns["kind"][:], return_index=True, return_counts=True)
+        rows = zip(*(each.tolist() for each in found), strict=True)
+        return [(self.kinds[kind], count, self.pairs[first]) for kind, first, count in rows]
 
     @property
     def sizes(self) -> Counter[Size]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from unet_ddp.checks.check import CheckedData, check_classes, check_dataset
-from unet_ddp.checks.summary import Report, class_pixels
+from unet_ddp.checks.summary import class_pixels
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import name_recipe
 from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.matching import Report
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.errors import align, join_some, print_lines

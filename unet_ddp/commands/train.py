@@ -30,9 +30,9 @@ from typing import Any
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import check_own_code, naming_recipe
 from unet_ddp.config import TrainConfig
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders
-from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal

@@ -10,7 +10,7 @@ import numpy as np
 
 from unet_ddp.config.data import PRESETS
 from unet_ddp.data.masks import IGNORE_ID, Ids, Size
-from unet_ddp.data.readers.header import ImageFormat, Pixels
+from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.data.readers.resize import resize_area, resize_nearest
 from unet_ddp.errors import UserError
 from unet_ddp.plugins import find
@@ -64,15 +64,6 @@ class Augmentation:
             transforms if self._is_function else [*transforms, self._own],
             additional_targets={name: "image" for name in self._first_bands if name != "image"},
         )
-
-    @classmethod
-    def for_images(
-        cls, image_format: ImageFormat, preset: str, crop_size: Size | None, **random: Any
-    ) -> Augmentation | None:
-        """Return the augmentation of such images; None if nothing is to be changed."""
-        if preset == "none" and crop_size is None:
-            return None
-        return cls(image_format, preset, crop_size, **random)
 
     def __call__(
         self, image: Pixels, mask: Ids, *, epoch: int, index: int, drawn: int | None = None

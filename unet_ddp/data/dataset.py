@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
@@ -20,10 +20,12 @@ from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.matching import mask_size_message
 from unet_ddp.data.memory import Arrays, SampleStore
 from unet_ddp.data.pairs import Pair, Pairs
-from unet_ddp.data.readers.header import Codes, ImageFormat
+from unet_ddp.data.preprocessing import PixelRange
+from unet_ddp.data.readers.base import Codes, ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.data.samplers import Draw, Key
+from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 
 _WRITABLE: list[Literal["C", "W"]] = ["C", "W"]  # what torch.from_numpy needs; copied if not
@@ -35,6 +37,23 @@ class Sample(NamedTuple):
     image: Tensor  # (H, W, C) in the files' type: channels_last already, a quarter of float's bytes
     mask: Tensor  # (H, W) uint8 class ids; IGNORE_ID for pixels that do not count
     pair: Tensor  # int64: index of the pair in its data set
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """A data set, ready to train on."""
+
+    split: Split
+    labels: Labels
+    format: ImageFormat
+    crop_size: tuple[int, int] | None  # (height, width) to train on; None if all have one size
+    smallest: tuple[int, int]  # (height, width) of the smallest image, after scaling
+    notes: list[str]  # lines for the user, warnings included
+    range: PixelRange | None = None  # of the training images; None for 8 bit, where it is known
+    groups: dict[str, str] = field(default_factory=dict)  # group of each pair, by name
+    one_size: tuple[int, int] | None = None  # (height, width) of all images; None if they differ
+    draw: Draw | None = None  # of training images
+    most_pixels: int = 0  # of the largest image, after scaling
 
 
 @dataclass(eq=False, repr=False)
@@ -60,26 +79,24 @@ class SegmentationDataset(Dataset[Sample | UserError]):
 
     def __getitem__(self, key: Key) -> Sample | UserError:
         """Return the sample, or why it can't be read: a DataLoader would rewrite what is raised."""
-        try:
-            return self._sample(*key)
-        except UserError as error:
-            return error
-
-    def _sample(self, epoch: int, index: int) -> Sample:
+        epoch, index = key
         own, drawn = self.draw(epoch, index) if self.draw else (index, None)
         pair = self.pairs.to_read(own)
-        if self.store is not None:
-            image, mask = self.store.load(own, pair, self._decode)
-        else:
-            image, mask = self._decode(pair)
-        if self.size is not None and image.shape[:2] != self.size:
-            (height, width), (rows, columns) = image.shape[:2], self.size
-            raise UserError(
-                f"{pair.image}: {width}x{height} pixels after scaling, the others "
-                f"{columns}x{rows}; use --crop-size to train on crops of one size"
-            )
-        if self.augmentation is not None:
-            image, mask = self.augmentation(image, mask, epoch=epoch, index=index, drawn=drawn)
+        try:
+            if self.store is not None:
+                image, mask = self.store.load(own, pair, self._decode)
+            else:
+                image, mask = self._decode(pair)
+            if self.size is not None and image.shape[:2] != self.size:
+                (height, width), (rows, columns) = image.shape[:2], self.size
+                raise UserError(
+                    f"{pair.image}: {width}x{height} pixels after scaling, the others "
+                    f"{columns}x{rows}; use --crop-size to train on crops of one size"
+                )
+            if self.augmentation is not None:
+                image, mask = self.augmentation(image, mask, epoch=epoch, index=index, drawn=drawn)
+        except UserError as error:
+            return error
         return Sample(
             torch.from_numpy(np.require(image, requirements=_WRITABLE)),
             torch.from_numpy(np.require(mask, requirements=_WRITABLE)),
@@ -99,9 +116,12 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     def _decode(self, pair: Pair) -> Arrays:
         """Return image (H, W, C) and class ids (H, W) of a pair, scaled."""
         with self.pairs.local(pair.image) as local, Source(local) as source:
-            scale = source.find_scale(self.image_format, self.scale)
+            scale = self.scale
+            if self.image_format.ground_resolution is not None:
+                with source.reading() as opened:
+                    scale = opened.find_scale(self.image_format, scale)
             image, nodata_mask = source.image(self.image_format, scale=scale)
-        codes = self._read_codes(pair.mask, image.shape[:2], scale)
+        codes = self.read_codes(pair.mask, image.shape[:2], scale)
         mask = self.labels.to_ids(codes, pair.mask)  # after scaling: borders keep their width
         if nodata_mask is not None:
             mask[nodata_mask] = IGNORE_ID
@@ -114,19 +134,15 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         """
         pair = self.pairs.to_read(index)
         with self.pairs.local(pair.image) as local, Source(local) as source:
-            codes = self._read_codes(pair.mask, source.header.size, 1.0)
+            codes = self.read_codes(pair.mask, source.header.size, 1.0)
             ids = self.labels.to_ids(codes, pair.mask)
             if self.image_format.nodata is not None:
                 _, nodata_mask = source.image(self.image_format)
                 ids[nodata_mask] = IGNORE_ID
         return ids
 
-    def read_codes(self, index: int, size: tuple[int, int], scale: float) -> Codes:
-        """Return the values (H, W) of a pair's mask at `scale`, which must have or get this size."""
-        return self._read_codes(self.pairs.to_read(index).mask, size, scale)
-
-    def _read_codes(self, path: Path, size: tuple[int, int], scale: float) -> Codes:
-        """Return the values of a mask at `scale`, which must have or get this size."""
+    def read_codes(self, path: Path, size: tuple[int, int], scale: float) -> Codes:
+        """Return the values (H, W) of a mask at `scale`, which must have or get this size."""
         with self.pairs.local(path) as local, Source(local) as source:
             codes = source.mask(scale=scale)
         if codes.shape == size:

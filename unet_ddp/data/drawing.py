@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Colour, Ids
-from unet_ddp.data.readers.header import Pixels
+from unet_ddp.data.readers.base import Pixels
 
 TINT = (0, 255, 150)  # for the foreground of two classes
 

@@ -2,16 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unet_ddp.config import DataConfig
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.mask_values import MaskValues, refuse_soft
-from unet_ddp.data.masks import IGNORE_ID, unpack_colour
-from unet_ddp.errors import UserError
+from unet_ddp.data.masks import IGNORE_ID, Colour, Flags, unpack_colour
+from unet_ddp.errors import UserError, join_some
 from unet_ddp.plugins import find
 from unet_ddp.settings import called
+
+_MOST_GREYS = 64  # more grey values than this are no classes
+_CLUSTERS = 0.9  # share of the pixels near black or near white in soft masks of two classes
+_SOFT = 0.05  # of the pixels: soft edges have no more
+_NEAR = 2  # of 255: a mixture may be rounded by so much
+
+
+_Points = NDArray[np.float64]  # (N, 3): colours
+
+
+@dataclass(frozen=True)
+class MaskValues:
+    """Values in the masks of a data set."""
+
+    counts: Mapping[int, int]  # pixels of every value; colours as 0xRRGGBB
+    examples: Mapping[int, str]  # a file that contains the value
+    rgb: bool = False
+    palette: tuple[Colour, ...] | None = None  # colours of the indices, if all masks have the same
+    lossy: str | None = None  # a mask with lossy compression, if there is one
+
+    @property
+    def values(self) -> list[int]:
+        """All values, sorted."""
+        return sorted(self.counts)
+
+    def show(self, values: list[int]) -> str:
+        """Return the first dozen of `values` as text."""
+        return join_some([*map(Labels((), self.rgb).show, values)], 12)
 
 
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
@@ -108,3 +140,103 @@ def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:
         )
     white = 0xFFFFFF if masks.rgb else 255
     return Labels((0, white), masks.rgb, ignore, threshold=threshold)
+
+
+# -- soft edges ----------------------------------------------------------------------------
+
+
+def refuse_soft(masks: MaskValues) -> None:
+    """Raise a UserError if the values can't be classes, saying what they look like."""
+    values, total = masks.values, sum(masks.counts.values())
+    if len(values) <= (2 if masks.lossy else _MOST_GREYS):
+        return
+    found = masks.lossy or "the masks"
+    cause = "lossy compression" if masks.lossy else "soft edges"
+    if masks.rgb:
+        named = "or name the classes' colours with --palette, or use"
+        objects = ", or --instances if each colour is an object"
+        raise UserError(
+            f"{found}: {len(values)} different colours, probably from {cause}; save masks as PNG "
+            f"with one colour per class, {'or use' if masks.lossy else named} --mask-threshold 127 "
+            f"for two classes, dark and bright{'' if masks.lossy else objects}"
+        )
+    low, high = values[0], values[-1]
+    found = f"{found}: {len(values)} different values in the masks ({low} to {high})"
+    quarter = (high - low) / 4
+    dark = sum(n for v, n in masks.counts.items() if v <= low + quarter)
+    bright = sum(n for v, n in masks.counts.items() if v >= high - quarter)
+    if dark + bright >= _CLUSTERS * total and bright >= 0.4 * (total - dark):
+        raise UserError(
+            f"{found}, nearly all close to {low} or {high}, probably from {cause}: use "
+            f"--mask-threshold {(low + high) // 2} for two classes, or save them as PNG without "
+            "soft edges"
+        )
+    if masks.lossy:
+        raise UserError(
+            f"{found}, probably from {cause}; a mask needs one value per class: save it as PNG"
+        )
+    if len(values) > IGNORE_ID:
+        raise UserError(
+            f"{found}: too many for classes; if they are numbers of objects, use --instances "
+            "to learn each object, or --binary for two classes, zero and above"
+        )
+
+
+def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
+    """Return a warning if classes of few pixels may be the soft edges of the others.
+
+    Their colours lie between two others: three or more do if they are spread widely, as between black
+    and white, eight between each two if all are close, as class ids are.
+    """
+    if labels.threshold is not None or (labels.names and (labels.rgb or labels.palette)):
+        return []
+    values = sorted(labels.values, key=lambda value: masks.counts.get(value, 0))
+    counts = np.array([masks.counts.get(value, 0) for value in values])
+    soft = int((counts.cumsum() <= _SOFT * counts.sum()).sum())
+    colours = _colours_of(values, labels)
+    between = _lie_between(colours[:soft], colours[soft:])
+    is_close = np.ptp(colours, axis=0).max(initial=0) < 4 * len(values)
+    hard = len(values) - soft
+    least = 8 * (hard - 1) if is_close else max(3, hard)
+    if soft < least or counts[:soft] @ between < _CLUSTERS * counts[:soft].sum():
+        return []
+    low, high = min(values[soft:]), max(values[soft:])
+    ends = f"between {labels.show(low)} and {labels.show(high)}" if hard == 2 else "between others"
+    advice = "save the masks without them, one value per class"
+    if hard == 2 and not labels.palette:
+        bright = sorted(max(unpack_colour(end)) if masks.rgb else end for end in (low, high))
+        advice = f"use --mask-threshold {sum(bright) // 2}" if bright[0] < bright[1] else advice
+    objects = (
+        ""
+        if masks.rgb or labels.palette
+        else "; if they are numbers of objects, --instances or --binary"
+    )
+    return [
+        f"{soft} of the {len(values)} classes have few pixels and lie {ends}: if they are soft edges, "
+        f"{advice}{objects}"
+    ]
+
+
+def _colours_of(values: list[int], labels: Labels) -> _Points:
+    """Return the colours (N, 3) of mask values; those of grey are grey."""
+    palette = dict(enumerate(labels.palette or ()))
+    colours = [
+        unpack_colour(value)
+        if labels.rgb
+        else palette.get(value, (0, 0, 0))
+        if palette
+        else (value,) * 3
+        for value in values
+    ]
+    return np.array(colours, np.float64).reshape(-1, 3)
+
+
+def _lie_between(some: _Points, others: _Points) -> Flags:
+    """Return which of `some` (N, 3) are mixtures of two of `others` (M, 3)."""
+    found = np.zeros(len(some), bool)
+    for one, other in combinations(others, 2):
+        way = other - one
+        share = (some - one) @ way / (way @ way or 1.0)
+        off = np.abs(some - one - share[:, None] * way).max(axis=1, initial=0)
+        found |= (share > 0) & (share < 1) & (off <= _NEAR)
+    return found

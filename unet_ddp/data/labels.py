@@ -24,7 +24,7 @@ from unet_ddp.data.masks import (
     unpack_colour,
     voc_colour,
 )
-from unet_ddp.data.readers.header import Codes
+from unet_ddp.data.readers.base import Codes
 from unet_ddp.errors import Limit, UserError, from_plain, join_some, shorten
 from unet_ddp.plugins import find
 

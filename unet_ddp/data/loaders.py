@@ -11,16 +11,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_worker_info
+from torch.utils.data import DataLoader, Sampler, default_collate, get_worker_info
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.augmentation import Augmentation
-from unet_ddp.data.dataset import Sample, SegmentationDataset
+from unet_ddp.data.dataset import PreparedData, Sample, SegmentationDataset
 from unet_ddp.data.masks import Size
 from unet_ddp.data.memory import SampleMemory, share_memory
-from unet_ddp.data.pairs import Pairs
-from unet_ddp.data.prepared import PreparedData
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import own_readers, use_own_readers
 from unet_ddp.data.samplers import Key, ScoringSampler, TrainingSampler
 from unet_ddp.distributed.device import free_memory
@@ -58,7 +56,7 @@ class SampleLoader:
 
     def __init__(
         self,
-        dataset: Dataset[Sample | UserError],
+        dataset: SegmentationDataset,
         sampler: Sampler[Key],
         *,
         batch_size: int,
@@ -100,14 +98,14 @@ class SampleLoader:
         The garbage collector might close their queues before it asks them to end, and then wait
         for ever.
         """
-        _pairs_of(self.dataset).fetch_ahead([])
+        self.dataset.pairs.fetch_ahead([])
         iterator = getattr(self._loader, "_iterator", None)
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
 
 
 def how_to_read(
-    dataset: Dataset[Any], sampler: Sampler[Key], *, batch_size: int, workers: int
+    dataset: SegmentationDataset, sampler: Sampler[Key], *, batch_size: int, workers: int
 ) -> dict[str, Any]:
     """Return a DataLoader's arguments: the samples, their batches, and the reading processes."""
     options: dict[str, Any] = {
@@ -115,13 +113,12 @@ def how_to_read(
         "worker_init_fn": partial(start_worker, readers=own_readers()),
         "generator": torch.Generator(),  # or it would draw on torch's global one
     }
-    pairs = _pairs_of(dataset)
-    if pairs.is_remote:
+    if dataset.pairs.is_remote:
         read = find("extras", "how_to_read")
         return {**options, **read(dataset, sampler, batch_size=batch_size, workers=workers)}
     context = FORK if workers > 0 else None
     files = {"dataset": dataset, "sampler": sampler, "batch_size": batch_size}
-    return {**options, **files, "multiprocessing_context": context}
+    return options | files | {"multiprocessing_context": context}
 
 
 @dataclass(frozen=True)
@@ -163,30 +160,28 @@ def build_loaders(
     )  # fmt: skip
     workers = count_workers(world, config.launch.workers)
     check_shared_memory(workers)
-    load = partial(
-        SampleLoader,
-        workers=workers,
-        pin=world.device.type == "cuda",
-        timeout=_READ_TIMEOUT * config.launch.timeout,
-    )
-    random = {"seed": options.seed, "scales": config.data.scale_jitter}
-    random["num_classes"] = data.labels.num_classes
-    augmentation = Augmentation.for_images(
-        image_format, config.data.augmentation, data.crop_size, **random
-    )
+    pin, timeout = world.device.type == "cuda", _READ_TIMEOUT * config.launch.timeout
+    load = partial(SampleLoader, workers=workers, pin=pin, timeout=timeout)
+    preset, random = config.data.augmentation, None
+    if preset != "none" or data.crop_size is not None:
+        how: dict[str, Any] = {
+            "scales": config.data.scale_jitter,
+            "num_classes": data.labels.num_classes,
+        }
+        random = Augmentation(image_format, preset, data.crop_size, seed=options.seed, **how)
     size = None if data.crop_size else data.smallest
-    training = read(data.split.training, size=size, augmentation=augmentation, draw=data.draw)
+    training = read(data.split.training, size=size, augmentation=random, draw=data.draw)
     validation, images = None, read(data.split.validation, size=data.one_size)
     if len(images):
         batch_size = _validation_batch(image_format, data.one_size)
         own = ScoringSampler(len(images), **shard)
         validation = load(images, own, batch_size=batch_size, unbatch=True)
-    _keep_in_memory([training, images], data.most_pixels, world)
+    keep_in_memory([training, images], data.most_pixels, world)
     loader = load(training, sampler, batch_size=options.batch_size)
     return Loaders(loader, sampler, validation, notes)
 
 
-def _keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: World) -> None:
+def keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: World) -> None:
     """Have data sets of files keep their samples, if they all fit into a share of the free memory.
 
     Only forked reading processes share it; and two of them may read a drawn image at the same time.
@@ -241,13 +236,8 @@ def start_worker(worker: int, readers: Iterable[str] = ()) -> None:
     ignore_signals_in_worker()
     use_own_readers(readers)  # a process that was not forked from its rank does not have them
     if (info := get_worker_info()) is not None:
-        _pairs_of(info.dataset).start_reading(warns=worker == 0)
-
-
-def _pairs_of(dataset: Any) -> Pairs:
-    """Return the pairs of a data set; none, as of files, where it has no such attribute."""
-    pairs: Pairs = getattr(dataset, "pairs", Pairs())
-    return pairs
+        dataset: Any = info.dataset
+        dataset.pairs.start_reading(warns=worker == 0)
 
 
 def _limit_threads() -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.header import Codes
+from unet_ddp.data.readers.base import Codes
 from unet_ddp.errors import Limit
 from unet_ddp.files import write_errors
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
+from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.pairs import Pair, Pairs, Stamp, collect
 from unet_ddp.data.readers.read import can_read, list_suffixes
 from unet_ddp.errors import UserError
-from unet_ddp.files import as_path, is_address, refuse_special
+from unet_ddp.files import as_path, is_address
 from unet_ddp.plugins import find
+
+Result = TypeVar("Result")
 
 _SIDES = {
     "train": "training", "training": "training",
@@ -26,28 +29,30 @@ _CLASSES = "if its folders are classes, make masks of them with python -m unet_d
 _SHOWN = 3  # problems in one error; the doctor lists all
 
 
-@dataclass(frozen=True)
-class Matches:
-    """Pairs of two folders or a list."""
+@dataclass
+class Report:
+    """Problems, warnings and notes about a data set."""
 
-    pairs: Pairs
-    problems: list[str] = field(default_factory=list)  # what makes the set unfit
-    orphans: list[Path] = field(default_factory=list)  # masks without image; they do no harm
+    collects: bool = False  # all problems, rather than raise the first
+    problems: list[str] = field(default_factory=list)  # what makes it unfit to train on
+    warnings: list[str] = field(default_factory=list)  # what is likely a mistake
+    notes: list[str] = field(default_factory=list)
 
+    def add_problems(self, problems: list[str]) -> None:
+        """Add problems; raise a UserError with the first if there are any and they are not collected."""
+        self.problems += problems
+        if problems and not self.collects:
+            more = len(problems) - _SHOWN
+            rest = f"; and {more} more, listed by 'python -m unet_ddp doctor'" if more > 0 else ""
+            raise UserError("; ".join(problems[:_SHOWN]) + rest)
 
-def find_pairs(images: Path, masks: Path) -> Pairs:
-    """Return every image in `images` with its mask in `masks`, sorted by name."""
-    found = match(images, masks)
-    raise_problems(found.problems)
-    return found.pairs
-
-
-def raise_problems(problems: list[str]) -> None:
-    """Raise a UserError with the first of `problems`, if there are any."""
-    if problems:
-        more = len(problems) - _SHOWN
-        rest = f"; and {more} more, listed by 'python -m unet_ddp doctor'" if more > 0 else ""
-        raise UserError("; ".join(problems[:_SHOWN]) + rest)
+    def attempt(self, work: Callable[[], Result]) -> Result | None:
+        """Return the result of `work`; add its UserError as a problem and return None."""
+        try:
+            return work()
+        except UserError as error:
+            self.add_problems([str(error)])
+            return None
 
 
 def mask_size_message(mask: Path, mask_size: tuple[int, int], image_size: tuple[int, int]) -> str:
@@ -60,58 +65,62 @@ def mask_size_message(mask: Path, mask_size: tuple[int, int], image_size: tuple[
     return f"{mask} is {width}x{height}, its image {image_width}x{image_height}; {advice}"
 
 
-def match(images: Path, masks: Path, *, suffix: str | None = None) -> Matches:
-    """Match every image in `images` with the mask of its name in `masks`, sorted by name.
+def find_pairs(
+    images: Path, masks: Path, report: Report | None = None, *, suffix: str | None = None
+) -> Pairs:
+    """Return every image in `images` with the mask of its name in `masks`, sorted by name.
 
     Sub-folders are searched; hidden files and files of other types are skipped. Both may be the
-    same folder if the masks' names have a suffix. `suffix` is the text that a mask's name adds to
-    its image's name; detected if None.
+    same folder if the masks' names have a suffix: `suffix`, detected if None. Images that have not one
+    mask are problems.
     """
-    stamps: dict[str, Stamp] = {}
+    report, stamps = report or Report(), dict[str, Stamp]()
     found_images, found_masks = files_by_name(images, stamps), files_by_name(masks, stamps)
     for folder, found, kind in ((images, found_images, "images"), (masks, found_masks, "masks")):
         if not found:
-            read = ", ".join(list_suffixes())
-            raise UserError(f"{folder}: contains no {kind} ({read}){_advise(folder, kind)}")
+            raise UserError(_explain_empty(folder, kind))
     one_folder = images.resolve() == masks.resolve()
     if suffix is None:
         suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
     if one_folder and suffix:
-        found_images = {n: files for n, files in found_images.items() if not n.endswith(suffix)}
+        found_masks = {n: files for n, files in found_images.items() if n.endswith(suffix)}
+        found_images = {n: files for n, files in found_images.items() if n not in found_masks}
     pairs, problems = [], []
     deeper = {name.partition("/")[2] for name in found_masks}
-    for name in sorted(found_images):
-        files, candidates = found_images[name], found_masks.get(name + suffix, [])
-        if len(files) > 1:
+    for name, files in sorted(found_images.items()):
+        candidates = found_masks.pop(name + suffix, [])
+        if len(files) == len(candidates) == 1:
+            known = stamps.get(files[0]), stamps.get(candidates[0])
+            pairs.append(Pair(name, as_path(files[0]), as_path(candidates[0]), stamps=known))
+        elif len(files) > 1:
             problems.append(f"two images of one name: {' and '.join(files[:3])}; keep one of them")
-        elif len(candidates) > 1:
+        elif candidates:
             several = " and ".join(candidates[:3])
             problems.append(f"two masks for {files[0]}: {several}; keep one of them")
-        elif not candidates:
+        else:
             hint = _CLASSES if name in deeper else _NAMES
             problems.append(f"no mask for {files[0]}: looked for {masks}/{name}{suffix}.*; {hint}")
-        else:
-            image, mask = files[0], candidates[0]
-            known = stamps.get(image), stamps.get(mask)
-            pairs.append(Pair(name, as_path(image), as_path(mask), stamps=known))
-    wanted = {name + suffix for name in found_images}
-    orphans = [as_path(found_masks[name][0]) for name in sorted(found_masks.keys() - wanted)]
-    if one_folder and suffix:
-        orphans = [path for path in orphans if path.stem.endswith(suffix)]
-    return Matches(collect(pairs), problems, orphans)
+    report.add_problems(problems)
+    if found_masks:
+        first = as_path(found_masks[min(found_masks)][0])
+        report.notes.append(f"{len(found_masks)} mask(s) without image, e.g. {first}")
+    return collect(pairs)
 
 
-def _advise(folder: Path, kind: str) -> str:
-    """Return what to do with the commonest files of a folder without images, after a semicolon."""
+def _explain_empty(folder: Path, kind: str) -> str:
+    """Return that a folder has no images, and what to do with the commonest of its files."""
     names = [] if is_address(folder) else sorted(os.listdir(folder))
     endings = Counter(os.path.splitext(name)[1].lower() for name in names)
     del endings[""]
-    ending = max(endings, key=lambda ending: endings[ending], default="")
-    advice = "export them as TIFF or PNG"
-    if ending in _TEXTS:
-        advice = "make masks of them with python -m unet_ddp import"
-    is_known = ending and (kind == "masks" or ending not in _TEXTS)
-    return f"; it has {ending} files: {advice}" if is_known else ""
+    message = f"{folder}: contains no {kind} ({', '.join(list_suffixes())})"
+    if not endings:
+        return message
+    ending = max(endings, key=lambda ending: endings[ending])
+    if ending not in _TEXTS:
+        return f"{message}; it has {ending} files: export them as TIFF or PNG"
+    if kind == "images":
+        return message
+    return f"{message}; it has {ending} files: make masks of them with python -m unet_ddp import"
 
 
 def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
@@ -162,30 +171,24 @@ def detect_suffix(images: Iterable[str], masks: Iterable[str], *, may_be_empty: 
 # -- lists ---------------------------------------------------------------------------------
 
 
-def read_list(path: Path) -> Matches:
+def read_list(path: Path, report: Report | None = None) -> Pairs:
     """Read pairs from a CSV file with the columns image, mask and optionally group and split.
 
     Paths are relative to the file's folder, or addresses. A row's split is training (train),
-    validation (val) or test, which is left out.
+    validation (val) or test, which is left out. Rows that name no pair are problems.
     """
-    try:
-        refuse_special(path)
-        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            rows = [(reader.line_num, row) for row in reader]
-    except (OSError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--list {path}: {reason}; give a CSV file") from None
-    if not rows or not {"image", "mask"} <= rows[0][1].keys():
+    rows = read_rows(path, "--list", errors="surrogateescape")
+    header = rows[0][1] if rows else []
+    if len(rows) < 2 or not {"image", "mask"} <= {*header}:
         raise UserError(
             f"--list {path}: the first line must name the columns image,mask and optionally "
             "group,split, and rows must follow"
         )
     pairs: dict[str, Pair] = {}
     problems = []
-    for line, row in rows:
+    for line, cells in rows[1:]:
         try:
-            pair = _listed_pair(path.parent, row)
+            pair = _listed_pair(path.parent, dict(zip(header, cells, strict=False)))
             if pair.name in pairs:
                 other = pairs[pair.name].image
                 twice = "is listed twice" if pair.image == other else f"has the name of {other}"
@@ -196,14 +199,15 @@ def read_list(path: Path) -> Matches:
             pairs[pair.name] = pair
     if len({pair.side is None for pair in pairs.values()}) > 1:
         problems.append(f"{path}: some rows name their split and some do not; fill the column")
-    found = [pairs[name] for name in sorted(pairs)]
-    return Matches(collect(found).find(problems), problems)
+    found = collect(pairs[name] for name in sorted(pairs)).find(problems)
+    (report or Report()).add_problems(problems)
+    return found
 
 
-def _listed_pair(folder: Path, row: dict[str, str | None]) -> Pair:
+def _listed_pair(folder: Path, row: dict[str, str]) -> Pair:
     """Return the pair of a row, whose paths are relative to `folder`."""
-    image, mask = (row["image"] or "").strip(), (row["mask"] or "").strip()
-    side = (row.get("split") or "").strip().lower()
+    image, mask = row.get("image", "").strip(), row.get("mask", "").strip()
+    side = row.get("split", "").strip().lower()
     if not image or not mask:
         raise UserError("image or mask is missing")
     if side not in _SIDES:

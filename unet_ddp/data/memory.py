@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.pairs import Pair
-from unet_ddp.data.readers.header import ImageFormat, Pixels
+from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.distributed.hosts import host_id
 from unet_ddp.distributed.world import World
 

@@ -6,14 +6,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.header import Header
+from unet_ddp.data.readers.base import Header
 from unet_ddp.files import is_address
 from unet_ddp.plugins import find
 
@@ -120,22 +119,17 @@ class Pairs(Sequence[Pair]):
 
     # -- reading ---------------------------------------------------------------------------
 
-    @cached_property
-    def _files(self) -> NDArray[np.bytes_]:
-        """Paths (N, 2) of images and masks."""
-        files = [(os.fsencode(pair.image), os.fsencode(pair.mask)) for pair in self]
-        return np.array(files, bytes)
-
     def share(self) -> None:
         """Prepare for processes that share this one's memory.
 
         To read an object writes its reference count, which would copy the memory page by page: the
         processes read paths from an array.
         """
-        _ = self._files
+        files = [(os.fsencode(pair.image), os.fsencode(pair.mask)) for pair in self]
+        self._files = np.array(files, bytes)  # (N, 2)
 
     def to_read(self, row: int) -> Pair:
-        """Return the paths and stamps of a pair, without a name."""
+        """Return the paths and stamps of a pair, without a name, after `share`."""
         image, mask = self._files[row]
         return Pair("", Path(os.fsdecode(image)), Path(os.fsdecode(mask)))
 

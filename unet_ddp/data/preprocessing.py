@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from unet_ddp.data.readers.header import DTYPES, ImageFormat
+from unet_ddp.data.readers.base import DTYPES, ImageFormat
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
 
 # Mean and standard deviation of ImageNet's colours (torchvision's reference), which its weights

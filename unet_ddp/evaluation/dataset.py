@@ -65,7 +65,8 @@ class EvaluationDataset(SegmentationDataset):
                 truth = torch.from_numpy(self.read_truth(index))
             scale = 1.0 if self.full_size else self.scale
             ids = truth.numpy()
-            read = partial(self.read_codes, index, ids.shape, scale)
+            path = self.pairs.to_read(index).mask
+            read = partial(self.read_codes, path, ids.shape, scale)
             found = self.labels.find_truth(ids, read)
         except UserError as error:
             return error

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import torch
 
-from unet_ddp.data.readers.header import Pixels
+from unet_ddp.data.readers.base import Pixels
 from unet_ddp.data.readers.read import find_reader, read_mask
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError

@@ -101,7 +101,8 @@ class Prediction:
 
     def mark_nodata(self, source: Source) -> None:
         """Set the mask to IGNORE_ID, or an object's numbers to 0, where the image's file has no data."""
-        self.nodata = source.mark_nodata(self.mask, self.labels.blank)
+        with source.reading() as opened:
+            self.nodata = opened.mark_nodata(self.mask, self.labels.blank)
         if self.nodata:
             self.mask = self.labels.renumber(self.mask)
             self.__dict__.pop("ids", None)

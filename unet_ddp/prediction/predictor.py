@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from unet_ddp.data.readers.header import Pixels
+from unet_ddp.data.readers.base import Pixels
 from unet_ddp.data.readers.read import Source
 from unet_ddp.distributed.device import free_memory, is_out_of_memory, pick_device, total_memory
 from unet_ddp.errors import UserError

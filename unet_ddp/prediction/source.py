@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from unet_ddp.data.readers import bands, pillow
-from unet_ddp.data.readers.base import Rows
-from unet_ddp.data.readers.header import ImageFormat, Pixels, TooLargeError
+from unet_ddp.data.readers.base import ImageFormat, Pixels, Rows, TooLargeError
 from unet_ddp.data.readers.read import Source, find_reader
 from unet_ddp.data.readers.resize import fit_pixels, scaled_size
 from unet_ddp.errors import UserError
@@ -48,7 +47,8 @@ def open_image(source: Source, wanted: ImageFormat, scale: float) -> SourceImage
     On a map, the scale is that for its ground resolution, and its own no-data value counts.
     """
     try:
-        scale, wanted = source.find_scale(wanted, scale), source.find_format(wanted)
+        with source.reading() as opened:
+            scale, wanted = opened.find_scale(wanted, scale), opened.find_format(wanted)
         rows = source.rows(wanted, at_least=_STREAMED)
         if rows is not None:
             size = rows.height, rows.width

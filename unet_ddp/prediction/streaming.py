@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from unet_ddp.data.readers.base import Rows
-from unet_ddp.data.readers.header import Pixels
+from unet_ddp.data.readers.base import Pixels, Rows
 from unet_ddp.data.readers.resize import resize_area
 
 _AT_ONCE = 1 << 24  # pixels that are scaled at a time

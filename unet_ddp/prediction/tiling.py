@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.header import Pixels
+from unet_ddp.data.readers.base import Pixels
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.prediction import ScoreBand, Scores
 

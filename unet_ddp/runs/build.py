@@ -13,9 +13,9 @@ from unet_ddp.checkpoints.file import Content
 from unet_ddp.checkpoints.weights import State
 from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.config.data import PRESETS
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, count_workers
-from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import describe_untried
 from unet_ddp.distributed.world import World

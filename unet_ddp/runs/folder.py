@@ -27,8 +27,8 @@ from unet_ddp.checkpoints.owned import (
 )
 from unet_ddp.cli import save_config
 from unet_ddp.config import TrainConfig
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.splits import write_split
 from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from unet_ddp.config import LaunchConfig, TrainConfig
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders
-from unet_ddp.data.prepared import PreparedData
 from unet_ddp.distributed.world import World
 from unet_ddp.plugins import find
 from unet_ddp.runs.build import ModelSpec, build_state, new_schedule

@@ -17,8 +17,8 @@ from unet_ddp.checks.check import check_classes, prepare_data
 from unet_ddp.cli import read_recipe, with_saved
 from unet_ddp.cli.recipes import is_same
 from unet_ddp.config import TrainConfig
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, join_some, shorten, typed

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from unet_ddp.checkpoints.file import Content
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.pairs import Pair
-from unet_ddp.data.prepared import PreparedData
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError

@@ -15,8 +15,8 @@ from tqdm import tqdm
 
 from unet_ddp.checkpoints.owned import owning
 from unet_ddp.config import TrainConfig
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders
-from unet_ddp.data.prepared import PreparedData
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line

@@ -15,7 +15,7 @@ from tests.conftest import data_flags, install_package, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import doctor, evaluate
-from unet_ddp.data.readers.header import Header, ImageFormat
+from unet_ddp.data.readers.base import Header, ImageFormat
 from unet_ddp.data.readers.read import Source, can_read, use_own_readers
 from unet_ddp.errors import UserError
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.reading import read_header, read_image
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source, read_mask
 from unet_ddp.data.readers.resize import find_nodata
 from unet_ddp.errors import UserError
@@ -139,7 +139,7 @@ def test_a_photo_needs_no_extra(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from unet_ddp import Predictor
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 for name in ("a.png", "a.npy"):
     assert Source(Path(sys.argv[1], name)).image(ImageFormat(3))[0].shape == (4, 3, 3)

@@ -23,7 +23,7 @@ from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pair
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.extras.cache import samples as module
 from unet_ddp.extras.cache.samples import Arrays, SampleCache
 from unet_ddp.files import cache_folder

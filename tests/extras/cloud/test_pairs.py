@@ -8,7 +8,7 @@ import pytest
 
 from tests.data.test_pairs import touch
 from tests.object_store import put_folder
-from unet_ddp.data.matching import match, read_list
+from unet_ddp.data.matching import Report, find_pairs, read_list
 from unet_ddp.data.pairs import Pair, Pairs, collect
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, find_stamp, put, read
@@ -35,15 +35,16 @@ def test_folders_in_storage_have_the_pairs_of_folders_on_disk(
     touch(tmp_path / "i", "a.png", "sub/b.JPG", ".hidden/c.png", "sub/.d.png", "notes.txt", ".png")
     touch(tmp_path / "m", "a_mask.png", "sub/b_mask.gif", "orphan.png", "c_mask.png")
     url = put_folder(tmp_path, Url("s3://bucket/pairs"))
-    local, remote = (match(folder / "i", folder / "m") for folder in (tmp_path, url))
-    assert [pair.name for pair in remote.pairs] == [pair.name for pair in local.pairs]
-    assert remote.problems == local.problems == []
-    assert remote.pairs[1].mask == url / "m" / "sub" / "b_mask.gif"
-    assert [str(path) for path in remote.orphans] == [f"{url}/m/c_mask.png", f"{url}/m/orphan.png"]
-    for pair in remote.pairs:
+    report = Report()
+    local = find_pairs(tmp_path / "i", tmp_path / "m")
+    remote = find_pairs(url / "i", url / "m", report)
+    assert [pair.name for pair in remote] == [pair.name for pair in local]
+    assert remote[1].mask == url / "m" / "sub" / "b_mask.gif"
+    assert report.notes == [f"2 mask(s) without image, e.g. {url}/m/c_mask.png"]
+    for pair in remote:
         assert pair.stamps == (find_stamp(pair.image), find_stamp(pair.mask))
     with pytest.raises(UserError, match=r"s3://bucket/pairs/none: contains no images"):
-        match(url / "none", url / "m")
+        find_pairs(url / "none", url / "m")
     assert capsys.readouterr().err == ""  # a bar is for a terminal
 
 
@@ -53,9 +54,9 @@ def test_a_list_may_name_addresses_and_be_one(tmp_path: Path) -> None:
     url = put_folder(tmp_path, Url("s3://bucket/listed"))
     rows = ["image,mask", "../i/a.png,../i/b.png", f"{url}/i/b.png,{tmp_path}/i/a.png"]
     put(url / "lists" / "l.csv", "\n".join([*rows, "../i/missing.png,../i/a.png"]).encode())
-    found = read_list(as_path(f"{url}/lists/l.csv"))
-    first, second = found.pairs
+    report = Report(collects=True)
+    first, second = read_list(as_path(f"{url}/lists/l.csv"), report)
     assert read(Url(str(first.image))) == b"" and first.stamps[0] == find_stamp(first.image)
     assert (second.image, second.mask) == (url / "i" / "b.png", tmp_path / "i" / "a.png")
     assert second.stamps == (find_stamp(second.image), None) and second.name == f"{url}/i/b"
-    assert found.problems == [f"{url}/lists/../i/missing.png: not found"]
+    assert report.problems == [f"{url}/lists/../i/missing.png: not found"]

@@ -15,8 +15,8 @@ import tifffile
 from PIL import Image
 
 from tests.reading import read_header, read_image
-from unet_ddp.data.readers import header
-from unet_ddp.data.readers.header import Header, ImageFormat
+from unet_ddp.data.readers import base
+from unet_ddp.data.readers.base import Header, ImageFormat
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 
@@ -281,9 +281,9 @@ def test_a_damaged_or_truncated_strip_is_still_found(tmp_path: Path) -> None:
 def test_bands_and_their_bytes_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """200 bands of 90x90: 3.2 MB in a file of 4 KB."""
     path = write(tmp_path / "x.tif", np.zeros((90, 90, 200), np.uint16), compression="zlib")
-    monkeypatch.setattr(header, "MOST_BYTES", 90 * 90 * 200 * 2)
+    monkeypatch.setattr(base, "MOST_BYTES", 90 * 90 * 200 * 2)
     assert read_header(path).channels == 200
-    monkeypatch.setattr(header, "MOST_BYTES", 90 * 90 * 200 * 2 - 1)
+    monkeypatch.setattr(base, "MOST_BYTES", 90 * 90 * 200 * 2 - 1)
     for read in (read_header, read_mask, lambda path: read_image(path, ImageFormat(200, "uint16"))):
         with pytest.raises(UserError, match=r"x\.tif: 90x90 pixels of 400 bytes"):
             read(path)
@@ -296,6 +296,6 @@ def test_a_tile_larger_than_its_image_is_counted(
 ) -> None:
     pixels = np.zeros((16, 16), np.int16)
     path = write(tmp_path / "x.tif", pixels, compression="zlib", tile=(512, 512))
-    monkeypatch.setattr(header, "MOST_BYTES", 512 * 512 * 2 - 1)
+    monkeypatch.setattr(base, "MOST_BYTES", 512 * 512 * 2 - 1)
     with pytest.raises(UserError, match=r"x\.tif: .*too large to open safely"):
         read_image(path, ImageFormat(1, "int16"))

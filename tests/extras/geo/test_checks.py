@@ -14,7 +14,7 @@ from tests.maps import CORNER, at, write_map
 from tests.prediction.models import noise
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.pairs import Pair, Pairs
-from unet_ddp.data.readers.header import Header
+from unet_ddp.data.readers.base import Header
 from unet_ddp.data.readers.resize import resize_area, resize_nearest
 from unet_ddp.errors import UserError
 from unet_ddp.extras.geo.checks import check_pairs

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 from tests.maps import CORNER, UTM, at, rasterio, write_map
 from tests.prediction.models import noise
 from tests.reading import read_header, read_image
-from unet_ddp.data.readers import header as header_module
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers import base
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.geo.checks import check_resolutions, ground_scale
@@ -80,7 +80,8 @@ def test_files_next_to_an_image_are_not_opened(tmp_path: Path) -> None:
     for name in ("a.tif.ovr", "a.tif.msk", "a.tif.aux.xml", "a.tfw", "a.tifw", "pipe"):
         os.mkfifo(tmp_path / name)
     assert Source(path).place is None
-    assert Source(path).mark_nodata(np.zeros((600, 600), np.uint8), 9) == 0
+    with Source(path).reading() as opened:
+        assert opened.mark_nodata(np.zeros((600, 600), np.uint8), 9) == 0
 
 
 def test_a_file_that_names_others_is_no_image(tmp_path: Path) -> None:
@@ -98,8 +99,8 @@ def test_a_file_that_names_others_is_no_image(tmp_path: Path) -> None:
 def test_a_small_file_with_too_many_pixels_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(header_module, "MOST_BYTES", 64 * 64 * 3 - 1)
-    monkeypatch.setattr(header_module, "_MOST_RATIO", 0.001)
+    monkeypatch.setattr(base, "MOST_BYTES", 64 * 64 * 3 - 1)
+    monkeypatch.setattr(base, "MOST_RATIO", 0.001)
     path = write_map(tmp_path / "a.tif", noise(64, 64))
     with pytest.raises(UserError, match=r"64x64 pixels of 3 bytes in a small file: too large"):
         read_image(path, COLOUR)
@@ -111,11 +112,14 @@ def test_without_rasterio_geotiffs_are_plain_and_others_say_what_to_install(
     path = write_map(tmp_path / "a.tif", noise(8, 6))
     monkeypatch.setitem(sys.modules, "rasterio", None)
     assert Source(path).place is None and np.array_equal(read_image(path, COLOUR), noise(8, 6))
-    with pytest.raises(
-        UserError,
-        match="its ground resolution: needs rasterio, which is not installed; pip install",
+    with (
+        pytest.raises(
+            UserError,
+            match="its ground resolution: needs rasterio, which is not installed; pip install",
+        ),
+        Source(path).reading() as opened,
     ):
-        Source(path).find_scale(ImageFormat(3, ground_resolution=0.5), 1.0)
+        opened.find_scale(ImageFormat(3, ground_resolution=0.5), 1.0)
     assert ground_scale(path, None, 0.5, 0.5) == 0.5
 
 
@@ -151,7 +155,8 @@ def test_pixels_without_data_are_marked(
     alpha = {"photometric": "rgb", "alpha": "yes"} if bands == 4 else {}
     path = write_map(tmp_path / "a.tif", image, nodata=nodata, **alpha)
     ids = np.ones((700, 6), np.uint8)
-    assert Source(path).mark_nodata(ids, 255) == expected == (ids == 255).sum()
+    with Source(path).reading() as opened:
+        assert opened.mark_nodata(ids, 255) == expected == (ids == 255).sum()
     assert expected == 0 or (ids[600:602] == 255).all()
 
 

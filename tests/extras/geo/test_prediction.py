@@ -20,8 +20,8 @@ from tests.prediction.outputs.writing import image_files, make, predicted
 from tests.prediction.test_predict import run
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
-from unet_ddp.data.readers import header
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers import base
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.geo.maps import INSTALL, Place
@@ -257,8 +257,8 @@ def test_a_scene_without_any_data_has_a_mask(here: Path) -> None:
 def test_a_tiff_too_large_to_read_whole_says_what_reads_it(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(header, "MOST_BYTES", 40 * 30 * 3 - 1)
-    monkeypatch.setattr(header, "_MOST_RATIO", 0.001)
+    monkeypatch.setattr(base, "MOST_BYTES", 40 * 30 * 3 - 1)
+    monkeypatch.setattr(base, "MOST_RATIO", 0.001)
     write_map(here / "a.tif", noise(40, 30), rowsperstrip=1, blockysize=1)
     monkeypatch.setitem(sys.modules, "rasterio", None)
     assert run("a.tif") == 2

@@ -24,11 +24,10 @@ from tests.conftest import data_flags, make_set
 from tests.object_store import MemoryBucket, ObjectStore
 from unet_ddp.__main__ import main
 from unet_ddp.checks.check import check_dataset, prepare_data
-from unet_ddp.checks.summary import Report
 from unet_ddp.config import DataConfig, TrainConfig
-from unet_ddp.data.dataset import Sample
+from unet_ddp.data.dataset import PreparedData, Sample
 from unet_ddp.data.loaders import build_loaders
-from unet_ddp.data.prepared import PreparedData
+from unet_ddp.data.matching import Report
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, delete

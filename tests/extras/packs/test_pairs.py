@@ -44,8 +44,8 @@ def test_all_kinds_of_sets_answer_alike(tmp_path: Path, names_groups: bool) -> N
     folder = pack(config, tmp_path / "pack").images
     assert folder is not None
     url = put_folder(tmp_path, Url("s3://bucket/kinds"))
-    here = read_list(tmp_path / "pairs.csv").pairs
-    there = read_list(as_path(f"{url}/pairs.csv")).pairs
+    here = read_list(tmp_path / "pairs.csv")
+    there = read_list(as_path(f"{url}/pairs.csv"))
     packed = open_pack(Path(folder))
     assert [type(pairs) for pairs in (here, there, packed)] == [Pairs, CloudPairs, PackedPairs]
     assert [pairs.is_remote for pairs in (here, there, packed)] == [False, True, False]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.object_store import MemoryBucket
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, put

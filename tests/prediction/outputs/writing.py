@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask, Shares
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.distributed.world import World
 from unet_ddp.prediction.config import PredictConfig

@@ -9,8 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.base import OpenFile
-from unet_ddp.data.readers.header import DTYPES, ImageFormat, Pixels, storage_dtype
+from unet_ddp.data.readers.base import DTYPES, ImageFormat, OpenFile, Pixels, storage_dtype
 from unet_ddp.data.readers.resize import resize_area, resize_nearest, scaled_size
 from unet_ddp.errors import UserError
 

@@ -20,16 +20,167 @@ What it raises becomes one line with the file's name; a UserError stays as it is
 
 from __future__ import annotations
 
+import logging
+import os
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
 
-from unet_ddp.data.readers.header import Header, ImageFormat, Pixels
 from unet_ddp.errors import UserError
+from unet_ddp.files import refuse_special
+
+Pixels = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.int16] | NDArray[np.float32]
+"""(H, W, C)"""
+
+Codes = NDArray[np.uint8] | NDArray[np.int32]
+"""(H, W): the values of a mask."""
+
+DTYPES = ("uint8", "uint16", "int16", "float32")
+_STORED_AS = {"float64": "float32", "float16": "float32", "int8": "int16", "bool": "uint8"}
+MOST_BYTES = 300_000_000
+"""Largest size of the pixels of a small file: 100 million of 8-bit colour, a data set's most."""
+MOST_RATIO = 32
+"""Of pixels to file, in larger ones: real images have up to about 20."""
+
+_NO_MEMORY = "not enough memory to read it; use fewer --workers, or cut it into tiles"
+_REASONS = {
+    FileNotFoundError: "not found",
+    PermissionError: "no permission to read it",
+    IsADirectoryError: "is a folder, not an image; rename or remove it",
+    MemoryError: _NO_MEMORY,
+}
+
+# The libraries report damage, odd tags and large images once per reading. What matters is an error
+# of ours. Set once: a filter set by one of several threads for a while is not restored as it was.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # else Python prints to stderr
+
+
+class TooLargeError(UserError):
+    """An image with more pixels than are read at once from so small a file."""
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """The common format of a data set's images, never decided per image."""
+
+    channels: int  # 1 for grey, 3 for colour, 4 with alpha, any number for bands
+    dtype: str = "uint8"  # one of DTYPES
+    nodata: float | None = None  # the value of pixels without data; may be nan
+    fill: tuple[float, ...] = ()  # the value for each channel that replaces it
+    ground_resolution: float | None = None  # metres of a pixel at scale 1; see `ground_scale`
+
+    def bytes_with_mask(self, height: int, width: int) -> int:
+        """Return the bytes of an image of this size together with its class ids."""
+        return height * width * (self.channels * np.dtype(self.dtype).itemsize + 1)
+
+
+@dataclass(frozen=True)
+class Header:
+    """Properties of an image file, its orientation applied."""
+
+    width: int
+    height: int
+    channels: int  # without alpha
+    dtype: str
+    has_alpha: bool = False
+    is_colour: bool = False  # False for grey values and palette indices
+    is_lossy: bool = False
+    palette: tuple[tuple[int, int, int], ...] | None = None  # colours of the indices
+    nodata: float | None = None  # GDAL's tag in a TIFF
+    ground_resolution: float | None = None  # metres of a pixel; 0 for a map without CRS
+    is_bilevel: bool = False  # of 1 bit: white is 1
+    is_array: bool = False  # True if grey, colour and alpha are not to be converted to each other
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width)."""
+        return self.height, self.width
+
+    @property
+    def has_colour_values(self) -> bool:
+        """True if the values of a mask are colours."""
+        return self.is_colour or (self.channels > 1 and self.palette is None)
+
+
+def upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
+    """Return a view of `pixels` (H, W, …) turned by EXIF's orientation, 1 to 8."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    rows = -1 if orientation in (3, 4, 7, 8) else 1
+    columns = -1 if orientation in (2, 3, 6, 7) else 1
+    return pixels[::rows, ::columns]
+
+
+def storage_dtype(dtype: np.dtype[Any]) -> str:
+    """Return the type that pixels are kept in: the file's own, or a larger one of ours."""
+    return _STORED_AS.get(dtype.name, dtype.name)
+
+
+def bits_of(dtype: str) -> str:
+    """Return a pixel type as people call it."""
+    return {"uint8": "8 bit", "uint16": "16 bit"}.get(dtype, dtype)
+
+
+def refuse_bomb(
+    path: Path, width: int, height: int, *, file: Path | int, pixel_bytes: int, copies: int = 1
+) -> None:
+    """Raise a TooLargeError if so many pixels in so small a file are no real image.
+
+    `path` is for messages, `file` the number or the path of the file itself.
+    """
+    size = width * height * pixel_bytes
+    if size * copies > MOST_BYTES and size > MOST_RATIO * os.stat(file).st_size:  # noqa: PTH116
+        raise TooLargeError(
+            f"{path}: {width}x{height} pixels of {pixel_bytes} bytes in a small file: too large to "
+            "open safely; cut it into tiles, or save it uncompressed"
+        )
+
+
+@contextmanager
+def as_user_error(path: Path) -> Iterator[None]:
+    """Turn any error of reading `path` into a UserError of one line; refuse pipes and devices."""
+    try:
+        refuse_special(path)
+        yield
+    except UserError:
+        raise
+    except Image.DecompressionBombError:
+        raise TooLargeError(f"{path}: too large to open safely; cut it into tiles") from None
+    except Exception as error:  # decoders raise all kinds for corrupt files
+        raise UserError(f"{path}: {_explain(error, path)}") from None
+
+
+def _explain(error: Exception, path: Path) -> str:
+    """Return why a file can't be read, and what to do about it."""
+    for kind, reason in _REASONS.items():
+        if isinstance(error, kind):
+            return reason
+    if not isinstance(error, UnidentifiedImageError):
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError) and error.strerror:  # the system's, not a decoder's
+            return f"can't be read ({error.strerror})"
+        if "out of memory" in reason or "Insufficient memory" in reason:  # Pillow, OpenCV
+            return _NO_MEMORY
+        return f"corrupt or truncated ({reason}); replace it"
+    with path.open("rb") as file:
+        start = file.read(256)
+    if not start:
+        return "is empty (0 bytes); replace or remove it"
+    if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
+        return "is a web page, not an image, as a failed download leaves; download it again"
+    return "not a readable image; replace or remove it"
+
+
+# -- what a reader is ----------------------------------------------------------------------
 
 
 class Rows(Protocol):

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from unet_ddp.data.readers.base import OpenFile
-from unet_ddp.data.readers.header import Header, ImageFormat, Pixels, refuse_bomb, upright
+from unet_ddp.data.readers.base import Header, ImageFormat, OpenFile, Pixels, refuse_bomb, upright
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.errors import UserError
 
@@ -49,7 +48,8 @@ class PillowFile(OpenFile):
         super().__init__(path)
         self._file = file or path.open("rb")
         try:
-            self._image: Image.Image | None = self._check(image or identify(self._file))
+            self._image: Image.Image | None = image or identify(self._file)
+            self._check(self._image)
         except BaseException:
             if file is None:
                 self._file.close()
@@ -64,8 +64,8 @@ class PillowFile(OpenFile):
             image = identify(self._file)
         return image
 
-    def _check(self, image: Image.Image) -> Image.Image:
-        """Return an image that is safe to decode."""
+    def _check(self, image: Image.Image) -> None:
+        """Refuse an image that is not safe to decode."""
         path, file = self.path, self._file
         if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
             raise UserError(f"{path}: holds several frames or pages; save one image per file")
@@ -88,7 +88,6 @@ class PillowFile(OpenFile):
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             if b"IEND" not in file.read():  # Pillow would fill it up with black rows
                 raise UserError(f"{path}: corrupt or truncated (its end is missing); replace it")
-        return image
 
     @cached_property
     def header(self) -> Header:

@@ -9,7 +9,7 @@ UserError.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.base import OpenFile, Rows
-from unet_ddp.data.readers.header import Codes, Header, ImageFormat, Pixels, as_user_error
+from unet_ddp.data.readers.base import (
+    Codes,
+    Header,
+    ImageFormat,
+    OpenFile,
+    Pixels,
+    Rows,
+    as_user_error,
+)
 from unet_ddp.data.readers.resize import fit_pixels
 from unet_ddp.errors import UnreachableError, UserError
 from unet_ddp.files import as_path
@@ -106,22 +113,19 @@ class Source(AbstractContextManager["Source"]):
         self.path = path
         self._opened: OpenFile | None = None
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[type[Source], tuple[Path]]:
         return Source, (self.path,)  # another process opens the file itself
 
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """Close the file; using it again opens it again."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
 
-    __del__ = close
+    __exit__ = __del__ = close
 
     @contextmanager
-    def _reading(self) -> Iterator[OpenFile]:
+    def reading(self) -> Iterator[OpenFile]:
         """Yield the open file, and make an error of reading it a UserError of one line."""
         opened = self._opened
         # Of an object, a copy that goes with what is open.
@@ -131,36 +135,28 @@ class Source(AbstractContextManager["Source"]):
                 opened = self._opened = find_reader(path)(path)
             yield opened
 
-    @cached_property
-    def place(self) -> Any:
-        """Place on a map; None without map coordinates, or if it can't be read."""
-        if not find_reader(self.path).may_be_scenes:  # nothing to open
-            return None
+    def _ask(self, question: Callable[[OpenFile], Any]) -> Any:
+        """Return what the open file answers; None if it can't be read."""
         try:
-            with self._reading() as opened:
-                return opened.place
+            with self.reading() as opened:
+                return question(opened)
         except UnreachableError:  # the next use would wait for it, too
             raise
         except UserError:
             return None
 
     @cached_property
+    def place(self) -> Any:
+        """Place on a map; None without map coordinates, or if it can't be read."""
+        if not find_reader(self.path).may_be_scenes:  # nothing to open
+            return None
+        return self._ask(lambda opened: opened.place)
+
+    @cached_property
     def header(self) -> Header:
         """Size and format; pixels are not decoded."""
-        with self._reading() as opened:
+        with self.reading() as opened:
             return opened.header
-
-    def find_scale(self, wanted: ImageFormat, scale: float) -> float:
-        """Return the scale for this image, where all have one ground resolution in `wanted`."""
-        if wanted.ground_resolution is None:
-            return scale
-        with self._reading() as opened:
-            return opened.find_scale(wanted, scale)
-
-    def find_format(self, wanted: ImageFormat) -> ImageFormat:
-        """Return the format as which this image is predicted: with its own value of no data."""
-        with self._reading() as opened:
-            return opened.find_format(wanted)
 
     def image(
         self, wanted: ImageFormat, *, scale: float = 1.0
@@ -170,27 +166,22 @@ class Source(AbstractContextManager["Source"]):
         With it comes a mask (H, W) of its pixels without data, which are filled; None if the data
         set has no no-data value. See `fit_pixels`.
         """
-        with self._reading() as opened:
+        with self.reading() as opened:
             pixels, size = opened.read(wanted, scale)
             has_alpha = pixels.shape[2] == wanted.channels + 1 and opened.header.has_alpha
         return fit_pixels(pixels, wanted, size, self.path, has_alpha=has_alpha)
 
     def rows(self, wanted: ImageFormat, *, at_least: int = 0) -> Rows | None:
         """Return the image by rows, if it has so many pixels; None if only the whole can be read."""
-        try:
-            with self._reading() as opened:
-                return opened.rows(wanted, at_least)
-        except UnreachableError:  # the next use would wait for it, too
-            raise
-        except UserError:
-            return None
+        found: Rows | None = self._ask(lambda opened: opened.rows(wanted, at_least))
+        return found
 
     def mask(self, *, scale: float = 1.0) -> Codes:
         """Return the mask's values (H, W) at `scale`, every one of them a value that the file holds.
 
         Grey values and palette indices of 8 bit are uint8, others int32; colours are 0xRRGGBB, int32.
         """
-        with self._reading() as opened:
+        with self.reading() as opened:
             values = opened.read_mask(scale)
         if values.ndim == 2:
             return values if values.dtype == np.uint8 else values.astype(np.int32, copy=False)
@@ -206,13 +197,8 @@ class Source(AbstractContextManager["Source"]):
 
     def thumbnail(self, size: int) -> NDArray[np.float32]:
         """Return the image in grey, (size, size), decoded as small as its format allows."""
-        with self._reading() as opened:
+        with self.reading() as opened:
             return opened.read_thumbnail(size)
-
-    def mark_nodata(self, ids: NDArray[Any], mark: int) -> int:
-        """Set `ids` (H, W) to `mark` where the file says that it has no data; return how often."""
-        with self._reading() as opened:
-            return opened.mark_nodata(ids, mark)
 
 
 def read_mask(path: Path, *, scale: float = 1.0) -> Codes:

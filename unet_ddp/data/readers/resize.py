@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.header import ImageFormat, Pixels, bits_of
+from unet_ddp.data.readers.base import ImageFormat, Pixels, bits_of
 from unet_ddp.errors import UserError
 
 Value = TypeVar("Value", bound=np.generic)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Mask, Size, unpack_colour
-from unet_ddp.data.matching import detect_suffix, files_by_name, raise_problems
+from unet_ddp.data.matching import Report, detect_suffix, files_by_name
 from unet_ddp.data.readers.read import Source as ImageSource
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.readers import AnnotatedImage, Region, Source
@@ -34,7 +34,7 @@ def list_images(folder: Path) -> dict[str, Path]:
     """Return the images below `folder` by their relative paths without suffix."""
     found = sorted(files_by_name(folder, {}).items())
     several = [" and ".join(files[:3]) for _, files in found if len(files) > 1]
-    raise_problems([f"images of one name: {files}; keep one of them" for files in several])
+    Report().add_problems([f"images of one name: {files}; keep one of them" for files in several])
     return {name: Path(files[0]) for name, files in found}
 
 

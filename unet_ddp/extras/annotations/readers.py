@@ -19,7 +19,7 @@ import numpy as np
 
 from unet_ddp.cli.recipes import read_settings
 from unet_ddp.data.masks import Size
-from unet_ddp.data.readers.header import as_user_error
+from unet_ddp.data.readers.base import as_user_error
 from unet_ddp.data.readers.pillow import identify
 from unet_ddp.data.readers.read import list_suffixes
 from unet_ddp.errors import UserError

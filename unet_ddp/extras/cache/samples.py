@@ -29,7 +29,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.memory import Arrays, unpack
 from unet_ddp.data.pairs import Pair, find_stamp
-from unet_ddp.data.readers.header import ImageFormat, Pixels
+from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.data.readers.read import READERS, describe_readers
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line

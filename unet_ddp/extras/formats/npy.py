@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.bands import BandsFile, as_bands
-from unet_ddp.data.readers.header import Header, storage_dtype
+from unet_ddp.data.readers.base import Header, storage_dtype
 from unet_ddp.errors import UserError
 
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from PIL import UnidentifiedImageError
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from unet_ddp.data.readers.base import OpenFile
-from unet_ddp.data.readers.header import Header, ImageFormat, Pixels
+from unet_ddp.data.readers.base import Header, ImageFormat, OpenFile, Pixels
 from unet_ddp.data.readers.pillow import PillowFile, identify
 from unet_ddp.extras.formats.tiff_bands import (
     ALPHA,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.bands import BandsFile
-from unet_ddp.data.readers.header import Header, refuse_bomb, storage_dtype, upright
+from unet_ddp.data.readers.base import Header, refuse_bomb, storage_dtype, upright
 from unet_ddp.errors import UserError
 
 ORIENTATION, GDAL_NODATA = 274, 42113  # tags

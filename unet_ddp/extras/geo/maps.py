@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.header import as_user_error, refuse_bomb
+from unet_ddp.data.readers.base import as_user_error, refuse_bomb
 from unet_ddp.errors import check_installed
 
 INSTALL = "pip install 'unet-ddp[geo]'"

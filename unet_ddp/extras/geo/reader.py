@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.header import (
+from unet_ddp.data.readers.base import (
     Header,
     ImageFormat,
     Pixels,
@@ -80,8 +80,9 @@ class MapFile(TiffFile):
         return replace(header, ground_resolution=self.place.resolution) if self.place else header
 
     def find_scale(self, wanted: ImageFormat, scale: float) -> float:
-        """Return the scale that brings the image to the wanted ground resolution."""
-        assert wanted.ground_resolution is not None  # or it would not be asked
+        """Return the scale that brings the image to the wanted ground resolution, if there is one."""
+        if wanted.ground_resolution is None:
+            return scale
         if self.missing():
             check_installed("rasterio", "geo", f"{self.path}: its ground resolution")
         own = self.place and self.place.resolution

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.masks import Ids
-from unet_ddp.data.readers.header import Codes
+from unet_ddp.data.readers.base import Codes
 
 BACKGROUND, BODY, BORDER = range(3)
 CLASS_NAMES = ("background", "object", "border")

@@ -23,7 +23,7 @@ from unet_ddp.data.masks import (
     Size,
     allocate,
 )
-from unet_ddp.data.readers.header import Codes
+from unet_ddp.data.readers.base import Codes
 from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.extras.objects.borders import (
     BACKGROUND,

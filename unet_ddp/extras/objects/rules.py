@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from unet_ddp.config import DataConfig
-from unet_ddp.data.mask_values import MaskValues
+from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.extras.objects.borders import BODY, CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import torch
 
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.prepared import PreparedData
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample
 from unet_ddp.evaluation.scoring import decide, decode, score_each

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from unet_ddp.checks.check import CheckedData, check_dataset
-from unet_ddp.checks.summary import Report
 from unet_ddp.checks.table import Table
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import naming_recipe
 from unet_ddp.config import DataConfig, TrainConfig, all_but
+from unet_ddp.data.matching import Report
 from unet_ddp.data.pairs import SIDES, Pair
-from unet_ddp.data.readers.header import as_user_error
+from unet_ddp.data.readers.base import as_user_error
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.data.splits import OWN_FOLDER
 from unet_ddp.errors import UserError, print_lines

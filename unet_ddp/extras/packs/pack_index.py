@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from unet_ddp.data.copies import THUMBNAIL
+from unet_ddp.checks.scan import THUMBNAIL
 from unet_ddp.data.pairs import SIDES, FileKind
-from unet_ddp.data.readers.header import DTYPES
+from unet_ddp.data.readers.base import DTYPES
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
 from unet_ddp.extras.packs.pack_columns import StoredColumn
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
 from unet_ddp.config import DataConfig
+from unet_ddp.data.csv_cells import read_rows
+from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.mask_values import MaskValues
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.errors import UserError, shorten
-from unet_ddp.files import as_path, refuse_special
+from unet_ddp.files import as_path
 
 
 def read_palette(path: Path) -> tuple[dict[str, int], bool]:
@@ -19,18 +19,7 @@ def read_palette(path: Path) -> tuple[dict[str, int], bool]:
 
     Its lines are name,value or name,#rrggbb or name,red,green,blue; the first may be a header.
     """
-    try:
-        refuse_special(path)
-        text = path.read_text(encoding="utf-8-sig")
-        rows = [
-            (line, [cell.strip() for cell in row])
-            for line, row in enumerate(csv.reader(text.splitlines()), start=1)
-            if any(row)
-        ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        reason = f"not a CSV file ({error})" if isinstance(error, csv.Error) else reason
-        raise UserError(f"--palette {path}: {reason}; use a CSV file") from None
+    rows = [(line, [cell.strip() for cell in row]) for line, row in read_rows(path, "--palette")]
     if rows and not any(re.search(r"[\d#]", cell) for cell in rows[0][1][1:]):
         del rows[0]
     values: dict[str, int] = {}

@@ -9,11 +9,12 @@ from typing import TextIO
 
 import numpy as np
 
-from unet_ddp.data.copies import ALIKE, THUMBNAIL, normalise
+from unet_ddp.checks.rules import ALIKE, normalise
+from unet_ddp.checks.scan import THUMBNAIL
 from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, allocate
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, Output, Receiver
 from unet_ddp.prediction.prediction import Prediction

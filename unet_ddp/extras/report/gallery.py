@@ -14,7 +14,7 @@ from PIL import Image
 from unet_ddp.data.drawing import class_colours, to_rgb
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Colour, Ids, Mask
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.evaluation.dataset import EvaluationDataset

@@ -17,7 +17,7 @@ from unet_ddp.data.drawing import draw_mask, save_picture, to_rgb
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Ids
 from unet_ddp.data.pairs import Pairs
-from unet_ddp.data.readers.header import Pixels
+from unet_ddp.data.readers.base import Pixels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset

@@ -27,7 +27,7 @@ from typing import ClassVar, TextIO
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band
-from unet_ddp.data.readers.header import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.bands import BandsFile
-from unet_ddp.data.readers.header import Header
+from unet_ddp.data.readers.base import Header
 
 
 class FieldFile(BandsFile):

@@ -17,8 +17,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from tests.conftest import make_set
 from tests.reading import read_header, read_image
-from unet_ddp.data.readers import header
-from unet_ddp.data.readers.header import (
+from unet_ddp.data.readers import base
+from unet_ddp.data.readers.base import (
     Header,
     ImageFormat,
     TooLargeError,
@@ -177,11 +177,11 @@ def test_an_image_is_a_bomb_if_both_its_size_and_its_compression_are_extreme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pixels of 600 bytes in a file of 6."""
-    monkeypatch.setattr(header, "MOST_BYTES", 1199)
+    monkeypatch.setattr(base, "MOST_BYTES", 1199)
     path = tmp_path / "a.png"
     path.write_bytes(b"x" * 6)
     for ratio, copies, is_bomb in ((99, 2, True), (100, 2, False), (99, 1, False)):
-        monkeypatch.setattr(header, "_MOST_RATIO", ratio)
+        monkeypatch.setattr(base, "MOST_RATIO", ratio)
         refused = pytest.raises(TooLargeError, match="20x10 pixels of 3 bytes")
         with refused if is_bomb else nullcontext():
             refuse_bomb(path, 20, 10, file=path, pixel_bytes=3, copies=copies)

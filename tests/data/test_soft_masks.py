@@ -8,8 +8,7 @@ import pytest
 
 from tests.data.test_label_rules import masks
 from unet_ddp.config import DataConfig
-from unet_ddp.data.label_rules import choose_labels
-from unet_ddp.data.mask_values import warn_soft_edges
+from unet_ddp.data.label_rules import choose_labels, warn_soft_edges
 from unet_ddp.errors import UserError
 
 
