@@ -217,9 +217,13 @@ def on_main_results() -> tuple[int, str]:
 
 def fail_on(rank: int, kind: str, folder: str) -> int:
     """The exit status of a program in which one rank fails while the others wait for it."""
-    from unet_ddp.distributed import launch
+    from unet_ddp.distributed.launch import run_on_all_ranks
 
-    return launch._run_entrypoint(_failing_program, (rank, kind, folder), "cpu", 20)
+    try:
+        run_on_all_ranks(_failing_program, (rank, kind, folder), nproc=1, device="cpu", timeout=20)
+    except SystemExit as end:
+        assert isinstance(end.code, int)
+        return end.code
 
 
 def _failing_program(config: tuple[int, str, str], world: World) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
@@ -16,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from unet_ddp.distributed import join as join_module
-from unet_ddp.distributed.join import _check_start, exit_with_error, join, leave
+from unet_ddp.distributed.join import exit_with_error, join, leave
 from unet_ddp.distributed.launch import run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -45,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         "TCPStore",
         lambda host, port, **how: calls.append(("store", host, port, how)) or Tcp(),
     )
-    monkeypatch.setattr(dist, "PrefixStore", lambda prefix, store: (prefix, store))
+    monkeypatch.setattr(dist, "PrefixStore", lambda prefix, store: store.with_prefix(prefix))
     monkeypatch.setattr(
         dist,
         "new_group",
@@ -55,26 +54,39 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(
         dist, "init_process_group", lambda backend, **how: calls.append(("group", backend, how))
     )
-    monkeypatch.setattr(join_module, "_find_peers", lambda: (77,))
-    monkeypatch.setattr(join_module, "_check_start", lambda *args: calls.append(("devices", *args)))
+    monkeypatch.setattr(dist, "get_world_size", lambda: 3)
+    monkeypatch.setattr(dist, "all_gather_object", gather_processes)
+    monkeypatch.setattr(join_module, "host_id", lambda: "here")
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=str(device.index))
+    )
     return calls
 
 
-class Tcp:
-    """A store."""
+def gather_processes(found: list[Any], own: Any) -> None:
+    """Find rank 77 on this host, too, and another elsewhere."""
+    found[:] = [("here", 77), own, ("there", 78)]
+
+
+class Tcp(dict[str, bytes]):
+    """A store in which the other ranks have a GPU each and are found, unless they say otherwise."""
+
+    prefix = ""
+
+    def with_prefix(self, prefix: str) -> Tcp:
+        self.prefix = prefix
+        return self
 
     def set_timeout(self, timeout: timedelta) -> None:
         self.timeout = timeout
-
-
-class Keys(dict[str, bytes]):
-    """A store in which all ranks were found but those that say otherwise."""
 
     def set(self, key: str, value: str) -> None:
         self[key] = value.encode()
 
     def get(self, key: str) -> bytes:  # type: ignore[override]
-        return super().get(key, b"1")
+        word, rank = key.split()
+        other = "1" if word == "found" else f"host {rank}" * torch.cuda.is_available()
+        return super().get(key, other.encode())
 
 
 def set_environment(monkeypatch: pytest.MonkeyPatch, **values: object) -> None:
@@ -110,7 +122,6 @@ def test_torchrun_s_variables_give_the_place(
         ("threads", 2),  # 8 cores for 4 processes
         ("die", signal.SIGTERM),
         ("store", "node0", 29500, how),
-        ("devices", world.store, 5, 8, torch.device("cpu")),
         ("group", "gloo", group),
         ("sums", None),
     ]
@@ -251,8 +262,8 @@ def test_the_launcher_s_store_has_keys_of_each_attempt(
     set_environment(
         monkeypatch, RANK=0, WORLD_SIZE=2, LOCAL_WORLD_SIZE=1, TORCHELASTIC_USE_AGENT_STORE="True"
     )
-    prefix, store = join("cpu", 500).store  # type: ignore[misc]
-    assert prefix == "attempt 4" and agreed == [(0, 2, 500)]
+    store: Any = join("cpu", 500).store
+    assert store.prefix == "attempt 4" and agreed == [(0, 2, 500)]
     (made,) = (call for call in calls if call[0] == "store")
     assert made[3]["is_master"] is False
     assert made[3]["timeout"] == timedelta(seconds=30)  # to find it: it exists
@@ -267,7 +278,7 @@ def test_gpus_use_nccl(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> Non
     world = join("auto", 5)
     assert world.device == gpu
     assert calls[0] == ("gpu", gpu)
-    assert calls[-5] == ("devices", world.store, 1, 2, gpu)  # NCCL would end in a traceback
+    assert "start 1" in world.store  # they are compared: NCCL would end in a traceback
     _, backend, how = calls[-4]
     assert backend == "nccl" and how["device_id"] == gpu
     # The hosts' group gives up first: what NCCL's watchdog does is no line of ours.
@@ -299,18 +310,25 @@ def test_ranks_that_see_one_and_the_same_gpu_end_with_one_line(
     pair: str | None,
 ) -> None:
     """Tasks of `srun --gres=gpu:1`: each picks the only GPU that it sees."""
-    store = dist.HashStore()
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda d: SimpleNamespace(uuid=gpus[d.index])
-    )
+    store: Any = dist.HashStore()
     place = threading.local()
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda d: SimpleNamespace(uuid=gpus[place.rank])
+    )
+    monkeypatch.setattr(dist, "TCPStore", lambda *_, **__: store)
     monkeypatch.setattr(socket, "gethostname", lambda: hosts[place.rank])
+    monkeypatch.setattr(join_module, "read_place", lambda: (place.rank, 3, 0, 1))
+    monkeypatch.setattr(
+        join_module,
+        "pick_device",
+        lambda *_: torch.device("cpu" if gpus[place.rank] == "-" else "cuda:0"),
+    )
+    set_environment(monkeypatch, RANK=0, GLOO_SOCKET_IFNAME="eth0")
 
     def check(rank: int) -> Any:
         place.rank = rank
         try:
-            device = torch.device("cpu") if gpus[rank] == "-" else torch.device("cuda", rank)
-            _check_start(store, rank, 3, device)
+            join("auto", 5)
         except SystemExit as end:
             return end.code
         return 0
@@ -330,46 +348,33 @@ def test_the_store_s_host_leaves_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the others lose the store and end in a traceback; a dead one is not waited for longer."""
     waited: list[list[str]] = []
 
-    class Store(Keys):
+    class Store(Tcp):
         def wait(self, names: list[str], timeout: timedelta) -> None:
             waited.append(names)
             raise dist.DistStoreError("timed out")
 
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="u")
-    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for rank in range(2):
-        store: Any = Store({f"start {n}": f"{socket.gethostname()} u".encode() for n in range(2)})
+        store: Any = Store({f"start {1 - rank}": f"{socket.gethostname()} {rank}".encode()})
+        monkeypatch.setattr(dist, "TCPStore", lambda *_, store=store, **__: store)
+        set_environment(monkeypatch, RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=2)
         with pytest.raises(SystemExit):
-            _check_start(store, rank, 2, torch.device("cuda", 0))
+            join("cuda", 5)
         assert f"ended {rank}" in store
     assert waited == [["ended 0", "ended 1"], ["ended 0"]]
 
 
-@pytest.mark.parametrize(("local_size", "asked"), [(2, []), (None, [1]), (1, [1])])
-def test_only_one_machine_s_ranks_find_each_other_unasked(
-    monkeypatch: pytest.MonkeyPatch, local_size: int | None, asked: list[int]
-) -> None:
-    """Without LOCAL_WORLD_SIZE there may be several machines, each with one rank."""
-    found: list[int] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(join_module, "_all_reachable", lambda store, rank, size: found.append(rank))
-    set_environment(monkeypatch, RANK=1, WORLD_SIZE=2)
-    if local_size is not None:
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(local_size))
-    world = join("cuda", 5)
-    assert found == asked and world.hosts == (None if asked else "hosts")
-
-
 @pytest.mark.parametrize(
-    ("address", "others", "interface", "is_found"),
+    ("address", "others", "interface", "local_size", "is_found"),
     [
-        ("10.0.0.7", b"1", None, True),
-        ("127.0.1.1", b"1", None, False),
-        (None, b"1", None, False),
-        (None, b"1", "eth0", True),
-        ("10.0.0.7", b"0", None, False),  # what one rank finds holds for all
+        ("10.0.0.7", b"1", None, None, True),
+        ("127.0.1.1", b"1", None, None, False),
+        (None, b"1", None, None, False),
+        (None, b"1", None, 1, False),
+        (None, b"1", "eth0", None, True),
+        ("10.0.0.7", b"0", None, None, False),  # what one rank finds holds for all
+        (None, b"0", None, 2, True),  # ranks of one machine find each other unasked
     ],
 )
 def test_without_addresses_ranks_agree_through_nccl_and_say_so(
@@ -378,35 +383,28 @@ def test_without_addresses_ranks_agree_through_nccl_and_say_so(
     address: str | None,
     others: bytes,
     interface: str | None,
+    local_size: int | None,
     is_found: bool,
 ) -> None:
+    """Without LOCAL_WORLD_SIZE there may be several machines, each with one rank."""
+
     def gethostbyname(name: str) -> str:
         if address is None:
             raise OSError("Name or service not known")
         return address
 
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(socket, "gethostbyname", gethostbyname)
+    monkeypatch.setattr(dist, "TCPStore", lambda *_, **__: Tcp({"found 1": others}))
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     if interface:
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
-    keys: Any = Keys({"found 1": others})
-    assert join_module._all_reachable(keys, 0, 2) is is_found
+    set_environment(monkeypatch, RANK=0, WORLD_SIZE=2)
+    if local_size is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(local_size))
+    assert join("cuda", 5).hosts == ("hosts" if is_found else None)
     assert ("ranks agree through NCCL" in capsys.readouterr().err) is not is_found
-
-
-def test_processes_of_this_machine_are_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    me = ("here", os.getpid())
-    everyone = [("here", 11), me, ("there", 12), ("here", 13)]
-
-    def gather(found: list[Any], own: Any) -> None:
-        assert own == me and len(found) == 4
-        found[:] = everyone
-
-    monkeypatch.setattr(join_module, "host_id", lambda: "here")
-    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
-    monkeypatch.setattr(dist, "all_gather_object", gather)
-    assert join_module._find_peers() == (11, 13)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -95,13 +94,15 @@ def test_the_group_is_left_without_the_frames_of_an_error(monkeypatch: pytest.Mo
         def __del__(self) -> None:
             alive.pop()
 
+    def fail(replica: Replica) -> None:  # in the frames of the inner error
+        raise KeyError(id(replica))
+
     def entrypoint(config: str, world: World) -> int:
         alive.append(1)
-        replica = Replica()
         try:
-            raise KeyError(id(replica))
+            fail(Replica())
         except KeyError:
-            raise UserError("first") from None
+            raise UserError("outer") from None
 
     monkeypatch.setattr(
         launch, "leave", lambda world, failed=False: left.append((failed, len(alive)))
@@ -135,11 +136,20 @@ class Store:
         self.values[key] = value
 
 
-def report(error: BaseException, store: Any) -> int:
-    return launch._report_error(error, World(1, 2, store=store))
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException, Any], int]:
+    """Return a function: the status of rank 1 of 2 that fails, by the store of their group."""
+
+    def run(error: BaseException, store: Any) -> int:
+        monkeypatch.setattr(launch, "join", lambda device, timeout: World(1, 2, store=store))
+        return status_of(raising(error))  # type: ignore[no-any-return]
+
+    return run
 
 
-def test_the_rank_that_fails_first_speaks_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rank_that_fails_first_speaks_for_all(
+    capsys: pytest.CaptureFixture[str], report: Callable[[BaseException, Any], int]
+) -> None:
     first = Store(first="1")
     assert report(RunError("disk full"), first) == 1
     assert capsys.readouterr().err == "error: disk full\n"
@@ -149,10 +159,13 @@ def test_the_rank_that_fails_first_speaks_for_all(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == ""
     assert second.waited == [(["printed"], timedelta(seconds=5))]
     assert report(KeyError("x"), Store(first="1")) == 1
-    assert capsys.readouterr().err.startswith("rank 1 of 2: KeyError: 'x'")
+    said = capsys.readouterr().err
+    assert said.startswith("rank 1 of 2: Traceback") and said.endswith("KeyError: 'x'\n\n")
 
 
-def test_without_the_store_s_host_each_rank_speaks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_store_s_host_each_rank_speaks(
+    capsys: pytest.CaptureFixture[str], report: Callable[[BaseException, Any], int]
+) -> None:
     class Gone(Store):
         def compare_set(self, key: str, expected: str, value: str) -> bytes:
             raise RuntimeError("connection reset")
@@ -242,18 +255,20 @@ def test_nproc_starts_processes_and_passes_signals_on(
     assert capsys.readouterr().err == err
     assert killed == [(71, signal.SIGTERM), (72, signal.SIGTERM)]
     ((function, how),) = started
-    assert function is launch._run_child
     assert how["nprocs"] == 2 and how["start_method"] == "spawn" and how["join"] is False
-    assert how["args"][0].args[1:] == ("config", "cpu", 5) and how["args"][1:] == (2, 4321)
-
-
-def test_a_child_finds_its_place_in_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A child finds its place in the variables.
     environment: dict[str, str] = {}
     monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(
+        launch, "join", lambda *how: joined.append((*how, {**environment})) or World()
+    )
+    joined: list[Any] = []
     with pytest.raises(SystemExit) as stop:
-        launch._run_child(1, lambda: 3, 2, 4321)
-    assert stop.value.code == 3
-    assert environment == {
+        function(1, *how["args"])
+    assert stop.value.code == 1 and capsys.readouterr().err.startswith("Traceback")
+    ((device, timeout, found),) = joined
+    assert (device, timeout) == ("cpu", 5)
+    assert found == {
         "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4321", "TORCHELASTIC_USE_AGENT_STORE": "True",
         "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo",
@@ -287,22 +302,3 @@ def test_nobody_outside_reaches_what_nproc_listens_on(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("listens")}
     assert found == {"0100007F"}  # 127.0.0.1, as the system writes it
-
-
-def test_frames_of_all_errors_in_a_chain_are_cleared() -> None:
-    kept = []
-
-    def fail(value: object) -> None:
-        kept.append(sys._getframe())
-        raise KeyError("inner")
-
-    try:
-        try:
-            fail(object())
-        except KeyError:
-            raise UserError("outer") from None
-    except UserError as error:
-        assert "value" in kept[0].f_locals
-        launch._clear_frames(error)
-        assert traceback.extract_tb(error.__traceback__)
-    assert "value" not in kept[0].f_locals

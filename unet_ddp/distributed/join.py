@@ -41,14 +41,14 @@ def join(device: str, timeout: float) -> World:
         UserError: a process has no GPU of its own, or a variable is missing or impossible.
         RunError: this rank can't reach the store.
     """
+    if os.environ.keys().isdisjoint(_PLACE):
+        return World(device=pick_device(device))
     rank, size, local_rank, local_size = read_place()
     chosen = pick_device(device, local_rank, local_size)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if local_size > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":  # torchrun sets 1
         torch.set_num_threads(max(1, usable_cores() // local_size))
-    if "RANK" not in os.environ:
-        return World(device=chosen)
     die_with_parent(signal.SIGTERM)  # an orphan would train on and keep the folder locked
     patience = timedelta(seconds=timeout)
     store = _connect_store(rank, size, patience)
@@ -86,8 +86,8 @@ def exit_with_error(error: UserError) -> NoReturn:
     The lowest rank that has one prints it: it may be on this host alone.
     """
     with contextlib.suppress(UserError, RunError, dist.DistError):  # the others do not come
-        rank, size, _, _ = read_place()
         if "RANK" in os.environ:
+            rank, size, _, _ = read_place()
             store = _connect_store(rank, size, _CONNECT)
             _end_together(store, rank, _tell(store, rank, size, _REFUSED), error)
     print_error(error)
@@ -170,14 +170,12 @@ def _all_reachable(store: dist.Store, rank: int, size: int) -> bool:
 
 
 def read_place() -> tuple[int, int, int, int]:
-    """Return rank, size, local rank and local size from the variables; a world of one without them.
+    """Return rank, size, local rank and local size from the variables, of which there is one.
 
     Raises:
         UserError: some of them are missing or impossible.
     """
     found = {name: os.environ[name] for name in _PLACE if name in os.environ}
-    if not found:
-        return 0, 1, 0, 1
     advice = f"start with torchrun or --nproc, which set them, or unset {', '.join(found)}"
     missing = [name for name in _NEEDED if not os.environ.get(name)]
     if missing:

@@ -57,26 +57,21 @@ def run_on_all_ranks(
         device: auto, cpu or cuda.
         timeout: seconds that a process waits in a collective.
     """
-    if nproc > 1 and "LOCAL_RANK" in os.environ:
-        exit_with_error(
-            UserError("--nproc under torchrun: it starts the processes; leave --nproc out")
-        )
+    if nproc > 1:
+        if "LOCAL_RANK" in os.environ:
+            said = "--nproc under torchrun: it starts the processes; leave --nproc out"
+            exit_with_error(UserError(said))
+        run = partial(run_on_all_ranks, entrypoint, config, nproc=1, device=device, timeout=timeout)
+        sys.exit(_spawn(run, nproc))
     find("extras", "explain_error")  # imported now: where memory or files are short, nothing can be
     find("extras", "end_silence")
-    run = partial(_run_entrypoint, entrypoint, config, device, timeout)
-    sys.exit(_spawn(run, nproc) if nproc > 1 else run())
-
-
-def _run_entrypoint(
-    entrypoint: Entrypoint[Config], config: Config, device: str, timeout: float
-) -> int:
     try:
         world = join(device, timeout)
     except UserError as error:
         exit_with_error(error)
     except RunError as error:  # of this rank alone, about the address that it was given
         print_error(error)
-        return MISTAKE
+        sys.exit(MISTAKE)
     try:
         status = entrypoint(config, world)
         leave(world)
@@ -84,7 +79,7 @@ def _run_entrypoint(
         status = _report_error(error, world)
         _clear_frames(error)
         leave(world, failed=True)
-    return status
+    sys.exit(status)
 
 
 def _clear_frames(error: BaseException | None) -> None:
@@ -99,37 +94,37 @@ def _report_error(error: BaseException, world: World) -> int:
 
     The other ranks fail because of it, or for the same reason, and print nothing.
     """
-    status = _say_once(error, world)
-    if world.store is not None and status == MISTAKE:
-        with contextlib.suppress(RuntimeError):  # a rank that hears of nothing
-            world.store.set(f"heard {world.rank}", "")
+    status, store = _exit_status(error), world.store
+    if store is None:
+        _print(error, world)
+        return status
+    patience = timedelta(seconds=_SAY_WITHIN)
+    find("extras", "end_silence")(_SAY_WITHIN)  # the store's host may be what is lost
+    is_first = True
+    with contextlib.suppress(RuntimeError):  # the store's host is gone: print rather than be silent
+        if world.first_failed() != world.rank:
+            store.wait(["printed"], patience)
+            status, is_first = int(store.get("printed")), False
+    if is_first:
+        _print(error, world)
+    with contextlib.suppress(RuntimeError):  # a rank that hears of nothing
+        if is_first:
+            store.set("printed", str(status))
+        if status == MISTAKE:
+            store.set(f"heard {world.rank}", "")
             if world.is_main:  # the store is its own, or its launcher's, and may end with it
-                heard = [f"heard {rank}" for rank in range(world.size)]
-                world.store.wait(heard, timedelta(seconds=_SAY_WITHIN))
+                store.wait([f"heard {rank}" for rank in range(world.size)], patience)
     return status
 
 
-def _say_once(error: BaseException, world: World) -> int:
-    """Print `error` if this rank failed first; return the status of the rank that did."""
-    status = _exit_status(error)
-    if world.store is not None:
-        find("extras", "end_silence")(_SAY_WITHIN)  # the store's host may be what is lost
-        try:
-            if world.first_failed() != world.rank:
-                world.store.wait(["printed"], timedelta(seconds=_SAY_WITHIN))
-                return int(world.store.get("printed"))
-        except RuntimeError:  # the store's host is gone: print rather than be silent
-            pass
+def _print(error: BaseException, world: World) -> None:
+    """Print the line for an error, or its traceback; nothing for one that only ends the program."""
     message = find("extras", "explain_error")(error, world)
     if message is not None:
         print_error(message)
     elif not isinstance(error, (KeyboardInterrupt, SystemExit)):
         rank = f"rank {world.rank} of {world.size}: " if world.size > 1 else ""
         print(f"{rank}{''.join(traceback.format_exception(error))}", file=sys.stderr, flush=True)
-    if world.store is not None:
-        with contextlib.suppress(RuntimeError):
-            world.store.set("printed", str(status))
-    return status
 
 
 def _exit_status(error: BaseException) -> int:
@@ -145,7 +140,7 @@ def _exit_status(error: BaseException) -> int:
 # -- --nproc N ------------------------------------------------------------------------------
 
 
-def _spawn(run: Callable[[], int], nproc: int) -> int:
+def _spawn(run: Callable[[], NoReturn], nproc: int) -> int:
     """Start `nproc` processes on this machine, wait for them, and return their status."""
     from multiprocessing import resource_tracker
 
@@ -186,7 +181,7 @@ def _spawn(run: Callable[[], int], nproc: int) -> int:
     return 0
 
 
-def _run_child(rank: int, run: Callable[[], int], nproc: int, port: int) -> None:
+def _run_child(rank: int, run: Callable[[], NoReturn], nproc: int, port: int) -> None:
     survive_lost_output()
     loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
     if loopback is not None:  # gloo and NCCL would listen on the machine's address in its network
@@ -204,4 +199,4 @@ def _run_child(rank: int, run: Callable[[], int], nproc: int, port: int) -> None
     # Ctrl-C during the imports comes now; the terminal's and the parent's are two, so no exception.
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    sys.exit(run())
+    run()
