@@ -65,23 +65,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "instances": "unet_ddp.extras.objects.rules:infer_object_labels",
         "palette": "unet_ddp.extras.palettes.rules:match_palette",
     },
-    # when the data are prepared, by the setting: (DataConfig, Table, Labels, Pairs, seed=) -> Draw
-    "draws": {"balance": "unet_ddp.extras.sampling.balance:plan_draw"},
     # before the first epoch, by `Labels.tuner`: (PreparedData, World, resize_masks=) -> with `tune`
     "tuners": {"objects": "unet_ddp.extras.objects.tuning:SeparationTuner"},
-    # where the data are
-    "pairs": {
-        # tar shards: (their folder) -> Pairs
-        "pack": "unet_ddp.extras.packs.pairs:open_pack",
-        # any file at an address: (pairs) -> Pairs
-        "address": "unet_ddp.extras.cloud.pairs:CloudPairs",
-        # no data at all: (folder) -> the folder, with the demo set
-        "demo": "unet_ddp.extras.demo_set.draw:write_demo",
-    },
     # with the writers, by the setting, on rank 0: (file, device, log, owning) -> with `step`, `stop`
     "profilers": {"profile": "unet_ddp.extras.diagnose.profiling:start_profile"},
-    # when loaders are built, by the setting: (TrainConfig, Labels, ImageFormat, World) -> SampleStore
-    "sample_stores": {"cache": "unet_ddp.extras.cache.samples:open_cache"},
     # before the first step, by the setting: (TrainConfig, RunBuilder) -> the settings it replaces
     "planners": {
         "batch_size": "unet_ddp.extras.planners.batch_size:plan",
@@ -134,6 +121,17 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     # single functions and classes, each asked for by its name alone
     "extras": {
+        # -- the data
+        # tar shards: (their folder) -> Pairs
+        "open_pack": "unet_ddp.extras.packs.pairs:open_pack",
+        # any file at an address: (pairs) -> Pairs
+        "remote_pairs": "unet_ddp.extras.cloud.pairs:CloudPairs",
+        # no data at all: (folder) -> the folder, with the demo set
+        "write_demo": "unet_ddp.extras.demo_set.draw:write_demo",
+        # the data are prepared, with --balance: (DataConfig, Table, Labels, Pairs, seed=) -> Draw
+        "plan_draw": "unet_ddp.extras.sampling.balance:plan_draw",
+        # loaders are built, with --cache: (TrainConfig, Labels, ImageFormat, World) -> SampleStore
+        "open_cache": "unet_ddp.extras.cache.samples:open_cache",
         # -- what is at s3://, gs://, az:// or http://
         # files.as_path: (text) -> Path
         "open_address": "unet_ddp.extras.cloud.remote:open_address",

@@ -71,8 +71,9 @@ def prepare_data(
     used = np.unique(table.columns["kind"][:][training | table.find(data.split.validation)])
     sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in used}
     draw = None
-    for name in called(config, "draws"):
-        draw = find("draws", name)(config, table, data.labels, data.split.training, seed=seed)
+    if called(config, "plan_draw"):
+        plan = find("extras", "plan_draw")
+        draw = plan(config, table, data.labels, data.split.training, seed=seed)
         report.notes.append(draw.describe())
     return PreparedData(
         data.split,
@@ -131,7 +132,7 @@ def check_dataset(
 def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None]:
     """Return the pairs, and those of a validation folder if there is one."""
     if config.images is not None and config.masks is None:
-        folder, open_pack = as_path(config.images), find("pairs", "pack")
+        folder, open_pack = as_path(config.images), find("extras", "open_pack")
         return report.attempt(lambda: open_pack(folder).divide(config)) or (Pairs(), None)
     training = report.attempt(lambda: _find_pairs(config, report)) or Pairs()
     if config.val_images is None or config.val_masks is None:
@@ -149,7 +150,7 @@ def _find_pairs(config: DataConfig, report: Report) -> Pairs:
     if config.images is not None and config.masks is not None:
         images, masks = as_path(config.images), as_path(config.masks)
     elif not (_contains_images(images) or _contains_images(masks)):
-        demo = find("pairs", "demo")(HOME / "demo")
+        demo = find("extras", "write_demo")(HOME / "demo")
         report.notes.append(
             f"no data: {images} and {masks} are empty; using the demo set in {demo}"
         )

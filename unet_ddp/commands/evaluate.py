@@ -154,7 +154,7 @@ def find_job(config: EvaluateConfig) -> Job:
         )
     pairs: Pairs
     if config.images is not None and config.masks is None:
-        pairs = find("pairs", "pack")(as_path(config.images))
+        pairs = find("extras", "open_pack")(as_path(config.images))
     elif config.images is not None and config.masks is not None:
         pairs = find_pairs(as_path(config.images), as_path(config.masks))
     else:

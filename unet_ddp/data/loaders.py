@@ -151,8 +151,8 @@ def build_loaders(
     shard = {"rank": world.rank, "size": world.size}
     sampler = TrainingSampler(count, per_step, **shard, seed=options.seed)
     cache = None
-    for name in called(config.launch, "sample_stores"):
-        cache = find("sample_stores", name)(config, data.labels, image_format, world)
+    if called(config.launch, "open_cache"):
+        cache = find("extras", "open_cache")(config, data.labels, image_format, world)
     notes = [f"cache: {cache.folder}"] if cache else []
     read = partial(
         SegmentationDataset, labels=data.labels, image_format=image_format, scale=config.data.scale,

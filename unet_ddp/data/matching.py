@@ -129,7 +129,7 @@ def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]
     Those at an address add their `stamps`.
     """
     if is_address(folder):
-        remote: dict[str, list[str]] = find("pairs", "address").files_by_name(folder, stamps)
+        remote: dict[str, list[str]] = find("extras", "remote_pairs").files_by_name(folder, stamps)
         return remote
     if not os.path.isdir(folder):  # pathlib's raises for names that none can have
         is_file = os.path.exists(folder)

@@ -64,7 +64,7 @@ class Scanned(NamedTuple):
 
 
 class Pairs(Sequence[Pair]):
-    """A set of pairs: here of files of this machine. The point `pairs` has other kinds."""
+    """A set of pairs: here of files of this machine; extras bring other kinds."""
 
     is_remote = False  # to read a file, it is fetched
 
@@ -151,6 +151,6 @@ def collect(pairs: Iterable[Pair]) -> Pairs:
     """Return the set of pairs, of the kind that can read all files."""
     found = list(pairs)
     files = (file for pair in found for file in (pair.image, pair.mask))
-    kind = find("pairs", "address") if any(map(is_address, files)) else Pairs
+    kind = find("extras", "remote_pairs") if any(map(is_address, files)) else Pairs
     collected: Pairs = kind(found)
     return collected

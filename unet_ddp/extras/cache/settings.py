@@ -9,5 +9,5 @@ class CacheSettings:
     """Joins those of a start."""
 
     place = "launch", "workers"
-    cache: Annotated[bool, Kind.OF_HOST, Calls("sample_stores")] = False
+    cache: Annotated[bool, Kind.OF_HOST, Calls("open_cache")] = False
     """Decode and scale each pair once, and keep it in the user's cache folder (XDG_CACHE_HOME) for this and later runs."""
