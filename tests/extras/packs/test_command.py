@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import unquote
 
 import pytest
@@ -202,137 +203,98 @@ def test_the_command_packs_what_the_check_finds_fit(
     assert "images: 6 .png; 6 of 32x24" in text and "masks: 6 .png; grey, values 0 (" in text
     before = (tmp_path / "pack" / INDEX).read_bytes()
     status, text = run(capsys, "pack", *flags, "--output", out)
-    assert status == 2 and "contains a pack already; use another --output" in text
+    assert status == 2 and "already exists; use another --output" in text
     assert (tmp_path / "pack" / INDEX).read_bytes() == before
     cut(mask(tmp_path))
     status, text = run(capsys, "pack", *flags, "--output", str(tmp_path / "other"))
     assert status == 2 and "cx.png: corrupt or truncated" in text and text.count("\n") == 1
-    assert list((tmp_path / "other").iterdir()) == []
+    assert not (tmp_path / "other").exists()
     flags += ["--skip-bad-files", "1"]
     status, text = run(capsys, "pack", *flags, "--output", str(tmp_path / "other"))
     assert status == 0 and "(1 of at most 1)" in text and "packed 5 pairs into 1 shard(s)" in text
 
 
-def test_a_pack_that_was_not_finished_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_pack_is_there_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Killed between two shards, or before the index: nothing trains, and packing again works."""
-
-    class Killed(BaseException):
-        pass
+    """One that fails before its index leaves nothing; a folder that holds anything is not touched."""
+    argv = ["pack", *data_flags(make_set(tmp_path, 6)), "--output", str(tmp_path / "pack")]
 
     def stop(*args: Any) -> None:
-        raise Killed
+        raise KeyboardInterrupt
 
-    config = in_folder(make_set(tmp_path, 6))
-    monkeypatch.setattr(module, "SHARD_BYTES", 1)
     with monkeypatch.context() as patch:
         patch.setattr(module, "write_columns", stop)
-        with pytest.raises(Killed):
-            pack(config, tmp_path / "pack")
-    assert len(list((tmp_path / "pack").glob("*.tar"))) == 6
+        assert main(argv) != 0
+    assert {path.name for path in tmp_path.iterdir()} == {"imgs", "masks"}
+    mine = tmp_path / "pack" / "shard-000007.tar"
+    mine.parent.mkdir()
+    mine.write_bytes(b"of the user")
+    assert run(capsys, *argv) == (
+        2,
+        f"error: {mine.parent}: already exists; use another --output\n",
+    )
+    assert list(mine.parent.iterdir()) == [mine]
+    mine.unlink()
+    assert run(capsys, *argv)[0] == 0
+    assert {path.name for path in mine.parent.iterdir()} == {INDEX, "shard-000000.tar"}
     with pytest.raises(
         UserError, match=r"contains no pack \(pack\.index\); for a folder of images"
     ):
-        prepare_data(packed(config, tmp_path / "pack"), seed=0)
-    expected = describe(prepare_data(config, seed=0))
-    assert describe(prepare_data(pack(config, tmp_path / "pack"), seed=0)) == expected
+        prepare_data(DataConfig(images=str(tmp_path / "imgs")), seed=0)
 
 
-def test_only_the_shards_of_an_own_attempt_are_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A user's shard has WebDataset's usual name, too; one of a killed attempt goes at the next."""
-    argv = ["pack", *data_flags(make_set(tmp_path, 6)), "--output", str(tmp_path / "pack")]
-    monkeypatch.setattr(module, "SHARD_BYTES", 1)
-
-    class Killed(BaseException):
-        pass
-
-    def stop(*args: Any) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(module, "write_columns", stop)
-        main(argv)
-    mine = tmp_path / "pack" / "shard-000007.tar"
-    mine.write_bytes(b"of the user")
-    before = {path: path.read_bytes() for path in mine.parent.iterdir()}
-    status, text = run(capsys, *argv)
-    assert status == 2 and f"{mine}: is not of a pack that was begun here" in text
-    assert (
-        before == {path: path.read_bytes() for path in mine.parent.iterdir()} and len(before) == 8
-    )
-    mine.unlink()
-    monkeypatch.setattr(module, "SHARD_BYTES", 256 * 1024**2)
-    assert run(capsys, *argv)[0] == 0
-    assert {path.name for path in mine.parent.iterdir()} == {INDEX, "shard-000000.tar"}
-
-
-@pytest.mark.parametrize("output", ["pack", "s3://bucket/new/pack"])
-def test_an_attempt_that_fails_leaves_no_shard_or_names_it(
+def test_an_attempt_at_an_address_that_fails_leaves_no_shard_or_names_it(
     memory_store: MemoryBucket,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    output: str,
 ) -> None:
-    place = as_path(output if "//" in output else str(tmp_path / output))
+    place = Url("s3://bucket/new/pack")
     argv = ["pack", *data_flags(make_set(tmp_path, 6)), "--output", str(place)]
     monkeypatch.setattr(module, "SHARD_BYTES", 1)
-    add, remove, added = module._add, module.delete, list[Path]()
+    put, remove, written = module.put, module.delete, list[Url]()
 
-    def fail(tar: Any, source: Path, name: str) -> Any:
-        added.append(source)
-        if len(added) % 9 == 0:
-            raise UserError(f"{source}: Input/output error")
-        return add(tar, source, name)
+    def fail(path: Url, *args: Any, **how: Any) -> Any:
+        written.append(path)
+        if len(written) % 5 == 0:
+            raise UserError(f"{path}: Input/output error")
+        return put(path, *args, **how)
 
     def refuse(path: Url) -> None:
         raise UserError(f"{path}: access is denied")
 
-    monkeypatch.setattr(module, "_add", fail)
+    monkeypatch.setattr(module, "put", fail)
     status, text = run(capsys, *argv)
     assert status == 2 and text.endswith(": Input/output error\n") and not list_files(place)
-    if isinstance(place, Url):
-        monkeypatch.setattr(module, "delete", refuse)
-        status, text = run(capsys, *argv)
-        first, *_, last = sorted(list_files(place))
-        assert (
-            status == 2
-            and f"shards are left in {place}, {first}, " in text
-            and text.count("\n") == 1
-        )
-        monkeypatch.setattr(module, "delete", remove)
-        monkeypatch.setattr(module, "_add", add)
-        status, text = run(capsys, *argv)
-        assert (
-            status == 0
-            and f"has 4 shard(s) of attempts that did not finish, {last[:15]}*.tar" in text
-        )
+    monkeypatch.setattr(module, "delete", refuse)
+    status, text = run(capsys, *argv)
+    first, *_, last = sorted(list_files(place))
+    assert status == 2 and text.count("\n") == 1
+    assert f"shards are left in {place}, {first}, " in text
+    monkeypatch.setattr(module, "delete", remove)
+    monkeypatch.setattr(module, "put", put)
+    status, text = run(capsys, *argv)
+    assert status == 0
+    assert f"has shards of 1 attempt(s) that did not finish, {last[:15]}*.tar" in text
 
 
-def test_a_stopped_process_leaves_no_temporary_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SIGTERM in the middle of a shard; the file of one that was killed goes when it is packed again."""
-    folder, out = make_set(tmp_path, 6), tmp_path / "pack"
-    before, add = signal.getsignal(signal.SIGTERM), module._add
+def test_a_stopped_process_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM in the middle of a shard."""
+    folder, add = make_set(tmp_path, 6), tarfile.TarFile.addfile
+    before = signal.getsignal(signal.SIGTERM)
 
-    def stop(*args: Any) -> Any:
+    def stop(*args: Any) -> None:
         assert signal.getsignal(signal.SIGTERM) is not before  # or it would end pytest
         signal.raise_signal(signal.SIGTERM)
-        return add(*args)
+        add(*args)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "_add", stop)
-        with pytest.raises(SystemExit) as end:
-            main(["pack", *data_flags(folder), "--output", str(out)])
-    assert end.value.code == 128 + signal.SIGTERM and list(out.iterdir()) == []
+    monkeypatch.setattr(tarfile.TarFile, "addfile", stop)
+    with pytest.raises(SystemExit) as end:
+        main(["pack", *data_flags(folder), "--output", str(tmp_path / "pack")])
+    assert end.value.code == 128 + signal.SIGTERM
+    assert {path.name for path in tmp_path.iterdir()} == {"imgs", "masks"}
     assert signal.getsignal(signal.SIGTERM) is before
-    (out / f".shard-000000.tar.{2**30}.ab12.tmp").write_bytes(b"of a process that was killed")
-    assert main(["pack", *data_flags(folder), "--output", str(out)]) == 0
-    assert sorted(path.name for path in out.iterdir()) == [INDEX, "shard-000000.tar"]
 
 
 def test_an_image_that_vanishes_is_named(tmp_path: Path) -> None:
@@ -345,13 +307,13 @@ def test_an_image_that_vanishes_is_named(tmp_path: Path) -> None:
         write_pack(tmp_path, data, config)
 
 
-def test_a_full_temporary_folder_is_one_line() -> None:
-    url = as_path("s3://bucket/pack/shard-000000.tar")
-    with (
-        pytest.raises(UserError, match=r"No space left on device; make room, or .* TMPDIR$"),
-        module._new_file(url),
-    ):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def test_a_full_temporary_folder_is_one_line(
+    tmp_path: Path, memory_store: MemoryBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = mock.Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    monkeypatch.setattr(tarfile, "open", full)
+    with pytest.raises(UserError, match=r"No space left on device; make room, or .* TMPDIR$"):
+        pack_at(as_path("s3://bucket/full"), in_folder(make_set(tmp_path, 6)))
 
 
 def test_a_link_to_nowhere_beside_a_pack_does_no_harm(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from unet_ddp.files import as_path
 
 def read_files(pairs: Pairs) -> list[bytes]:
     found = []
+    pairs.share()
     for row in range(len(pairs)):
         pair = pairs.to_read(row)
         pairs.fetch_ahead([pair.image, pair.mask])

@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,23 +37,17 @@ from unet_ddp.errors import UserError, print_lines
 from unet_ddp.extras.cloud import Url, delete, local_file, put
 from unet_ddp.extras.cloud.pointer import hash_file
 from unet_ddp.extras.packs.pack_columns import write_columns
-from unet_ddp.extras.packs.pack_index import PackIndex, Shard, describe_index
+from unet_ddp.extras.packs.pack_index import PackIndex, Shard
 from unet_ddp.extras.packs.pairs import BLOCK, INDEX, SHARD, list_files, member_name, shard_name
 from unet_ddp.files import (
     as_path,
+    check_writable,
     ended_by_sigterm,
-    lock_folder,
-    make_writable,
-    remove_stale,
-    replacing,
     write_errors,
-    write_text,
 )
 from unet_ddp.settings import Kind, flag
 
 SHARD_BYTES = 256 * 1024**2
-UNFINISHED = "pack.unfinished"
-"""A file in a folder with the names of the shards that were begun, until the index is there."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,11 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("--output: name a new folder, or an address like s3://bucket/folder")
     output = as_path(config.output)
     use_own_readers(config.data.reader)
-    with naming_recipe(config.launch.config, config.recipe), _reserve(output):
+    with (
+        naming_recipe(config.launch.config, config.recipe),
+        ended_by_sigterm(),
+        _new_pack(output) as folder,
+    ):
         report = Report()
         data = check_dataset(
             config.data,
@@ -85,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
         )
         assert data is not None  # a report that does not collect raises
         print_lines(*report.notes, *(f"warning: {line}" for line in report.warnings))
-        shards = write_pack(output, data, config.data)
+        shards = write_pack(folder, data, config.data)
     size = sum(shard.size for shard in shards) / 1e9
     print_lines(
         f"packed {len(data.table.pairs)} pairs into {len(shards)} shard(s) of {size:.2f} GB in all; "
@@ -95,67 +93,46 @@ def main(argv: Sequence[str]) -> int:
 
 
 @contextmanager
-def _reserve(output: Path) -> Iterator[None]:
-    """Refuse an output with a pack, or of another process; leave no temporary file on SIGTERM."""
-    lock = None
-    if not isinstance(output, Url):
-        make_writable(output, "--output")
-        lock = lock_folder(output, "--output")
-    try:
+def _new_pack(output: Path) -> Iterator[Path]:
+    """Yield an address, or a new folder that becomes `output` if the block succeeds.
+
+    Raises:
+        UserError: there is something already; at an address, a pack.
+    """
+    if isinstance(output, Url):
         found = list_files(output)
         if INDEX in found:
             raise UserError(f"{output}: contains a pack already; use another --output")
-        _handle_shards(output, set(found))
-        with ended_by_sigterm():
-            yield
-    finally:
-        if lock:  # removed before it is free, or it might be another process's by then
-            (output / ".lock").unlink(missing_ok=True)
-            lock.close()
-
-
-def _handle_shards(output: Path, found: set[str]) -> None:
-    """Remove the shards of an attempt that was killed; name those at an address, whose attempt may live.
-
-    Raises:
-        UserError: shards that no attempt wrote here.
-    """
-    shards = {name: match[1] for name in sorted(found) if (match := SHARD.fullmatch(name))}
-    if isinstance(output, Url):  # where a shard without the name of an attempt is the user's
-        if left := [f"shard-{attempt}*.tar" for attempt in shards.values() if attempt]:
+        # One without the name of an attempt is the user's.
+        attempts = {match[1]: None for name in sorted(found) if (match := SHARD.fullmatch(name))}
+        if left := [f"shard-{attempt}*.tar" for attempt in attempts if attempt]:
             print_lines(
-                f"warning: {output}: has {len(left)} shard(s) of attempts that did not finish, "
-                f"{', '.join(dict.fromkeys(left))}: delete them, unless one still runs"
+                f"warning: {output}: has shards of {len(left)} attempt(s) that did not finish, "
+                f"{', '.join(left)}: delete them, unless one still runs"
             )
+        yield output
         return
-    listing = output / UNFINISHED
-    begun = listing.read_text().split() if UNFINISHED in found else []
-    for name in shards.keys() - begun:
-        raise UserError(
-            f"{output / name}: is not of a pack that was begun here, which would replace it; move it "
-            "away, or use another --output"
-        )
-    _delete_shards(output, shards)
-
-
-def _delete_shards(output: Path, names: Iterable[str]) -> None:
-    """Delete the shards of an attempt, and the list of them."""
-    with write_errors(output):
-        for name in names:
-            path = output / name
-            delete(path) if isinstance(path, Url) else path.unlink(missing_ok=True)
-        if not isinstance(output, Url):
-            (output / UNFINISHED).unlink(missing_ok=True)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output}: already exists; use another --output")
+    check_writable(output.parent, "--output")
+    with write_errors(output, "make room, or use another --output"):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
+            temporary = Path(folder, output.name)
+            temporary.mkdir()
+            yield temporary
+            temporary.replace(output)  # all or nothing
 
 
 @contextmanager
-def _deleting_shards(output: Path, names: list[str]) -> Iterator[None]:
-    """Delete the shards with these names if the block fails; an error says which are left."""
+def _deleting_objects(output: Path, names: list[str]) -> Iterator[None]:
+    """Delete the objects with these names if the block fails; an error says which are left."""
     try:
         yield
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         try:
-            _delete_shards(output, names)
+            for name in names if isinstance(output, Url) else ():
+                delete(output / name)
         except UserError as failure:
             left = ", ".join(names[:1] + names[1:][-1:])  # the first and the last
             raise UserError(f"{error}; shards are left in {output}, {left}: {failure}") from None
@@ -166,7 +143,7 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
     """Write the shards, and then the index that makes them a pack; return the shards.
 
     Raises:
-        UserError: a file can't be read or written; no shard is left.
+        UserError: a file can't be read or written; no object is left.
     """
     table = data.table
     suffixes = [[suffix.lower() for suffix in kind.suffixes] for kind in table.kinds]
@@ -177,7 +154,7 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
     places = np.zeros((len(table.pairs), 4), np.uint32)
     bar = tqdm(table.pairs, "packing", unit="pair", leave=False, disable=None)
     begun: list[str] = []
-    with _deleting_shards(output, begun):
+    with _deleting_objects(output, begun):
         shards = list(_write_shards(output, bar, places, mark, attempt, begun))
         own = data.split is not None and data.split.how == OWN_FOLDER
         index = PackIndex(
@@ -191,10 +168,9 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
         )
         try:
             with _new_file(output / INDEX) as path:
-                write_columns(path, describe_index(index), _index_columns(table, places))
+                write_columns(path, asdict(index), _index_columns(table, places))
         except FileExistsError:
             raise UserError(f"{output}: another pack was put there; use another --output") from None
-    _delete_shards(output, [])
     return shards
 
 
@@ -223,9 +199,6 @@ def _write_shards(
     while pair is not None:
         first = row
         begun.append(shard_name(number, attempt))
-        if not isinstance(output, Url):
-            with write_errors(output / UNFINISHED, "make room, or use another --output"):
-                write_text(output / UNFINISHED, "\n".join(begun) + "\n")
         with _new_file(output / begun[-1]) as path:
             with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
                 while pair is not None and (row == first or tar.offset < SHARD_BYTES):
@@ -260,15 +233,13 @@ def _text_column(name: str, texts: list[str]) -> dict[str, NDArray[Any]]:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that becomes `path`, a file or an object, if the block succeeds.
+    """Yield a file to write: `path`, or one that becomes this object if the block succeeds.
 
     Raises:
         FileExistsError: the object is there already, with another content.
     """
     if not isinstance(path, Url):
-        remove_stale([path])
-        with write_errors(path, "make room, or use another --output"), replacing(path) as temporary:
-            yield temporary
+        yield path
         return
     with ExitStack() as stack:
         place = Path(tempfile.gettempdir())

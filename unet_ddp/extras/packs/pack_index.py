@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,28 +48,14 @@ class PackIndex:
     validation: _Count  # pairs at the end that are of a validation folder
     nodata: float | None  # of the scan, as are the channels
     channels: int | None
-    arrays: list[bool] | None = None
-    """`Header.is_array` of each kind's image; the headers have no such field, for earlier versions
-    know none. Empty in their packs, where NPY files are arrays."""
 
     def __post_init__(self) -> None:
         """Refuse names of other files, and images that no scan finds."""
         if not re.fullmatch("([0-9a-f]{8}-)?", self.attempt):
             raise UserError(f"attempt: {shorten(self.attempt)}")
-        if self.arrays is not None and len(self.arrays) != len(self.kinds):
-            raise UserError("arrays: not one for each kind")
         for image in (kind.image for kind in self.kinds):
             if image.dtype not in DTYPES or min(*image.size, image.channels) < 1:
                 raise UserError(f"kinds: {shorten(image.dtype)}, {image.width}x{image.height}")
-
-
-def describe_index(index: PackIndex) -> dict[str, Any]:
-    """Return the plain values of an index, which earlier versions read too."""
-    plain = asdict(index)
-    plain["arrays"] = [kind.image.is_array for kind in index.kinds]
-    for kind in plain["kinds"]:
-        del kind["image"]["is_array"], kind["mask"]["is_array"]
-    return plain
 
 
 def check_index(path: Path, plain: Mapping[str, Any], columns: Columns | None) -> PackIndex:
@@ -86,12 +72,7 @@ def check_index(path: Path, plain: Mapping[str, Any], columns: Columns | None) -
         raise UserError(
             f"{path}: corrupt, or of another version of unet_ddp ({error}); pack the images again"
         ) from None
-    arrays = index.arrays or [kind.suffixes[0].lower() == ".npy" for kind in index.kinds]
-    kinds = [
-        replace(kind, image=replace(kind.image, is_array=is_array))
-        for kind, is_array in zip(index.kinds, arrays, strict=True)
-    ]
-    return replace(index, kinds=kinds)
+    return index
 
 
 def _fit_together(index: PackIndex, columns: Columns) -> bool:
