@@ -24,7 +24,7 @@ from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import build_metadata, build_state, choose_model
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.tracking import Tracker
-from unet_ddp.training.determinism import allow_tf32, cudnn_autotuning
+from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.state import TrainState
 
 
@@ -43,18 +43,18 @@ class Session(NamedTuple):
         """Train one epoch as train.py does, without validation and the save after it."""
         signals = StopSignal(self.world) if stop is None else nullcontext(stop)
         with cudnn_autotuning(), signals as stop:
-            train.train_one_epoch(
-                self.config, self.state, self.loaders, self.folder, self.tracker, stop
-            )
+            train.train_one_epoch(self._run(stop))
         self.synchronise()
         self.state.finish_epoch(None)
 
     def validate(self) -> Validation | None:
         """Validate as train.py does."""
         with StopSignal(self.world) as stop:
-            return train.validate(
-                self.state, self.loaders, self.folder, self.data, stop, self.world
-            )
+            return train.validate(self._run(stop))[0]
+
+    def _run(self, stop: StopSignal) -> train.Run:
+        parts = self.config, self.data, self.state, self.loaders, self.folder, self.tracker
+        return train.Run(*parts, stop, self.world, tuner=None, limit=None)
 
     def synchronise(self) -> None:
         """Wait for the device."""
@@ -92,15 +92,15 @@ def open_session(flags: Sequence[str]) -> Iterator[Session]:
     """Yield a new run with these settings of train.py, `--checkpoints` among them."""
     config = parse_train(["--epochs", "9999", *flags])
     world = join("auto", 60)
-    allow_tf32()
+    torch.set_float32_matmul_precision("high")
     with RunFolder(config, world, print) as folder:
         resumed = folder.open(config)
         config = resumed.resolve_settings(config, world)
         data = resumed.prepare_data(config)
-        spec = choose_model(config, data, resumed, world)
+        spec = choose_model(config, data, resumed, world.device)
         loaders = build_loaders(config, data, image_format=spec.preprocessing.format, world=world)
         state = build_state(config, spec, data, resumed, loaders, world)
         folder.claim(config, data, resumed, build_metadata(config, spec, data, loaders, world))
-        with loaders, Tracker(config, data, state, loaders, world) as tracker:
+        with loaders, Tracker(config, data, state, loaders, world, print) as tracker:
             yield Session(config, world, data, state, loaders, folder, tracker)
     leave(world)

@@ -219,8 +219,11 @@ def validate_after_uploads() -> float:
     storage: Any = SlowStorage(world)
     loaders: Any = SimpleNamespace(validation=Images([stack([fixed_sample(world.rank)])]))
     data: Any = SimpleNamespace(labels=Labels((0, 1, 2)))
-    stop = StopSignal(world)
-    validation = validate(new_state(world), loaders, storage, data, stop, world)
+    run: Any = SimpleNamespace(
+        state=new_state(world), loaders=loaders, folder=storage, data=data, world=world, tuner=None
+    )
+    run.stop = StopSignal(world)
+    validation, _ = validate(run)
     assert validation is not None
     gc.collect()
     storage.wait()  # for the report's

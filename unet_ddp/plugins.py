@@ -65,10 +65,6 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "instances": "unet_ddp.extras.objects.rules:infer_object_labels",
         "palette": "unet_ddp.extras.palettes.rules:match_palette",
     },
-    # before the first epoch, by `Labels.tuner`: (PreparedData, World, resize_masks=) -> with `tune`
-    "tuners": {"objects": "unet_ddp.extras.objects.tuning:SeparationTuner"},
-    # with the writers, by the setting, on rank 0: (file, device, log, owning) -> with `step`, `stop`
-    "profilers": {"profile": "unet_ddp.extras.diagnose.profiling:start_profile"},
     # before the first step, by the setting: (TrainConfig, RunBuilder) -> the settings it replaces
     "planners": {
         "batch_size": "unet_ddp.extras.planners.batch_size:plan",
@@ -95,19 +91,13 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "boundary_weight": "unet_ddp.extras.losses.factors:BoundaryWeight",
         "hard_pixels": "unet_ddp.extras.losses.factors:HardPixels",
     },
-    # with --compile
-    "compilers": {
-        # before the first step: (replica, loss, World) -> nn.Module
-        "network": "unet_ddp.extras.diagnose.compiled:compile_network",
-        # after it: () -> lines
-        "uncompiled": "unet_ddp.extras.diagnose.compiled:describe_uncompiled",
-    },
     # when a model that is no checkpoint is loaded, by suffix: (path, device, scale) -> LoadedModel
     "backends": {"onnx": "unet_ddp.extras.onnx.backend:open_onnx"},
     # when the log begins, by the setting or --writer, on rank 0: (RunInfo) -> Writer
-    "writers": {"wandb": "unet_ddp.extras.wandb.writer:WandbWriter"},
-    # for the folder of a run, if that is at an address: (TrainConfig, log) -> Mirror
-    "mirrors": {"address": "unet_ddp.extras.cloud.mirror:CloudMirror"},
+    "writers": {
+        "wandb": "unet_ddp.extras.wandb.writer:WandbWriter",
+        "profile": "unet_ddp.extras.diagnose.profiling:StepProfile",
+    },
     # when a prediction begins, by the setting or --write: (PredictConfig, Labels, ImageFormat) -> Output
     "outputs": {
         "mask": "unet_ddp.prediction.outputs.mask:MaskFile",
@@ -143,6 +133,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fetch_ahead": "unet_ddp.extras.cloud.objects:fetch_ahead",
         # TrainConfig.folder: (address) -> the run's folder on this machine
         "run_folder": "unet_ddp.extras.cloud.remote:working_folder",
+        # RunFolder: (TrainConfig, log) -> Mirror
+        "mirror": "unet_ddp.extras.cloud.mirror:CloudMirror",
         # `report`: (address) -> context of a copy of the run
         "run_copy": "unet_ddp.extras.cloud.report:local_run",
         # loaders: (data set, sampler, batch_size=, workers=) -> arguments of DataLoader
@@ -159,6 +151,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "explain_memory": "unet_ddp.extras.diagnose.memory:explain",
         # (torch's error) -> the amounts
         "describe_shortage": "unet_ddp.extras.diagnose.memory:describe_shortage",
+        # -- --compile
+        # before the first step: (replica, loss, World) -> nn.Module
+        "compile_network": "unet_ddp.extras.diagnose.compiled:compile_network",
+        # after it: () -> lines
+        "describe_uncompiled": "unet_ddp.extras.diagnose.compiled:describe_uncompiled",
         # -- several processes
         # torchrun has started this one: (rank)
         "follow_launcher": "unet_ddp.extras.hosts.elastic:follow_launcher",

@@ -52,7 +52,7 @@ def build_run(
     world: World = WORLD,
 ) -> tuple[build.Model, Loaders, TrainState]:  # fmt: skip
     data, resumed = data or make_data(), resumed or Resumed()
-    model = choose_model(config, data, resumed, world)
+    model = choose_model(config, data, resumed, world.device)
     loaders = build_loaders(config, data, image_format=model.preprocessing.format, world=world)
     return model, loaders, build_state(config, model, data, resumed, loaders, world)
 
@@ -65,7 +65,7 @@ def test_a_new_run_s_model_is_that_of_the_flags() -> None:
     data = make_data(
         format=ImageFormat(4, "uint16", 7.0), range=PixelRange(1, 9, (0.5,) * 4, (0.1,) * 4)
     )
-    model = choose_model(config, data, Resumed(), WORLD)
+    model = choose_model(config, data, Resumed(), WORLD.device)
     assert model.architecture == replace(PLAIN, channels=4)
     assert model.preprocessing == Preprocessing(4, (0.5,) * 4, (0.1,) * 4, 1.0, "uint16", 1, 9, 7.0)
     assert model.notes == []
@@ -73,15 +73,21 @@ def test_a_new_run_s_model_is_that_of_the_flags() -> None:
     assert loss.options is config.optimization
     assert loss.class_weights is not None and loss.class_weights.tolist() == [1.0, 4.0]
     assert model.precision.dtype == torch.float32
-    half = choose_model(with_options(amp_dtype="bfloat16"), data, Resumed(), WORLD)
+    half = choose_model(with_options(amp_dtype="bfloat16"), data, Resumed(), WORLD.device)
     assert half.precision.dtype == torch.bfloat16
-    full = choose_model(with_options(amp=False, amp_dtype="bfloat16"), data, Resumed(), WORLD)
+    full = choose_model(
+        with_options(amp=False, amp_dtype="bfloat16"), data, Resumed(), WORLD.device
+    )
     assert full.precision.dtype == torch.float32
     network = NetworkConfig(model="fpn", encoder="resnet18")
-    chosen = choose_model(replace(CONFIG, network=network), data, Resumed(), WORLD).architecture
+    chosen = choose_model(
+        replace(CONFIG, network=network), data, Resumed(), WORLD.device
+    ).architecture
     assert chosen == Architecture("fpn", 4, 2, "resnet18")
     bilinear = NetworkConfig(width=8, bilinear=True)
-    chosen = choose_model(replace(CONFIG, network=bilinear), data, Resumed(), WORLD).architecture
+    chosen = choose_model(
+        replace(CONFIG, network=bilinear), data, Resumed(), WORLD.device
+    ).architecture
     assert chosen == Architecture("unet", 4, 2, None, 8, True)
 
 
@@ -94,7 +100,7 @@ def test_the_border_of_objects_weighs_more_unless_a_weight_is_given() -> None:
         (None, Labels((0, 255)), None),
     ):
         config = with_options(boundary_weight=given)
-        model = choose_model(config, make_data(labels=labels), Resumed(), WORLD)
+        model = choose_model(config, make_data(labels=labels), Resumed(), WORLD.device)
         assert model.loss.options.boundary_weight == expected
 
 
@@ -104,7 +110,7 @@ def test_a_resumed_run_s_model_is_the_checkpoint_s() -> None:
     resumed = Resumed(
         {"architecture": architecture.to_dict(), "preprocessing": preprocessing.to_dict()}
     )
-    model = choose_model(CONFIG, make_data(), resumed, WORLD)
+    model = choose_model(CONFIG, make_data(), resumed, WORLD.device)
     assert (model.architecture, model.preprocessing) == (architecture, preprocessing)
 
 
@@ -117,16 +123,16 @@ def test_given_weights_bring_their_network_and_their_normalisation() -> None:
     theirs = Preprocessing(3, (0.1,) * 3, (0.2,) * 3, 0.25, nodata=3.0)
     weights = given(SavedModel({}, architecture, None, theirs, []))
     config = replace(CONFIG, data=replace(CONFIG.data, scale=0.5))
-    model = choose_model(config, make_data(), Resumed(weights=weights), WORLD)
+    model = choose_model(config, make_data(), Resumed(weights=weights), WORLD.device)
     assert model.architecture == replace(architecture, num_classes=2)
     assert model.preprocessing == replace(theirs, scale=0.5, nodata=None)
     assert model.notes == ["network as in x.pt"]
     for data in (make_data(format=ImageFormat(1)), make_data(format=ImageFormat(3, "uint16"))):
-        model = choose_model(config, data, Resumed(weights=weights), WORLD)
+        model = choose_model(config, data, Resumed(weights=weights), WORLD.device)
         assert model.architecture.channels == data.format.channels
         assert model.preprocessing == Preprocessing.for_data(data.format, None, scale=0.5)
     unknown = given(SavedModel({}, None, None, theirs, []))
-    model = choose_model(config, make_data(), Resumed(weights=unknown), WORLD)
+    model = choose_model(config, make_data(), Resumed(weights=unknown), WORLD.device)
     assert model.architecture == PLAIN and model.notes == []
 
 

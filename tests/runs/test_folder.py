@@ -1078,9 +1078,12 @@ def test_a_kept_checkpoint_that_was_copied_alone_is_continued(tmp_path: Path) ->
 def test_a_file_of_the_users_in_the_way_of_one_checkpoint_stops_no_other(tmp_path: Path) -> None:
     state, lines = make_state(make_network().float()), list[str]()
     with open_folder(tmp_path, run={"save_every": 1}, lines=lines) as folder:
+        heard = list[str]()
+        folder.on_saved = lambda path: heard.append(path.name)
         (tmp_path / "epoch_0001.pt").write_text("mine")
         train_on(state, folder, 0.1)
         folder.wait()
+        assert heard == ["last.pt", "best.pt"]  # issue: nobody heard of these
         assert first_weight(tmp_path / "last.pt") == first_weight(tmp_path / "best.pt") == 1.0
         assert "not of the run" in lines[0]
         (tmp_path / "epoch_0001.pt").rename(tmp_path / "mine.pt")

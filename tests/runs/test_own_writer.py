@@ -93,7 +93,8 @@ def test_it_hears_of_steps_epochs_and_checkpoints_on_the_main_process(
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
     notes = (own / "notes.txt").read_text().splitlines()
     assert notes[0] == "made for checkpoints 0"
-    assert sorted(notes[1:-1]) == ["epoch 1 True", "saved last.pt True", "step 1"]
+    assert notes[1] == "saved last.pt True"  # before the first step
+    assert sorted(notes[2:-1]) == ["epoch 1 True", "saved last.pt True", "step 1"]
     assert notes[-1] == "close"
 
 
@@ -107,6 +108,18 @@ def test_a_failure_stops_the_run_saved_and_is_said_with_its_name(own: Path) -> N
     assert checkpoint.load(own / "checkpoints" / "last.pt")["position"]["epoch"] >= 1
     status, _, err = call_main("train", [*argv[:-3], "--resume"], str(own))
     assert status == 0, err
+
+
+@pytest.mark.parametrize("moment", ["epoch", "saved", "close"])
+def test_a_failure_in_the_last_epoch_is_one_too(own: Path, moment: str) -> None:
+    """Issue: it was a warning, and the exit status 0."""
+    (own / "my_failures.py").write_text(
+        f"class Faulty:\n    def __init__(self, run): pass\n    def {moment}(self, *_): 1 / 0\n"
+    )
+    argv = [*data_flags(own), *FLAGS, "--epochs", "1", "--writer", "my_failures:Faulty"]
+    status, _, err = call_main("train", argv, str(own))
+    assert status == 2 and "error: --writer my_failures:Faulty: ZeroDivisionError" in err
+    assert checkpoint.load(own / "checkpoints" / "last.pt")["position"]["epoch"] <= 1
 
 
 @pytest.mark.parametrize(

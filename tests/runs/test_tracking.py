@@ -31,6 +31,7 @@ from unet_ddp.runs.writers import (
     CsvWriter,
     RunInfo,
     TensorBoardWriter,
+    Writer,
     open_files,
     open_named,
     score_columns,
@@ -83,6 +84,7 @@ def open_tracker(
     world: World | None = None,
     state: Any = None,
     compiled: bool = False,
+    errors: list[UserError] | None = None,
     **launch: Any,
 ) -> Iterator[Tracker]:
     config = TrainConfig(
@@ -93,7 +95,8 @@ def open_tracker(
     loaders: Any = SimpleNamespace(sampler=SimpleNamespace(per_step=3), validation=None)
     data = make_data()
     state = state or make_state()
-    with Tracker(config, data, state, loaders, world or World()) as tracker:
+    errors = [] if errors is None else errors
+    with Tracker(config, data, state, loaders, world or World(), errors.append) as tracker:
         yield tracker
 
 
@@ -279,7 +282,7 @@ def test_what_is_not_compiled_is_said_once_after_the_first_step(
     assert said == ["compile: 1 graph break(s)\n" if compiled else "", ""]
 
 
-class BadWriter:
+class BadWriter(Writer):
     def epoch(self, row: Any) -> None:
         raise OSError("disk full")
 
@@ -291,7 +294,8 @@ def test_a_full_disk_does_not_end_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    good = SimpleNamespace(epoch=lambda row: written.append(row["step"]), close=lambda: None)
+    good = Writer()
+    good.epoch = lambda row: written.append(row["step"])  # type: ignore[attr-defined]
     monkeypatch.setattr(tracking, "open_files", lambda *_: [BadWriter(), good])
     state = make_state()
     state.step = 4
@@ -445,15 +449,15 @@ def test_every_writer_is_opened_for_the_run(
     (folder / "metrics.csv").write_text("epoch,step\n1,7\n2,14\n")
     images: Any = {(0, 0): "first image"}
     loaders: Any = SimpleNamespace(validation=SimpleNamespace(dataset=images))
-    (tracked,), none = open_named(config, state, loaders)
+    (tracked,) = open_named(config, state, loaders, print)
     rows, events = open_files(config, state)
     assert isinstance(rows, CsvWriter) and rows.path == folder / "metrics.csv"
     assert rows.path.read_text().split() == ["epoch,step", "1,7"]
     assert events == ((folder,), {"after": 7})
-    info = RunInfo(folder, "one", config.to_dict(), state, images)
-    assert tracked == ((info,), {}) and none == []
+    info = RunInfo(folder, "one", config.to_dict(), state, images, print)
+    assert tracked == ((info,), {})
     loaders.validation = None
-    assert open_named(with_values(config, {"wandb": False}), state, loaders) == ([], [])
+    assert open_named(with_values(config, {"wandb": False}), state, loaders, print) == []
 
 
 def test_tensorboard_has_the_floats(tmp_path: Path) -> None:
@@ -462,12 +466,10 @@ def test_tensorboard_has_the_floats(tmp_path: Path) -> None:
     writer = TensorBoardWriter(tmp_path)
     writer.epoch({"epoch": 1, "step": 4, "loss": 0.5, "dice": ""})
     writer.epoch({"epoch": 2, "step": 5, "loss": 0.25})
-    writer.close()
     (events,) = tmp_path.iterdir()
     events.rename(tmp_path / "events.out.tfevents.1.host")  # of an earlier second
     resumed = TensorBoardWriter(tmp_path, after=4)
     resumed.epoch({"step": 8, "loss": 0.75})
-    resumed.close()
     found = EventAccumulator(str(tmp_path)).Reload()
     assert found.Tags()["scalars"] == ["loss"]
     assert [(event.step, event.value) for event in found.Scalars("loss")] == [(4, 0.5), (8, 0.75)]

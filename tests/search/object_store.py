@@ -46,7 +46,6 @@ from unet_ddp.extras.cloud.pointer import find_newest
 from unet_ddp.extras.report.write import write_owned
 from unet_ddp.runs import folder
 from unet_ddp.runs.folder import RunFolder
-from unet_ddp.runs.mirror import find_mirror
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.writers import CsvWriter
 
@@ -260,7 +259,7 @@ class Scenario:
         say = machine.lines.append
         error = ""
         try:
-            with RunFolder(config, World(), say, find_mirror(config, say)) as run:
+            with RunFolder(config, World(), say) as run:
                 stored = self.stored
                 resumed = run.open(config)
                 self.check_resumed(machine, resumed, stored)

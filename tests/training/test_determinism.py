@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from unet_ddp.training.determinism import allow_tf32, cudnn_autotuning, deterministic
+from unet_ddp.training.determinism import cudnn_autotuning, deterministic
 
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -75,12 +75,3 @@ def test_convolutions_are_tried_in_training_alone_and_not_in_a_deterministic_run
         assert torch.backends.cudnn.benchmark is before
         with deterministic([].append), cudnn_autotuning():
             assert torch.backends.cudnn.benchmark is False
-
-
-def test_tf32_is_allowed() -> None:
-    before = torch.get_float32_matmul_precision()
-    try:
-        allow_tf32()
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)

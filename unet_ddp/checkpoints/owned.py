@@ -129,7 +129,7 @@ def may_write(config: TrainConfig, name: str) -> bool:
     if number.isdecimal() and int(number) and name == f"epoch_{int(number):04d}.pt":
         return config.run.save_every > 0 and int(number) % config.run.save_every == 0
     return name in FILES and (
-        name != "profile.json" or "profile" in called(config.launch, "profilers")
+        name != "profile.json" or "profile" in called(config.launch, "writers")
     )
 
 

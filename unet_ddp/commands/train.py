@@ -8,14 +8,13 @@ every rank; the run's folder (its files: runs/folder.py) and tracker write and p
 
 Where parts that not all runs need enter this one (plugins.py has them all), in the order of `train`:
 
-    find_mirror             the copy of a run at s3://, gs://, az://
-    folder.open             weights of --load
+    RunFolder               the copy of a run at s3://, gs://, az://; weights of --load
     resumed.prepare_data    packs and addresses, formats of images, --instances, --palette, --balance
     choose_model            networks and losses, own ones too
     run_planners            --budget, --batch-size auto, --lr auto
     builder.build           --compile, --cache, reading from addresses
     Tracker                 --wandb, --writer, --profile
-    find_tuner              how objects are told apart
+    labels.tuner            how objects are told apart
     write_reports           report.html, samples.png
 """
 
@@ -24,8 +23,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import check_own_code, naming_recipe
@@ -39,17 +40,11 @@ from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
-from unet_ddp.runs.build import (
-    build_metadata,
-    choose_model,
-    describe_run,
-    find_tuner,
-)
+from unet_ddp.runs.build import build_metadata, choose_model, describe_run
 from unet_ddp.runs.folder import RunFolder
-from unet_ddp.runs.mirror import find_mirror
 from unet_ddp.runs.plan import RunBuilder, last_step, run_planners
 from unet_ddp.runs.tracking import Tracker, console
-from unet_ddp.training.determinism import allow_tf32, cudnn_autotuning, deterministic
+from unet_ddp.training.determinism import cudnn_autotuning, deterministic
 from unet_ddp.training.guard import explain_out_of_memory
 from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import TrainState
@@ -66,13 +61,31 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
 
 
+@dataclass(frozen=True)
+class Run:
+    """A run that trains, on one rank."""
+
+    config: TrainConfig
+    data: PreparedData
+    state: TrainState
+    loaders: Loaders
+    folder: RunFolder
+    tracker: Tracker
+    stop: StopSignal
+    world: World
+    tuner: Any
+    """Chooses how the best network's predictions are decoded; None if nothing is to choose."""
+    limit: int | None
+    """Steps at which --max-steps or --max-epochs stops it; None for the end of its epochs."""
+
+
 def train(config: TrainConfig, world: World) -> int:
     """Train from the first step, or from where the run stopped; return the exit status."""
     began, log = time.monotonic() - time.process_time(), console(world)  # with the imports
     determinism = deterministic(log) if config.launch.deterministic else nullcontext()
+    torch.set_float32_matmul_precision("high")  # TF32, on a GPU that has it
     recipe = naming_recipe(config.launch.config, config.recipe)
-    allow_tf32()
-    with recipe, determinism, RunFolder(config, world, log, find_mirror(config, log)) as folder:
+    with recipe, determinism, RunFolder(config, world, log) as folder:
         if world.size > 1:
             find("extras", "check_hosts")(config, folder.launchers, world)
         resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
@@ -80,26 +93,34 @@ def train(config: TrainConfig, world: World) -> int:
         check_own_code(config.to_dict(), config.given - config.recipe)
         use_own_readers(config.data.reader)
         data = world.on_main(lambda: resumed.prepare_data(config))
-        spec = choose_model(config, data, resumed, world)
+        spec = choose_model(config, data, resumed, world.device)
+        if world.size > 1:
+            find("extras", "check_data")(data.split, spec.sources, world)
         builder = RunBuilder(spec, data, resumed, world, began)
         config = run_planners(config, builder)
         state, loaders = builder.build(config)
-        tracker = Tracker(config, data, state, loaders, world)  # logs in where --wandb needs it
+        stop = StopSignal(world)
+        tracker = Tracker(config, data, state, loaders, world, stop.request_stop)  # logs in to W&B
+        folder.on_saved = tracker.saved
         # Only now, as nothing can be wrong any more: --overwrite deletes, config.yaml is written.
-        metadata = partial(build_metadata, config, spec, data, loaders, world)  # read by one rank
-        world.on_main(lambda: folder.claim(config, data, resumed, metadata()))
+        world.on_main(
+            lambda: folder.claim(
+                config, data, resumed, build_metadata(config, spec, data, loaders, world)
+            )
+        )
         tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes)
         tracker.log(describe_run(config, spec, state, loaders, world))
         folder.begin(state, resumed, world)  # no thread may write when processes are forked
-        tuner = find_tuner(config, data, world)
-        with loaders, tracker, StopSignal(world) as stop:
+        tuner = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
+        limit = last_step(config.launch, state.steps_per_epoch)
+        run = Run(config, data, state, loaders, folder, tracker, stop, world, tuner, limit)
+        with loaders, tracker, stop:
             while not state.is_over and not stop.reason:
                 with explain_out_of_memory(config, world, "training"), cudnn_autotuning():
-                    train_one_epoch(config, state, loaders, folder, tracker, stop)
+                    train_one_epoch(run)
                 with explain_out_of_memory(config, world, "validation"):
-                    validation = validate(state, loaders, folder, data, stop, world)
-                    labels = tune(tuner, state, validation, stop)
-                end_epoch(config, state, validation, labels, folder, tracker, stop)
+                    validation, labels = validate(run)
+                end_epoch(run, validation, labels)
             world.on_main(folder.wait)  # no rank leaves before the file is on the disk
         stop.raise_error()
         world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
@@ -108,22 +129,14 @@ def train(config: TrainConfig, world: World) -> int:
     return stop.reason.exit_status if stop.reason else 0
 
 
-def train_one_epoch(
-    config: TrainConfig,
-    state: TrainState,
-    loaders: Loaders,
-    folder: RunFolder,
-    tracker: Tracker,
-    stop: StopSignal,
-) -> None:
+def train_one_epoch(run: Run) -> None:
     """Take the steps of the rest of an epoch, until its end or until all ranks stop."""
-    options = config.optimization
-    tracker.follow(folder, stop)
+    state, tracker, stop, options = run.state, run.tracker, run.stop, run.config.optimization
     tracker.begin_epoch(state)
-    loaders.sampler.start_at(state.epoch, state.step)
+    run.loaders.sampler.start_at(state.epoch, state.step)
     # Two steps ahead: an unreadable file on one rank is known to all before the step that needs it.
     batches = Prefetcher(
-        loaders.training,
+        run.loaders.training,
         ahead=2 * options.accumulate,
         device=state.precision.device,
         on_error=stop.request_stop,
@@ -132,67 +145,45 @@ def train_one_epoch(
     if stop.poll_now():  # waits for the other ranks; `poll` below learns it a step later
         return
     for report in train_steps(
-        state,
-        batches,
-        until=last_step(config.launch, state.steps_per_epoch),  # steps of the whole run
-        accumulate=options.accumulate,
-        clip=options.clip,
+        state, batches, until=run.limit, accumulate=options.accumulate, clip=options.clip
     ):
         tracker.step(report, state.done, waited=batches.waited)  # ends a run of nan
         batches.fill()
         if stop.poll():
             return
-        if folder.is_due(state.done):
-            folder.save(state)
+        if run.folder.is_due(state.done):
+            run.folder.save(state)
     tracker.end_steps()
     if not stop.poll_now() and state.step < state.steps_per_epoch:
-        stop.check_limit(state.done, last_step(config.launch, state.steps_per_epoch))
+        stop.check_limit(state.done, run.limit)
 
 
-def validate(
-    state: TrainState,
-    loaders: Loaders,
-    folder: RunFolder,
-    data: PreparedData,
-    stop: StopSignal,
-    world: World,
-) -> Validation | None:
-    """Return the scores over all validation images, the same on every rank; None without images."""
-    validation_images = loaders.validation
-    if stop.reason or validation_images is None:
-        return None
+def validate(run: Run) -> tuple[Validation | None, Labels | None]:
+    """Return the scores over all validation images, the same on every rank, and labels that suit the best.
+
+    None stands for no images, and for labels that stay as they are.
+    """
+    state, stop, images = run.state, run.stop, run.loaders.validation
+    if stop.reason or images is None:
+        return None, None
     # No thread may write at a fork. The others wait without --timeout: storage may be slow.
-    world.on_main(lambda: folder.wait() if validation_images.forks else None)
-    images = stop.until_stopped(validation_images)
-    counts = count_pixels(state, images, num_classes=data.labels.num_classes)
+    run.world.on_main(lambda: run.folder.wait() if images.forks else None)
+    counts = count_pixels(
+        state, stop.until_stopped(images), num_classes=run.data.labels.num_classes
+    )
     validation = Validation.from_counts(counts.over_ranks())
-    stop.poll_now()  # a validation that was stopped does not count: --resume repeats it
-    return validation
+    # A validation that was stopped does not count: --resume repeats it.
+    if stop.poll_now() or run.tuner is None or not validation.scores.dice > state.best:
+        return validation, None
+    labels = run.tuner.tune(state, watch=stop.until_stopped)
+    stop.poll_now()
+    return validation, labels
 
 
-def tune(
-    tuner: Any, state: TrainState, validation: Validation | None, stop: StopSignal
-) -> Labels | None:
-    """Return the labels that suit the best network so far; None if nothing is to be chosen."""
-    is_best = validation is not None and validation.scores.dice > state.best
-    if stop.reason or not is_best or tuner is None:
-        return None
-    labels: Labels = tuner.tune(state, watch=stop.until_stopped)
-    stop.poll_now()  # as in `validate`
-    return labels
-
-
-def end_epoch(
-    config: TrainConfig,
-    state: TrainState,
-    validation: Validation | None,
-    labels: Labels | None,
-    folder: RunFolder,
-    tracker: Tracker,
-    stop: StopSignal,
-) -> None:
+def end_epoch(run: Run, validation: Validation | None, labels: Labels | None) -> None:
     """Log and save the epoch; if the ranks have stopped in it, save where --resume continues."""
-    if stop.reason:
+    state, folder, tracker = run.state, run.folder, run.tracker
+    if run.stop.reason:
         folder.save(state)
         return
     tracker.log_epoch(state, validation)
@@ -200,4 +191,4 @@ def end_epoch(
     tracker.log_annealing(state)
     folder.save(state, is_best=is_best, labels=labels)
     if not state.is_over:
-        stop.check_limit(state.done, last_step(config.launch, state.steps_per_epoch))
+        run.stop.check_limit(state.done, run.limit)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 import numpy as np
 from PIL import Image
@@ -28,6 +28,10 @@ from unet_ddp.data.readers.base import Codes
 from unet_ddp.errors import Limit, UserError, from_plain, join_some, shorten
 from unet_ddp.plugins import find
 
+if TYPE_CHECKING:
+    from unet_ddp.data.prepared import PreparedData
+    from unet_ddp.distributed.world import World
+
 _SHOWN = 16  # classes in a line
 
 _Code = Annotated[int, Limit(0, 0xFFFFFF)]
@@ -47,8 +51,6 @@ class Labels:
     """Settings of the loss that are None by default, and not for these labels."""
     layer_opacity: ClassVar[int] = 50
     """Percent with which a page lays `layer` over a photo."""
-    tuner: ClassVar[str] = ""
-    """Name of what chooses how a best network's predictions are decoded, before it is written."""
     blank: ClassVar[int] = IGNORE_ID
     """Pixel of a predicted mask where the image has no data."""
 
@@ -247,6 +249,10 @@ class Labels:
         ignored = f"; {self.show(self.ignore)} is ignored" if self.ignore is not None else ""
         classes = f"{self.num_classes}, mask values {join_some(names, _SHOWN)}"
         return f"classes: {classes}{threshold}{ignored}"
+
+    def tuner(self, data: PreparedData, world: World, *, resize_masks: bool) -> Any:
+        """Return what chooses how a best network's predictions are decoded; None if nothing is to choose."""
+        return None
 
     def describe_tuning(self) -> list[str]:
         """Return a line about what `tuner` has chosen, if there is anything to choose."""

@@ -158,12 +158,12 @@ class StopSignal:
             self.reason = StopReason(is_limit=True)
 
     def raise_error(self) -> None:
-        """Raise the error for which the ranks have stopped, the same one on all of them.
+        """Raise the error that a rank has met, the same one on all of them; none after a signal.
 
         Raises:
             UserError: that of the lowest rank that has one.
         """
-        if self.reason is None or not self.reason.is_error:
+        if self.reason is not None and self.reason.signal is not None:
             return
         if self._error is not None and self._world.store is not None:
             self._world.first_failed()  # before the others know: it is said on this host

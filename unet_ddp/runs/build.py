@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -53,7 +52,7 @@ class ModelSpec:
 
 
 def choose_model(
-    config: TrainConfig, data: PreparedData, resumed: Resumed, world: World
+    config: TrainConfig, data: PreparedData, resumed: Resumed, device: torch.device
 ) -> ModelSpec:
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
@@ -61,16 +60,14 @@ def choose_model(
     for name, default in data.labels.defaults.items():
         if values_of(options)[name] is None:
             options = with_values(options, {name: default})
-    loss = SegmentationLoss(options).to(world.device)
-    precision = Precision(world.device, amp=options.amp, dtype=options.amp_dtype)
+    loss = SegmentationLoss(options).to(device)
+    precision = Precision(device, amp=options.amp, dtype=options.amp_dtype)
     named = dict.fromkeys(options.loss_terms, ("--loss", "losses"))
     named[architecture.part] = ("--model", "networks")
     if config.data.augmentation not in PRESETS:
         named[config.data.augmentation] = ("--augmentation", "augmentations")
     named |= dict.fromkeys(config.data.reader, ("--reader", "readers"))
     sources = read_sources((point, name) for name, (_, point) in named.items())
-    if world.size > 1:
-        find("extras", "check_data")(data.split, sources, world)
     before = (resumed.content or {}).get("sources") or {}
     notes += [
         f"{named[name][0]} {name}: its source has changed since the run's last save"
@@ -142,7 +139,7 @@ def build_state(
         options.patience,
         options.seed * world.size + world.rank,
         WeightAverage(network, options.ema) if options.ema else None,
-        find("compilers", "network")(replica, spec.loss, world) if options.compile else None,
+        find("extras", "compile_network")(replica, spec.loss, world) if options.compile else None,
         frozen,
         has_local_norms=config.network.batch_norm == "local" and world.size > 1,
     )
@@ -219,11 +216,3 @@ def describe_run(
         f"{count_workers(world, config.launch.workers)} reading process(es) each",
         *notes,
     ]
-
-
-def find_tuner(config: TrainConfig, data: PreparedData, world: World) -> Any:
-    """Return what chooses how the best network's predictions are decoded; None if nothing is to choose."""
-    if not data.labels.tuner or not len(data.split.validation):
-        return None
-    tuner = find("tuners", data.labels.tuner)
-    return tuner(data, world, resize_masks=config.data.resize_masks)

@@ -34,7 +34,14 @@ from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
-from unet_ddp.files import local_path, lock_folder, make_writable, write_errors, write_text
+from unet_ddp.files import (
+    is_address,
+    local_path,
+    lock_folder,
+    make_writable,
+    write_errors,
+    write_text,
+)
 from unet_ddp.plugins import find
 from unet_ddp.runs.mirror import Mirror
 from unet_ddp.runs.recovery import (
@@ -58,7 +65,7 @@ class RunFolder:
         config: names the folder.
         world: this process's.
         log: prints a line.
-        mirror: follows the folder elsewhere.
+        mirror: follows the folder elsewhere (default: storage does, for a run at an address).
     """
 
     def __init__(
@@ -76,6 +83,8 @@ class RunFolder:
         self._config = config
         self._writes = world.is_main
         self._log = log
+        if mirror is None and is_address(config.place):
+            mirror = find("extras", "mirror")(config, log)
         self._mirror = mirror or Mirror()
         self.on_saved: Callable[[Path], object] = lambda path: None
         """Called with each checkpoint that has been written, by the thread that writes."""
@@ -294,6 +303,7 @@ class RunFolder:
         self._keeps_previous |= "last.pt" not in files
         if not failure:
             self._mirror.saved()
-            for name in names:
+        for name in names:
+            if name not in files:
                 self.on_saved(folder / name)
         return failure

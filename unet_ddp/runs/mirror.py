@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
-
-from unet_ddp.config import TrainConfig
-from unet_ddp.files import is_address
-from unet_ddp.plugins import find
 
 if TYPE_CHECKING:
     from unet_ddp.runs.resume import Resumed
@@ -58,11 +54,3 @@ class Mirror:
 
     def close(self) -> None:
         """End the threads; also called where `open` or `claim` has failed."""
-
-
-def find_mirror(config: TrainConfig, log: Callable[[str], None]) -> Mirror:
-    """Return the mirror of a run at an address; the one that does nothing for any other."""
-    if not is_address(config.place):
-        return Mirror()
-    mirror: Mirror = find("mirrors", "address")(config, log)
-    return mirror

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,36 +32,21 @@ class RunBuilder:
     state: TrainState | None = None
     """Of the run, once a planner or the run has needed it."""
 
-    @contextmanager
-    def open(self, config: TrainConfig) -> Iterator[tuple[TrainState, Loaders]]:
-        """Yield the run's state, and loaders with reading processes of their own.
+    def build(self, config: TrainConfig) -> tuple[TrainState, Loaders]:
+        """Return the run's state, and loaders with reading processes of their own.
 
         A planner leaves the state as it was.
         """
-        with self._load(config) as loaders:
-            state = self._prepare_state(config, loaders)
-            with explain_out_of_memory(config, self.world, "training"):
-                yield state, loaders
-
-    def build(self, config: TrainConfig) -> tuple[TrainState, Loaders]:
-        """Return the state and the loaders with which the run begins."""
-        loaders = self._load(config)
-        return self._prepare_state(config, loaders), loaders
-
-    def _load(self, config: TrainConfig) -> Loaders:
         pixels = self.spec.preprocessing.format
-        return build_loaders(config, self.data, image_format=pixels, world=self.world)
-
-    def _prepare_state(self, config: TrainConfig, loaders: Loaders) -> TrainState:
+        loaders = build_loaders(config, self.data, image_format=pixels, world=self.world)
         if self.state is not None:
-            steps = loaders.sampler.steps
-            self.state.schedule = new_schedule(config.optimization, steps)
-            return self.state
+            self.state.schedule = new_schedule(config.optimization, loaders.sampler.steps)
+            return self.state, loaders
         with explain_out_of_memory(config, self.world, "building"):
             self.state = build_state(
                 config, self.spec, self.data, self.resumed, loaders, self.world
             )
-        return self.state
+        return self.state, loaders
 
 
 def last_step(launch: LaunchConfig, steps_per_epoch: int) -> int | None:

@@ -8,23 +8,19 @@ import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
-from typing import Any
+from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
-from unet_ddp.checkpoints.owned import owning
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders
-from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
-from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.writers import OwnWriter, Writer, open_files, open_named, score_columns
-from unet_ddp.settings import called
 from unet_ddp.training.guard import FiniteGuard
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport
@@ -38,7 +34,10 @@ def console(world: World) -> Callable[[str], None]:
 
 
 class Tracker:
-    """Follows a run from where it starts, on one rank; prints and writes only on the main one."""
+    """Follows a run from where it starts, on one rank; prints and writes only on the main one.
+
+    `on_error` gets the error of a writer of the user's own, which is to end the run.
+    """
 
     def __init__(
         self,
@@ -47,6 +46,7 @@ class Tracker:
         state: TrainState,
         loaders: Loaders,
         world: World,
+        on_error: Callable[[UserError], None],
     ) -> None:
         self._log = console(world)
         self._guard = FiniteGuard(
@@ -63,11 +63,9 @@ class Tracker:
         self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
         self._began = self._refreshed = self._last = time.perf_counter()
         self._writers: list[Writer] = []
-        self._own: list[OwnWriter] = []
-        self._on_error: Callable[[UserError], None] | None = None
+        self._on_error = on_error
         self._open_files = partial(open_files, config, state)
-        self._profiler: Any = None
-        world.on_main(lambda: self._open_named(config, state, loaders))
+        world.on_main(lambda: self._writers.extend(open_named(config, state, loaders, self._log)))
         self._compiles = config.optimization.compile
         self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
             total=state.schedule.end,
@@ -78,26 +76,28 @@ class Tracker:
             smoothing=0.05,
         )
 
-    def _open_named(self, config: TrainConfig, state: TrainState, loaders: Loaders) -> None:
-        self._writers, self._own = open_named(config, state, loaders)
-        for name in called(config.launch, "profilers"):
-            trace = config.folder / f"{name}.json"
-            self._profiler = find("profilers", name)(trace, self._device, self._log, owning)
+    def saved(self, path: Path) -> None:
+        """Tell the writers of a checkpoint that has been written; any thread may call it."""
+        self._tell("saved", path)
 
-    def follow(self, folder: RunFolder, stop: StopSignal) -> None:
-        """Hear of the checkpoints that are written, and stop all ranks if a writer of the user's own fails."""
-        folder.on_saved = partial(self._tell_own, "saved")
-        self._on_error = stop.request_stop
-
-    def _tell_own(self, moment: str, *values: object) -> None:
-        for writer in self._own:
+    def _tell(self, moment: str, *values: object) -> None:
+        for writer in self._writers:
             try:
                 writer.call(moment, *values)
-            except UserError as error:
-                self.log(traceback.format_exception(error.__cause__))
-                self._log(f"warning: {error}")
-                if self._on_error is not None:
-                    self._on_error(error)
+            except (OSError, UserError) as error:
+                self._explain(writer, moment, error)
+
+    def _explain(self, writer: Writer, moment: str, error: OSError | UserError) -> None:
+        if isinstance(writer, OwnWriter):
+            assert isinstance(error, UserError)
+            self.log(traceback.format_exception(error.__cause__))
+            self._log(f"warning: {error}")
+            self._on_error(error)
+            return
+        end = "this row is written with the next"
+        if moment == "close":
+            end = "its last rows are lost"
+        self._log(f"warning: {type(writer).__name__}: {error}; {end}")
 
     def __enter__(self) -> Tracker:
         """Open the files in the run's folder, which is the run's by now."""
@@ -105,17 +105,9 @@ class Tracker:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._profiler is not None:
-            self._profiler.stop()
         self._bar.close()
-        self._on_error = None  # the run is over
-        self._tell_own("close")
-        self._own = []  # a checkpoint may still be saved
-        for writer in self._writers:
-            try:
-                writer.close()
-            except (OSError, UserError) as failure:
-                self.log([f"warning: {type(writer).__name__}: {failure}; its last rows are lost"])
+        self._tell("close")
+        self._writers = []  # a checkpoint may still be saved
 
     def log(self, *groups: Iterable[str]) -> None:
         """Print lines above the bar."""
@@ -139,12 +131,10 @@ class Tracker:
         self._waited = waited
         self._bar.update()
         self._guard.check(report, done)
-        self._tell_own("step", report, done)
+        self._tell("step", report, done)
         if self._compiles:  # said once: the first step has compiled
-            self.log(find("compilers", "uncompiled")())
+            self.log(find("extras", "describe_uncompiled")())
             self._compiles = False
-        if self._profiler is not None:
-            self._profiler.step()
         self._last = time.perf_counter()
         if self._bar.disable or self._last - self._refreshed < _REFRESH or not self._done:
             return
@@ -203,15 +193,7 @@ class Tracker:
             "data_wait": self.data_wait,
             "seconds": seconds,
         }
-        for writer in self._writers:
-            try:
-                writer.epoch(row)
-            except (OSError, UserError) as error:  # a full disk does not end a run
-                self._log(
-                    f"warning: {type(writer).__name__}: {error}; this row is written with the next"
-                )
-
-        self._tell_own("epoch", row)
+        self._tell("epoch", row)
 
     def log_annealing(self, state: TrainState) -> None:
         """Print a line if the run's patience is over with this epoch; see `finish_epoch`."""

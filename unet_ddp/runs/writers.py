@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from unet_ddp.checkpoints.owned import EVENTS, owning
 from unet_ddp.config import TrainConfig
@@ -37,24 +37,26 @@ class RunInfo:
     state: TrainState
     validation: Any
     """The validation images, by (epoch, index); None without any."""
+    log: Callable[[str], None]
+    """Prints a line above the progress bar."""
 
 
-class Writer(Protocol):
-    """A destination of an epoch's figures."""
+class Writer:
+    """A part that follows a run: `step(report, done)`, `epoch(row)`, `saved(path)`, `close()`, any of them.
 
-    def epoch(self, row: Row) -> None:
-        """Write the figures of an epoch, by their columns in metrics.csv.
+    `epoch` gets the figures of an epoch, by their columns in metrics.csv; `close` writes what is buffered.
+    An OSError or UserError of these does not end the run.
+    """
 
-        Raises:
-            OSError: they can't be written.
-        """
+    def call(self, moment: str, *values: object) -> None:
+        """Call the method of the name `moment`, if there is one."""
+        method = getattr(self, moment, None)
+        if method is not None:
+            method(*values)
 
-    def close(self) -> None:
-        """Write what is buffered."""
 
-
-class OwnWriter:
-    """A writer of the user's own: `epoch(row)`, `step(report, done)`, `saved(path)`, `close()`, any of them.
+class OwnWriter(Writer):
+    """A writer of the user's own, whose errors end the run; see docs/own_parts.md.
 
     Raises:
         UserError: it can't be made, or one of its methods fails; it is not called again then.
@@ -62,12 +64,11 @@ class OwnWriter:
 
     def __init__(self, name: str, run: RunInfo) -> None:
         self.name = name
-        self._writer: Any = None
         kind = find("writers", name)
         self._call(lambda: setattr(self, "_writer", kind(run)))
 
     def call(self, moment: str, *values: object) -> None:
-        """Call its method of the name `moment`, if it has one."""
+        """Call the writer's method of the name `moment`, if it has one."""
         method = getattr(self._writer, moment, None)
         if method is not None:
             self._call(lambda: method(*values))
@@ -76,23 +77,24 @@ class OwnWriter:
         try:
             work()
         except (Exception, SystemExit) as error:  # of code that is not ours
-            self._writer = None
+            self._writer: Any = None
             reason = f"{type(error).__name__}: {error}"
             raise UserError(f"--writer {self.name}: {reason}; see docs/own_parts.md") from error
 
 
 def open_named(
-    config: TrainConfig, state: TrainState, loaders: Loaders
-) -> tuple[list[Writer], list[OwnWriter]]:
-    """Return Weights & Biases' writer if the run has one, and those of the user's own.
+    config: TrainConfig, state: TrainState, loaders: Loaders, log: Callable[[str], None]
+) -> list[Writer]:
+    """Return the writers that settings call, as Weights & Biases', and those of the user's own.
 
     Raises:
         UserError: one refuses, or the validation image to log can't be read.
     """
     images = loaders.validation.dataset if loaders.validation else None
-    run = RunInfo(config.folder, config.run.exp_name, config.to_dict(), state, images)
-    writers = [find("writers", name)(run) for name in called(config.run, "writers")]
-    return writers, [OwnWriter(name, run) for name in config.launch.writer]
+    run = RunInfo(config.folder, config.run.exp_name, config.to_dict(), state, images, log)
+    names = [*called(config.run, "writers"), *called(config.launch, "writers")]
+    ours = [find("writers", name)(run) for name in names]
+    return [*ours, *(OwnWriter(name, run) for name in config.launch.writer)]
 
 
 def open_files(config: TrainConfig, state: TrainState) -> list[Writer]:
@@ -153,7 +155,7 @@ def to_float(cell: str | None) -> float:
         return math.nan
 
 
-class CsvWriter:
+class CsvWriter(Writer):
     """Writes metrics.csv: one row per epoch, on the disk at once.
 
     A row that can't be written is written with the next one. Rows of steps later than `after` are
@@ -217,7 +219,7 @@ def append_whole(file: int, data: bytes) -> None:
         raise
 
 
-class TensorBoardWriter:
+class TensorBoardWriter(Writer):
     """Writes TensorBoard's event file into the run folder.
 
     torch's SummaryWriter writes in a thread, which ends with a traceback when a disk is full.
@@ -252,6 +254,3 @@ class TensorBoardWriter:
         with open_own(self.path, "a") as file:
             append_whole(file.fileno(), records.getvalue())
         self._due = []
-
-    def close(self) -> None:
-        """Do nothing: each row is on the disk already."""

@@ -65,8 +65,3 @@ def cudnn_autotuning() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
-
-
-def allow_tf32() -> None:
-    """Let a GPU use TF32 where it computes in float32."""
-    torch.set_float32_matmul_precision("high")

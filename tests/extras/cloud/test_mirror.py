@@ -37,7 +37,6 @@ from unet_ddp.extras.cloud import (
 from unet_ddp.extras.cloud.pointer import find_newest
 from unet_ddp.extras.report.write import write_owned
 from unet_ddp.runs.folder import RunFolder
-from unet_ddp.runs.mirror import find_mirror
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.training.state import TrainState
 
@@ -59,7 +58,7 @@ class Machine:
         config = config_of(self.address, **launch)
         self.config = config = replace(config, run=replace(config.run, save_every=save_every))
         log = self.lines.append
-        with RunFolder(config, World(), log, find_mirror(config, log)) as folder:
+        with RunFolder(config, World(), log) as folder:
             yield folder, folder.open(config)
 
     @contextmanager
@@ -704,7 +703,7 @@ def test_addresses_that_can_not_be_written_to_are_refused(
     config = config_of(Path())
     web = replace(config, run=replace(config.run, checkpoints="http://host/run"))
     with pytest.raises(UserError, match=r"can't be written to; name a .* with --checkpoints"):
-        find_mirror(web, print)
+        RunFolder(web, World(), print)
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "unet_ddp").mkdir(mode=0o777)
     (tmp_path / "one" / "unet_ddp").chmod(0o777)

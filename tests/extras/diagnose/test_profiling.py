@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,8 @@ from torch.autograd import DeviceType
 from torch.profiler import record_function
 
 from tests.tiny import make_batch, make_state
-from unet_ddp.extras.diagnose.profiling import start_profile, summarise
+from unet_ddp.extras.diagnose.profiling import StepProfile, summarise
+from unet_ddp.runs.writers import RunInfo
 from unet_ddp.training import prefetch, step
 from unet_ddp.training.prefetch import Prefetcher
 
@@ -26,6 +26,10 @@ def event(key: str, microseconds: float, count: int = 1, device: Any = DeviceTyp
     return SimpleNamespace(key=key, cpu_time_total=microseconds, count=count, device_type=device)
 
 
+def run_info(folder: Path, lines: list[str]) -> RunInfo:
+    return RunInfo(folder, None, {}, make_state(), None, lines.append)
+
+
 @pytest.fixture
 def lines() -> list[str]:
     return []
@@ -33,7 +37,7 @@ def lines() -> list[str]:
 
 @pytest.fixture
 def profiler(tmp_path: Path, lines: list[str]) -> Any:
-    return start_profile(tmp_path / "profile.json", CPU, lines.append)
+    return StepProfile(run_info(tmp_path, lines))
 
 
 def test_the_parts_of_a_step_add_up() -> None:
@@ -74,14 +78,12 @@ def take_steps(profiler: Any, count: int) -> None:
     for _ in range(count):
         with record_function("forward"):
             torch.ones(2) + 1
-        profiler.step()
+        profiler.step(None, 0)
 
 
 def test_ten_steps_are_measured_after_three(
     profiler: Any, lines: list[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "victim").write_text("untouched")
-    (tmp_path / "profile.json").symlink_to(tmp_path / "victim")  # is not written through
     take_steps(profiler, 12)
     assert lines == []
     take_steps(profiler, 1)
@@ -90,32 +92,29 @@ def test_ten_steps_are_measured_after_three(
     assert lines[-1] == f"trace: {tmp_path / 'profile.json'}; open it in ui.perfetto.dev"
     trace = json.loads((tmp_path / "profile.json").read_text())
     assert sum(item.get("name") == "forward" for item in trace["traceEvents"]) == 10
-    assert (tmp_path / "victim").read_text() == "untouched"
     count = len(lines)
     take_steps(profiler, 2)
-    profiler.stop()
+    profiler.close()
     assert len(lines) == count
 
 
 def test_a_run_that_ends_early_shows_what_was_measured(profiler: Any, lines: list[str]) -> None:
     take_steps(profiler, 5)
-    profiler.stop()
+    profiler.close()
     assert lines[0].startswith("profile of 3 steps, ")  # with the one begun
 
 
 @pytest.mark.parametrize("error", [OSError, RuntimeError])
 def test_a_trace_that_can_t_be_written_is_a_warning(
-    tmp_path: Path, lines: list[str], error: Any
+    profiler: Any, tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch, error: Any
 ) -> None:
-    @contextmanager
-    def fail(path: Path) -> Iterator[Path]:
+    def fail(*_: object) -> None:
         raise error("disk full")
-        yield path
 
+    monkeypatch.setattr("torch.profiler.profile.export_chrome_trace", fail)
     path = tmp_path / "profile.json"
-    profiler = start_profile(path, CPU, lines.append, fail)
     take_steps(profiler, 4)
-    profiler.stop()
+    profiler.close()
     assert lines[-1] == f"warning: {path}: can't be written: disk full"
 
 

@@ -22,7 +22,6 @@ from tests.ranks import call_main
 from tests.tiny import make_data
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.checkpoints.weights import read_model
-from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
@@ -38,7 +37,6 @@ from unet_ddp.extras.objects.scores import ObjectCounts
 from unet_ddp.extras.objects.tuning import SeparationTuner, choose_separation
 from unet_ddp.network.precision import Precision
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.build import find_tuner
 
 OBJECTS = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5))
 FLAGS = ["--instances", "--width", "2", "--batch-size", "2", "--workers", "0", "--validation", "34"]
@@ -160,12 +158,12 @@ def test_of_large_images_the_middle_is_tuned_and_read_once(
 
 def test_only_objects_with_validation_images_have_something_to_choose(tmp_path: Path) -> None:
     pairs = [two_squares(tmp_path, 128)]
-    config, world = TrainConfig(), World(device=CPU)
     for labels, validation, is_chosen in (
         (OBJECTS, pairs, True), (OBJECTS, [], False), (Labels((0, 255)), pairs, False)
     ):  # fmt: skip
         data = make_data(labels=labels, split=Split(pairs, validation, "by name"))
-        assert (find_tuner(config, data, world) is not None) == is_chosen
+        tuner = labels.tuner(data, World(device=CPU), resize_masks=False)
+        assert (tuner is not None) == is_chosen
 
 
 def test_a_resumed_run_of_objects_ends_as_the_undisturbed_one(run: Path, tmp_path: Path) -> None:

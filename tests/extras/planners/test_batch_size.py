@@ -238,7 +238,7 @@ def test_auto_is_settled_with_a_probe_of_the_run(
     data = make_data(crop_size=crop)
     for ema, checkpointing in ((0.0, False), (0.9, True)):
         config = replace(new_config(ema=ema), network=NetworkConfig(checkpointing=checkpointing))
-        model = choose_model(config, data, Resumed(), World())
+        model = choose_model(config, data, Resumed(), World().device)
         plan(config, RunBuilder(model, data, Resumed(), World(), 0.0))
         probe = asked.pop()
         assert probe.architecture is model.architecture and probe.loss is model.loss
@@ -281,7 +281,7 @@ def test_auto_becomes_numbers(
     monkeypatch.setattr(batch_size, "find_batch_size", find)
     config, data, resumed = new_config(**options), make_data(), Resumed(resumed.content)
     data = replace(data, split=replace(data.split, training=[data.split.training[0]] * count))
-    model = choose_model(new_config(), data, Resumed(), World())
+    model = choose_model(new_config(), data, Resumed(), World().device)
     settled = plan(config, RunBuilder(model, data, resumed, World(size=processes), 0.0))
     assert found == [asked]
     assert tuple(settled.values()) == expected

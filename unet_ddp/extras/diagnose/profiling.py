@@ -3,53 +3,55 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import profile, schedule
 
+from unet_ddp.checkpoints.owned import owning
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing
+from unet_ddp.runs.writers import RunInfo, Writer
+from unet_ddp.training.step import StepReport
 
 _SKIPPED, _STEPS = 3, 10
 # The parts of a step: the regions that the step and the prefetcher mark.
 _PARTS = ("data wait", "host to device", "forward", "loss", "backward", "step")
 
 
-def start_profile(
-    path: Path,
-    device: torch.device,
-    log: Callable[[str], None],
-    writing: Callable[[Path], AbstractContextManager[Path]] = nullcontext,
-) -> profile:
-    """Return a started profiler of torch; call its `step()` after each step and `stop()` at the end.
+class StepProfile(Writer):
+    """Measures ten steps of a run after three; then, or at the end of a shorter run, logs and traces them.
 
-    It measures ten steps after three. Then, or at the end of a shorter run, a summary is logged and the
-    trace is written: `path` is for chrome://tracing or ui.perfetto.dev, `writing` yields where to write.
+    The trace is for chrome://tracing or ui.perfetto.dev.
     """
 
-    def finish(profiler: Any) -> None:
-        for line in summarise(profiler.key_averages(), device):
-            log(line)
-        try:
-            with writing(path) as place, replacing(place) as temporary:
-                profiler.export_chrome_trace(str(temporary))
-            log(f"trace: {path}; open it in ui.perfetto.dev")
-        except (OSError, RuntimeError, UserError) as error:
-            log(f"warning: {path}: can't be written: {error}")
+    def __init__(self, run: RunInfo) -> None:
+        # The profiler's library logs each start, and a missing GPU, on stderr.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        self._path, self._log = run.folder / "profile.json", run.log
+        self._device = run.state.precision.device
+        steps = schedule(wait=_SKIPPED - 1, warmup=1, active=_STEPS, repeat=1)
+        self._profiler = profile(schedule=steps, on_trace_ready=self._finish)
+        self._profiler.start()
 
-    # The profiler's library logs each start, and a missing GPU, on stderr.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    activities = [ProfilerActivity.CPU]
-    if device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    steps = schedule(wait=_SKIPPED - 1, warmup=1, active=_STEPS, repeat=1)
-    profiler = profile(activities=activities, schedule=steps, on_trace_ready=finish)
-    profiler.start()
-    return profiler
+    def step(self, report: StepReport, done: int) -> None:
+        """Count a step."""
+        self._profiler.step()
+
+    def close(self) -> None:
+        """Log what was measured, if it is not yet."""
+        self._profiler.stop()
+
+    def _finish(self, profiler: Any) -> None:
+        for line in summarise(profiler.key_averages(), self._device):
+            self._log(line)
+        try:
+            with owning(self._path) as place, replacing(place) as temporary:
+                profiler.export_chrome_trace(str(temporary))
+            self._log(f"trace: {self._path}; open it in ui.perfetto.dev")
+        except (OSError, RuntimeError, UserError) as error:
+            self._log(f"warning: {self._path}: can't be written: {error}")
 
 
 def summarise(events: Iterable[Any], device: torch.device) -> list[str]:

@@ -9,5 +9,5 @@ class ProfileSettings:
     """Joins those of a start."""
 
     place = "launch", "rescue_dir"
-    profile: Annotated[bool, Kind.OF_HOST, Calls("profilers")] = False
+    profile: Annotated[bool, Kind.OF_HOST, Calls("writers")] = False
     """Print where the time of ten steps goes, and save their trace in the run's folder."""

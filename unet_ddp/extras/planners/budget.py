@@ -12,9 +12,8 @@ from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
-from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps
+from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps, trying
 from unet_ddp.extras.planners.settings import BudgetSettings, parse_time
-from unet_ddp.runs.build import find_tuner
 from unet_ddp.runs.plan import RunBuilder
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.determinism import cudnn_autotuning
@@ -38,12 +37,12 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     given = str(cast(BudgetSettings, config.launch).budget)
     budget = parse_time(given, "--budget")
     world, data = builder.world, builder.data
-    with builder.open(config) as (state, loaders):
+    with trying(builder, config) as (state, loaders):
         step = time_steps(state, loaders, config.optimization, world, budget=budget)
         images = math.ceil(len(data.split.validation) / world.size)
         classes = data.labels.num_classes
         validation = time_validation(state, loaders, images=images, num_classes=classes)
-        tuner = find_tuner(config, data, world)
+        tuner = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
         if tuner is not None:  # each epoch's network may be the best so far
             began = time.perf_counter()
             tuner.tune(state, watch=lambda samples: samples)

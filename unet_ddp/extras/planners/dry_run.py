@@ -6,12 +6,22 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from unet_ddp.config import OptimizationConfig
+from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError
+from unet_ddp.runs.plan import RunBuilder
+from unet_ddp.training.guard import explain_out_of_memory
 from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport, train_steps
+
+
+@contextmanager
+def trying(builder: RunBuilder, config: TrainConfig) -> Iterator[tuple[TrainState, Loaders]]:
+    """Yield the run's state and loaders to take steps with; see `restoring`."""
+    state, loaders = builder.build(config)
+    with loaders, explain_out_of_memory(config, builder.world, "training"):
+        yield state, loaders
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError
-from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps
+from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps, trying
 from unet_ddp.runs.plan import RunBuilder
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.determinism import cudnn_autotuning
@@ -42,7 +42,7 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
         UserError: its losses show no rate.
     """
     began, resumed = time.perf_counter(), builder.resumed
-    with builder.open(config) as (state, loaders):
+    with trying(builder, config) as (state, loaders):
         points = measure_losses(state, loaders, config.optimization)
     rate = builder.world.on_main(lambda: choose_rate(points))
     rows = (f"{rate!r},{loss!r}\n" for rate, loss in points)
