@@ -22,10 +22,10 @@ from unet_ddp.files import (
     exit_on_signals,
     is_alive,
     lock_folder,
+    make_temporary,
     make_writable,
     open_own,
     refuse_special,
-    register_temporary,
     remove_stale,
     remove_temporary,
     replacing,
@@ -356,8 +356,7 @@ def test_only_temporary_files_of_dead_processes_and_of_these_files_are_removed(
 
 def test_a_removed_temporary_file_is_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    path.touch()
-    register_temporary(path)
+    os.close(make_temporary(path))
     assert path in files._unfinished
     for _ in range(2):
         remove_temporary(path)
@@ -395,7 +394,8 @@ def test_a_signal_ends_the_process_without_its_temporary_files(
                 replacing(tmp_path / "x") as one,
             ):
                 assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-                register_temporary(tmp_path / "gone already")
+                os.close(make_temporary(tmp_path / "gone already"))
+                (tmp_path / "gone already").unlink()
                 try:
                     os.kill(os.getpid(), number)
                 finally:

@@ -9,6 +9,7 @@ import signal
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
@@ -20,6 +21,7 @@ from unet_ddp.errors import UserError, one_line
 from unet_ddp.plugins import find
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
+UNUSED_DAYS = 30  # after which a file of a cache is removed
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
 _unfinished: set[Path] = set()  # temporary files of this process, on any thread
 _lock = RLock()  # reentrant: a signal may arrive while the main thread holds it
@@ -63,10 +65,8 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         return
     folder = path.parent
     folder.mkdir(parents=True, exist_ok=True)
-    with _lock:  # a signal between the two lines would leave the file
-        temporary = folder / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
-        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        _unfinished.add(temporary)
+    temporary = folder / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+    handle = make_temporary(temporary)
     try:
         yield temporary
         if durable:
@@ -243,10 +243,15 @@ def is_alive(process: int) -> bool:
     return False
 
 
-def register_temporary(path: Path) -> None:
-    """Remember `path`, to be removed if a signal ends the process."""
-    with _lock:
-        _unfinished.add(path)
+def make_temporary(path: Path, mode: int = 0o666) -> int:
+    """Create a file, which must be new, and return its descriptor; a signal that ends the process removes it."""
+    with _lock:  # no thread makes one when a signal removes them
+        _unfinished.add(path)  # first: this very thread may be stopped when the file is there
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        except OSError:
+            _unfinished.discard(path)
+            raise
 
 
 def remove_temporary(path: Path) -> None:
@@ -255,6 +260,15 @@ def remove_temporary(path: Path) -> None:
         path.unlink(missing_ok=True)
     with _lock:
         _unfinished.discard(path)
+
+
+def remove_unused(files: Iterable[Path]) -> None:
+    """Remove files of a cache whose time, which is when they were last used, is `UNUSED_DAYS` ago."""
+    oldest = time.time() - UNUSED_DAYS * 24 * 60 * 60
+    for path in files:
+        with suppress(OSError):
+            if path.stat().st_mtime < oldest:
+                path.unlink()
 
 
 def remove_stale(files: Iterable[Path]) -> None:

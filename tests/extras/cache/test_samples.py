@@ -26,7 +26,7 @@ from unet_ddp.data.pairs import Pair
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.extras.cache import samples as module
 from unet_ddp.extras.cache.samples import Arrays, SampleCache
-from unet_ddp.files import cache_folder
+from unet_ddp.files import UNUSED_DAYS, cache_folder
 
 LABELS, COLOUR = Labels((0, 255)), ImageFormat(3)
 DAY = 86400
@@ -254,7 +254,7 @@ def test_samples_are_removed_a_month_after_their_last_use(tmp_path: Path) -> Non
     assert time.time() - paths[2].stat().st_mtime < 60
     cache.remove_unused()
     assert [path.exists() for path in paths] == [True, False, True]
-    assert module.UNUSED_DAYS == 30
+    assert UNUSED_DAYS == 30
 
 
 @pytest.mark.parametrize(("age", "is_noted"), [(DAY - 60, False), (DAY + 60, True)])

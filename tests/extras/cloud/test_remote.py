@@ -9,6 +9,7 @@ import signal
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,14 +134,24 @@ def test_what_is_written_to_an_address_is_put_when_it_is_whole(
 
 
 @pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("is_at_once", [True, False])
 @pytest.mark.parametrize("is_fetched", [True, False])
-def test_a_signal_leaves_no_copy(tmp_path: Path, is_fetched: bool) -> None:
-    """The object is open, or a file is being written."""
+def test_a_signal_leaves_no_copy(tmp_path: Path, is_fetched: bool, is_at_once: bool) -> None:
+    """The object is open, or a file is being written, or its file is there and nothing else is done."""
     put(FOLDER / "a.txt", b"content")
     path = as_path(f"{FOLDER}/a.txt")
+    opened = os.open
+
+    def open_and_stop(*args: Any) -> int:
+        handle = opened(*args)
+        signal.raise_signal(signal.SIGTERM)
+        return handle
+
     process = os.fork()
     if process == 0:
         tempfile.tempdir = str(tmp_path)
+        if is_at_once:
+            os.open = open_and_stop  # type: ignore[assignment]
         with exit_on_signals(), ExitStack() as stack:
             copy = Path(os.fspath(path)) if is_fetched else stack.enter_context(replacing(path))
             assert copy.exists()

@@ -16,7 +16,7 @@ import shutil
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -33,23 +33,13 @@ from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.data.readers.read import READERS, describe_readers
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line
-from unet_ddp.files import cache_folder, replacing
+from unet_ddp.files import cache_folder, remove_unused, replacing
 
 _HEADER = struct.Struct("<24s8s3Q8x")  # 64 bytes: magic, dtype, height, width, channels
 _MAGIC = b"unet_ddp sample 1"
 _DECODERS = ("pillow", "opencv-python-headless", "tifffile")
 _RESERVED_BYTES, _RESERVED_SHARE = 10**9, 0.05  # of the disk; the smaller of the two stays free
 _DAY = 24 * 60 * 60  # seconds
-UNUSED_DAYS = 30  # after which a file is removed
-
-
-def remove_unused(files: Iterable[Path]) -> None:
-    """Remove the files whose time, which is when they were last used, is `UNUSED_DAYS` ago."""
-    oldest = time.time() - UNUSED_DAYS * _DAY
-    for path in files:
-        with contextlib.suppress(OSError):
-            if path.stat().st_mtime < oldest:
-                path.unlink()
 
 
 def open_cache(

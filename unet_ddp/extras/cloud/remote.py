@@ -19,7 +19,7 @@ from unet_ddp.extras.cloud.address import COLLAPSED, PART, SCHEMES, refuse_web
 from unet_ddp.extras.cloud.clients import NotFoundError
 from unet_ddp.extras.cloud.objects import find_stamp, list_objects, put, read_chunks
 from unet_ddp.extras.cloud.pointer import find_newest
-from unet_ddp.files import cache_folder, register_temporary, remove_temporary
+from unet_ddp.files import cache_folder, make_temporary, remove_temporary
 
 _FILES = {".pt", ".txt", ".csv", ".json", ".geojson"}
 
@@ -130,10 +130,9 @@ def replacing_object(path: Url) -> Iterator[Path]:
 
 
 def _make_temporary(suffix: str) -> Path:
-    handle, name = tempfile.mkstemp(prefix="unet_ddp-", suffix=suffix)
-    register_temporary(Path(name))
-    os.close(handle)
-    return Path(name)
+    path = Path(tempfile.gettempdir(), f"unet_ddp-{os.urandom(8).hex()}{suffix}")
+    os.close(make_temporary(path, 0o600))
+    return path
 
 
 def _remove(copy: Path, process: int) -> None:

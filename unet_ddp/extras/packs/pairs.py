@@ -19,7 +19,6 @@ from tqdm import tqdm
 from unet_ddp.config import DataConfig
 from unet_ddp.data.pairs import SIDES, Pair, Pairs, Scanned
 from unet_ddp.errors import UserError
-from unet_ddp.extras.cache.samples import remove_unused
 from unet_ddp.extras.cloud import (
     NotFoundError,
     Url,
@@ -31,7 +30,14 @@ from unet_ddp.extras.cloud.pairs import CloudPairs
 from unet_ddp.extras.cloud.pointer import hash_file
 from unet_ddp.extras.packs.pack_columns import StoredColumn, read_columns
 from unet_ddp.extras.packs.pack_index import PackIndex, check_index
-from unet_ddp.files import as_path, cache_folder, is_address, refuse_special, replacing
+from unet_ddp.files import (
+    as_path,
+    cache_folder,
+    is_address,
+    refuse_special,
+    remove_unused,
+    replacing,
+)
 
 INDEX = "pack.index"
 SHARD = re.compile(r"shard-([0-9a-f]{8}-)?\d{6}\.tar")  # see `shard_name`
