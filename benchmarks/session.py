@@ -23,6 +23,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import build_metadata, build_state, choose_model
 from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.tracking import Tracker
 from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.state import TrainState
@@ -53,8 +54,8 @@ class Session(NamedTuple):
             return train.validate(self._run(stop))[0]
 
     def _run(self, stop: StopSignal) -> train.Run:
-        parts = self.config, self.data, self.state, self.loaders, self.folder, self.tracker
-        return train.Run(*parts, stop, self.world, tuner=None, limit=None)
+        parts = self.state, self.loaders, self.folder, self.tracker, stop, self.world
+        return train.Run(self.config, self.data, Resumed(), *parts, tuner=None, limit=None)
 
     def synchronise(self) -> None:
         """Wait for the device."""

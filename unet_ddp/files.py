@@ -9,7 +9,6 @@ import signal
 import stat
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
@@ -21,7 +20,6 @@ from unet_ddp.errors import UserError, one_line
 from unet_ddp.plugins import find
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
-UNUSED_DAYS = 30  # after which a file of a cache is removed
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
 _unfinished: set[Path] = set()  # temporary files of this process, on any thread
 _lock = RLock()  # reentrant: a signal may arrive while the main thread holds it
@@ -63,17 +61,18 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         with find("extras", "replace_address")(path) as temporary:
             yield temporary
         return
-    folder = path.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
-    handle = make_temporary(temporary)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     try:
-        yield temporary
-        if durable:
-            os.fsync(handle)
-        temporary.replace(path)
+        handle = make_temporary(temporary)
+        try:
+            yield temporary
+            if durable:
+                os.fsync(handle)
+            temporary.replace(path)
+        finally:
+            os.close(handle)
     finally:
-        os.close(handle)
         remove_temporary(temporary)
     if durable:
         handle = os.open(path.parent, os.O_RDONLY)
@@ -160,11 +159,11 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
     """Raise a UserError if an output (flag, path) would replace an input (kind, path)."""
 
     def keys(path: Path) -> list[tuple[object, ...]]:
-        if is_address(path):
-            return [identify_path(path)]
-        with suppress(OSError):
-            return [identify_path(path), path.stat()[1:3]]
-        return [identify_path(path)]
+        found = [identify_path(path)]
+        if not is_address(path):
+            with suppress(OSError):
+                found.append(path.stat()[1:3])
+        return found
 
     known = {key: each for each in inputs for key in keys(each[1])}
     for flag, path in outputs:
@@ -247,11 +246,7 @@ def make_temporary(path: Path, mode: int = 0o666) -> int:
     """Create a file, which must be new, and return its descriptor; a signal that ends the process removes it."""
     with _lock:  # no thread makes one when a signal removes them
         _unfinished.add(path)  # first: this very thread may be stopped when the file is there
-        try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
-        except OSError:
-            _unfinished.discard(path)
-            raise
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
 
 
 def remove_temporary(path: Path) -> None:
@@ -260,15 +255,6 @@ def remove_temporary(path: Path) -> None:
         path.unlink(missing_ok=True)
     with _lock:
         _unfinished.discard(path)
-
-
-def remove_unused(files: Iterable[Path]) -> None:
-    """Remove files of a cache whose time, which is when they were last used, is `UNUSED_DAYS` ago."""
-    oldest = time.time() - UNUSED_DAYS * 24 * 60 * 60
-    for path in files:
-        with suppress(OSError):
-            if path.stat().st_mtime < oldest:
-                path.unlink()
 
 
 def remove_stale(files: Iterable[Path]) -> None:

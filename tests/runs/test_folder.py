@@ -21,6 +21,7 @@ import pytest
 import torch
 import yaml
 
+from tests.operations import Operations
 from tests.tiny import PIXELS, make_data, make_network, make_state
 from unet_ddp import files
 from unet_ddp.checkpoints import file as checkpoint
@@ -640,9 +641,12 @@ def test_the_files_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             if (epoch, step) in ((2, 0), (4, 0)):
                 every = [(f"epoch_000{epoch}.pt", False)]
             assert order == [("last.pt", True), *best, *every]
-    with open_folder(tmp_path / "same") as folder:
-        files = folder._compose_files(state, is_best=True)
-    assert files["best.pt"]["model"] is files["last.pt"]["ema"]  # copied once
+    copied = []
+    for is_best in (False, True):  # best.pt shares its weights with last.pt
+        with open_folder(tmp_path / f"copied {is_best}") as folder, Operations() as operations:
+            folder.save(state, is_best=is_best)
+        copied.append(len(operations.of(torch.ops.aten._to_copy.default)))
+    assert copied[0] == copied[1] > 0
     best_content, last = (checkpoint.load(tmp_path / name) for name in ("best.pt", "last.pt"))
     kept = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
     assert best_content.keys() == {*kept, "format", "model", "best", "threshold"}

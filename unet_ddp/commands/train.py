@@ -6,7 +6,7 @@
 All processes run this program. `world.on_main(work)` runs `work` on rank 0 and returns its result on
 every rank; the run's folder (its files: runs/folder.py) and tracker write and print on rank 0 alone.
 
-Where parts that not all runs need enter this one (plugins.py has them all), in the order of `train`:
+Where parts that not all runs need enter this one (plugins.py has them all), in the order of `prepare`:
 
     RunFolder               the copy of a run at s3://, gs://, az://; weights of --load
     resumed.prepare_data    packs and addresses, formats of images, --instances, --palette, --balance
@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ from unet_ddp.plugins import find
 from unet_ddp.runs.build import build_metadata, choose_model, describe_run
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.plan import RunBuilder, last_step, run_planners
+from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.training.determinism import cudnn_autotuning, deterministic
 from unet_ddp.training.guard import explain_out_of_memory
@@ -67,6 +69,7 @@ class Run:
 
     config: TrainConfig
     data: PreparedData
+    resumed: Resumed
     state: TrainState
     loaders: Loaders
     folder: RunFolder
@@ -82,51 +85,54 @@ class Run:
 def train(config: TrainConfig, world: World) -> int:
     """Train from the first step, or from where the run stopped; return the exit status."""
     began, log = time.monotonic() - time.process_time(), console(world)  # with the imports
-    determinism = deterministic(log) if config.launch.deterministic else nullcontext()
     torch.set_float32_matmul_precision("high")  # TF32, on a GPU that has it
+    determinism = deterministic(log) if config.launch.deterministic else nullcontext()
     recipe = naming_recipe(config.launch.config, config.recipe)
     with recipe, determinism, RunFolder(config, world, log) as folder:
-        if world.size > 1:
-            find("extras", "check_hosts")(config, folder.launchers, world)
-        resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
-        config = resumed.resolve_settings(config, world)
-        check_own_code(config.to_dict(), config.given - config.recipe)
-        use_own_readers(config.data.reader)
-        data = world.on_main(lambda: resumed.prepare_data(config))
-        spec = choose_model(config, data, resumed, world.device)
-        if world.size > 1:
-            find("extras", "check_data")(data.split, spec.sources, world)
-        builder = RunBuilder(spec, data, resumed, world, began)
-        config = run_planners(config, builder)
-        state, loaders = builder.build(config)
-        stop = StopSignal(world)
-        tracker = Tracker(config, data, state, loaders, world, stop.request_stop)  # logs in to W&B
-        folder.on_saved = tracker.saved
-        # Only now, as nothing can be wrong any more: --overwrite deletes, config.yaml is written.
-        world.on_main(
-            lambda: folder.claim(
-                config, data, resumed, build_metadata(config, spec, data, loaders, world)
-            )
-        )
-        tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes)
-        tracker.log(describe_run(config, spec, state, loaders, world))
-        folder.begin(state, resumed, world)  # no thread may write when processes are forked
-        tuner = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
-        limit = last_step(config.launch, state.steps_per_epoch)
-        run = Run(config, data, state, loaders, folder, tracker, stop, world, tuner, limit)
-        with loaders, tracker, stop:
+        run = prepare(config, folder, world, began)
+        state, stop = run.state, run.stop
+        with run.loaders, run.tracker, stop:
             while not state.is_over and not stop.reason:
-                with explain_out_of_memory(config, world, "training"), cudnn_autotuning():
+                with explain_out_of_memory(run.config, world, "training"), cudnn_autotuning():
                     train_one_epoch(run)
-                with explain_out_of_memory(config, world, "validation"):
+                with explain_out_of_memory(run.config, world, "validation"):
                     validation, labels = validate(run)
                 end_epoch(run, validation, labels)
             world.on_main(folder.wait)  # no rank leaves before the file is on the disk
         stop.raise_error()
         world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
-        if stop.reason is None and resumed.has_report(state):  # all epochs are done
-            find("extras", "write_reports")(config, data.split.validation, world, log)
+        if stop.reason is None and run.resumed.has_report(state):  # all epochs are done
+            find("extras", "write_reports")(run.config, run.data.split.validation, world, log)
     return stop.reason.exit_status if stop.reason else 0
+
+
+def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) -> Run:
+    """Return the run, whose folder and first checkpoint are written; it `began` at that time.monotonic()."""
+    if world.size > 1:
+        find("extras", "check_hosts")(config, folder.launchers, world)
+    resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
+    config = resumed.resolve_settings(config, world)
+    check_own_code(config.to_dict(), config.given - config.recipe)
+    use_own_readers(config.data.reader)
+    data = world.on_main(lambda: resumed.prepare_data(config))
+    spec = choose_model(config, data, resumed, world.device)
+    if world.size > 1:
+        find("extras", "check_data")(data.split, spec.sources, world)
+    builder = RunBuilder(spec, data, resumed, world, began)
+    config = run_planners(config, builder)
+    state, loaders = builder.build(config)
+    stop = StopSignal(world)
+    tracker = Tracker(config, data, state, loaders, world, stop.request_stop)  # logs in to W&B
+    folder.on_saved = tracker.saved
+    # Only now, as nothing can be wrong any more: --overwrite deletes, config.yaml is written.
+    metadata = partial(build_metadata, config, spec, data, loaders, world)  # read by one rank
+    world.on_main(lambda: folder.claim(config, data, resumed, metadata()))
+    tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes)
+    tracker.log(describe_run(config, spec, state, loaders, world))
+    folder.begin(state, resumed, world)  # no thread may write when processes are forked
+    tuner = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
+    limit = last_step(config.launch, state.steps_per_epoch)
+    return Run(config, data, resumed, state, loaders, folder, tracker, stop, world, tuner, limit)
 
 
 def train_one_epoch(run: Run) -> None:

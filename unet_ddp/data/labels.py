@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 from PIL import Image
@@ -27,10 +27,6 @@ from unet_ddp.data.masks import (
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.errors import Limit, UserError, from_plain, join_some, shorten
 from unet_ddp.plugins import find
-
-if TYPE_CHECKING:
-    from unet_ddp.data.prepared import PreparedData
-    from unet_ddp.distributed.world import World
 
 _SHOWN = 16  # classes in a line
 
@@ -250,8 +246,11 @@ class Labels:
         classes = f"{self.num_classes}, mask values {join_some(names, _SHOWN)}"
         return f"classes: {classes}{threshold}{ignored}"
 
-    def tuner(self, data: PreparedData, world: World, *, resize_masks: bool) -> Any:
-        """Return what chooses how a best network's predictions are decoded; None if nothing is to choose."""
+    def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
+        """Return what chooses how a best network's predictions are decoded, on validation images.
+
+        `data` is the PreparedData of a run in a `world`. None: there is nothing to choose.
+        """
         return None
 
     def describe_tuning(self) -> list[str]:

@@ -1,11 +1,12 @@
-"""Decoded samples in memory, for sets that take little of it."""
+"""Decoded samples in memory, for sets that take little of it; what caches of files have in common."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import struct
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.distributed.hosts import host_id
 from unet_ddp.distributed.world import World
 
+UNUSED_DAYS = 30  # after which a file of a cache is removed
 _SIZE = struct.Struct("<2Q")  # height and width; 0 for a sample that is not there yet
 
 
@@ -33,6 +35,15 @@ class SampleStore(Protocol):
 
     def holds(self, pair: Pair) -> bool:
         """Return whether the sample of a pair is stored already."""
+
+
+def remove_unused(files: Iterable[Path]) -> None:
+    """Remove files of a cache whose time, which is when they were last used, is `UNUSED_DAYS` ago."""
+    oldest = time.time() - UNUSED_DAYS * 24 * 60 * 60
+    for path in files:
+        with suppress(OSError):
+            if path.stat().st_mtime < oldest:
+                path.unlink()
 
 
 def unpack(stored: Any, image_format: ImageFormat, size: tuple[int, int], first: int) -> Arrays:

@@ -76,6 +76,7 @@ class RunFolder:
         mirror: Mirror | None = None,
     ) -> None:
         self.path = config.folder
+        self.last = self.path / "last.pt"
         self._metadata: Content = {}  # the part of each checkpoint that stays the same
         names = world.gather(launcher_names())
         self.launchers = sorted(set(chain(*names)))  # a torchrun that restarts resumes its own run
@@ -116,11 +117,6 @@ class RunFolder:
             self._mirror.close()
             if self._lock is not None:
                 self._lock.close()
-
-    @property
-    def last(self) -> Path:
-        """The checkpoint to resume from."""
-        return self.path / "last.pt"
 
     def open(self, config: TrainConfig) -> Resumed:
         """Lock the folder and return what the run starts from.
@@ -224,9 +220,15 @@ class RunFolder:
         if labels is not None:
             self._metadata = {**self._metadata, "labels": labels.to_dict()}
         if self._writes:
-            new = copy_to_host(self._compose_files(state, is_best=is_best))
+            last = {**self._metadata, **state.state_dict()}
+            new = {"last.pt": last}  # the first: --resume finds in it the others
+            if is_best:
+                new["best.pt"] = compose_best(last)
+            every = self._config.run.save_every
+            if every and state.step == 0 and state.epoch > 0 and state.epoch % every == 0:
+                new[f"epoch_{state.epoch:04d}.pt"] = last
             earlier = {name: self._unsaved[name] for name in self._unsaved.keys() - new.keys()}
-            self._unsaved = {**earlier, **new}
+            self._unsaved = {**earlier, **copy_to_host(new)}
             self._writing = self._thread.submit(self._write, self.path, self._unsaved)
 
     def wait(self) -> None:
@@ -281,17 +283,6 @@ class RunFolder:
                 if not self._write(elsewhere, files):
                     return f"{failure}; its files are in {elsewhere} ({names})"
         return f"{failure}; no other folder is writable either"
-
-    def _compose_files(self, state: TrainState, *, is_best: bool) -> dict[str, Content]:
-        """Return checkpoints by name; last.pt is written first, as --resume finds in it the others."""
-        last = {**self._metadata, **state.state_dict()}
-        files = {"last.pt": last}
-        if is_best:
-            files["best.pt"] = compose_best(last)
-        every = self._config.run.save_every
-        if every and state.step == 0 and state.epoch > 0 and state.epoch % every == 0:
-            files[f"epoch_{state.epoch:04d}.pt"] = last
-        return files
 
     def _write(self, folder: Path, files: dict[str, Content]) -> str:
         """Write checkpoints, take those that are written out of `files`; see `save_all`."""

@@ -22,11 +22,12 @@ from tests.test_resume import assert_same_state, last, train
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
+from unet_ddp.data.memory import UNUSED_DAYS
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.extras.cache import samples as module
 from unet_ddp.extras.cache.samples import Arrays, SampleCache
-from unet_ddp.files import UNUSED_DAYS, cache_folder
+from unet_ddp.files import cache_folder
 
 LABELS, COLOUR = Labels((0, 255)), ImageFormat(3)
 DAY = 86400

@@ -156,12 +156,9 @@ def test_of_large_images_the_middle_is_tuned_and_read_once(
         assert read == [0, 0, 2, 3, 5]
 
 
-def test_only_objects_with_validation_images_have_something_to_choose(tmp_path: Path) -> None:
-    pairs = [two_squares(tmp_path, 128)]
-    for labels, validation, is_chosen in (
-        (OBJECTS, pairs, True), (OBJECTS, [], False), (Labels((0, 255)), pairs, False)
-    ):  # fmt: skip
-        data = make_data(labels=labels, split=Split(pairs, validation, "by name"))
+def test_only_objects_have_something_to_choose(tmp_path: Path) -> None:
+    data = make_data(split=Split([], [two_squares(tmp_path, 128)], "by name"))
+    for labels, is_chosen in ((OBJECTS, True), (Labels((0, 255)), False)):
         tuner = labels.tuner(data, World(device=CPU), resize_masks=False)
         assert (tuner is not None) == is_chosen
 

@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
-from unet_ddp.data.memory import Arrays, unpack
+from unet_ddp.data.memory import Arrays, remove_unused, unpack
 from unet_ddp.data.pairs import Pair, find_stamp
 from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.data.readers.read import READERS, describe_readers
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line
-from unet_ddp.files import cache_folder, remove_unused, replacing
+from unet_ddp.files import cache_folder, replacing
 
 _HEADER = struct.Struct("<24s8s3Q8x")  # 64 bytes: magic, dtype, height, width, channels
 _MAGIC = b"unet_ddp sample 1"

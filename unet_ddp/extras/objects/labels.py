@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 
@@ -35,10 +35,6 @@ from unet_ddp.extras.objects.borders import (
 )
 from unet_ddp.extras.objects.scores import ObjectCounts, count_objects
 from unet_ddp.extras.objects.separation import Numbers, separate, to_shares
-
-if TYPE_CHECKING:
-    from unet_ddp.data.prepared import PreparedData
-    from unet_ddp.distributed.world import World
 
 SEEDS, EXTENTS = (0.5, 0.4, 0.6, 0.7, 0.8, 0.9), (0.5, 0.4, 0.6, 0.7)
 """Values that are tried for the two of `separation`; of equally good ones, the first."""
@@ -258,10 +254,8 @@ class ObjectLabels(Labels):
         body, extent = self.separation
         return [f"objects: seeded from probability {body:g}, extended to {extent:g}"]
 
-    def tuner(self, data: PreparedData, world: World, *, resize_masks: bool) -> Any:
-        """Return what chooses `separation` on the validation images, if there are any."""
-        if not len(data.split.validation):
-            return None
+    def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
+        """Return what chooses `separation` on the validation images."""
         from unet_ddp.extras.objects.tuning import SeparationTuner  # it imports the prediction
 
         return SeparationTuner(data, world, resize_masks=resize_masks)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from unet_ddp.config import DataConfig
+from unet_ddp.data.memory import remove_unused
 from unet_ddp.data.pairs import SIDES, Pair, Pairs, Scanned
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import (
@@ -35,7 +36,6 @@ from unet_ddp.files import (
     cache_folder,
     is_address,
     refuse_special,
-    remove_unused,
     replacing,
 )
 

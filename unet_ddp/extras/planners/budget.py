@@ -43,7 +43,7 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
         classes = data.labels.num_classes
         validation = time_validation(state, loaders, images=images, num_classes=classes)
         tuner = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
-        if tuner is not None:  # each epoch's network may be the best so far
+        if images and tuner is not None:  # each epoch's network may be the best so far
             began = time.perf_counter()
             tuner.tune(state, watch=lambda samples: samples)
             validation += _SEPARATION * (time.perf_counter() - began)
