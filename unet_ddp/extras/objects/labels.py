@@ -246,8 +246,9 @@ class ObjectLabels(Labels):
 
     def describe(self) -> str:
         """Return a line with the classes."""
-        names = ", ".join(self.class_names)
-        return f"classes: {names}, from the numbers of the objects in the masks"
+        return (
+            f"classes: {', '.join(self.class_names)}, from the numbers of the objects in the masks"
+        )
 
     def describe_tuning(self) -> list[str]:
         """Return a line about the separation."""
