@@ -147,15 +147,15 @@ BUILT_IN: dict[str, dict[str, str]] = {
         # -- a process ends by an error, or runs out of memory
         # (error, World) -> a line; None for a traceback
         "explain_error": "unet_ddp.extras.diagnose.failures:explain_error",
-        # (amounts, TrainConfig, World, phase) -> a line
+        # (torch's error, TrainConfig, World, phase) -> a line
         "explain_memory": "unet_ddp.extras.diagnose.memory:explain",
         # (torch's error) -> the amounts
         "describe_shortage": "unet_ddp.extras.diagnose.memory:describe_shortage",
         # -- --compile
         # before the first step: (replica, loss, World) -> nn.Module
         "compile_network": "unet_ddp.extras.diagnose.compiled:compile_network",
-        # after it: () -> lines
-        "describe_uncompiled": "unet_ddp.extras.diagnose.compiled:describe_uncompiled",
+        # after it: (log)
+        "log_uncompiled": "unet_ddp.extras.diagnose.compiled:log_uncompiled",
         # -- several processes
         # torchrun has started this one: (rank)
         "follow_launcher": "unet_ddp.extras.hosts.elastic:follow_launcher",

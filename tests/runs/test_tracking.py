@@ -272,8 +272,8 @@ def test_what_is_not_compiled_is_said_once_after_the_first_step(
     capsys: pytest.CaptureFixture[str],
     compiled: bool,
 ) -> None:
-    found = "unet_ddp.extras.diagnose.compiled.describe_uncompiled"
-    monkeypatch.setattr(found, lambda: ["compile: 1 graph break(s)"])
+    found = "unet_ddp.extras.diagnose.compiled.log_uncompiled"
+    monkeypatch.setattr(found, lambda log: log("compile: 1 graph break(s)"))
     with open_tracker(tmp_path, compiled=compiled) as tracker:
         said = []
         for step in range(2):

@@ -133,7 +133,7 @@ class Tracker:
         self._guard.check(report, done)
         self._tell("step", report, done)
         if self._compiles:  # said once: the first step has compiled
-            self.log(find("extras", "describe_uncompiled")())
+            find("extras", "log_uncompiled")(self._log)
             self._compiles = False
         self._last = time.perf_counter()
         if self._bar.disable or self._last - self._refreshed < _REFRESH or not self._done:

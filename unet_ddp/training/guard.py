@@ -111,7 +111,5 @@ def explain_out_of_memory(config: TrainConfig, world: World, phase: str) -> Iter
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        shortage = find("extras", "describe_shortage")(error)
-    raise RunError(
-        find("extras", "explain_memory")(shortage, config, world, phase)
-    )  # without its frames
+        line = find("extras", "explain_memory")(error, config, world, phase)
+    raise RunError(line)  # without the frames of torch's, which hold tensors

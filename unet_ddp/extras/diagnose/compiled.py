@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import os
 import shutil
-from collections import Counter
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -51,24 +51,14 @@ def compile_network(network: nn.Module, loss: nn.Module, world: World) -> nn.Mod
     return cast(nn.Module, torch.compile(network, dynamic=False))
 
 
-def describe_uncompiled() -> list[str]:
-    """Return a line about what torch.compile has left uncompiled in this process; none if nothing.
+def log_uncompiled(log: Callable[[str], None]) -> None:
+    """Log a line if torch.compile has left something uncompiled in this process, by torch's counters."""
+    from torch._dynamo.utils import counters
 
-    By torch's counters, which are private: of a torch without them nothing is known.
-    """
-    try:
-        from torch._dynamo.utils import counters
-    except ImportError:
-        return []
-    breaks = Counter[str]()
-    for kind in ("graph_break", "unimplemented"):
-        for reason, count in counters[kind].items():
-            breaks[reason.split("\n")[0]] += count
+    breaks = counters["graph_break"].total()
     failed = counters["frames"]["total"] - counters["frames"]["ok"]
-    if not breaks and not failed:
-        return []
-    often = "".join(f", most often: {reason}" for reason, _ in breaks.most_common(1))
-    return [
-        f"compile: {breaks.total()} graph break(s), {failed} function(s) that failed{often}; these "
-        "parts run uncompiled"
-    ]
+    if breaks or failed:
+        log(
+            f"compile: {breaks} graph break(s), {failed} function(s) that failed; these parts run "
+            "uncompiled: TORCH_LOGS=graph_breaks shows them"
+        )

@@ -8,12 +8,12 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.world import World
 
 
-def explain(shortage: str, config: TrainConfig, world: World, phase: str) -> str:
+def explain(error: RuntimeError, config: TrainConfig, world: World, phase: str) -> str:
     """Return the line for a run that is out of memory in building, training or validation."""
     rank = f"rank {world.rank} of {world.size}: " if world.size > 1 else ""
     device = "GPU" if world.device.type == "cuda" else "machine"
     advice = _advise(config, world, phase)
-    return f"{rank}the {device} is out of memory in {phase}: {shortage}; {advice}"
+    return f"{rank}the {device} is out of memory in {phase}: {describe_shortage(error)}; {advice}"
 
 
 def describe_shortage(error: RuntimeError) -> str:
