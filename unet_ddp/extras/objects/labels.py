@@ -246,14 +246,12 @@ class ObjectLabels(Labels):
 
     def describe(self) -> str:
         """Return a line with the classes."""
-        return (
-            f"classes: {', '.join(self.class_names)}, from the numbers of the objects in the masks"
-        )
+        names = ", ".join(self.class_names)
+        return f"classes: {names}, from the numbers of the objects in the masks"
 
     def describe_tuning(self) -> list[str]:
         """Return a line about the separation."""
-        body, extent = self.separation
-        return [f"objects: seeded from probability {body:g}, extended to {extent:g}"]
+        return ["objects: seeded from probability {:g}, extended to {:g}".format(*self.separation)]
 
     def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
         """Return what chooses `separation` on the validation images."""
