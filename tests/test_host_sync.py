@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from torch._subclasses import fake_tensor
 from torch.amp.grad_scaler import GradScaler
 
+from tests.prediction.models import Backend
 from tests.tiny import CPU, PIXELS, make_loss, make_state
 from tests.training.test_losses import CASES
 from unet_ddp.data import preprocessing
 from unet_ddp.data.dataset import Sample
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.unet import UNet
+from unet_ddp.prediction.backends import mean_logits
 from unet_ddp.prediction.prediction import reduce_logits
-from unet_ddp.prediction.tta import mean_logits
 from unet_ddp.training.losses import Losses, SegmentationLoss
 from unet_ddp.training.state import TrainState, WeightAverage
 from unet_ddp.training.step import train_step
@@ -118,7 +119,6 @@ def test_a_validation_never_waits_for_the_device(dtype: str, classes: int) -> No
 def test_the_scores_of_a_batch_never_wait_for_the_device(tta: str, classes: int) -> None:
     networks = [UNet(3, classes, width=2).eval() for _ in range(2)]
     with torch.inference_mode():
-        scores = reduce_logits(
-            mean_logits([lambda x, n=n: n(PIXELS(x)) for n in networks], fake_batch().image, tta)
-        )
+        backends = [Backend(lambda x, n=n: n(PIXELS(x))) for n in networks]
+        scores = reduce_logits(mean_logits(backends, fake_batch().image, tta))
     assert isinstance(scores, fake_tensor.FakeTensor)

@@ -23,7 +23,6 @@ from unet_ddp.checkpoints.weights import (
     find_model,
     list_runs,
     read_model,
-    with_scale,
 )
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
@@ -393,17 +392,15 @@ def test_labels_of_other_programs(
 
 
 def test_scale_is_for_files_that_do_not_contain_theirs(network: UNet, tmp_path: Path) -> None:
-    ours = read_model(write_ours(tmp_path / "ours.pt", network))
-    torch.save(network.state_dict(), tmp_path / "theirs.pt")
-    theirs = read_model(tmp_path / "theirs.pt")
-    assert with_scale(ours, None) is ours
+    ours, theirs = write_ours(tmp_path / "ours.pt", network), tmp_path / "theirs.pt"
+    torch.save(network.state_dict(), theirs)
     with pytest.raises(UserError, match=r"--scale 0.7: this checkpoint contains its scale, 0.5;"):
-        with_scale(ours, 0.7)
-    scaled = with_scale(theirs, 1.0)
+        read_model(ours, 0.7)
+    scaled = read_model(theirs, 1.0)
     assert scaled.preprocessing is not None and scaled.preprocessing.scale == 1.0
     for scale in (0.0, 1.01):
         with pytest.raises(UserError, match="must be above 0 and at most 1"):
-            with_scale(theirs, scale)
+            read_model(theirs, scale)
 
 
 def test_an_address_with_a_dot_may_be_a_run(memory_store: MemoryBucket) -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from unet_ddp.distributed.device import has_native_bfloat16
 from unet_ddp.errors import UserError
 from unet_ddp.network.precision import (
     Precision,
-    has_native_bfloat16,
     train_depthwise_in_float32,
 )
 

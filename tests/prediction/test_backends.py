@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from tests.prediction.models import CPU, lively_network, noise, write_model
+from tests.prediction.models import CPU, Backend, lively_network, make_predictor, noise, write_model
 from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.backends import (
+    KINDS,
     TorchBackend,
     build_model,
     check_described,
+    mean_logits,
     open_model,
 )
 from unet_ddp.prediction.predictor import Predictor
@@ -115,3 +119,56 @@ def test_a_model_that_does_not_describe_itself_is_an_error(tmp_path: Path, missi
     assert check_described(saved, path) == (saved.architecture, saved.labels, saved.preprocessing)
     with pytest.raises(UserError, match=r"a\.pt: neither .* --load"):
         build_model(replace(saved, **{missing: None}), path, CPU)
+
+
+# -- test-time augmentation --------------------------------------------------------------------
+
+
+def left_is_first(pixels: Tensor) -> Tensor:
+    """Logits of two classes that depend on the column: no symmetric network."""
+    values = pixels[..., 0].float() * torch.arange(pixels.shape[2])
+    return torch.stack([values, torch.zeros_like(values)], 1)
+
+
+def always_second(pixels: Tensor) -> Tensor:
+    zeros = torch.zeros(pixels.shape[:3])
+    return torch.stack([zeros, zeros + 2], 1)
+
+
+def test_the_mean_is_of_probabilities() -> None:
+    pixels = torch.tensor([[[[1.0], [2.0]]]])  # (1, 1, 2, 1)
+    # straight: logits (1*0, 2*1); mirrored: pixels (2, 1), logits (2*0, 1*1), mirrored back (1, 0)
+    expected = (np.array([1 / (1 + np.exp(-0.0)), 1 / (1 + np.exp(-2.0))])
+                + np.array([1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(-0.0))])) / 2  # fmt: skip
+    found = mean_logits([Backend(left_is_first)], pixels, "mirror").softmax(1)
+    assert found.shape == (1, 2, 1, 2)
+    assert np.allclose(found[0, 0, 0], expected)
+    both = mean_logits([Backend(left_is_first), Backend(always_second)], pixels, "mirror").softmax(
+        1
+    )
+    second = 1 / (1 + np.exp(2.0))
+    assert np.allclose(both[0, 0, 0], (expected + second) / 2)
+    assert torch.equal(mean_logits([Backend(left_is_first)], pixels, "none"), left_is_first(pixels))
+
+
+SYMMETRIES: dict[str, list[Callable[[Any, int], Any]]] = {
+    "none": [lambda a, first: a],
+    "mirror": [lambda a, first: np.flip(a, first + 1)],
+    "flips": [lambda a, first: np.flip(a, first), lambda a, first: np.flip(a, (first, first + 1))],
+    "d4": [lambda a, first, k=k: np.rot90(a, k, (first, first + 1)) for k in (1, 3)]
+    + [lambda a, first: np.swapaxes(a, first, first + 1)],
+}
+"""What each kind has beside those before it, of the rows `first` and the columns after them."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_predictions_follow_the_transforms_of_their_group_alone(kind: str) -> None:
+    predictor, photo = make_predictor(tta=kind), noise(32, 48)
+    straight, is_own = predictor(photo).probabilities, True
+    assert [*KINDS] == [*SYMMETRIES]
+    for name, transforms in SYMMETRIES.items():
+        for transform in transforms:
+            found = predictor(np.ascontiguousarray(transform(photo, 0))).probabilities
+            difference = np.abs(found - transform(straight, 1)).max()
+            assert (difference < 1e-5) == is_own, name
+        is_own = is_own and name != kind

@@ -11,7 +11,7 @@ from PIL import Image
 from tests.reading import read_header
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, put
-from unet_ddp.prediction.inputs import find_images
+from unet_ddp.prediction.paths import find_images
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def test_a_map_is_opened_once_whatever_the_outputs(
     flags: tuple[str, ...],
 ) -> None:
     """In windows, if it is large: they are predicted again for each output."""
-    monkeypatch.setattr(source, "_STREAMED", streamed)
+    monkeypatch.setattr(source, "STREAMED", streamed)
     write_map(here / "a.tif", noise(120, 90), nodata=0)
     openings.clear()
     tile = ("--tile", "32") if streamed == 1 else ()

@@ -26,17 +26,15 @@ from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.outputs.annotations import LabelmeFiles
 from unet_ddp.prediction import pipeline as module
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.inputs import find_images
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.outputs.mask import MaskFile, write_mask
-from unet_ddp.prediction.outputs.names import name_outputs
 from unet_ddp.prediction.outputs.overlay import Overlay
 from unet_ddp.prediction.outputs.probabilities import Probabilities
 from unet_ddp.prediction.outputs.records import Records
+from unet_ddp.prediction.paths import find_images, name_outputs
 from unet_ddp.prediction.pipeline import (
     Job,
     Outcome,
-    attempt,
     in_threads,
     one_core_each,
     predict_in_batches,
@@ -46,9 +44,11 @@ from unet_ddp.prediction.predictor import Predictor
 
 
 def new_job(config: PredictConfig, predictor: Predictor, world: World | None = None) -> Job:
-    images = dict.fromkeys(map(Source, find_images(config.inputs)), False)
-    outputs = open_outputs(config, predictor.labels, predictor.format)
-    files = name_outputs(images, config, predictor.labels, outputs, models=[])
+    images, outputs = (
+        find_images(config.inputs),
+        open_outputs(config, predictor.labels, predictor.format),
+    )
+    files = name_outputs(images, config, predictor.labels, outputs)
     records = [Records(each) for each in outputs if each.path is not None]
     return Job(config, world or World(), files, predictor, outputs, records)
 
@@ -315,18 +315,8 @@ def test_torch_and_opencv_share_the_cores_for_a_while() -> None:
         cv2.setNumThreads(cv2_before)
 
 
-def test_an_unreadable_image_is_a_result() -> None:
-    def refuse(image: str) -> Any:
-        raise UserError(f"{image}: bad")
-
-    found = attempt(refuse, "a")
-    assert isinstance(found, UserError) and str(found) == "a: bad"
-    with pytest.raises(ZeroDivisionError):
-        attempt(lambda image: 1 // image, 0)  # type: ignore[arg-type, return-value]
-
-
 def files_for(*paths: Path) -> list[ImageFiles]:
-    return [ImageFiles(n, Source(path), path) for n, path in enumerate(paths)]
+    return [ImageFiles(n, path, Source(path), path) for n, path in enumerate(paths)]
 
 
 def test_a_batch_that_fails_is_an_error_of_each_of_its_images(photos: PredictConfig) -> None:

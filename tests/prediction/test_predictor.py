@@ -17,7 +17,15 @@ import torch
 from PIL import Image
 
 from tests.operations import Operations
-from tests.prediction.models import CPU, lively_network, load, make_predictor, noise, write_model
+from tests.prediction.models import (
+    CPU,
+    Backend,
+    lively_network,
+    load,
+    make_predictor,
+    noise,
+    write_model,
+)
 from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.base import ImageFormat
@@ -107,7 +115,9 @@ def test_windows_of_an_ensemble_start_where_all_its_networks_pool(order: int) ->
         ({"classes": 3, "threshold": 0.5}, "--threshold 0.5: is for two classes.* has 3"),
         ({"tta": "cubes"}, "--tta cubes: must be one of none, mirror, flips, d4"),
         ({"tile": 8}, "--tile 8"),
+        ({"tile": 15}, "--tile 15: .* 16"),
         ({"overlap": 1}, "--overlap 1"),
+        ({"overlap": -0.1}, "--overlap -0.1:"),
     ],
 )
 def test_options_out_of_range_are_named(options: Any, message: str) -> None:
@@ -232,7 +242,7 @@ def test_on_a_gpu_windows_are_seen_as_many_at_once_as_fit_and_at_most_eight(
 def limited(predictor: Predictor, most: int) -> list[tuple[int, ...]]:
     """Let more than `most` pixels run out of memory; return the batches that are tried."""
     tried: list[tuple[int, ...]] = []
-    network = predictor._mean_logits
+    (network,) = predictor.networks
 
     def run(images: torch.Tensor) -> torch.Tensor:
         tried.append(tuple(images.shape[:3]))
@@ -240,7 +250,7 @@ def limited(predictor: Predictor, most: int) -> list[tuple[int, ...]]:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return network(images)
 
-    predictor._mean_logits = run  # type: ignore[method-assign]
+    predictor.networks = [Backend(run)]
     return tried
 
 
@@ -276,16 +286,16 @@ def test_an_image_is_tried_again_once_torch_has_let_go_of_what_it_keeps(
     expected = predictor.scores([image])
     freed: list[bool] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
-    network = predictor._mean_logits
+    (network,) = predictor.networks
 
     def run(images: torch.Tensor) -> torch.Tensor:
         if not freed:
             raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")
         return network(images)
 
-    predictor._mean_logits = run  # type: ignore[method-assign]
+    predictor.networks = [Backend(run)]
     (found,) = predictor.predict_batch([image], [(50, 60)])
-    assert freed == [True] and predictor.fits((50, 60)) and not predictor._too_large
+    assert freed == [True] and predictor.fits((50, 60))
     assert np.array_equal(found.ids, expected[0, 0] > 0)
 
 
@@ -294,7 +304,7 @@ def test_out_of_memory_in_windows_is_a_line_and_other_errors_are_not_hidden() ->
     limited(small, 16 * 16)
     with pytest.raises(UserError, match=r"out of memory .* windows of 32 pixels.*--tile"):
         small(noise(50, 60))
-    small._mean_logits = lambda images: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    small.networks = [Backend(lambda images: 1 / 0)]  # type: ignore[arg-type, return-value]
     with pytest.raises(ZeroDivisionError):
         small(noise(50, 60))
     whole = make_predictor()
@@ -302,7 +312,7 @@ def test_out_of_memory_in_windows_is_a_line_and_other_errors_are_not_hidden() ->
     def fail(images: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("broken")
 
-    whole._mean_logits = fail  # type: ignore[method-assign]
+    whole.networks = [Backend(fail)]
     with pytest.raises(RuntimeError, match="broken"):
         whole(noise(50, 60))
 
@@ -310,7 +320,7 @@ def test_out_of_memory_in_windows_is_a_line_and_other_errors_are_not_hidden() ->
 def test_on_a_gpu_one_thread_at_a_time_runs_the_network_and_on_a_cpu_all_do() -> None:
     models, image = make_predictor().models, noise(32, 32)
     gpu, cpu = (Predictor(models, device=torch.device(name)) for name in ("cuda", "cpu"))
-    network, together = cpu._mean_logits, Barrier(2, timeout=60)
+    (network,), together = cpu.networks, Barrier(2, timeout=60)
 
     def run_alone(images: torch.Tensor) -> torch.Tensor:
         with ThreadPoolExecutor(1) as other:
@@ -321,8 +331,7 @@ def test_on_a_gpu_one_thread_at_a_time_runs_the_network_and_on_a_cpu_all_do() ->
         together.wait()
         return network(images)
 
-    gpu._mean_logits = run_alone  # type: ignore[method-assign]
-    cpu._mean_logits = run_together  # type: ignore[method-assign]
+    gpu.networks, cpu.networks = [Backend(run_alone)], [Backend(run_together)]
     expected = gpu.scores([image])
     assert np.array_equal(gpu.scores([image]), expected)  # and lets go of it
     with ThreadPoolExecutor(2) as pool:
@@ -391,7 +400,7 @@ def test_a_tiff_in_windows_is_the_image_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: float
 ) -> None:
     """Through the memory map, scaling, blending and upsampling to the image's size."""
-    monkeypatch.setattr(source, "_STREAMED", 1)
+    monkeypatch.setattr(source, "STREAMED", 1)
     factor = int(1 / scale)
     image = noise(400, 100).repeat(factor, axis=0).repeat(factor, axis=1)
     tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb")

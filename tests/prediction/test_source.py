@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,22 @@ from PIL import Image
 
 from tests.object_store import MemoryBucket
 from tests.prediction.models import noise
+from tests.reading import read_image
+from unet_ddp.data.readers import base
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
-from unet_ddp.data.readers.resize import resize_area
+from unet_ddp.data.readers.resize import resize_area, scaled_size
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import StorageError, Url, put, remote
 from unet_ddp.prediction import source as module
-from unet_ddp.prediction.source import SourceImage, open_array, open_image
-from unet_ddp.prediction.streaming import ArrayReader, ScaledReader
+from unet_ddp.prediction.source import ScaledReader, SourceImage, open_array, open_image
 
 COLOUR, GREY, DEEP = ImageFormat(3), ImageFormat(1), ImageFormat(1, "uint16")
+
+
+def read(image: SourceImage) -> Any:
+    """Return all of its pixels at the network's scale."""
+    return image.read(0, image.input_size[0])
 
 
 def test_an_image_is_scaled_and_knows_its_own_size(tmp_path: Path) -> None:
@@ -32,21 +40,23 @@ def test_an_image_is_scaled_and_knows_its_own_size(tmp_path: Path) -> None:
     source = Source(tmp_path / "a.png")
     found = open_image(source, COLOUR, 0.5)
     assert (found.size, found.input_size, found.source) == ((40, 60), (20, 30), source)
-    assert np.array_equal(found.read(), resize_area(image, (20, 30)))
+    assert np.array_equal(read(found), resize_area(image, (20, 30)))
 
 
 @pytest.mark.parametrize("pixels", [2400, 2401])
 def test_tiffs_are_streamed_from_a_size_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pixels: int
 ) -> None:
-    monkeypatch.setattr(module, "_STREAMED", pixels)
-    image = noise(40, 60)
+    monkeypatch.setattr(module, "STREAMED", pixels)
+    image, reads = noise(40, 60), list[object]()
     tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb")
     source = Source(tmp_path / "a.tif")
+    whole = Source.image
+    monkeypatch.setattr(Source, "image", lambda *a, **k: reads.append(a) or whole(*a, **k))
     found = open_image(source, COLOUR, 0.5)
-    assert isinstance(found.reader, ScaledReader if pixels == 2400 else ArrayReader)
+    assert bool(reads) == (pixels == 2401)
     assert (found.size, found.input_size, found.source) == ((40, 60), (20, 30), source)
-    assert np.array_equal(found.read(), resize_area(image, (20, 30)))
+    assert np.array_equal(read(found), resize_area(image, (20, 30)))
 
 
 def pillow(mode: str, orientation: int = 1) -> Image.Image:
@@ -60,7 +70,7 @@ def outcome(source: Callable[[], SourceImage]) -> Any:
     """Return pixels and size, or the error without the name of what it is about."""
     try:
         found = source()
-        return found.read(), found.size
+        return read(found), found.size
     except UserError as error:
         return str(error).partition(": ")[2]
 
@@ -172,7 +182,7 @@ def test_a_map_has_the_pixels_that_other_libraries_read(
     path = maps.write_map(tmp_path / "a.tif", pixels, **options)
     found = open_image(Source(path), wanted, scale)
     expected, _ = Source(path).image(wanted, scale=scale)
-    assert found.size == (40, 30) and np.array_equal(found.read(), expected)
+    assert found.size == (40, 30) and np.array_equal(read(found), expected)
 
 
 @pytest.mark.parametrize("name", ["a.tif", "a.png"])
@@ -195,7 +205,7 @@ def test_storage_that_fails_is_asked_once(
 def test_a_large_tiff_in_storage_is_read_in_bands(
     tmp_path: Path, memory_store: MemoryBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_STREAMED", 100)
+    monkeypatch.setattr(module, "STREAMED", 100)
     pixels = noise(40, 30)
     tifffile.imwrite(
         tmp_path / "a.tif", pixels, tile=(16, 16), compression="zlib", photometric="rgb"
@@ -204,12 +214,224 @@ def test_a_large_tiff_in_storage_is_read_in_bands(
     url = Url("s3://bucket/source/a.tif")
     put(url, tmp_path / "a.tif")
     source = open_image(Source(url), ImageFormat(3), scale=1.0)
-    assert isinstance(source.reader, ScaledReader)
-    assert np.array_equal(source.read(), pixels)
+    assert np.array_equal(read(source), pixels)
     assert source.source is not None
     source.source.close()
     del source
     assert not list(tmp_path.glob("unet_ddp-*"))
     put(url, (tmp_path / "a.tif").read_bytes()[:-200])
     with pytest.raises(UserError, match=r"^s3://bucket/source/a.tif: corrupt or truncated"):
-        open_image(Source(url), ImageFormat(3), scale=1.0).read()
+        read(open_image(Source(url), ImageFormat(3), scale=1.0))
+
+
+# -- rows ------------------------------------------------------------------------------------
+
+
+class Counting:
+    """The rows of an image in memory, and which were read."""
+
+    def __init__(self, pixels: Any) -> None:
+        self.pixels = pixels
+        self.calls: list[tuple[int, int]] = []
+
+    def __call__(self, top: int, bottom: int) -> Any:
+        self.calls.append((top, bottom))
+        return self.pixels[top:bottom]
+
+
+@pytest.mark.parametrize("at_once", [200, 1 << 24])
+@pytest.mark.parametrize("size", [(150, 100), (151, 103), (64, 64), (7, 5)])
+@pytest.mark.parametrize("scale", [1.0, 0.5, 0.125, 0.37, 1 / 3])
+def test_scaled_rows_are_the_scaled_wholes(
+    size: tuple[int, int], scale: float, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", at_once)
+    image = noise(*size)
+    small = scaled_size(*size, scale)
+    whole = resize_area(image, small)
+    reader = ScaledReader(Counting(image), size, small)
+    exact = Fraction(size[0], small[0]).denominator <= 64 or at_once > 200
+    for top in range(0, small[0], 6):  # overlapping
+        rows = reader.read(top, min(top + 9, small[0]))
+        assert len(rows) == min(9, small[0] - top)
+        if exact:
+            assert np.array_equal(rows, whole[top : top + 9])
+    assert np.array_equal(reader.read(0, small[0]), whole) or not exact
+
+
+def test_rows_of_the_last_call_are_not_read_again() -> None:
+    source = Counting(noise(64, 8))
+    reader = ScaledReader(source, (64, 8), (32, 4))
+    reader.read(0, 8)
+    assert np.array_equal(reader.read(4, 12), resize_area(source.pixels, (32, 4))[4:12])
+    reader.read(5, 9)
+    reader.read(5, 9)
+    reader.read(20, 24)
+    assert source.calls == [(0, 16), (16, 24), (40, 48)]
+
+
+def test_a_ratio_without_small_groups_is_weighted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", 1000)
+    image, small = noise(1201, 50), (600, 25)
+    whole = resize_area(image, small).astype(int)
+    source = Counting(image)
+    reader = ScaledReader(source, (1201, 50), small)
+    found = np.concatenate([reader.read(a, a + 60) for a in range(0, 600, 60)]).astype(int)
+    assert max(bottom - top for top, bottom in source.calls) < 60
+    assert np.abs(found - whole).max() <= 1  # the last bit of a mean
+    assert (found != whole).mean() < 0.01
+    floats = ScaledReader(Counting(image.astype(np.float32)), (1201, 50), small).read(0, 600)
+    assert np.abs(floats - resize_area(image.astype(np.float32), small)).max() < 1e-3
+
+
+@pytest.mark.parametrize("how", [
+    {}, {"tile": (64, 48)}, {"rowsperstrip": 7}, {"tile": (64, 64), "compression": "zlib"},
+    {"rowsperstrip": 16, "compression": "zlib", "predictor": True}, {"byteorder": ">"},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_tiffs_of_all_layouts_are_read_by_rows(tmp_path: Path, how: Any, dtype: Any) -> None:
+    image = noise(150, 131).astype(dtype) * (1 if dtype is np.uint8 else 257)
+    tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb", **how)
+    source = Source(tmp_path / "a.tif")
+    reader = source.rows(ImageFormat(3, np.dtype(dtype).name))
+    assert reader is not None and (reader.height, reader.width) == (150, 131)
+    for top, bottom in ((0, 1), (0, 150), (60, 70), (63, 129), (64, 128), (149, 150)):
+        rows = reader.read(top, bottom)
+        assert rows.dtype == dtype and np.array_equal(rows, image[top:bottom])
+    assert Source(tmp_path / "a.tif").rows(ImageFormat(4, "uint8")) is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "how", "wanted", "expected"),
+    [
+        (noise(9, 8)[..., 0], {}, ImageFormat(1), noise(9, 8)[..., :1]),
+        (noise(9, 8)[..., 0], {}, ImageFormat(3), noise(9, 8)[..., :1].repeat(3, 2)),
+        (
+            np.dstack([noise(9, 8), noise(9, 8, 1)[..., 0]]),
+            {"photometric": "rgb", "extrasamples": ["unassalpha"]},
+            ImageFormat(3),
+            noise(9, 8),
+        ),
+        (
+            np.dstack([noise(9, 8), noise(9, 8, 1)[..., 0]]),
+            {"photometric": "rgb", "extrasamples": ["unassalpha"]},
+            ImageFormat(4),
+            None,  # which of the four is alpha is for the reader of whole images to say
+        ),
+        (noise(9, 8).transpose(2, 0, 1), {"photometric": "rgb", "planarconfig": "separate"},
+         ImageFormat(3), noise(9, 8)),
+        (noise(9, 8)[..., 0], {"photometric": "miniswhite"}, ImageFormat(1), None),
+        (noise(9, 8)[..., 0], {"extratags": [(274, "H", 1, 6, True)]}, ImageFormat(1), None),
+        (noise(9, 8)[..., 0] > 99, {}, ImageFormat(1), None),
+        (noise(9, 8)[..., 0], {}, ImageFormat(1, "uint16"), None),
+        (noise(9, 8).transpose(2, 0, 1), {"photometric": "minisblack"}, ImageFormat(3), None),
+    ],
+)  # fmt: skip
+def test_channels_are_those_wanted_or_the_image_is_read_whole(
+    tmp_path: Path, stored: Any, how: Any, wanted: ImageFormat, expected: Any
+) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", stored, **how)
+    source = Source(tmp_path / "a.tif")
+    reader = source.rows(wanted)
+    if expected is None:
+        assert reader is None
+        return
+    assert reader is not None and np.array_equal(reader.read(2, 7), expected[2:7])
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 0.3])
+@pytest.mark.parametrize(
+    ("nodata", "dtype"), [(None, "float32"), (float("nan"), "float32"), (-9.0, "int16")]
+)
+def test_floats_and_nodata_are_read_by_rows_as_whole(
+    tmp_path: Path, nodata: float | None, dtype: str, scale: float
+) -> None:
+    image = (noise(150, 130).astype("float32") * 0.01).astype(dtype)
+    if nodata is not None:
+        image[20:50, 30:60] = nodata
+    path, wanted = tmp_path / "a.tif", ImageFormat(3, dtype, nodata, (1.0, 2.0, 3.0))
+    tifffile.imwrite(path, image, photometric="rgb", tile=(64, 64), compression="zlib")
+    source = Source(path)
+    reader = source.rows(wanted)
+    assert reader is not None
+    whole = read_image(path, wanted, scale=scale)
+    scaled = ScaledReader(reader.read, (150, 130), whole.shape[:2])
+    parts = [scaled.read(a, min(a + 9, len(whole))) for a in range(0, len(whole), 9)]
+    found = np.concatenate(parts)
+    assert found.dtype == whole.dtype and np.abs(found - whole).max() < 1e-5
+    if nodata is not None:
+        assert reader.read(30, 31)[0, 40].tolist() == [1, 2, 3]
+
+
+def test_nan_deep_in_a_tiff_is_an_error_when_it_is_read(tmp_path: Path) -> None:
+    image = np.zeros((90, 40, 3), np.float32)
+    image[77, 5] = np.nan
+    tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb")
+    source = Source(tmp_path / "a.tif")
+    reader = source.rows(ImageFormat(3, "float32"))
+    assert reader is not None and reader.read(0, 70).sum() == 0
+    with pytest.raises(UserError, match=r"a\.tif: nan or infinity in 1 pixel"):
+        reader.read(70, 90)
+
+
+def test_a_damaged_strip_is_an_error_when_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, noise(90, 40), photometric="rgb", compression="zlib", rowsperstrip=10)
+    with tifffile.TiffFile(path) as tiff:
+        offset = tiff.pages[0].dataoffsets[8]
+    content = bytearray(path.read_bytes())
+    content[offset : offset + 20] = b"x" * 20
+    path.write_bytes(content)
+    source = Source(path)
+    reader = source.rows(ImageFormat(3))
+    assert reader is not None and np.array_equal(reader.read(0, 80), noise(90, 40)[:80])
+    with pytest.raises(UserError, match=r"a\.tif: corrupt or truncated \(.*\); replace it"):
+        reader.read(79, 81)
+    (tmp_path / "b.tif").write_bytes(b"II*\0no image")
+    assert Source(tmp_path / "b.tif").rows(ImageFormat(3)) is None
+
+
+def test_a_file_that_an_ome_tiff_names_is_not_opened(tmp_path: Path) -> None:
+    """A pipe, here: to open it would wait for ever."""
+    os.mkfifo(tmp_path / "pipe.tif")
+    xml = """<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:1"><Image
+    ID="Image:0"><Pixels ID="Pixels:0" DimensionOrder="XYCZT" Type="uint8" SizeX="9" SizeY="8"
+    SizeC="1" SizeZ="2" SizeT="1"><Channel ID="C:0" SamplesPerPixel="1"/><TiffData IFD="0"
+    PlaneCount="1"/><TiffData IFD="0" FirstZ="1" PlaneCount="1"><UUID FileName="pipe.tif"
+    >urn:uuid:2</UUID></TiffData></Pixels></Image></OME>"""
+    image = noise(8, 9)[..., 0]
+    tifffile.imwrite(tmp_path / "a.tif", image, description=xml, metadata=None)
+    source = Source(tmp_path / "a.tif")
+    reader = source.rows(ImageFormat(1))
+    assert reader is not None and np.array_equal(reader.read(0, 8)[..., 0], image)
+
+
+def test_smaller_copies_are_passed_over_and_several_images_are_left_to_others(
+    tmp_path: Path,
+) -> None:
+    image = noise(64, 48)
+    for kind, is_read in ((1, True), (0, False)):
+        with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
+            tiff.write(image, photometric="rgb", metadata=None)
+            tiff.write(image[::2, ::2], photometric="rgb", subfiletype=kind, metadata=None)
+        source = Source(tmp_path / "a.tif")
+        reader = source.rows(ImageFormat(3))
+        assert (reader is not None) == is_read
+        if reader is not None:
+            assert np.array_equal(reader.read(0, 64), image)
+
+
+def test_scenes_of_any_size_are_read_by_rows_but_not_tiles_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pixels in memory at one time count: a tile, not the image."""
+    monkeypatch.setattr(base, "MOST_BYTES", 64 * 64 * 3)
+    monkeypatch.setattr(base, "MOST_RATIO", 1)
+    image, path = np.zeros((640, 640, 3), np.uint8), tmp_path / "a.tif"
+    for tile, is_read in ((64, True), (80, False)):
+        tifffile.imwrite(path, image, photometric="rgb", tile=(tile, tile), compression="zlib")
+        source = Source(path)
+        reader = source.rows(ImageFormat(3))
+        assert (reader is not None) == is_read
+        if reader is not None:
+            assert reader.read(0, 640).shape == (640, 640, 3)

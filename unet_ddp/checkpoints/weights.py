@@ -41,17 +41,28 @@ class SavedModel:
     """The config, names and best epoch of the run; empty for another program's file."""
 
 
-def read_model(path: Path) -> SavedModel:
+def read_model(path: Path, scale: float | None = None) -> SavedModel:
     """Return the network in a checkpoint of ours, of a moving average that; or of another program.
 
+    A file of the latter does not contain the `scale` of its images.
+
     Raises:
-        UserError: no checkpoint, or one without weights.
+        UserError: no checkpoint, or one without weights, or the scale is known or out of range.
     """
     content = load(path)
     if not {"architecture", "labels", "preprocessing"} <= content.keys():
         model: SavedModel = find("extras", "foreign_weights")(path, content)
-        return model
+        if scale is None or model.preprocessing is None:
+            return model
+        if not 0 < scale <= 1:
+            raise UserError(f"--scale {scale}: must be above 0 and at most 1")
+        return replace(model, preprocessing=replace(model.preprocessing, scale=scale))
     about = check_content(Description, path, content)
+    if scale is not None:
+        raise UserError(
+            f"--scale {scale}: this checkpoint contains its scale, {about.preprocessing.scale:g}; leave "
+            "the flag out"
+        )
     run: Content = {name: content[name] for name in ("config", "names", "best") if name in content}
     if "optimizer" in content:  # last.pt: its weights are another epoch's than the best
         run.pop("best", None)
@@ -129,24 +140,6 @@ def _compare(found: Tensor | None, wanted: Tensor | None) -> str:
         shapes = [", ".join(map(str, tensor.shape)) for tensor in (found, wanted)]
         return f"is ({shapes[0]}) in the file, ({shapes[1]}) in the network"
     return ""
-
-
-def with_scale(model: SavedModel, scale: float | None) -> SavedModel:
-    """Return `model` at another scale, for files that do not contain theirs.
-
-    Raises:
-        UserError: the file contains it, or the scale is out of range.
-    """
-    if scale is None or model.preprocessing is None:
-        return model
-    if not model.notes:
-        raise UserError(
-            f"--scale {scale}: this checkpoint contains its scale, {model.preprocessing.scale:g}; leave "
-            "the flag out"
-        )
-    if not 0 < scale <= 1:
-        raise UserError(f"--scale {scale}: must be above 0 and at most 1")
-    return replace(model, preprocessing=replace(model.preprocessing, scale=scale))
 
 
 def find_model(given: str | None, folder: Path = RUNS) -> Path:

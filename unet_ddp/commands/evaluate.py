@@ -17,12 +17,13 @@ import numpy as np
 import torch
 
 from unet_ddp.checkpoints.owned import EVALUATION_FILES
-from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model, with_scale
+from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.cli import parse
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.read import read_mask, use_own_readers
+from unet_ddp.distributed.device import has_native_bfloat16
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import Limit, UserError, print_lines
@@ -38,7 +39,6 @@ from unet_ddp.files import (
     is_address,
     local_path,
 )
-from unet_ddp.network.precision import all_have_bfloat16
 from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
@@ -108,7 +108,7 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
         torch.set_num_threads(1)  # their number decides the last bits of a convolution
     use_own_readers(config.reader)
     job = world.on_main(lambda: find_job(config))
-    amp = config.amp and all_have_bfloat16(world)
+    amp = config.amp and all(world.gather(has_native_bfloat16()))
     loaded = build_model(
         job.model, job.source, world.device, fold=False, amp=amp, network=config.network
     )
@@ -146,7 +146,7 @@ def find_job(config: EvaluateConfig) -> Job:
         raise UserError(f"{existing[0]} already exists; use --overwrite, or another --output")
     check_no_input([("--output", path) for path in existing], [("model", source)])
     check_writable(output, "--output")
-    model = with_scale(read_model(source), config.scale)
+    model = read_model(source, config.scale)
     labels = check_described(model, source)[1]
     if config.threshold is not None and labels.num_classes != 2:
         raise UserError(

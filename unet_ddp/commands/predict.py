@@ -10,25 +10,24 @@ file for all images. Under torchrun every process takes its share of the images.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
 from unet_ddp.checkpoints.weights import find_model, list_runs
 from unet_ddp.data.readers.read import use_own_readers
+from unet_ddp.distributed.device import has_native_bfloat16
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line, print_lines
 from unet_ddp.files import exit_on_signals
-from unet_ddp.network.precision import all_have_bfloat16
 from unet_ddp.prediction.config import PredictConfig, parse_predict
-from unet_ddp.prediction.inputs import find_images, find_maps
-from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
-from unet_ddp.prediction.outputs.names import name_outputs
+from unet_ddp.prediction.outputs.base import open_outputs
 from unet_ddp.prediction.outputs.records import Records
+from unet_ddp.prediction.paths import find_images, name_outputs
 from unet_ddp.prediction.pipeline import Job, Outcome, process_images
 from unet_ddp.prediction.predictor import Predictor
 
@@ -50,17 +49,14 @@ def predict(config: PredictConfig, world: World) -> int:
     models = [find_model(name) for name in config.model or [None]]
     predictor = load_predictor(config, models, world)
     outputs = open_outputs(config, predictor.labels, predictor.format)
-
-    def name_files() -> list[ImageFiles]:
-        maps = find_maps(images, predictor.format.ground_resolution)
-        return name_outputs(maps, config, predictor.labels, outputs, models=models)
-
-    files = world.on_main(name_files)
+    resolution, labels = predictor.format.ground_resolution, predictor.labels
+    how: Any = {"models": models, "ground_resolution": resolution}
+    files = world.on_main(lambda: name_outputs(images, config, labels, outputs, **how))
     with ExitStack() as stack:
         lists = [each for each in outputs if each.path is not None]
         records = [stack.enter_context(closing(Records(each))) for each in lists]
         job = Job(config, world, files, predictor, outputs, records)
-        counts = print_outcomes(job, with_progress(job, process_images(job)))
+        counts = print_outcomes(job, process_images(job))
         failed, single_class, skipped = map(sum, zip(*world.gather(counts), strict=True))
         for each in records:
             each.merge(world)
@@ -74,7 +70,7 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
         *paths,
         device=world.device,
         scale=config.scale,
-        amp=config.amp and all_have_bfloat16(world),
+        amp=config.amp and all(world.gather(has_native_bfloat16())),
         tile=config.tile,
         overlap=config.overlap,
         tta=config.tta,
@@ -98,29 +94,26 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
     return predictor
 
 
-def with_progress(job: Job, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
-    """Yield the outcomes, and show a bar for all processes' images if there are several."""
+def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int]:
+    """Print the outcomes; return how many images failed, have one class only, and were skipped.
+
+    A bar shows all processes' images, if there are several.
+    """
+    failed = single_class = skipped = 0
     total = len(job.files)
     hidden = True if total == 1 or not job.world.is_main else None
     with tqdm(total=total, unit="image", disable=hidden, dynamic_ncols=True) as bar:
         for outcome in outcomes:
-            yield outcome
+            failed += bool(outcome.error)
+            single_class += bool(outcome.single_class)
+            skipped += outcome.is_skipped
+            if outcome.error:
+                tqdm.write(f"error: {one_line(outcome.error)}", file=sys.stderr)
+            elif outcome.line and total <= FEW:
+                only = outcome.single_class
+                warning = f"; warning: all of it is {only}" if only else ""
+                tqdm.write(one_line(outcome.line + warning))
             bar.update(min(job.world.size, total - bar.n))  # the others are about as far
-
-
-def print_outcomes(job: Job, outcomes: Iterator[Outcome]) -> tuple[int, int, int]:
-    """Print the outcomes; return how many images failed, have one class only, and were skipped."""
-    failed = single_class = skipped = 0
-    for outcome in outcomes:
-        failed += bool(outcome.error)
-        single_class += bool(outcome.single_class)
-        skipped += outcome.is_skipped
-        if outcome.error:
-            tqdm.write(f"error: {one_line(outcome.error)}", file=sys.stderr)
-        elif outcome.line and len(job.files) <= FEW:
-            only = outcome.single_class
-            warning = f"; warning: all of it is {only}" if only else ""
-            tqdm.write(one_line(outcome.line + warning))
     return failed, single_class, skipped
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,14 +13,15 @@ from PIL import Image
 
 from unet_ddp.data.masks import (
     IGNORE_ID,
+    Band,
     Colour,
-    Decoder,
     Ids,
-    IdsDecoder,
     Mask,
     Regions,
+    Shares,
     Size,
     ValueTable,
+    allocate,
     unpack_colour,
     voc_colour,
 )
@@ -47,6 +48,8 @@ class Labels:
     """Settings of the loss that are None by default, and not for these labels."""
     layer_opacity: ClassVar[int] = 50
     """Percent with which a page lays `layer` over a photo."""
+    needs: ClassVar[tuple[str, str, str] | None] = None
+    """Library without which nothing is predicted, its extra, and what needs it, for `check_installed`."""
     blank: ClassVar[int] = IGNORE_ID
     """Pixel of a predicted mask where the image has no data."""
 
@@ -203,12 +206,15 @@ class Labels:
 
         return np.asarray(cv2.LUT(ids, table.astype(np.uint8)))
 
-    def check_libraries(self) -> None:
-        """Raise a UserError if a library that predicting needs is not installed."""
+    def decode(self, bands: Iterable[Band], size: Size) -> tuple[Mask, Shares | None]:
+        """Return the mask (H, W) of a prediction in bands, and each pixel's probability to be of an object.
 
-    def decoder(self, size: Size) -> Decoder:
-        """Return what makes the mask of an image of a size (height, width)."""
-        return IdsDecoder(size)
+        The latter is None where masks contain classes.
+        """
+        ids = allocate(size, np.uint8)
+        for band in bands:
+            ids[band.rows] = band.ids
+        return ids, None
 
     def ids_of(self, mask: Mask) -> Ids:
         """Return the class ids (H, W) in a predicted mask."""

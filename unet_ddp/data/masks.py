@@ -41,9 +41,8 @@ Colour = tuple[_Byte, _Byte, _Byte]
 class Band(Protocol):
     """Some rows of a prediction, at the image's size."""
 
-    @property
-    def rows(self) -> slice:
-        """Their place in the image."""
+    rows: slice
+    """Their place in the image."""
 
     @property
     def ids(self) -> Ids:
@@ -52,34 +51,6 @@ class Band(Protocol):
     @property
     def probabilities(self) -> NDArray[np.float32]:
         """(C, rows, W); over the classes they add up to 1."""
-
-
-class Decoder(Protocol):
-    """Makes the mask of one image from its bands."""
-
-    def see(self, band: Band) -> None:
-        """Take in the next band, from the top."""
-
-    def finish(self) -> tuple[Mask, Shares | None]:
-        """Return the mask (H, W), and each pixel's probability to be of an object.
-
-        The latter is None where masks contain classes.
-        """
-
-
-class IdsDecoder:
-    """Makes masks of class ids, of images of a size (height, width)."""
-
-    def __init__(self, size: Size) -> None:
-        self._ids = allocate(size, np.uint8)
-
-    def see(self, band: Band) -> None:
-        """Keep its class ids."""
-        self._ids[band.rows] = band.ids
-
-    def finish(self) -> tuple[Ids, None]:
-        """Return the class ids (H, W)."""
-        return self._ids, None
 
 
 class Regions(NamedTuple):

@@ -52,6 +52,15 @@ def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.
     return torch.device("cuda", local_rank)
 
 
+def has_native_bfloat16() -> bool:
+    """Return whether this CPU computes in bfloat16: a U-Net's step then takes half to two thirds.
+
+    Without these instructions (AVX512-BF16), or where the user keeps oneDNN from them, it takes longer
+    than in float32.
+    """
+    return "ONEDNN_MAX_CPU_ISA" not in os.environ and torch.cpu._is_avx512_bf16_supported()
+
+
 def describe_untried(device: torch.device) -> list[str]:
     """Return a line if `device`, or a GPU that is left unused, was never tried with this program."""
     if device.type == "cuda":

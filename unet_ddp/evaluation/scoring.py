@@ -134,13 +134,12 @@ def resize(logits: Tensor, size: torch.Size) -> Tensor:
 
 def decide(logits: Tensor, threshold: float | None) -> PredictedBand:
     """Return the prediction for logits (1, C, H, W), as predict.py makes it of them; see `Prediction`."""
-    return PredictedBand(0, reduce_logits(logits)[0].cpu().contiguous().numpy(), threshold)
+    scores = reduce_logits(logits)[0].cpu().contiguous().numpy()
+    return PredictedBand(slice(None), scores, threshold)
 
 
 def decode(labels: Labels, band: PredictedBand, truth: Ids) -> Mask:
     """Return the mask (H, W) that labels make of a prediction, without pixels that `truth` ignores."""
-    decoder = labels.decoder((truth.shape[0], truth.shape[1]))
-    decoder.see(band)
-    mask, _ = decoder.finish()
+    mask, _ = labels.decode([band], (truth.shape[0], truth.shape[1]))
     mask[truth == IGNORE_ID] = labels.blank
     return mask

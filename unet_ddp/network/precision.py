@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from unet_ddp.errors import UserError
-
-if TYPE_CHECKING:
-    from unet_ddp.distributed.world import World
-
-_CAST = (
-    nn.Conv2d,
-    nn.ConvTranspose2d,
-    nn.Linear,
-)  # not subclasses, which may compute their weights
 
 
 class Precision:
@@ -45,30 +33,6 @@ class Precision:
         return torch.autocast(
             self.device.type, dtype=self.dtype if enabled else None, enabled=enabled
         )
-
-
-def cast_weights(network: nn.Module, dtype: torch.dtype) -> None:
-    """Store in `dtype` the weights that autocast would convert to it in each forward pass."""
-    for module in network.modules():
-        if type(module) in _CAST:
-            module.to(dtype)
-
-
-def has_native_bfloat16() -> bool:
-    """Return whether this CPU computes in bfloat16: a U-Net's step then takes half to two thirds.
-
-    Without these instructions (AVX512-BF16), or where the user keeps oneDNN from them, it takes longer
-    than in float32.
-    """
-    return "ONEDNN_MAX_CPU_ISA" not in os.environ and torch.cpu._is_avx512_bf16_supported()
-
-
-def all_have_bfloat16(world: World) -> bool:
-    """Return, on every rank, whether the CPUs of all ranks compute in bfloat16.
-
-    One that does not would give other bits than the rest.
-    """
-    return all(world.gather(has_native_bfloat16()))
 
 
 def _choose_dtype(device: torch.device, dtype: str) -> torch.dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -9,18 +10,28 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from unet_ddp.checkpoints.weights import SavedModel, build_loaded, read_model, with_scale
+from unet_ddp.checkpoints.weights import SavedModel, build_loaded, read_model
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 from unet_ddp.network.architecture import Architecture, trust
 from unet_ddp.network.folding import fold_batchnorm
-from unet_ddp.network.precision import cast_weights
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.plugins import find, is_built_in
 
 _BYTES_PER_PIXEL = 1600  # of a network that does not say it
+_CAST = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)  # no subclasses, which may compute their weights
+
+_FLIPS = [(False, axes) for axes in ([], [1], [0], [0, 1])]
+KINDS = {
+    "none": _FLIPS[:1],
+    "mirror": _FLIPS[:2],
+    "flips": _FLIPS,
+    "d4": [*_FLIPS, *((True, axes) for _, axes in _FLIPS)],
+}
+"""The transforms of each kind of test-time augmentation: transposed or not, then flipped along rows
+(0) and columns (1)."""
 
 
 class TorchBackend:
@@ -42,7 +53,9 @@ class TorchBackend:
         network.eval()
         if fold:
             network = fold_batchnorm(network, preprocessing.channels)
-            cast_weights(network, dtype)
+            for module in network.modules():  # or autocast would convert them in each forward pass
+                if type(module) in _CAST:
+                    module.to(dtype)
         self.network = network.to(device)
         self.dtype = dtype
         self.preprocessing = preprocessing
@@ -86,10 +99,6 @@ class LoadedModel:
     threshold: float | None
     notes: list[str]
 
-    def __post_init__(self) -> None:
-        """Refuse a network whose predictions can't be decoded here."""
-        self.labels.check_libraries()
-
 
 def open_model(
     source: str | Path,
@@ -109,7 +118,7 @@ def open_model(
     if is_built_in("backends", suffix):
         model: LoadedModel = find("backends", suffix)(path, device, scale)
         return model
-    saved = with_scale(read_model(path), scale)
+    saved = read_model(path, scale)
     return build_model(saved, path, device, fold=fold, amp=amp, network=network)
 
 
@@ -169,3 +178,25 @@ def check_match(path: str, model: LoadedModel, first_path: str, first: LoadedMod
                 f"{path}: its {what} ({own}) differs from that of {first_path} ({other}); an "
                 "ensemble needs networks of one data set at one scale"
             )
+
+
+@torch.inference_mode()
+def mean_logits(networks: Sequence[Backend], images: Tensor, kind: str) -> Tensor:
+    """Return logits (N, C, H, W) of the mean probabilities over networks and transforms.
+
+    The images (N, H, W, C) are copied to the device once, and transformed there.
+    """
+    pixels = images.to(networks[0].input_device, non_blocking=True)
+    if kind == "none" and len(networks) == 1:
+        return networks[0](pixels)
+    total: Tensor | None = None
+    for is_transposed, axes in KINDS[kind]:
+        seen = pixels.transpose(1, 2) if is_transposed else pixels
+        seen = seen.flip([1 + axis for axis in axes]).contiguous()
+        for network in networks:
+            logits = network(seen).flip([2 + axis for axis in axes])
+            logits = logits.transpose(2, 3) if is_transposed else logits
+            found = logits.float().log_softmax(1)
+            total = found if total is None else torch.logaddexp(total, found)
+    assert total is not None
+    return total.contiguous()

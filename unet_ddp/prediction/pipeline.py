@@ -25,8 +25,8 @@ from unet_ddp.files import is_address
 from unet_ddp.plugins import find
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
-from unet_ddp.prediction.outputs.names import check_length, find_done
 from unet_ddp.prediction.outputs.records import Records
+from unet_ddp.prediction.paths import check_length, find_done
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage
@@ -66,16 +66,16 @@ def process_images(job: Job) -> Iterator[Outcome]:
     config, world, predictor = job.config, job.world, job.predictor
     share = job.files[world.rank :: world.size]
     existing = find_done(share) if config.skip_existing else []
-    errors = [(files, error) for files in share if (error := check_length(files))]
-    done = {files.index for files in (*existing, *(files for files, _ in errors))}
+    done = {files.index for files in existing}
     threads = config.workers or 1
     if config.workers is None and len(share) > 1:
         threads = min(len(share), world.cores)
-    remaining = _fetched_ahead([files for files in share if files.index not in done], threads)
+    remaining: Iterable[ImageFiles] = [files for files in share if files.index not in done]
+    if any(is_address(files.image) for files in share):
+        remaining = _fetched_ahead([*remaining], threads)
     run = partial(in_threads, threads=threads)
     with one_core_each(threads) if len(share) > 1 else nullcontext():
         yield from run(partial(_list_existing, job), existing)
-        yield from run(lambda pair: write_outputs(job, *pair), errors)
         if world.device.type == "cuda" or config.batch_size is not None:
             batch_size = config.batch_size or _BATCH_SIZE
             predictions = predict_in_batches(
@@ -84,8 +84,9 @@ def process_images(job: Job) -> Iterator[Outcome]:
             yield from run(lambda pair: write_outputs(job, *pair), predictions)
         else:
             predictor.concurrency = threads
-            prepare = partial(attempt, lambda source: predictor.prepare(predictor.open(source)))
-            yield from run(lambda each: write_outputs(job, each, prepare(each.source)), remaining)
+            yield from run(
+                lambda each: write_outputs(job, each, predict(predictor, each)), remaining
+            )
 
 
 def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageFiles]:
@@ -93,9 +94,6 @@ def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageF
 
     Up to `2 * threads + 1` that were yielded are not done yet; scenes may be too large to hold.
     """
-    if not any(is_address(each.image) for each in files):
-        yield from files
-        return
     fetch_ahead = find("extras", "fetch_ahead")
     for place, each in enumerate(files):
         near = files[max(0, place - 2 * threads - 1) : place + threads + 1]
@@ -109,7 +107,7 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
         labels = job.predictor.labels
         mask = labels.from_file(read_mask(files.mask), files.mask)
         size = mask.shape[0], mask.shape[1]
-        prediction = Prediction((), labels, input_size=size, size=size)
+        prediction = Prediction((), labels, size, size)
         prediction.mask = mask
         with files.source:
             for records in job.records:
@@ -123,7 +121,14 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
         try:
             if isinstance(prediction, UserError):
                 raise _NotPredictedError(str(prediction))
-            _compute(job, files, prediction)
+            with ExitStack() as stack:  # one pass of the network for the mask and all outputs
+                watches = [
+                    stack.enter_context(each.watch(files, prediction)) for each in job.outputs
+                ]
+                try:
+                    prediction.compute([see for see in watches if see is not None])
+                except UserError as error:
+                    raise _NotPredictedError(str(error)) from None
         except _NotPredictedError as error:
             if len(job.files) == 1:
                 raise
@@ -142,16 +147,6 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
 
 class _NotPredictedError(UserError):
     """One image can't be read, or does not fit into the memory; the others may."""
-
-
-def _compute(job: Job, files: ImageFiles, prediction: Prediction) -> None:
-    """Make the mask, and show each band to the outputs, in one pass of the network."""
-    with ExitStack() as stack:
-        seen_by = [stack.enter_context(each.watch(files, prediction)) for each in job.outputs]
-        try:
-            prediction.compute([see for see in seen_by if see is not None])
-        except UserError as error:
-            raise _NotPredictedError(str(error)) from None
 
 
 # -- threads and batches --------------------------------------------------------------------
@@ -189,10 +184,11 @@ def one_core_each(threads: int) -> Iterator[None]:
         cv2.setNumThreads(cv2_before)
 
 
-def attempt(predict: Callable[[Item], Prediction], image: Item) -> Prediction | UserError:
-    """Return the prediction for an image, or the error if it can't be read."""
+def predict(predictor: Predictor, files: ImageFiles) -> Prediction | UserError:
+    """Return the prediction for an image, or why there is none."""
     try:
-        return predict(image)
+        check_length(files)
+        return predictor.prepare(predictor.open(files.source))
     except UserError as error:
         return error
 
@@ -209,7 +205,7 @@ def predict_in_batches(
         if isinstance(image, UserError):
             yield each, image
         elif pixels is None:
-            yield each, attempt(predictor.prepare, image)
+            yield each, predictor.in_windows(image)
         else:
             if batch_size > _MOST_OPEN:
                 each.source.close()
@@ -228,9 +224,10 @@ def _decode(
 ) -> tuple[ImageFiles, SourceImage | UserError, Pixels | None]:
     """Return an image opened, or the error, and its pixels if it is predicted whole."""
     try:
+        check_length(files)
         image = predictor.open(files.source)
         fits = predictor.fits(image.input_size)
-        return files, image, image.read() if fits else None
+        return files, image, image.read(0, image.input_size[0]) if fits else None
     except UserError as error:
         return files, error, None
 

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Band, Ids, Mask, Shares, allocate
+from unet_ddp.data.masks import Band, Ids, Mask, Shares, Size, allocate
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 
@@ -32,15 +32,11 @@ _AT_ONCE = 1 << 18  # pixels of a band of a larger image: they fit into a core's
 class PredictedBand:
     """Some rows of a prediction at the image's size."""
 
-    top: int
+    rows: slice
+    """Their place in the image."""
     scores: Scores
     threshold: float | None
     """As that of `Prediction`."""
-
-    @property
-    def rows(self) -> slice:
-        """Their place in the image."""
-        return slice(self.top, self.top + self.scores.shape[1])
 
     @cached_property
     def ids(self) -> Ids:
@@ -60,11 +56,11 @@ class Prediction:
     scores: Iterable[ScoreBand]
     """At the network's input size, from the top without a gap; iterated over at each use."""
     labels: Labels
+    input_size: Size
+    """Of the scores."""
+    size: Size
+    """Of the image."""
     _: KW_ONLY
-    input_size: tuple[int, int]
-    """(height, width) of the scores."""
-    size: tuple[int, int]
-    """(height, width) of the image."""
     threshold: float | None = None
     """For two classes, predict the second where its probability is at least this; None for the most
     probable class."""
@@ -74,22 +70,24 @@ class Prediction:
     extent: Shares | None = field(default=None, init=False)
     """Each pixel's probability (H, W) to be of an object, in 255ths, once there is a mask of objects."""
 
-    def bands(self) -> Iterator[PredictedBand]:
-        """Yield the prediction in bands from the top; of an image in windows, the network runs."""
+    def bands(self, receivers: Sequence[Callable[[Band], None]] = ()) -> Iterator[PredictedBand]:
+        """Yield the prediction in bands from the top, each once the receivers have seen it.
+
+        Of an image in windows, the network runs.
+        """
         for top, scores in upsample(self.scores, self.input_size, self.size):
-            yield PredictedBand(top, scores, self.threshold)
+            band = PredictedBand(slice(top, top + scores.shape[1]), scores, self.threshold)
+            for see in receivers:
+                see(band)
+            yield band
 
     def compute(self, receivers: Sequence[Callable[[Band], None]] = ()) -> None:
         """Make the mask, and show each band to the receivers on the way: one pass for all of them."""
-        decoder = self.labels.decoder(self.size)
-        for band in self.bands():
-            for see in (decoder.see, *receivers):
-                see(band)
-        self.mask, self.extent = decoder.finish()
+        self.mask, self.extent = self.labels.decode(self.bands(receivers), self.size)
 
     @cached_property
     def mask(self) -> Mask:
-        """Class ids (H, W) uint8, or what else the labels say; see `Decoder`."""
+        """Class ids (H, W) uint8, or what else the labels say; see `Labels.decode`."""
         self.compute()
         found: Mask = self.__dict__["mask"]
         return found

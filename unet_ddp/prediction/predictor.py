@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,16 +20,19 @@ from torch import Tensor
 
 from unet_ddp.data.readers.base import Pixels
 from unet_ddp.data.readers.read import Source
-from unet_ddp.distributed.device import free_memory, is_out_of_memory, pick_device, total_memory
-from unet_ddp.errors import UserError
+from unet_ddp.distributed.device import (
+    free_memory,
+    has_native_bfloat16,
+    is_out_of_memory,
+    pick_device,
+    total_memory,
+)
+from unet_ddp.errors import UserError, check_installed
 from unet_ddp.files import as_path
-from unet_ddp.network.precision import has_native_bfloat16
-from unet_ddp.prediction.backends import LoadedModel, check_match, open_model
+from unet_ddp.prediction.backends import KINDS, LoadedModel, check_match, mean_logits, open_model
 from unet_ddp.prediction.prediction import Prediction, ScoreBand, Scores, reduce_logits
-from unet_ddp.prediction.source import SourceImage, open_array, open_image
-from unet_ddp.prediction.streaming import ArrayReader
+from unet_ddp.prediction.source import SourceImage, in_memory, open_array, open_image
 from unet_ddp.prediction.tiling import Tiling, blend
-from unet_ddp.prediction.tta import KINDS, mean_logits
 
 TILE, OVERLAP = 1024, 0.25
 _FREE_SHARE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take
@@ -66,25 +69,32 @@ class Predictor:
         threshold: float | None = None,
         ground_resolution: float | None = None,
     ) -> None:
-        if tta not in KINDS:
-            raise UserError(f"--tta {tta}: must be one of {', '.join(KINDS)}")
         self.models = models
-        self.labels = models[0].labels.average([model.labels for model in models])
+        self.networks = [model.backend for model in models]
+        self.labels = models[0].labels
+        if len(models) > 1:
+            self.labels = self.labels.average([model.labels for model in models])
+        if self.labels.needs is not None:
+            check_installed(*self.labels.needs)
         own, given = models[0].preprocessing, ground_resolution
         self.preprocessing = replace(own, ground_resolution=given or own.ground_resolution)
         self.format = self.preprocessing.format
         """Format that images must have."""
         self.notes = [note for model in models for note in model.notes]
         self.device, self.tile, self.tta = device, tile, tta
-        self.threshold = self._pick_threshold(threshold)
+        self.threshold = threshold
+        found = [model.threshold for model in models]
+        if threshold is None and any(found):  # of a network without one, 0.5 counts
+            self.threshold = fmean(p or 0.5 for p in found)
         self.concurrency = 1
         """Number of threads that predict images at the same time and share the memory."""
         self.on_window: Callable[[], object] = lambda: None
         """Called before each window, or batch, runs through the networks."""
         self._running = Lock() if device.type == "cuda" else nullcontext()
         self._too_large: set[tuple[int, int]] = set()  # sizes of images that ran out of memory
-        self.stride = max(model.backend.stride for model in models)
+        self.stride = max(network.stride for network in self.networks)
         self.tiling = Tiling(tile or TILE, overlap, self.stride)
+        self._check_options(threshold)
 
     @classmethod
     def from_checkpoint(
@@ -121,17 +131,24 @@ class Predictor:
             ground_resolution=ground_resolution,
         )  # fmt: skip
 
-    def _pick_threshold(self, threshold: float | None) -> float | None:
-        if threshold is None:  # None: the most probable class; of a network without one, 0.5 counts
-            found = [model.threshold for model in self.models]
-            return fmean(p or 0.5 for p in found) if any(found) else None
+    def _check_options(self, threshold: float | None) -> None:
+        if self.tta not in KINDS:
+            raise UserError(f"--tta {self.tta}: must be one of {', '.join(KINDS)}")
+        if self.tiling.side < self.stride:
+            raise UserError(
+                f"--tile {self.tile}: smaller than the network's stride of {self.stride} pixels; "
+                f"use {self.stride} or more, e.g. 1024"
+            )
+        if not 0 <= self.tiling.overlap < 1:
+            raise UserError(f"--overlap {self.tiling.overlap:g}: must be 0 or more and below 1")
+        if threshold is None:
+            return
         if (count := self.labels.num_classes) != 2:
             raise UserError(
                 f"--threshold {threshold:g}: is for two classes, this network has {count}; leave it out"
             )
         if not 0 < threshold < 1:
             raise UserError(f"--threshold {threshold:g}: must be above 0 and below 1")
-        return threshold
 
     def __call__(self, image: str | Path | Image.Image | NDArray[np.generic]) -> Prediction:
         """Return the prediction for a file, a Pillow image or an array, at its own size.
@@ -171,7 +188,7 @@ class Predictor:
 
     def _bytes_for(self, input_size: tuple[int, int]) -> int:
         """Return the bytes at the networks' widest point for an image seen whole."""
-        return math.prod(input_size) * max(model.backend.bytes_per_pixel for model in self.models)
+        return math.prod(input_size) * max(network.bytes_per_pixel for network in self.networks)
 
     def predict(self, image: SourceImage) -> Prediction:
         """Return the prediction for an opened image, with its mask if it is in windows."""
@@ -183,12 +200,13 @@ class Predictor:
     def prepare(self, image: SourceImage) -> Prediction:
         """Return the prediction for an opened image; see `in_windows` for one that is not seen whole."""
         if self.fits(image.input_size):
-            return self.predict_batch([image.read()], [image.size])[0]
+            return self.predict_batch([image.read(0, image.input_size[0])], [image.size])[0]
         return self.in_windows(image)
 
     def in_windows(self, image: SourceImage) -> Prediction:
         """Return the prediction for an image in windows, which are predicted at each use of it."""
-        return self._prediction(_TiledScores(self, image), image.input_size, image.size)
+        scores, sizes = _TiledScores(self, image), (image.input_size, image.size)
+        return Prediction(scores, self.labels, *sizes, threshold=self.threshold)
 
     def predict_batch(
         self, images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]
@@ -198,9 +216,11 @@ class Predictor:
         Images of which not even one fits into the memory are seen in windows.
         """
         try:
+            found = self.scores(images)  # (N, C, h, w)
+            input_size = found.shape[2], found.shape[3]
             return [
-                self._prediction([(0, scores)], (scores.shape[1], scores.shape[2]), size)
-                for scores, size in zip(self.scores(images), sizes, strict=True)
+                Prediction([(0, scores)], self.labels, input_size, size, threshold=self.threshold)
+                for scores, size in zip(found, sizes, strict=True)
             ]
         except RuntimeError as error:
             if not is_out_of_memory(error):
@@ -208,16 +228,9 @@ class Predictor:
         height, width, _ = images[0].shape
         self._too_large.add((height, width))
         return [
-            self.in_windows(SourceImage(ArrayReader(pixels), size))
+            self.in_windows(in_memory(pixels, size))
             for pixels, size in zip(images, sizes, strict=True)
         ]
-
-    def _prediction(
-        self, scores: Iterable[ScoreBand], input_size: tuple[int, int], size: tuple[int, int]
-    ) -> Prediction:
-        return Prediction(
-            scores, self.labels, input_size=input_size, size=size, threshold=self.threshold
-        )
 
     def scores(self, images: Sequence[Pixels], *, is_second: bool = False) -> Scores:
         """Return the scores (N, C, H, W), see `Scores`, of N images (H, W, C) at the network's scale.
@@ -227,7 +240,7 @@ class Predictor:
         self.on_window()
         try:
             with self._running:  # writing threads predict windows again: one has a GPU's memory
-                logits = self._mean_logits(torch.from_numpy(np.stack(images)))  # (N, classes, H, W)
+                logits = mean_logits(self.networks, torch.from_numpy(np.stack(images)), self.tta)
                 scores: Scores = reduce_logits(logits).cpu().contiguous().numpy()
             return scores
         except RuntimeError as error:
@@ -248,24 +261,22 @@ class Predictor:
         """
         size = images.shape[1], images.shape[2]
         if max(size) <= TILE or self._bytes_for(size) < _TOTAL_SHARE * total_memory(self.device):
-            return self._mean_logits(images)
+            return mean_logits(self.networks, images, self.tta)
         return torch.stack([self._tiled_logits(image.numpy()) for image in images])
 
     def _tiled_logits(self, image: Pixels) -> Tensor:
         """Return the logits (num_classes, H, W) of an image (H, W, C), seen in windows."""
         bands = blend(
             lambda top, bottom: image[top:bottom],
-            lambda windows: self._mean_logits(torch.from_numpy(np.stack(windows))).cpu().numpy(),
+            lambda windows: (
+                mean_logits(self.networks, torch.from_numpy(np.stack(windows)), self.tta)
+                .cpu()
+                .numpy()
+            ),
             (image.shape[0], image.shape[1]),
             Tiling(TILE, OVERLAP, self.stride),
         )
         return torch.from_numpy(np.concatenate([band for _, band in bands], 1)).to(self.device)
-
-    @torch.inference_mode()
-    def _mean_logits(self, images: Tensor) -> Tensor:
-        networks = [model.backend for model in self.models]
-        pixels = images.to(networks[0].input_device, non_blocking=True)  # once, and flipped there
-        return mean_logits(networks, pixels, self.tta)
 
 
 class _TiledScores:
@@ -288,9 +299,9 @@ class _TiledScores:
         assert image is not None
         is_gpu = predictor.device.type == "cuda"
         at_once = min(_WINDOWS, predictor.most_at_once((side, side))) if is_gpu else 1
-        read, size = image.reader.read, image.input_size
+        size = image.input_size
         try:
-            yield from blend(read, predictor.scores, size, predictor.tiling, at_once=at_once)
+            yield from blend(image.read, predictor.scores, size, predictor.tiling, at_once=at_once)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -1,44 +1,45 @@
-"""Images opened for prediction: at the network's scale, in memory or read in bands."""
+"""Images opened for prediction, at the network's scale: in memory, or read and scaled in bands."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from unet_ddp.data.masks import Size
 from unet_ddp.data.readers import bands, pillow
-from unet_ddp.data.readers.base import ImageFormat, Pixels, Rows, TooLargeError
+from unet_ddp.data.readers.base import ImageFormat, Pixels, TooLargeError
 from unet_ddp.data.readers.read import Source, find_reader
-from unet_ddp.data.readers.resize import fit_pixels, scaled_size
+from unet_ddp.data.readers.resize import fit_pixels, resize_area, scaled_size
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.streaming import ArrayReader, ScaledReader
 
-_STREAMED = 1 << 24  # pixels from which an image is read in bands where its reader can
+STREAMED = 1 << 24
+"""Pixels from which an image is read in bands where its reader can."""
+AT_ONCE = 1 << 24
+"""Pixels that are scaled at a time."""
+
+ReadRows = Callable[[int, int], Pixels]
+"""Rows (rows, W, C) of an image, between two."""
 
 
 @dataclass(frozen=True)
 class SourceImage:
     """An image at the network's scale."""
 
-    reader: Rows  # reads the scaled image
-    size: tuple[int, int]  # (height, width) of the image itself
+    read: ReadRows  # of the scaled image
+    input_size: Size  # of that
+    size: Size  # of the image itself
     source: Source | None = None  # its file; None for an image that was passed as an array
-
-    @property
-    def input_size(self) -> tuple[int, int]:
-        """(height, width) of the scaled image."""
-        return self.reader.height, self.reader.width
-
-    def read(self) -> Pixels:
-        """Return all of the scaled image (H, W, C)."""
-        return self.reader.read(0, self.reader.height)
 
     def read_reduced(self, longest: int) -> Pixels:
         """Return all of it (H, W, C), its longer side at most `longest` pixels."""
         size = scaled_size(*self.input_size, min(1.0, longest / max(self.input_size)))
-        return ScaledReader(self.reader, size).read(0, size[0])
+        return ScaledReader(self.read, self.input_size, size).read(0, size[0])
 
 
 def open_image(source: Source, wanted: ImageFormat, scale: float) -> SourceImage:
@@ -46,21 +47,24 @@ def open_image(source: Source, wanted: ImageFormat, scale: float) -> SourceImage
 
     On a map, the scale is that for its ground resolution, and its own no-data value counts.
     """
+    reader = find_reader(source.path)
     try:
-        with source.reading() as opened:
-            scale, wanted = opened.find_scale(wanted, scale), opened.find_format(wanted)
-        rows = source.rows(wanted, at_least=_STREAMED)
-        if rows is not None:
-            size = rows.height, rows.width
-            return SourceImage(ScaledReader(rows, scaled_size(*size, scale)), size, source)
+        if reader.may_be_scenes:
+            with source.reading() as opened:
+                scale, wanted = opened.find_scale(wanted, scale), opened.find_format(wanted)
+            rows = source.rows(wanted, at_least=STREAMED)
+            if rows is not None:
+                size = rows.height, rows.width
+                scaled = scaled_size(*size, scale)
+                return SourceImage(ScaledReader(rows.read, size, scaled).read, scaled, size, source)
         size = source.header.size
         pixels, _ = source.image(wanted, scale=scale)
     except TooLargeError as error:
-        missing = find_reader(source.path).missing()
+        missing = reader.missing()
         if not missing:
             raise
         raise UserError(f"{error}, or read it in windows: {missing}") from None
-    return SourceImage(ArrayReader(pixels), size, source)
+    return in_memory(pixels, size, source)
 
 
 def open_array(
@@ -81,4 +85,73 @@ def open_array(
         raise UserError(f"{name}: has no pixels")
     size = pixels.shape[0], pixels.shape[1]
     scaled, _ = fit_pixels(pixels, wanted, scaled_size(*size, scale), name)
-    return SourceImage(ArrayReader(scaled), size)
+    return in_memory(scaled, size)
+
+
+def in_memory(pixels: Pixels, size: Size, source: Source | None = None) -> SourceImage:
+    """Return an image of a `size` (height, width), of which the scaled pixels (H, W, C) are known."""
+    input_size = pixels.shape[0], pixels.shape[1]
+    return SourceImage(lambda top, bottom: pixels[top:bottom], input_size, size, source)
+
+
+class ScaledReader:
+    """An image of a `size` (height, width) reduced to `scaled`, equal to reducing it whole.
+
+    Each new pixel is the mean of its area. Where `p` rows become `q`, groups of `p` rows are
+    reduced independently; without small groups, rows are weighted here.
+    """
+
+    def __init__(self, read: ReadRows, size: Size, scaled: Size) -> None:
+        self._read = read
+        self._size, self._scaled_size = size, scaled
+        self._ratio = Fraction(size[0], scaled[0])
+        self._kept: tuple[int, Pixels] = (0, np.empty((0, 0, 0), np.uint8))
+
+    def read(self, top: int, bottom: int) -> Pixels:
+        """Return the rows `top` to `bottom`; those of the last call are not read again."""
+        kept_top, kept = self._kept
+        rows = kept[max(0, top - kept_top) : max(0, bottom - kept_top)]
+        if top < kept_top or not len(rows):
+            rows = self._scaled(top, bottom)
+        elif top + len(rows) < bottom:
+            rows = cast(Pixels, np.concatenate([rows, self._scaled(top + len(rows), bottom)]))
+        self._kept = (top, rows)
+        return rows
+
+    def _scaled(self, top: int, bottom: int) -> Pixels:
+        if self._size == self._scaled_size:
+            return self._read(top, bottom)
+        group = self._ratio.denominator
+        at_once = max(1, int(AT_ONCE / self._size[1] / self._ratio))
+        if group > max(64, at_once):
+            reduce, group = self._weighted, 1
+        else:
+            reduce = self._grouped
+        step = max(group, at_once // group * group)
+        begin = top // group * group
+        parts = [
+            reduce(row, min(row + step, -(-bottom // group) * group, self._scaled_size[0]))
+            for row in range(begin, bottom, step)
+        ]
+        return cast(Pixels, np.concatenate(parts)[top - begin : bottom - begin])
+
+    def _grouped(self, top: int, bottom: int) -> Pixels:
+        """Return rows that are whole groups."""
+        above, below = int(top * self._ratio), int(bottom * self._ratio)
+        return resize_area(self._read(above, below), (bottom - top, self._scaled_size[1]))
+
+    def _weighted(self, top: int, bottom: int) -> Pixels:
+        """Return any rows; the last bit may differ from reducing the image whole."""
+        edges = np.array([float(row * self._ratio) for row in range(top, bottom + 1)])
+        above, below = int(edges[0]), min(self._size[0], int(np.ceil(edges[-1])))
+        pixels = self._read(above, below)
+        rows = np.arange(above, below)
+        shared = np.minimum(edges[1:, None], rows + 1) - np.maximum(edges[:-1, None], rows)
+        weights = (shared.clip(0) / float(self._ratio)).astype(np.float32)  # (new rows, rows)
+        narrow = resize_area(
+            cast(Any, pixels.astype(np.float32)), (len(pixels), self._scaled_size[1])
+        )
+        mean = np.tensordot(weights, narrow, axes=1)  # (new rows, width, C)
+        if pixels.dtype.kind != "f":
+            mean = np.rint(mean)
+        return cast(Pixels, mean.astype(pixels.dtype))

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.base import Pixels
-from unet_ddp.errors import UserError
 from unet_ddp.prediction.prediction import ScoreBand, Scores
 
 _UNUSED = 7 / 16
@@ -30,16 +29,6 @@ class Tiling:
     side: int  # side of a window, in pixels of the scaled image
     overlap: float  # share of the side that neighbours have in common
     stride: int  # total downsampling factor of the network, a power of two
-
-    def __post_init__(self) -> None:
-        """Raise UserError, naming the flag, for a window or an overlap out of range."""
-        if self.side < self.stride:
-            raise UserError(
-                f"--tile {self.side}: smaller than the network's stride of {self.stride} pixels; "
-                f"use {self.stride} or more, e.g. 1024"
-            )
-        if not 0 <= self.overlap < 1:
-            raise UserError(f"--overlap {self.overlap:g}: must be 0 or more and below 1")
 
     @cached_property
     def window(self) -> int:

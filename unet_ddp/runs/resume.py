@@ -20,10 +20,10 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.device import has_native_bfloat16
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, join_some, shorten, typed
+from unet_ddp.errors import UserError, check_installed, join_some, shorten, typed
 from unet_ddp.network.architecture import Architecture
-from unet_ddp.network.precision import has_native_bfloat16
 from unet_ddp.runs.same_data import check_same_data
 from unet_ddp.settings import Kind, Typed, as_flag, names_of, pairs_of, with_values
 from unet_ddp.training.state import TrainState
@@ -198,7 +198,8 @@ class Resumed:
             skip_bad=config.launch.skip_bad_files,
         )
         check_classes(data.labels, config.optimization.class_weights)
-        data.labels.check_libraries()
+        if data.labels.needs is not None:
+            check_installed(*data.labels.needs)
         notes = check_same_data(saved, data, self.source) if saved else []
         return replace(data, notes=[*data.notes, *notes]) if notes else data
 

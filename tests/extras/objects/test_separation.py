@@ -21,9 +21,7 @@ def decode(labels: ObjectLabels, probabilities: np.ndarray) -> tuple[np.ndarray,
     """The mask and the extent of probabilities (C, H, W), in one band."""
     _, height, width = probabilities.shape
     logits = torch.from_numpy(probabilities).log()[None]
-    decoder = labels.decoder((height, width))
-    decoder.see(decide(logits, None))
-    return decoder.finish()
+    return labels.decode([decide(logits, None)], (height, width))
 
 
 def shares(*rows: str) -> np.ndarray:

@@ -19,8 +19,7 @@ from unet_ddp.extras.cloud import Url, put
 from unet_ddp.extras.onnx import backend as module
 from unet_ddp.extras.onnx.backend import METADATA, OnnxBackend, import_extra
 from unet_ddp.network.unet import UNet
-from unet_ddp.prediction.backends import TorchBackend, open_model
-from unet_ddp.prediction.tta import mean_logits
+from unet_ddp.prediction.backends import TorchBackend, mean_logits, open_model
 
 PIXELS = Preprocessing.for_images(3, scale=1.0)
 
@@ -184,7 +183,7 @@ def test_networks_on_the_device_and_on_the_host_are_an_ensemble() -> None:
     onnx.facts = SimpleNamespace(labels=Labels((0, 255)))  # type: ignore[assignment]
     with torch.device("meta"):
         network = UNet(3, 2, width=2)
-    networks = [TorchBackend(network, PIXELS, device), onnx]
+    networks = [onnx, TorchBackend(network, PIXELS, device)]
     mean = mean_logits(networks, torch.from_numpy(noise(40, 56))[None], "flips")
     assert mean.device == device and mean.shape == (1, 2, 40, 56)
 

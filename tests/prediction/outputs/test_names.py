@@ -12,14 +12,13 @@ import pytest
 from tests.object_store import MemoryBucket
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, put
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.files import as_path
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
-from unet_ddp.prediction.outputs.names import find_done, find_existing, name_outputs
+from unet_ddp.prediction.paths import find_done, find_existing, name_outputs
 
 LABELS = Labels((0, 1), names=("road", "car"))
 
@@ -39,18 +38,16 @@ def outputs(*images: str, **options: object) -> list[ImageFiles]:
 
 
 def name(config: PredictConfig, images: Sequence[str], labels: Labels) -> list[ImageFiles]:
-    sources = [Source(Path(image)) for image in images]
     kinds = open_outputs(config, labels, ImageFormat(3))
-    maps = dict.fromkeys(sources, False)
-    return name_outputs(maps, config, labels, kinds, models=[Path("best.pt")])
+    return name_outputs([*map(Path, images)], config, labels, kinds, models=[Path("best.pt")])
 
 
 def test_masks_go_next_to_their_images_or_to_a_folder() -> None:
     first, second = outputs("a.jpg", "q/b.png")
     masks = Path("a_mask.png"), Path("q/b_mask.png")
-    assert first == ImageFiles(0, first.source, masks[0], [masks[0]])
-    assert second == ImageFiles(1, second.source, masks[1], [masks[1]])
-    assert (first.image, second.image) == (Path("a.jpg"), Path("q/b.png"))
+    assert first == ImageFiles(0, Path("a.jpg"), first.source, masks[0], [masks[0]])
+    assert second == ImageFiles(1, Path("q/b.png"), second.source, masks[1], [masks[1]])
+    assert (first.source.path, second.source.path) == (first.image, second.image)
     in_folder = outputs("a.jpg", "q/b.png", output="out", mask_format="tif")
     assert [files.mask for files in in_folder] == [Path("out/a_mask.tif"), Path("out/b_mask.tif")]
     assert [files.mask for files in outputs("a.jpg", output="q")] == [Path("q/a_mask.png")]

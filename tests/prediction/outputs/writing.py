@@ -25,12 +25,12 @@ def make(kind: Callable[..., Kind], labels: Labels, **settings: Any) -> Kind:
 
 
 def image_files(image: str | Path, mask: str | Path = "a_mask.png", index: int = 0) -> ImageFiles:
-    return ImageFiles(index, Source(Path(image)), Path(mask))
+    return ImageFiles(index, Path(image), Source(Path(image)), Path(mask))
 
 
 def predicted(mask: Mask, labels: Labels, extent: Shares | None = None) -> Prediction:
     size = mask.shape[0], mask.shape[1]
-    prediction = Prediction((), labels, input_size=size, size=size)
+    prediction = Prediction((), labels, size, size)
     prediction.mask, prediction.extent = mask, extent
     return prediction
 

@@ -25,9 +25,8 @@ from unet_ddp.extras.report.gallery import draw_layer, draw_photo, to_uri
 from unet_ddp.extras.report.page import open_template
 from unet_ddp.files import ended_by_sigterm
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.inputs import find_maps
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
-from unet_ddp.prediction.outputs.names import name_outputs
+from unet_ddp.prediction.paths import name_outputs
 from unet_ddp.prediction.pipeline import Job, write_outputs
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
@@ -71,9 +70,9 @@ def main(argv: Sequence[str]) -> int:
 def try_image(predictor: Predictor, path: Path, progress: Callable[..., object]) -> Tried:
     """Return an image's prediction, or raise a UserError; gradio's `progress` hears of windows."""
     config, wanted = PredictConfig((), overwrite=True), predictor.format
-    maps = find_maps([path], wanted.ground_resolution)
     outputs = open_outputs(config, predictor.labels, wanted)
-    (files,) = name_outputs(maps, config, predictor.labels, outputs, models=())
+    resolution = wanted.ground_resolution
+    (files,) = name_outputs([path], config, predictor.labels, outputs, ground_resolution=resolution)
     image, done = predictor.open(files.source), count()
     is_whole, has_threshold = predictor.fits(image.input_size), predictor.labels.num_classes == 2
     total = 1 if is_whole else math.prod(len(predictor.tiling.along(n)) for n in image.input_size)

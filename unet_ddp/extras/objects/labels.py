@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -24,7 +24,7 @@ from unet_ddp.data.masks import (
     allocate,
 )
 from unet_ddp.data.readers.base import Codes
-from unet_ddp.errors import Limit, UserError, check_installed, shorten
+from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.extras.objects.borders import (
     BACKGROUND,
     BORDER,
@@ -53,6 +53,7 @@ class ObjectLabels(Labels):
     kind: ClassVar[str] = "numbered objects"
     defaults: ClassVar[dict[str, Any]] = {"boundary_weight": 5.0}
     layer_opacity: ClassVar[int] = 100
+    needs: ClassVar[tuple[str, str, str]] = ("skimage", "objects", "a network for objects")
     blank: ClassVar[int] = 0
 
     # Not in `repr`, by which samples in the cache are found: it says nothing of them.
@@ -195,13 +196,23 @@ class ObjectLabels(Labels):
         """Return numbers as they are: of 16 or 32 bit."""
         return ids
 
-    def check_libraries(self) -> None:
-        """Raise a UserError if scikit-image is not installed."""
-        check_installed("skimage", "objects", "a network for objects")
+    def decode(self, bands: Iterable[Band], size: Size) -> tuple[Mask, Shares]:
+        """Return the numbers, and the probability of body or border.
 
-    def decoder(self, size: Size) -> ObjectDecoder:
-        """Return what separates the objects of an image of a size (height, width)."""
-        return ObjectDecoder(self, size)
+        An object's class has the highest mean probability over its pixels.
+        """
+        own = len(self.bodies) if self.has_classes else 0
+        shares = allocate((2 + own, *size), np.uint8)
+        for band in bands:
+            shares[:, band.rows] = to_shares(band.probabilities)
+        body, extent, *bodies = shares
+        numbers = separate(body, extent, self.separation)
+        if not bodies:
+            return self.join_values(numbers, numbers), extent
+        sums = [np.bincount(numbers.ravel(), each.ravel()) for each in bodies]
+        classes = np.argmax(sums, axis=0).astype(np.uint8) + self.bodies.start
+        classes[0] = BACKGROUND
+        return self.join_values(classes[numbers], numbers), extent
 
     def ids_of(self, mask: Mask) -> Ids:
         """Return the class of each object, on its border too."""
@@ -274,27 +285,3 @@ class ObjectLabels(Labels):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
         return super().to_dict() | {"separation": list(self.separation)}
-
-
-class ObjectDecoder:
-    """Makes masks of numbers: an object's class has the highest mean probability over its pixels."""
-
-    def __init__(self, labels: ObjectLabels, size: Size) -> None:
-        self._labels = labels
-        own = len(labels.bodies) if labels.has_classes else 0
-        self._shares = allocate((2 + own, *size), np.uint8)
-
-    def see(self, band: Band) -> None:
-        """Keep its probabilities of bodies and of objects."""
-        self._shares[:, band.rows] = to_shares(band.probabilities)
-
-    def finish(self) -> tuple[Mask, Shares]:
-        """Return the objects' numbers, and the probability of body or border."""
-        labels, (body, extent, *bodies) = self._labels, self._shares
-        numbers = separate(body, extent, labels.separation)
-        if not bodies:
-            return labels.join_values(numbers, numbers), extent
-        sums = [np.bincount(numbers.ravel(), each.ravel()) for each in bodies]
-        classes = np.argmax(sums, axis=0).astype(np.uint8) + labels.bodies.start
-        classes[0] = BACKGROUND
-        return labels.join_values(classes[numbers], numbers), extent

@@ -15,7 +15,7 @@ import torch
 import tyro
 from torch import Tensor, nn
 
-from unet_ddp.checkpoints.weights import read_model, with_scale
+from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.cli import parse
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError, print_lines
@@ -88,7 +88,7 @@ def export(config: ExportConfig) -> list[str]:
     check_no_input([("export", path)], [("checkpoint", source)])
     for name in ("onnx", "onnxscript", "onnxruntime"):
         import_extra(name, path)
-    saved = with_scale(read_model(source), config.scale)
+    saved = read_model(source, config.scale)
     model = build_model(saved, source, _CPU, fold=False, network=config.network)
     assert saved.architecture is not None and isinstance(model.backend, TorchBackend)
     network = model.backend.network.to(memory_format=torch.contiguous_format)

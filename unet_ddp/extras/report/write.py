@@ -18,6 +18,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Ids
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import Pixels
+from unet_ddp.distributed.device import has_native_bfloat16
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset
@@ -29,7 +30,6 @@ from unet_ddp.extras.report.gallery import make_gallery
 from unet_ddp.extras.report.page import Page, render
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.metrics.scores import show
-from unet_ddp.network.precision import all_have_bfloat16, has_native_bfloat16
 from unet_ddp.prediction.backends import build_model
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.writers import read_rows
@@ -56,7 +56,7 @@ def write_report(
     model = world.on_main(lambda: read_model(source) if source.is_file() else None)
     if model is not None and pairs:
         resize_masks = resizes_masks(model.run)
-        amp = all_have_bfloat16(world)
+        amp = all(world.gather(has_native_bfloat16()))
         loaded = build_model(model, source, world.device, fold=False, amp=amp, network=network)
         predictor = Predictor([loaded], device=world.device)
         dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)

@@ -31,7 +31,7 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
-from unet_ddp.plugins import find, is_own, list_names
+from unet_ddp.plugins import find, is_own
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.settings import called
@@ -46,14 +46,10 @@ class ImageFiles:
     """An image and the files of its prediction."""
 
     index: int  # position among the job's images
-    source: Source
+    image: Path
+    source: Source  # the image's file
     mask: Path
     written: Sequence[Path] = ()  # the files of all outputs
-
-    @property
-    def image(self) -> Path:
-        """The image's path."""
-        return self.source.path
 
     def named(self, ending: str) -> Path:
         """Return the path of a file next to the mask, named as the image and with this ending."""
@@ -127,22 +123,18 @@ class Output:
 
 
 def open_outputs(config: PredictConfig, labels: Labels, image_format: ImageFormat) -> list[Output]:
-    """Return the outputs that a job's settings ask for, in the order of their messages.
+    """Return the outputs that a job's settings ask for, each once, in the order of their messages.
 
     Raises:
         UserError: one is not known, or can't be imported.
     """
-    outputs: list[Output] = []
-    wanted = {"mask", *called(config, "outputs")}
-    for name in list_names("outputs"):
-        if name in wanted:
-            output: Output = find("outputs", name)(config, labels, image_format)
-            output.flag = f"--{name}"
-            outputs.append(output)
+    flags = {name: f"--{name}" for name in ("mask", *called(config, "outputs"))}
     for name in config.write:
         if not is_own("outputs", name):
             raise UserError(f"--write {name}: is no output; name one of yours as MODULE:CLASS")
-        output = find("outputs", name)(config, labels, image_format)
-        output.flag = f"--write {name}"
-        outputs.append(output)
+        flags.setdefault(name, f"--write {name}")
+    outputs: list[Output] = []
+    for name, flag in flags.items():
+        outputs.append(find("outputs", name)(config, labels, image_format))
+        outputs[-1].flag = flag
     return outputs

@@ -16,7 +16,7 @@ from unet_ddp.data.readers.base import Place
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing, write_errors
 from unet_ddp.prediction.outputs.base import ADVICE, ImageFiles, Output
-from unet_ddp.prediction.outputs.png import Kind, write_png
+from unet_ddp.prediction.outputs.png import write_png
 from unet_ddp.prediction.prediction import Prediction
 
 _TILE = 256
@@ -36,16 +36,12 @@ class MaskFile(Output):
     def watch(self, image: ImageFiles, prediction: Prediction) -> Iterator[None]:
         """Mark pixels without data after all bands, before any output is written."""
         yield
-        if self._find_place(image) is not None:
+        if image.mask.suffix.lower() != ".png" and image.source.place is not None:
             prediction.mark_nodata(image.source)
 
     def write(self, image: ImageFiles, prediction: Prediction) -> None:
         """Write the mask."""
-        write_mask(prediction.mask, self.labels, image.mask, self._find_place(image))
-
-    def _find_place(self, image: ImageFiles) -> Place | None:
-        """Return the image's place if its mask is a TIFF, which gets it."""
-        return None if _is_png(image.mask) else image.source.place
+        write_mask(prediction.mask, self.labels, image.mask, image.source.place)
 
 
 def write_mask(mask: Mask, labels: Labels, path: Path, place: Place | None = None) -> None:
@@ -56,12 +52,13 @@ def write_mask(mask: Mask, labels: Labels, path: Path, place: Place | None = Non
     Raises:
         UserError: it can't be written, or has too large values for a PNG.
     """
-    if _is_png(path) and mask.dtype.itemsize > 2:
+    is_png = path.suffix.lower() == ".png"
+    if is_png and mask.dtype.itemsize > 2:
         raise UserError(
             f"{path}: values up to {mask.max()}; a PNG has at most 65535: use --mask-format tif"
         )
     with write_errors(path, ADVICE), replacing(path) as temporary:
-        if _is_png(path):
+        if is_png:
             _write_png(mask, labels, temporary)
             return
         _write_tiff(mask, labels, temporary, has_colours=place is not None)
@@ -69,25 +66,18 @@ def write_mask(mask: Mask, labels: Labels, path: Path, place: Place | None = Non
             place.write_to(temporary, labels.nodata_tag)
 
 
-def _is_png(path: Path) -> bool:
-    return path.suffix.lower() == ".png"
-
-
-def _bands(ids: Mask, height: int) -> Iterator[Mask]:
-    """Yield `height` rows at a time, for what takes several times their memory."""
-    for top in range(0, len(ids), height):
-        yield ids[top : top + height]
-
-
 def _write_png(ids: Mask, labels: Labels, path: Path) -> None:
     """Write the pixels of `labels.to_image`."""
     sample = labels.to_image(ids[:1])
-    palette = bytes(sample.getpalette() or []) if sample.mode == "P" else None
-    kind = Kind.of(np.asarray(sample), palette, largest=max(labels.values))
-    height = max(1, _PIXELS // ids.shape[1])
-    rows = map(labels.to_values, _bands(ids, height))
+    pixels, palette = np.asarray(sample), b""
+    depth = 8 * pixels.dtype.itemsize
+    if sample.mode == "P":
+        palette = bytes(sample.getpalette() or [])
+        depth = 1 if max(labels.values) <= 1 else 8
+    step = max(1, _PIXELS // ids.shape[1])
+    bands = (labels.to_values(ids[top : top + step]) for top in range(0, len(ids), step))
     with path.open("wb") as file:
-        write_png(file, rows, (ids.shape[0], ids.shape[1]), kind)
+        write_png(file, bands, (len(ids), *pixels.shape[1:]), depth=depth, palette=palette)
 
 
 def _write_tiff(ids: Mask, labels: Labels, path: Path, *, has_colours: bool) -> None:
@@ -105,7 +95,7 @@ def _write_tiff(ids: Mask, labels: Labels, path: Path, *, has_colours: bool) -> 
         colormap[:, labels.values] = np.array(labels.colours, np.uint16).T * 257
     tifffile.imwrite(
         path,
-        (tile for band in _bands(ids, _TILE) for tile in _tiles(np.asarray(labels.to_image(band)))),
+        _tiles(ids, labels),
         shape=(*ids.shape, *sample.shape[2:]),
         dtype=sample.dtype,
         photometric=photometric,
@@ -116,9 +106,12 @@ def _write_tiff(ids: Mask, labels: Labels, path: Path, *, has_colours: bool) -> 
     )
 
 
-def _tiles(band: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield the tiles of a band from left to right, padded to full size."""
-    for left in range(0, band.shape[1], _TILE):
-        tile = band[:, left : left + _TILE]
-        missing = (_TILE - tile.shape[0], _TILE - tile.shape[1])
-        yield np.pad(tile, ((0, missing[0]), (0, missing[1]), *((0, 0),) * (band.ndim - 2)))
+def _tiles(ids: Mask, labels: Labels) -> Iterator[NDArray[Any]]:
+    """Yield the tiles row by row, padded to full size."""
+    for top in range(0, len(ids), _TILE):
+        band = labels.to_values(ids[top : top + _TILE])
+        for left in range(0, band.shape[1], _TILE):
+            tile = band[:, left : left + _TILE]
+            padded = np.zeros((_TILE, _TILE, *tile.shape[2:]), tile.dtype)
+            padded[: tile.shape[0], : tile.shape[1]] = tile
+            yield padded

@@ -1,0 +1,248 @@
+"""The files of a job: the images that a user means, and the names of what is written.
+
+Existing files are only replaced with --overwrite.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.readers.read import Source, can_read, find_readers, list_suffixes
+from unet_ddp.errors import UserError
+from unet_ddp.files import (
+    as_path,
+    check_no_input,
+    check_writable,
+    identify_path,
+    is_address,
+    refuse_special,
+    remove_stale,
+)
+from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.outputs.base import ImageFiles, Output
+
+_OUTPUT_ENDINGS = ("_mask", "_overlay", "_probabilities")
+_MASK_SUFFIXES = (".png", ".tif", ".tiff")
+_LONGEST_NAME = 255 - len("." + f".{2**22}.RANDOM78.tmp")  # bytes
+_FEW = 20  # files at addresses; to ask for each is then faster than to list a folder
+
+
+def find_images(inputs: Sequence[str]) -> list[Path]:
+    """Return the images among files, folders, patterns and lists, each once.
+
+    Skipped are masks and overlays that an earlier prediction left next to their images.
+
+    Raises:
+        UserError: a path that does not exist, or a folder, pattern or list without images.
+    """
+    if not inputs:
+        raise UserError("no inputs: give images, or folders of images")
+    images: dict[Path, None] = {}
+    for name in inputs:
+        path = as_path(name)
+        try:
+            found = _find(path, name)
+        except OSError as error:
+            raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
+        if not found:
+            raise UserError(f"{path}: contains no images ({', '.join(list_suffixes())})")
+        images.update(dict.fromkeys(found))
+    return list(images)
+
+
+def _find(path: Path, name: str) -> list[Path]:
+    """Return the images of one input, and `path` itself if it is a file of any kind."""
+    if path.is_dir():
+        return _without_outputs(sorted(path.iterdir()))
+    if path.exists():
+        return _in_list(path) if path.suffix.lower() == ".txt" else [path]
+    if not glob.has_magic(name):
+        raise UserError(f"{path}: not found")
+    found = _without_outputs(map(Path, sorted(glob.glob(name, recursive=True))))
+    if not found:
+        raise UserError(f"{name}: matches no image")
+    return found
+
+
+def _in_list(path: Path) -> list[Path]:
+    """Return the paths in a list: addresses, or from the current folder, or else from the list's.
+
+    Empty lines and comments (#) are skipped; what is no image is reported when its turn comes.
+    Names need not be UTF-8.
+    """
+    try:
+        refuse_special(path)
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        if "\0" in text:
+            raise OSError("it is not UTF-8 text")
+    except OSError as error:
+        raise UserError(f"{path}: can't be read as a list of images: {error}") from None
+    lines = map(str.strip, text.splitlines())
+    names = [line for line in lines if line and not line.startswith("#")]
+    if not names:
+        raise UserError(f"{path}: contains no images; a list has one path per line")
+    images = []
+    for name in names:
+        is_whole = "://" in name or os.path.isabs(name)
+        is_whole |= os.path.exists(name) and not is_address(path)
+        images.append(as_path(name) if is_whole else path.parent / name)
+    return images
+
+
+def _without_outputs(paths: Iterable[Path]) -> list[Path]:
+    """Return the images among `paths`, without those that are predicted from another of them."""
+    images = [
+        path
+        for path in paths
+        if can_read(path.suffix.lower()) and not path.name.startswith(".") and not path.is_dir()
+    ]
+    known = {path.with_suffix("") for path in images}
+    return [path for path in images if not any(origin in known for origin in _origins(path))]
+
+
+def _origins(path: Path) -> list[Path]:
+    """Return what `path` would be the mask, overlay or probability of, without suffix."""
+    stem = path.stem
+    origins = [stem.removesuffix(end) for end in _OUTPUT_ENDINGS if stem.endswith(end)]
+    origins.append(stem.rpartition("_probability_")[0])
+    return [path.with_name(origin) for origin in origins if origin]
+
+
+# -- what is written ------------------------------------------------------------------------
+
+
+def name_outputs(
+    images: Sequence[Path],
+    config: PredictConfig,
+    labels: Labels,
+    outputs: Sequence[Output],
+    *,
+    models: Sequence[Path] = (),
+    ground_resolution: float | None = None,
+) -> list[ImageFiles]:
+    """Return the files of each image, once all outputs can be written.
+
+    Raises:
+        UserError: two outputs would be one file, or one is an input, exists, or can't be written; or images
+            on maps differ in their ground resolution, and the network has none.
+    """
+    sources, on_map = [Source(image) for image in images], set[Source]()
+    for reader in find_readers(images):
+        if reader.may_be_scenes:
+            on_map |= reader.find_places(sources, ground_resolution)
+    maps = {source: source in on_map for source in sources}
+    for output in outputs:
+        output.check(maps)
+    files, masks = [], _name_masks(maps, config, labels)
+    for index, (source, mask) in enumerate(zip(sources, masks, strict=True)):
+        image = ImageFiles(index, source.path, source, mask)
+        files.append(replace(image, written=[p for each in outputs for p in each.files(image)]))
+    inputs = [("input", as_path(name)) for name in config.inputs]
+    inputs += [("model", path) for path in models] + [("image", path) for path in images]
+    _check_written(files, outputs, inputs, config)
+    return files
+
+
+def _check_written(
+    files: Sequence[ImageFiles],
+    outputs: Sequence[Output],
+    inputs: Iterable[tuple[str, Path]],
+    config: PredictConfig,
+) -> None:
+    """Refuse outputs that can't be written; remove the temporary files that a killed job left of them."""
+    lists = [(each.flag, each.path) for each in outputs if each.path is not None]
+    for flag, path in lists:
+        if not is_address(path) and os.path.isdir(path):
+            raise UserError(f"{flag} {path}: is a folder; give a file")
+        if len(os.fsencode(path.name)) > _LONGEST_NAME:
+            raise UserError(f"{flag} {path}: the name is too long; name another file")
+    _check_distinct(files, lists)
+    new = [*(("--output", path) for image in files for path in image.written), *lists]
+    check_no_input(new, inputs)
+    folders = [("--output", image.mask.parent) for image in files]
+    folders += [(flag, path.parent) for flag, path in lists]
+    for flag, folder in dict.fromkeys(folders):
+        check_writable(folder, flag)
+    remove_stale(path for _, path in new if not is_address(path))
+    if config.skip_existing:
+        new = [*(("--output", path) for path in _list_edited(files, outputs)), *lists]
+    existing = set() if config.overwrite else find_existing(path for _, path in new)
+    for flag, path in new:
+        if path in existing:
+            raise UserError(f"{path}: already exists; use --overwrite, or another {flag}")
+
+
+def find_done(files: Sequence[ImageFiles]) -> list[ImageFiles]:
+    """Return those of which all files exist."""
+    existing = find_existing(path for each in files for path in each.written)
+    return [each for each in files if existing.issuperset(each.written)]
+
+
+def find_existing(paths: Iterable[Path]) -> set[Path]:
+    """Return those that exist; at addresses a few are asked for, else their folders are listed."""
+    existing: set[Path] = set()
+    folders: dict[Path, list[Path]] = {}
+    for path in paths:
+        if is_address(path):
+            folders.setdefault(path.parent, []).append(path)
+        elif os.path.exists(path):  # pathlib's raises for names that are too long
+            existing.add(path)
+    for folder, wanted in folders.items():
+        if len(wanted) < _FEW:
+            existing.update(path for path in wanted if path.exists())
+        else:
+            existing.update({*wanted}.intersection(folder.iterdir()))
+    return existing
+
+
+def check_length(image: ImageFiles) -> None:
+    """Raise a UserError if a file of an image, or its temporary file, has too long a name."""
+    for path in image.written:
+        if len(os.fsencode(path.name)) > _LONGEST_NAME:
+            raise UserError(f"{image.image}: the name of {path} is too long; rename the image")
+
+
+def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: Labels) -> list[Path]:
+    output, masks = as_path(config.output) if config.output else None, []
+    for image, is_on_map in images.items():
+        default = "tif" if is_on_map else labels.mask_suffix
+        ending = default if config.mask_format == "auto" else config.mask_format
+        masks.append((output or image.path.parent) / f"{image.path.stem}_mask.{ending}")
+    is_file = output is not None and (is_address(output) or not os.path.isdir(output))
+    if output is not None and is_file and output.suffix and len(images) == 1:
+        if output.suffix.lower() not in _MASK_SUFFIXES:
+            raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
+        masks = [output]
+    if labels.mask_suffix == "tif" and masks[0].suffix.lower() == ".png":
+        raise UserError(
+            f"{masks[0]}: values of several classes of objects need 32 bit; name a .tif with "
+            "--output, or leave --mask-format png out"
+        )
+    return masks
+
+
+def _list_edited(files: Sequence[ImageFiles], outputs: Iterable[Output]) -> list[Path]:
+    """Return the files that are written after the mask: those of images without one are a person's."""
+    edited = [each for each in outputs if each.turn > 1]
+    done = {image.index for image in find_done(files)} if edited else set()
+    rest = [image for image in files if image.index not in done]
+    return [path for image in rest for each in edited for path in each.files(image)]
+
+
+def _check_distinct(files: Iterable[ImageFiles], lists: Sequence[tuple[str, Path]]) -> None:
+    """Check that no two outputs are one file."""
+    owners: dict[tuple[object, ...], str] = {}
+    of_images = ((str(each.image), path) for each in files for path in each.written)
+    for owner, path in (*of_images, *lists):
+        other = owners.get(key := identify_path(path))
+        owners[key] = owner
+        if other is not None:
+            advice = "predict them separately and use --output"
+            if owner.startswith("--"):
+                advice = "name another file"
+            raise UserError(f"{other} and {owner} would both write {path}; {advice}")
