@@ -104,17 +104,14 @@ class Predictor:
         scale: float | None = None,
         fold: bool = True,
         amp: bool = True,
-        tile: int | None = None,
-        overlap: float = OVERLAP,
-        tta: str = "none",
-        threshold: float | None = None,
-        ground_resolution: float | None = None,
         network: str | None = None,
+        **options: Any,
     ) -> Predictor:
         """Return a predictor of the networks in checkpoints (any U-Net program's) or ONNX files.
 
         `device` is auto, cpu or cuda; `scale` is for checkpoints that do not say theirs. With `fold`, batch
-        norm is folded: faster, but not the last bits that training scored. The rest is as in `build_model`.
+        norm is folded: faster, but not the last bits that training scored. `amp` and
+        `network` are as in `build_model`, the options as in the class.
 
         Raises:
             UserError: one can't be loaded, they do not match, or an option is out of range.
@@ -126,10 +123,7 @@ class Predictor:
         models = [open_model(path, place, scale=scale, fold=fold, **how) for path in paths]
         for path, model in zip(paths[1:], models[1:], strict=True):
             check_match(str(path), model, str(paths[0]), models[0])
-        return cls(
-            models, device=place, tile=tile, overlap=overlap, tta=tta, threshold=threshold,
-            ground_resolution=ground_resolution,
-        )  # fmt: skip
+        return cls(models, device=place, **options)
 
     def _check_options(self, threshold: float | None) -> None:
         if self.tta not in KINDS:
