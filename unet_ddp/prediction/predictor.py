@@ -256,21 +256,15 @@ class Predictor:
         size = images.shape[1], images.shape[2]
         if max(size) <= TILE or self._bytes_for(size) < _TOTAL_SHARE * total_memory(self.device):
             return mean_logits(self.networks, images, self.tta)
-        return torch.stack([self._tiled_logits(image.numpy()) for image in images])
+        tiling, found = Tiling(TILE, OVERLAP, self.stride), []
+        for pixels in images.numpy():
+            bands = blend(in_memory(pixels, size).read, self._window_logits, size, tiling)
+            found.append(np.concatenate([band for _, band in bands], axis=1))
+        return torch.from_numpy(np.stack(found)).to(self.device)
 
-    def _tiled_logits(self, image: Pixels) -> Tensor:
-        """Return the logits (num_classes, H, W) of an image (H, W, C), seen in windows."""
-        bands = blend(
-            lambda top, bottom: image[top:bottom],
-            lambda windows: (
-                mean_logits(self.networks, torch.from_numpy(np.stack(windows)), self.tta)
-                .cpu()
-                .numpy()
-            ),
-            (image.shape[0], image.shape[1]),
-            Tiling(TILE, OVERLAP, self.stride),
-        )
-        return torch.from_numpy(np.concatenate([band for _, band in bands], 1)).to(self.device)
+    def _window_logits(self, windows: list[Pixels]) -> Scores:
+        logits = mean_logits(self.networks, torch.from_numpy(np.stack(windows)), self.tta)
+        return logits.cpu().numpy()
 
 
 class _TiledScores:
