@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -45,7 +46,7 @@ from unet_ddp.data.readers.base import Header, ImageFormat
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.data.splits import split_pairs
 from unet_ddp.extras.packs.pack_columns import write_columns
-from unet_ddp.extras.packs.pack_index import PackIndex, Shard, describe_index
+from unet_ddp.extras.packs.pack_index import PackIndex, Shard
 from unet_ddp.extras.packs.pairs import INDEX, shard_name
 
 Result = TypeVar("Result")
@@ -136,7 +137,7 @@ def draw_index(folder: Path, count: int) -> None:
         "name_end": np.arange(1, count + 1) * len(names[0]),
     }
     index = PackIndex([kind], shards, "", "", validation=0, nodata=None, channels=None)
-    write_columns(folder / INDEX, describe_index(index), columns)
+    write_columns(folder / INDEX, asdict(index), columns)
 
 
 def prepare(folder: Path, balance: float) -> tuple[float, str]:

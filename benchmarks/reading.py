@@ -31,11 +31,11 @@ from benchmarks.images import draw
 from benchmarks.timing import machine, new_parser, print_table, take_turns
 from tests.object_store import put_folder, running_store
 from unet_ddp.checks.check import check_dataset, prepare_data
-from unet_ddp.checks.summary import Report
 from unet_ddp.config import DataConfig
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.loaders import SampleLoader
+from unet_ddp.data.matching import Report
 from unet_ddp.data.pairs import Pair, collect
 from unet_ddp.data.readers.base import Pixels
 from unet_ddp.data.readers.resize import resize_area, resize_nearest, scaled_size
@@ -44,6 +44,7 @@ from unet_ddp.extras.cache.samples import SampleCache
 from unet_ddp.extras.cloud import Url
 from unet_ddp.extras.packs.command import write_pack
 from unet_ddp.extras.packs.pairs import open_pack
+from unet_ddp.extras.sampling.cuts import cut_sample
 from unet_ddp.files import as_path, cache_folder
 
 WIDTH, HEIGHT, IMAGES = 1918, 1280, 8  # Carvana's
@@ -105,7 +106,9 @@ def ways_to_read(config: DataConfig, scale: float) -> tuple[int, dict[str, Calla
         "from the cache, without": reader(None, cache),
         "from the cache, with": reader(photo, cache),
         "from the cache, crops": reader(plain, cache),
-        "from the cache, crops at --scale-jitter 0.5 2": reader(crops(scales=(0.5, 2.0)), cache),
+        "from the cache, crops at --scale-jitter 0.5 2": reader(
+            crops(cut=partial(cut_sample, (0.5, 2.0))), cache
+        ),
         "from the cache, the whole image at a random scale, then the crop": reader(
             lambda *arrays, **key: plain(*resize_whole(*arrays, **key), **key), cache
         ),

@@ -272,7 +272,7 @@ FOLDS = {"folds": 2, "fold": 1}
         ({"list": "a"}, PAIRS), ({"list": "a"}, VAL_PAIRS), ({"list": "a"}, FOLDS),
         (FOLDS, VAL_PAIRS),
         ({"binary": True}, {"mask_threshold": 0}), ({"binary": True}, {"palette": "a"}),
-        ({"mask_threshold": 0}, {"palette": "a"}), ({"class_names": ["a"]}, {"palette": "a"}),
+        ({"palette": "a"}, {"invert": True}), ({"mask_threshold": 0}, {"palette": "a"}), ({"class_names": ["a"]}, {"palette": "a"}),
         ({"binary": True}, {"classes": 2}), ({"mask_threshold": 0}, {"classes": 2}),
         ({"compile": True}, {"checkpointing": True}), ({"resume": "auto"}, {"load": "a"}),
     ],

@@ -51,7 +51,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "losses": "unet_ddp.extras.losses.settings:FactorSettings",
         "wandb": "unet_ddp.extras.wandb.settings:WandbSettings",
         "budget": "unet_ddp.extras.planners.settings:BudgetSettings",
-        "sampling": "unet_ddp.extras.sampling.settings:BalanceSettings",
+        "palettes": "unet_ddp.extras.palettes.settings:PaletteSettings",
+        "sampling": "unet_ddp.extras.sampling.settings:SamplingSettings",
         "cache": "unet_ddp.extras.cache.settings:CacheSettings",
         "profile": "unet_ddp.extras.diagnose.settings:ProfileSettings",
         "lists": "unet_ddp.extras.outputs.settings:ListSettings",
@@ -120,6 +121,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "write_demo": "unet_ddp.extras.demo_set.draw:write_demo",
         # the data are prepared, with --balance: (DataConfig, Table, Labels, Pairs, seed=) -> Draw
         "plan_draw": "unet_ddp.extras.sampling.balance:plan_draw",
+        # samples are augmented, with --scale-jitter or a Draw: (DataConfig) -> Cut of data/augmentation.py
+        "plan_cuts": "unet_ddp.extras.sampling.cuts:plan_cuts",
         # loaders are built, with --cache: (TrainConfig, Labels, ImageFormat, World) -> SampleStore
         "open_cache": "unet_ddp.extras.cache.samples:open_cache",
         # -- what is at s3://, gs://, az:// or http://

@@ -85,8 +85,6 @@ GREY, BANDS = {"channels": 1}, {"channels": 5}
         ([scanned("a", None, {"palette": ((0, 0, 0), (1, 2, 3))}), scanned("b", None, {"palette": ((0, 0, 0), (9, 9, 9))}, values=(0,), counts=(9,))], {}, []),
         ([scanned("a", None, {"palette": ((0, 0, 0), (1, 2, 3))}), scanned("b", None, {"palette": ((0, 0, 0),)})], {}, ["index 1 is #010203 in m/a.png and #000000"]),
         ([scanned("a", None, {"palette": ((0, 0, 0), (1, 2, 3))}), scanned("b", None, {"palette": ((0, 0, 0), (255, 2, 3))})], {"palette": "p.csv"}, []),
-        ([scanned("a"), scanned("b", None, {"palette": ((0, 0, 0), (255, 2, 3))}), scanned("c", None, {"palette": ((0, 0, 0), (1, 2, 3))})], {"palette": "p.csv"},
-         ["index 1 is #ff0203 in m/b.png and #010203"]),
         # bits
         ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 255))], {}, ["m/a.png has 1 bit, so its white is 1, and 255 in m/b.png: save all masks with 8 bit"]),
         ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 255))], {"binary": True}, []),

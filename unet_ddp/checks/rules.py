@@ -73,9 +73,7 @@ def _check_kinds(table: Table, config: DataConfig) -> Iterator[str]:
 
 def _check_palettes(table: Table, config: DataConfig) -> Iterator[str]:
     """Yield a line if an index has different colours in two palette masks."""
-    if called(config, "label_rules") or (
-        config.palette is not None and table.kinds[0].mask.palette
-    ):
+    if called(config, "label_rules"):
         return
     _, conflict = _merge_palettes(table)
     if conflict:
@@ -217,7 +215,8 @@ def crop_size(config: DataConfig, table: Table) -> Size | None:
         return config.crop_size
     sizes = [scaled_size(*size, config.scale) for size in table.sizes]
     if len(set(sizes)) == 1:  # --ground-resolution rounds up and down
-        return sizes[0] if config.scale_jitter or config.ground_resolution else None
+        is_cut = config.ground_resolution is not None or called(config, "plan_cuts")
+        return sizes[0] if is_cut else None
     counts = list(table.sizes.values())
     sides = (np.repeat(np.array(side, np.int32), counts) for side in zip(*sizes, strict=True))
     height, width = (float(np.median(side)) for side in sides)

@@ -79,8 +79,6 @@ class DataConfig:
         tuple[str, ...] | None, Kind.FIXED, Excludes("palette"), flag("NAME ...")
     ] = None
     """A name for each class, in the order of the mask values; with --instances, for each class of objects (docs/objects.md)."""
-    palette: Annotated[str | None, Kind.DATA_PLACE, Kind.FIXED, flag("FILE")] = None
-    """CSV file of the classes: lines of name,value or name,#rrggbb; the one called ignore is excluded."""
     binary: Annotated[bool, Kind.FIXED, Excludes("mask_threshold", "palette", "classes")] = False
     """Two classes: every non-zero value is foreground (e.g. instance ids)."""
     mask_threshold: Annotated[
@@ -93,10 +91,6 @@ class DataConfig:
     """Mask value, or colour as #rrggbb, of pixels excluded from the loss and the scores."""
     resize_masks: bool = False
     """Resize masks that differ in size from their images, by nearest neighbour."""
-    scale_jitter: Annotated[
-        tuple[float, float] | None, flag("LOW HIGH"), Limit(at_least=0.1, at_most=10)
-    ] = None
-    """Resize each training image by a random factor before its crop, e.g. 0.5 2; whole images are cropped or padded to their size."""
     augmentation: Annotated[str, Names("augmentations"), flag("|".join(PRESETS))] = "photo"
     """photo: mirroring, small shifts, zooms and rotations, brightness, contrast and colour; overhead: also upside down, for microscope, aerial and satellite images; street: mirroring and strong changes of colour; none; or one of your own as MODULE:NAME; docs/own_parts.md."""
 
@@ -106,9 +100,6 @@ class DataConfig:
             raise UserError("--images and --masks: use both or neither")
         if self.folds and self.fold and self.fold > self.folds:
             raise UserError(f"--fold {self.fold}: must be at most {self.folds}, as --folds")
-        low, high = self.scale_jitter or (1, 1)
-        if low > high:
-            raise UserError(f"--scale-jitter {low:g} {high:g}: use {high:g} {low:g}, LOW first")
         if self.augmentation not in PRESETS and not is_own("augmentations", self.augmentation):
             known = ", ".join(PRESETS)
             raise UserError(

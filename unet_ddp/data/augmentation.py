@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import numpy as np
 from unet_ddp.config.data import PRESETS
 from unet_ddp.data.masks import IGNORE_ID, Ids, Size
 from unet_ddp.data.readers.base import ImageFormat, Pixels
-from unet_ddp.data.readers.resize import resize_area, resize_nearest
 from unet_ddp.errors import UserError
 from unet_ddp.plugins import find
+
+Cut = Callable[[Pixels, Ids, Size, int | None, np.random.Generator], tuple[Pixels, Ids]]
+"""Of an image, its mask, the size of a crop, and the class it was drawn for: a part of both."""
 
 _BANDS = 64  # at a time: OpenCV, which turns and shifts them, takes 128 at most, and two otherwise
 
@@ -30,7 +33,7 @@ class Augmentation:
         preset: none, photo, overhead or street, or the user's own; see ``--augmentation``.
         crop_size: (height, width) of random crops, smaller images padded; None for whole images.
         seed: of the run.
-        scales: (low, high) of the factor by which images are resized before they are cropped.
+        cut: what takes a part of an image before it is cropped, if anything does.
         num_classes: of the masks.
     """
 
@@ -41,11 +44,11 @@ class Augmentation:
         crop_size: Size | None,
         *,
         seed: int,
-        scales: tuple[float, float] | None = None,
+        cut: Cut | None = None,
         num_classes: int = IGNORE_ID,
     ) -> None:
         self.preset, self.num_classes = preset, num_classes
-        self.seed, self.crop_size, self.scales = seed, crop_size, scales
+        self.seed, self.crop_size, self.cut = seed, crop_size, cut
         colour = image_format.channels == 3 and image_format.dtype == "uint8"
         self._at_once = _BANDS - (image_format.channels % _BANDS == 2)
         starts = range(0, image_format.channels, self._at_once)
@@ -74,8 +77,8 @@ class Augmentation:
         """
         sequence = np.random.SeedSequence([self.seed, epoch, index])
         generator = np.random.default_rng(sequence)
-        if self.crop_size and (self.scales or drawn is not None):
-            image, mask = self._cut(image, mask, drawn, generator)
+        if self.crop_size and self.cut:
+            image, mask = self.cut(image, mask, self.crop_size, drawn, generator)
         if self._own is None:
             return self._change(image, mask, generator)
         try:
@@ -122,28 +125,6 @@ class Augmentation:
         }
         changed = self.compose(**groups, mask=mask)
         return np.concatenate([changed[name] for name in groups], axis=2), changed["mask"]
-
-    def _cut(
-        self, image: Pixels, mask: Ids, drawn: int | None, generator: np.random.Generator
-    ) -> tuple[Pixels, Ids]:
-        """Return a random part of a sample, resized to a crop; smaller if the image ends before.
-
-        Only this part is resized, not the image. The factor is log-uniform: as many objects are
-        halved as doubled.
-        """
-        scale = np.exp(generator.uniform(*np.log(self.scales or (1, 1))))
-        wanted = np.maximum(1, np.rint(np.array(self.crop_size) / scale)).astype(int)
-        part = np.minimum(wanted, mask.shape)
-        first, last = 0 * part, mask.shape - part
-        found = np.flatnonzero(mask == drawn) if drawn is not None else ()
-        if len(found):
-            pixel = np.unravel_index(generator.choice(found), mask.shape)
-            first, last = np.maximum(first, pixel - part + 1), np.minimum(last, pixel)
-        top, left = generator.integers(first, last, endpoint=True).tolist()
-        window = slice(top, top + part[0]), slice(left, left + part[1])
-        height, width = np.maximum(1, np.rint(self.crop_size * part / wanted)).astype(int).tolist()
-        size = height, width
-        return resize_area(image[window], size), resize_nearest(mask[window], size)
 
 
 def _transforms(a: Any, preset: str, crop_size: Size | None, colour: bool) -> list[Any]:

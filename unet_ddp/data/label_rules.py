@@ -52,8 +52,6 @@ def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
         return cast(Labels, find("label_rules", name)(masks, config))
     if config.binary or config.mask_threshold is not None:
         labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
-    elif config.palette is not None:
-        labels = find("label_rules", "palette")(masks, config)
     else:
         refuse_soft(masks)
         labels = infer_labels(masks, classes=config.classes, ignore=config.ignore_index)

@@ -162,12 +162,11 @@ def build_loaders(
     check_shared_memory(workers)
     pin, timeout = world.device.type == "cuda", _READ_TIMEOUT * config.launch.timeout
     load = partial(SampleLoader, workers=workers, pin=pin, timeout=timeout)
-    preset, random = config.data.augmentation, None
+    preset, random, cut = config.data.augmentation, None, None
+    if data.draw is not None or called(config.data, "plan_cuts"):
+        cut = find("extras", "plan_cuts")(config.data)
     if preset != "none" or data.crop_size is not None:
-        how: dict[str, Any] = {
-            "scales": config.data.scale_jitter,
-            "num_classes": data.labels.num_classes,
-        }
+        how: dict[str, Any] = {"cut": cut, "num_classes": data.labels.num_classes}
         random = Augmentation(image_format, preset, data.crop_size, seed=options.seed, **how)
     size = None if data.crop_size else data.smallest
     training = read(data.split.training, size=size, augmentation=random, draw=data.draw)

@@ -12,7 +12,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Ids
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.errors import UserError
-from unet_ddp.extras.sampling.settings import BalanceSettings
+from unet_ddp.extras.sampling.settings import SamplingSettings
 
 _CHUNK = 64  # bytes of bits that are counted together
 _STREAM = 1  # of random numbers: those of (seed, epoch, index) alone are the augmentation's
@@ -22,7 +22,7 @@ def plan_draw(
     config: DataConfig, table: Table, labels: Labels, pairs: Pairs, *, seed: int
 ) -> ClassDraw:
     """Return the draw that --balance asks for, of training pairs in a table."""
-    share = cast(BalanceSettings, config).balance
+    share = cast(SamplingSettings, config).balance
     return ClassDraw(find_classes(table, labels, pairs), share=share, seed=seed)
 
 

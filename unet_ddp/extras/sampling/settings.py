@@ -1,14 +1,29 @@
-"""The setting of draws by class."""
+"""The settings of what an epoch shows of its images."""
+
+from __future__ import annotations
 
 from typing import Annotated
 
-from unet_ddp.errors import Limit
+from unet_ddp.errors import Limit, UserError
 from unet_ddp.settings import Calls, flag
 
 
-class BalanceSettings:
+class SamplingSettings:
     """Joins those of the data."""
 
     place = "data", "resize_masks"
     balance: Annotated[float, Calls("plan_draw"), flag("SHARE"), Limit(at_least=0, at_most=1)] = 0.0
     """Share of the training samples that are drawn by class, each class as often as any other, their crops around one of its pixels; e.g. 0.5 where classes are rare; 0: off."""
+    scale_jitter: Annotated[
+        tuple[float, float] | None,
+        Calls("plan_cuts"),
+        flag("LOW HIGH"),
+        Limit(at_least=0.1, at_most=10),
+    ] = None
+    """Resize each training image by a random factor before its crop, e.g. 0.5 2; whole images are cropped or padded to their size."""
+
+    def check(self) -> None:
+        """Raise a UserError if the factors are in the wrong order."""
+        low, high = self.scale_jitter or (1, 1)
+        if low > high:
+            raise UserError(f"--scale-jitter {low:g} {high:g}: use {high:g} {low:g}, LOW first")

@@ -1,0 +1,22 @@
+"""The setting of palette files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from unet_ddp.settings import Calls, Excludes, Kind, flag
+
+
+class PaletteSettings:
+    """Joins those of the data."""
+
+    place = "data", "class_names"
+    palette: Annotated[
+        str | None,
+        Kind.DATA_PLACE,
+        Kind.FIXED,
+        Calls("label_rules"),
+        Excludes("invert"),
+        flag("FILE"),
+    ] = None
+    """CSV file of the classes: lines of name,value or name,#rrggbb; the one called ignore is excluded."""
