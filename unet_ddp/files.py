@@ -37,11 +37,11 @@ def is_address(text: object) -> bool:
     return "://" in str(text) and not str(text).startswith("file://")
 
 
-def local_path(text: str, flag: str) -> Path:
+def as_local_path(text: str, flag: str) -> Path:
     """Return a path of this machine; an address is a UserError, which names `flag`."""
     path = as_path(text)
     if is_address(path):
-        raise UserError(f"{flag} {text}: is no place on this machine; name a path of it")
+        raise UserError(f"{flag} {text}: is an address; use a path on this machine")
     return path
 
 

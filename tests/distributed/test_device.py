@@ -110,22 +110,22 @@ def test_devices_that_were_never_tried_are_said(
 
 
 def test_only_usable_cores_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("_CPUS", "_CGROUP", "_OWN_CGROUPS"):
+    for name in ("CPUS", "CGROUP", "OWN_CGROUPS"):
         monkeypatch.setattr(device_module, name, tmp_path / name)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 4, 7}, raising=False)
     assert usable_cores() == 3
     for processor, siblings in ((0, "0,4"), (1, "1,7"), (4, "0,4"), (7, "1,7")):
-        folder = tmp_path / "_CPUS" / f"cpu{processor}" / "topology"
+        folder = tmp_path / "CPUS" / f"cpu{processor}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(f"{siblings}\n")
     assert usable_cores() == 2 and usable_cores(logical=True) == 3
-    (tmp_path / "_OWN_CGROUPS").write_text("1:cpu:/old\n0::/a/b\n")
-    (tmp_path / "_CGROUP" / "a" / "b").mkdir(parents=True)
-    (tmp_path / "_CGROUP" / "a" / "b" / "cpu.max").write_text("max 100000\n")
+    (tmp_path / "OWN_CGROUPS").write_text("1:cpu:/old\n0::/a/b\n")
+    (tmp_path / "CGROUP" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "CGROUP" / "a" / "b" / "cpu.max").write_text("max 100000\n")
     assert usable_cores(logical=True) == 3
-    (tmp_path / "_CGROUP" / "a" / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "CGROUP" / "a" / "cpu.max").write_text("150000 100000\n")
     assert usable_cores() == usable_cores(logical=True) == 2
-    (tmp_path / "_CGROUP" / "a" / "cpu.max").write_text("50000 100000\n")
+    (tmp_path / "CGROUP" / "a" / "cpu.max").write_text("50000 100000\n")
     assert usable_cores() == 1
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
@@ -143,8 +143,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         return text if self == Path("/proc/meminfo") else read(self, **how)
 
     monkeypatch.setattr(Path, "read_text", read_text)
-    monkeypatch.setattr(device_module, "_CGROUP", tmp_path)
-    monkeypatch.setattr(device_module, "_OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(device_module, "CGROUP", tmp_path)
+    monkeypatch.setattr(device_module, "OWN_CGROUPS", tmp_path / "own")
     return tmp_path
 
 

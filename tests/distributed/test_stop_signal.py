@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -37,6 +38,11 @@ def wait_until(is_true: Callable[[], object]) -> None:
     while not is_true():
         assert time.monotonic() < until
         time.sleep(0)
+
+
+def wait_for_signal(stop: StopSignal) -> None:
+    """Wait until this rank is asked to stop."""
+    wait_until(lambda: not list(stop.until_stopped("a")))
 
 
 @pytest.mark.parametrize(
@@ -100,14 +106,14 @@ def test_the_last_question_is_awaited_unless_an_error_ends_it(
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_the_reason_to_stop(number: signal.Signals) -> None:
-    before = [signal.getsignal(each) for each in SIGNALS]
+    before, threads = [signal.getsignal(each) for each in SIGNALS], threading.enumerate()
     inlet, outlet = os.pipe()
     os.set_blocking(outlet, False)
     signal.set_wakeup_fd(outlet)  # another library's
     with StopSignal(World()) as stop:
         assert stop.poll() is None and stop.poll_now() is None
         os.kill(os.getpid(), number)
-        wait_until(lambda: stop._code)
+        wait_for_signal(stop)
         assert stop.reason is None  # until it is asked for
         assert stop.poll() == StopReason(number)
         assert stop.reason == StopReason(number)
@@ -117,7 +123,7 @@ def test_a_signal_is_the_reason_to_stop(number: signal.Signals) -> None:
     assert signal.set_wakeup_fd(-1) == outlet
     os.close(inlet)
     os.close(outlet)
-    assert not stop._listener.is_alive()
+    assert threading.enumerate() == threads
 
 
 def test_ignored_signals_stay_ignored() -> None:
@@ -126,15 +132,11 @@ def test_ignored_signals_stay_ignored() -> None:
         with StopSignal(World()) as stop:
             os.kill(os.getpid(), signal.SIGHUP)
             os.kill(os.getpid(), signal.SIGUSR1)
-            wait_until(lambda: stop._code)
+            wait_for_signal(stop)
             assert stop.poll() == StopReason(signal.SIGUSR1)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-class Exited(BaseException):
-    pass
 
 
 @pytest.mark.parametrize(
@@ -161,21 +163,16 @@ def test_a_second_ctrl_c_or_a_dead_rank_ends_the_process_at_once(
     monkeypatch.setattr(stop_signal.time, "monotonic", lambda: next(clock) * seconds)
     monkeypatch.setattr(stop_signal, "is_alive", lambda process: peers_alive)
 
-    def exit_at_once(status: int) -> None:
-        raise Exited(status)
+    exited: list[int] = []
 
-    monkeypatch.setattr(os, "_exit", exit_at_once)
-    stop = StopSignal(World(peers=(7,)))
-    stop._inlet, stop._outlet = os.pipe()
-    os.write(stop._outlet, bytes([*heard, 0]))
+    monkeypatch.setattr(os, "_exit", exited.append)
+    with StopSignal(World(peers=(7,))) as stop:
+        outlet = signal.set_wakeup_fd(-1)
+        os.write(outlet, bytes(heard))  # the thread reads them before it ends
+        signal.set_wakeup_fd(outlet)
+    assert exited == ([] if exits is None else [exits])
     if exits is None:
-        stop._listen()
-        assert stop._code == code
-    else:
-        with pytest.raises(Exited, match=str(exits)):
-            stop._listen()
-    os.close(stop._inlet)
-    os.close(stop._outlet)
+        assert stop.poll() == (StopReason(signal.Signals(code)) if code else None)
 
 
 def test_an_unreadable_file_stops_the_run_with_its_error() -> None:
@@ -213,12 +210,13 @@ def test_the_last_step_asked_for_is_a_reason(done: int, limit: int | None, stops
 
 
 def test_the_first_reason_stays() -> None:
-    stop = StopSignal(World())
-    stop._code = signal.SIGTERM
-    stop.poll()
-    stop.request_stop(UserError("x"))
-    assert stop.poll() == StopReason(signal.SIGTERM)
-    stop.raise_error()
+    with StopSignal(World()) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_for_signal(stop)
+        stop.poll()
+        stop.request_stop(UserError("x"))
+        assert stop.poll() == StopReason(signal.SIGTERM)
+        stop.raise_error()
 
 
 # -- two ranks ------------------------------------------------------------------------------------
@@ -235,7 +233,7 @@ def stop_after_one_rank(kind: str) -> tuple[list[bool], Any, bool, str]:
                     stop.request_stop(UserError("b.png: corrupt"))
                 else:
                     os.kill(os.getpid(), signal.SIGTERM)
-                    wait_until(lambda: stop._code)
+                    wait_for_signal(stop)
             if step == 1 and world.rank == 0 and kind == "both":
                 stop.request_stop(UserError("a.png: corrupt"))
             polls.append(stop.poll() is not None)
@@ -244,11 +242,10 @@ def stop_after_one_rank(kind: str) -> tuple[list[bool], Any, bool, str]:
             stop.raise_error()
         except UserError as failure:
             error = str(failure)
-        fresh = StopSignal(world)
+    with StopSignal(world) as fresh:
         if world.rank == 1:
             fresh.request_stop(UserError("x"))
         is_known_now = fresh.poll_now() is not None
-        fresh._pending[0]()  # type: ignore[index]
     leave(world)
     return polls, reason, is_known_now, error
 

@@ -64,7 +64,7 @@ def test_unused_parameters_are_frozen_and_a_trial_leaves_no_trace() -> None:
     network = Odd()
     network.norm.running_mean.fill_(3.0)
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    world_module._freeze_unused(network, torch.rand(2, 1, 3, 3))
+    world_module.freeze_unused(network, torch.rand(2, 1, 3, 3))
     frozen = {name for name, value in network.named_parameters() if not value.requires_grad}
     assert frozen == {"unused.weight", "unused.bias"}
     assert all(value.grad is None for value in network.parameters())
@@ -143,7 +143,7 @@ def test_what_the_main_process_does_all_ranks_learn(ranks: Ranks) -> None:
 def test_a_rank_that_has_failed_elsewhere_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(world_module, "_LOOK", timedelta(seconds=0.01))
+    monkeypatch.setattr(world_module, "LOOK", timedelta(seconds=0.01))
     store = dist.HashStore()
     store.set("printed", "2")
     with pytest.raises(dist.DistStoreError):

@@ -788,7 +788,7 @@ def test_the_end_rescues_what_can_not_be_written(tmp_path: Path, disk: FullDisk)
 
 
 def test_an_address_rescues_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--rescue-dir s3://b/x: is no place on this machine; name"):
+    with pytest.raises(UserError, match="--rescue-dir s3://b/x: is an address; use"):
         open_folder(tmp_path, rescue_dir="s3://b/x").__enter__()
 
 

@@ -148,7 +148,7 @@ def _in_folder_of_resumed(config: Training) -> Training:
         raise UserError(
             f"--resume {config.launch.resume}: is a folder; use --resume {config.resume_file / 'last.pt'}"
         )
-    if config.run.exp_name is not None and config.place.resolve() != folder.resolve():
+    if config.run.exp_name is not None and config.address.resolve() != folder.resolve():
         raise UserError(
             f"--resume {config.launch.resume} continues in {folder}: leave --exp-name out, or start "
             "a new run from these weights with --load"

@@ -33,11 +33,11 @@ from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, result_files, terminal_table, write_results
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
 from unet_ddp.files import (
+    as_local_path,
     as_path,
     check_no_input,
     check_writable,
     is_address,
-    local_path,
 )
 from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import build_model, check_described
@@ -139,7 +139,7 @@ def find_job(config: EvaluateConfig) -> Job:
     if is_address(source) and config.output is None:
         raise UserError(f"{source}: name a folder for the results with --output")
     output = (
-        local_path(config.output, "--output") if config.output else source.parent / "evaluation"
+        as_local_path(config.output, "--output") if config.output else source.parent / "evaluation"
     )
     existing = [output / name for name in EVALUATION_FILES if (output / name).exists()]
     if existing and not config.overwrite:

@@ -41,22 +41,22 @@ class TrainConfig:
     """Those that the recipe gave, and not the command line."""
 
     @property
-    def place(self) -> Path:
+    def address(self) -> Path:
         """The run folder, or its address."""
         return as_path(self.run.checkpoints) / (self.run.exp_name or "")
 
     @property
     def folder(self) -> Path:
         """The run folder on this machine; of an address one in the user's cache."""
-        if is_address(self.place):
-            return cast(Path, find("extras", "run_folder")(self.place))
-        return self.place
+        if is_address(self.address):
+            return cast(Path, find("extras", "run_folder")(self.address))
+        return self.address
 
     @property
     def resume_file(self) -> Path:
         """The checkpoint that ``--resume`` means, or its address."""
         is_file = self.launch.resume not in (None, "auto")
-        return as_path(str(self.launch.resume)) if is_file else self.place / "last.pt"
+        return as_path(str(self.launch.resume)) if is_file else self.address / "last.pt"
 
     def to_dict(self) -> dict[str, Plain]:
         """Return the settings that belong to the run, flat, as checkpoints and recipes have them."""

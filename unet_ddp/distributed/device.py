@@ -11,8 +11,8 @@ import torch
 from unet_ddp.errors import UserError
 
 _UNKNOWN = 4 << 30  # bytes, where the system does not say
-_CPUS = Path("/sys/devices/system/cpu")
-_CGROUP, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+CPUS = Path("/sys/devices/system/cpu")
+CGROUP, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _MEMORY = ("memory.max", "memory.current")
 _OUT_OF_MEMORY = (
     "can't allocate memory",
@@ -94,7 +94,7 @@ def usable_cores(*, logical: bool = False) -> int:
 def _core_of(processor: int) -> str:
     """Return the processors of the same core, or this one where the system does not say."""
     with suppress(OSError):
-        return (_CPUS / f"cpu{processor}/topology/thread_siblings_list").read_text(encoding="ascii")
+        return (CPUS / f"cpu{processor}/topology/thread_siblings_list").read_text(encoding="ascii")
     return str(processor)
 
 
@@ -102,8 +102,8 @@ def _find_cgroups() -> list[Path]:
     """Return this container's or batch job's control groups (of version 2), the own one first."""
     text = ""
     with suppress(OSError):
-        text = _OWN_CGROUPS.read_text(encoding="utf-8", errors="replace")
-    own = _CGROUP / text.partition("0::")[2].split("\n")[0].strip("/")
+        text = OWN_CGROUPS.read_text(encoding="utf-8", errors="replace")
+    own = CGROUP / text.partition("0::")[2].split("\n")[0].strip("/")
     return [own, *own.parents]
 
 

@@ -23,7 +23,7 @@ from unet_ddp.errors import RunError, UserError
 
 Result = TypeVar("Result")
 
-_LOOK = timedelta(seconds=10)  # between looks for a rank that has failed
+LOOK = timedelta(seconds=10)  # between looks for a rank that has failed
 _SPIN = 0.05  # seconds; a rank that is later than that does other work
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no sched_yield
 
@@ -103,7 +103,7 @@ class World:
         """Wait for a key of another rank, unless one has failed elsewhere and never comes to it."""
         while True:
             try:
-                return store.wait([key], _LOOK)
+                return store.wait([key], LOOK)
             except dist.DistStoreError:
                 if store.check(["printed"]):
                     raise
@@ -143,7 +143,7 @@ class World:
         """
         if self.store is None:
             return network
-        _freeze_unused(network, example)
+        freeze_unused(network, example)
         replica = DistributedDataParallel(
             network,
             device_ids=[self.device] if self.device.type == "cuda" else None,
@@ -162,7 +162,7 @@ class World:
         return replica
 
 
-def _freeze_unused(network: nn.Module, example: Tensor) -> None:
+def freeze_unused(network: nn.Module, example: Tensor) -> None:
     """Freeze parameters that no output depends on (some of smp's encoders have them).
 
     DDP would wait forever for their gradients.

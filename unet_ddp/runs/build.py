@@ -210,7 +210,7 @@ def describe_run(
         )
     return [
         f"network: {spec.architecture}; {count / 1e6:.1f} million parameters",
-        f"run: {config.place}; {options.epochs} epochs of {state.steps_per_epoch} steps of {images} images "
+        f"run: {config.address}; {options.epochs} epochs of {state.steps_per_epoch} steps of {images} images "
         f"({options.batch_size} on each of {world.size} process(es){each}), {world.device.type}, "
         f"{str(spec.precision.dtype).removeprefix('torch.')}, "
         f"{count_workers(world, config.launch.workers)} reading process(es) each",

@@ -36,7 +36,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
 from unet_ddp.files import (
     is_address,
-    local_path,
+    as_local_path,
     lock_folder,
     make_writable,
     write_errors,
@@ -84,7 +84,7 @@ class RunFolder:
         self._config = config
         self._writes = world.is_main
         self._log = log
-        if mirror is None and is_address(config.place):
+        if mirror is None and is_address(config.address):
             mirror = find("extras", "mirror")(config, log)
         self._mirror = mirror or Mirror()
         self.on_saved: Callable[[Path], object] = lambda path: None
@@ -127,8 +127,8 @@ class RunFolder:
         """
         launch = config.launch
         if launch.rescue_dir is not None:
-            make_writable(local_path(launch.rescue_dir, "--rescue-dir"), "--rescue-dir")
-        is_here = launch.resume is not None and self.path == config.place
+            make_writable(as_local_path(launch.rescue_dir, "--rescue-dir"), "--rescue-dir")
+        is_here = launch.resume is not None and self.path == config.address
         if is_here and not self.path.is_dir():  # nor is it made for a lock
             raise no_checkpoint(config.resume_file)
         self._lock = lock_folder(self.path, "--checkpoints or --exp-name")

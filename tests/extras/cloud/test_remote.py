@@ -17,11 +17,11 @@ from tests.object_store import MemoryBucket
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, local_file, put
 from unet_ddp.files import (
+    as_local_path,
     as_path,
     check_writable,
     exit_on_signals,
     is_address,
-    local_path,
     replacing,
     write_text,
 )
@@ -106,11 +106,11 @@ def test_what_is_an_address() -> None:
     assert is_address(as_path("s3://bucket/a.tar#0+1/a.png"))
     assert not is_address(as_path("a.tar#0+1/a.png"))
     assert not any(map(is_address, ("data/imgs", "file:///data", None, "a.tar#0+1/a.png")))
-    assert as_path("file:///data") == Path("/data") == local_path("/data", "--output")
-    with pytest.raises(UserError, match=r"^--output gs://b/x: is no place on this machine"):
-        local_path("gs://b/x", "--output")
+    assert as_path("file:///data") == Path("/data") == as_local_path("/data", "--output")
+    with pytest.raises(UserError, match=r"^--output gs://b/x: is an address"):
+        as_local_path("gs://b/x", "--output")
     with pytest.raises(UserError, match=r"^https://h/a: an address with a query") as error:
-        local_path("https://h/a?signature=secret", "--output")
+        as_local_path("https://h/a?signature=secret", "--output")
     assert "secret" not in str(error.value)
 
 

@@ -27,5 +27,5 @@ def test_demo_data(
 
 
 def test_an_address_is_no_folder() -> None:
-    with pytest.raises(UserError, match="--folder s3://b/x: is no place on this machine"):
+    with pytest.raises(UserError, match="--folder s3://b/x: is an address"):
         demo_data.main(["--folder", "s3://b/x"])

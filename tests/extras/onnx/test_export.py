@@ -166,7 +166,7 @@ def test_a_network_that_is_not_for_any_size_is_named(
         (["a.pt", "a.gif"], "a.gif: the name must end in .onnx"),
         (["a.pt", "there.ONNX"], "there.onnx: already exists; use --overwrite"),
         (["nowhere.pt", "b.onnx"], "nowhere.pt: "),
-        (["a.pt", "s3://bucket/b.onnx"], "s3://bucket/b.onnx: is no place on this machine"),
+        (["a.pt", "s3://bucket/b.onnx"], "s3://bucket/b.onnx: is an address"),
         (["a.pt", "b.onnx", "-s", "0.5"], "--scale 0.5"),
         (["a.pt"], "file"),
     ],

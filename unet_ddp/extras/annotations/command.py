@@ -24,7 +24,7 @@ from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, print_lines, shorten
 from unet_ddp.extras.annotations import masks
 from unet_ddp.extras.annotations.readers import AnnotatedImage, open_source
-from unet_ddp.files import check_writable, ended_by_sigterm, local_path, write_errors, write_text
+from unet_ddp.files import as_local_path, check_writable, ended_by_sigterm, write_errors, write_text
 from unet_ddp.prediction.outputs.mask import write_mask
 from unet_ddp.settings import flag
 
@@ -59,7 +59,7 @@ class ImportConfig:
 def main(argv: Sequence[str]) -> int:
     """Write the masks that `argv` asks for, and return the exit status."""
     config = parse(ImportConfig, argv, prog="python -m unet_ddp import")
-    output = local_path(config.output, "--output")
+    output = as_local_path(config.output, "--output")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output}: already exists; use another --output")
     check_writable(output.parent, "--output")
@@ -80,9 +80,9 @@ class _Import:
 
     def __init__(self, config: ImportConfig) -> None:
         self.config = config
-        self.file = local_path(config.file, "FILE")
-        self.images = masks.list_images(local_path(config.images, "--images"))
-        palette = local_path(config.palette, "--palette") if config.palette else None
+        self.file = as_local_path(config.file, "FILE")
+        self.images = masks.list_images(as_local_path(config.images, "--images"))
+        palette = as_local_path(config.palette, "--palette") if config.palette else None
         with self._errors():
             is_masks = self.file.is_dir() and not any(self.file.rglob("*.json"))
             self.source = (masks.open_folders if is_masks else open_source)(self.file, self.images)

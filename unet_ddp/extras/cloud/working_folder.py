@@ -40,7 +40,7 @@ class WorkingFolder:
     """
 
     def __init__(self, config: TrainConfig, log: Callable[[str], None]) -> None:
-        self.run = StoredRun(config.place)
+        self.run = StoredRun(config.address)
         self.path = config.folder
         self.last = self.path / "last.pt"
         self.stored_file = self.path / ".stored"  # the SHA-256 of last.pt as it was put last

@@ -9,7 +9,7 @@ from typing import Annotated
 from unet_ddp.cli import parse
 from unet_ddp.errors import print_lines
 from unet_ddp.extras.demo_set.draw import write_demo
-from unet_ddp.files import local_path
+from unet_ddp.files import as_local_path
 from unet_ddp.settings import flag
 
 
@@ -24,6 +24,6 @@ class DemoConfig:
 def main(argv: Sequence[str]) -> int:
     """Write the demo set and return the exit status."""
     config = parse(DemoConfig, argv, prog="python -m unet_ddp demo-data")
-    folder = write_demo(local_path(config.folder, "--folder"))
+    folder = write_demo(as_local_path(config.folder, "--folder"))
     print_lines(f"{folder}: imgs and masks to train on, unseen to predict")
     return 0

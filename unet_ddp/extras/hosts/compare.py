@@ -103,7 +103,7 @@ def check_folders(config: TrainConfig, launchers: Sequence[str], world: World) -
     Raises:
         UserError: another host alone has the newest state, or hosts come and go and share no folder.
     """
-    if world.on_main(lambda: is_address(config.place)):
+    if world.on_main(lambda: is_address(config.address)):
         return
     done, folder = (-1, 0), config.folder
     state = read_state(folder) if world.local_rank == 0 else None

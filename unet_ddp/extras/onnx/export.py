@@ -20,7 +20,7 @@ from unet_ddp.cli import parse
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError, print_lines
 from unet_ddp.extras.onnx.backend import METADATA, OnnxBackend, import_extra
-from unet_ddp.files import as_path, check_no_input, local_path, replacing, write_errors
+from unet_ddp.files import as_local_path, as_path, check_no_input, replacing, write_errors
 from unet_ddp.prediction.backends import LoadedModel, TorchBackend, build_model
 from unet_ddp.settings import flag
 
@@ -80,7 +80,7 @@ class Exported(nn.Module):
 
 def export(config: ExportConfig) -> list[str]:
     """Write the file, compare it with the network at several sizes, and return lines to print."""
-    path, source = local_path(config.output, "FILE"), as_path(config.checkpoint)
+    path, source = as_local_path(config.output, "FILE"), as_path(config.checkpoint)
     if path.suffix.lower() != ".onnx":
         raise UserError(f"{path}: the name must end in .onnx")
     if path.exists() and not config.overwrite:

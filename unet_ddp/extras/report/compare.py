@@ -17,7 +17,7 @@ from unet_ddp.cli import parse
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, align, join_some, print_lines
 from unet_ddp.extras.report.page import Page, render
-from unet_ddp.files import as_path, is_address, local_path, write_errors, write_text
+from unet_ddp.files import as_local_path, as_path, is_address, write_errors, write_text
 from unet_ddp.metrics.scores import show
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
 from unet_ddp.settings import Kind, flag, names_of
@@ -51,7 +51,7 @@ class Run(NamedTuple):
 def main(argv: Sequence[str]) -> int:
     """Print the table and write the page."""
     config = parse(CompareConfig, argv, prog="python -m unet_ddp compare")
-    output = local_path(config.output, "--output")
+    output = as_local_path(config.output, "--output")
     if output.suffix != ".html":
         raise UserError(f"--output {config.output}: the page is HTML; use a name like compare.html")
     print_lines(*compare([as_path(run) for run in config.runs], output))

@@ -28,7 +28,7 @@ from unet_ddp.distributed.join import exit_with_error
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_lines, shorten
 from unet_ddp.extras.report.compare import compare
-from unet_ddp.files import local_path, lock_folder, write_errors, write_text
+from unet_ddp.files import as_local_path, lock_folder, write_errors, write_text
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
 from unet_ddp.settings import Kind, flag, names_of
 
@@ -73,7 +73,9 @@ def tune(argv: Sequence[str]) -> None:
             if getattr(config.launch, name):
                 raise UserError(f"--{name.replace('_', '-')}: a search has its own; leave it out")
     check_installed("optuna", "tune", "tune")
-    folder = local_path(config.run.checkpoints, "--checkpoints") / (config.run.exp_name or "tune")
+    folder = as_local_path(config.run.checkpoints, "--checkpoints") / (
+        config.run.exp_name or "tune"
+    )
     space = parse_space(config)
     with lock_folder(folder, "--exp-name"):
         search = Search(config, space, folder)
