@@ -35,8 +35,8 @@ from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
 from unet_ddp.files import (
-    is_address,
     as_local_path,
+    is_address,
     lock_folder,
     make_writable,
     write_errors,
