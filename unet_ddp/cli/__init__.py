@@ -6,7 +6,6 @@ The later wins: the default, the resumed checkpoint, ``--config recipe.yaml``, t
 from __future__ import annotations
 
 import contextlib
-import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from unet_ddp.cli.recipes import (
     naming_recipe,
     read_box,
     read_settings,
+    suggest,
 )
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import Limit, UserError, shorten
@@ -199,9 +199,7 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
     for key, value in settings.items():
         name = names.get(key.replace("-", "_").lstrip("_"), "config")
         if name == "config":
-            near = difflib.get_close_matches(key[:80], names, n=1)
-            hint = f"did you mean {near[0]}?" if near else "see train.py --help"
-            raise UserError(f"{path}: unknown key {shorten(key)}; {hint}")
+            raise UserError(f"{path}: unknown key {shorten(key)}; {suggest(key[:80], names)}")
         if name in keys:
             raise UserError(f"{path}: {keys[name]} and {key} are one setting; use one of them")
         keys[name] = key

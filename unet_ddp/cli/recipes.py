@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
@@ -70,6 +70,12 @@ def read_box(box: str) -> tuple[str, list[str]]:
 
 
 # -- recipes -------------------------------------------------------------------------------
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return the advice for a name that is none of the `known` settings."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else "see train.py --help"
 
 
 def find_recipe(given: str) -> Path:

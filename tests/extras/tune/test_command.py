@@ -37,6 +37,7 @@ class Trainer:
     def __init__(self, fails: Callable[[int], int] = lambda k: 0) -> None:
         self.done: list[tuple[int, int]] = []
         self.stops_at: int | None = None
+        self.best = 0.8
         self.fails = fails
 
     def start(self, search: Search, k: int, epochs: int) -> int:
@@ -49,7 +50,7 @@ class Trainer:
             return self.fails(k)
         drawn = search.trials[k]["drawn"]
         rate, width = float(drawn["learning_rate"]), int(drawn["width"])
-        score = 0.8 - abs(math.log10(rate) + 2) / 10
+        score = self.best - abs(math.log10(rate) + 2) / 10
         place, rows = search.place(k), [(score + 0.001 * n, 0.5, 1.0) for n in range(epochs)]
         if not (place / "best.pt").exists():
             (place / ".lock").unlink()
@@ -67,7 +68,7 @@ class Trainer:
 def trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trainer:
     monkeypatch.chdir(tmp_path)
     trainer = Trainer()
-    monkeypatch.setattr(Search, "_start", lambda *args: trainer.start(*args))
+    monkeypatch.setattr(Search, "start", lambda *args: trainer.start(*args))
     monkeypatch.setattr(tune, "compare", lambda places, output: [f"{len(places)} runs"])
     return trainer
 
@@ -148,11 +149,11 @@ def test_a_training_begins_or_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     search = Search(parse_train(argv, prog="", kind=TuneConfig), {}, tmp_path)
     search.trials = [{"drawn": {"width": "5"}, "dice": {}}]
     search.place(0).mkdir()
-    assert search._start(0, 4) == 3
+    assert search.start(0, 4) == 3
     (search.place(0) / "last.pt").touch()
-    assert search._start(0, 7) == 3
+    assert search.start(0, 7) == 3
     with pytest.raises(KeyboardInterrupt):
-        search._start(0, 7)
+        search.start(0, 7)
     first, _, second, _, _, *end = told
     assert end == ["wait", "terminate", "wait"]
     for config, load, overwrite, resume, epochs in (
@@ -299,7 +300,7 @@ def test_a_search_of_which_all_trials_fail_ends(trainer: Trainer) -> None:
         (["--vary", "ema=0.9..0.5"], "'ema=0.9..0.5': use a range like"),
         ([*VARY, "--config", "budget.yaml"], "--budget: a search has its own; leave it out; --config budget.yaml sets"),
         ([*VARY, "--resume"], "--resume; see python -m unet_ddp tune --help"),
-        ([*VARY, "--checkpoints", "s3://b/runs"], "--checkpoints s3://b/runs: is no place on this"),
+        ([*VARY, "--checkpoints", "s3://b/runs"], "--checkpoints s3://b/runs: is an address"),
         ([*VARY, "--width", "0"], "--width 0: must be 1 or more"),
         ([*VARY, "--trials", "0"], "--trials 0: must be 1 or more"),
     ],
@@ -341,7 +342,7 @@ def test_another_search_in_the_folder_is_refused(trainer: Trainer) -> None:
         main(ARGV)
     saved.unlink()  # a new search must not continue the trials of this one
     with pytest.raises(
-        UserError, match=r"trial_000: of a search whose tune\.json is gone; move such"
+        UserError, match=r"trial_000: not of the search in tune\.json; move such"
     ):
         main(ARGV)
 
@@ -363,7 +364,7 @@ def test_a_search_of_an_earlier_version_continues_without_the_settings_it_did_no
 def test_without_validation_or_optuna_or_under_torchrun(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tune, "_read_dice", lambda place, epochs: [math.nan] * epochs)
+    trainer.best = math.nan
     with pytest.raises(UserError, match="no validation Dice to choose by; use --validation"):
         main(ARGV)
     with monkeypatch.context() as patch:

@@ -6,7 +6,6 @@ A draw depends on the seed and the trials before it alone. tune.json has these: 
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
@@ -22,7 +21,7 @@ from signal import SIGINT, SIGTERM
 from typing import Annotated, Any
 
 from unet_ddp.cli import parse_train
-from unet_ddp.cli.recipes import name_recipe, naming_recipe
+from unet_ddp.cli.recipes import name_recipe, naming_recipe, suggest
 from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.distributed.join import exit_with_error
 from unet_ddp.distributed.stop_signal import die_with_parent
@@ -30,7 +29,7 @@ from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_l
 from unet_ddp.extras.report.compare import compare
 from unet_ddp.files import as_local_path, lock_folder, write_errors, write_text
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
-from unet_ddp.settings import Kind, flag, names_of
+from unet_ddp.settings import Kind, as_flag, flag, names_of, values_of
 
 _FACTOR = 3  # of epochs from rung to rung, by which the trials become fewer
 _TRAIN = [sys.executable, "-m", "unet_ddp", "train"]
@@ -71,7 +70,7 @@ def tune(argv: Sequence[str]) -> None:
     with naming_recipe(config.launch.config, config.recipe):
         for name in sorted(config.unused):
             if getattr(config.launch, name):
-                raise UserError(f"--{name.replace('_', '-')}: a search has its own; leave it out")
+                raise UserError(f"{as_flag(name)}: a search has its own; leave it out")
     check_installed("optuna", "tune", "tune")
     folder = as_local_path(config.run.checkpoints, "--checkpoints") / (
         config.run.exp_name or "tune"
@@ -103,9 +102,9 @@ def parse_space(config: TuneConfig) -> dict[str, Any]:
     for word in config.vary:
         name, _, text = word.replace("-", "_", word.partition("=")[0].count("-")).partition("=")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "see train.py --help"
-            raise UserError(f"--vary {shorten(word)}: not a setting to vary; {hint}")
+            raise UserError(
+                f"--vary {shorten(word)}: not a setting to vary; {suggest(name, known)}"
+            )
         low, dots, high = text.partition("..")
         ends: Sequence[Any] = text.split(",")
         try:
@@ -127,21 +126,22 @@ def parse_space(config: TuneConfig) -> dict[str, Any]:
 
 def as_argv(config: TrainConfig, drawn: Mapping[str, Any], **other: Any) -> list[str]:
     """Return the flags of train.py for `config`, but for what is drawn and other settings."""
-    default, words = TrainConfig(), list[str]()
-    defaults = {**default.to_dict(), **vars(default.launch)}
-    values = {**config.to_dict(), **vars(config.launch), "config": None, **other}
+    values = values_of(config) | {"config": None} | other
     switches: dict[str, Any] = {"true": True, "false": False}
     for name, value in drawn.items():
         text = f"{value:.3g}" if isinstance(value, float) else str(value)
         values[name] = switches.get(text, text.split())
-    for name, value in values.items():
-        word = name.replace("_", "-")
+    words = list[str]()
+    for name, default in values_of(TrainConfig()).items():
+        flag, value = as_flag(name), values[name]
+        if value is None or value == default:
+            continue
         if isinstance(value, bool):
-            words += [f"--{word}" if value else f"--no-{word}"] * (value != defaults[name])
-        elif value is not None and value != defaults[name]:
-            first, *more = map(str, value if isinstance(value, (list, tuple)) else [value])
-            joined = [f"--{word}={first}"] if first.startswith("-") else [f"--{word}", first]
-            words += [*joined, *more]
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+            continue
+        first, *more = map(str, value if isinstance(value, (list, tuple)) else [value])
+        words += [f"{flag}={first}"] if first.startswith("-") else [flag, first]
+        words += more
     return words
 
 
@@ -167,11 +167,9 @@ class Search:
         known = {self.place(k) for k in range(len(self.trials))}
         unknown = sorted(set(filter(Path.is_dir, folder.glob("trial_*"))) - known)
         if unknown:  # it would be continued, under other settings
-            what = "not of the search in tune.json"
-            if not self._file.exists():
-                what = "of a search whose tune.json is gone"
             raise UserError(
-                f"{unknown[0]}: {what}; move such folders away, or use another --exp-name"
+                f"{unknown[0]}: not of the search in {self._file.name}; move such folders away, or use "
+                "another --exp-name"
             )
 
     def _read(self) -> None:
@@ -185,7 +183,7 @@ class Search:
         for name, value in self._about.items():
             if json.dumps(before.get(name)) != json.dumps(value):  # nan is not nan
                 raise UserError(
-                    f"{self.folder}: its search has --{name.replace('_', '-')} {before.get(name)}, "
+                    f"{self.folder}: its search has {as_flag(name)} {before.get(name)}, "
                     f"not {value}; continue it by its own command, or use another --exp-name"
                 )
         for name, value in (pair for trial in self.trials for pair in trial["drawn"].items()):
@@ -258,7 +256,7 @@ class Search:
         except UserError as error:  # a killed search's training saves, and ends
             print_lines(f"waiting: {error}")
             lock_folder(place, "--exp-name", waits=True).close()
-        status = self._start(k, epochs)
+        status = self.start(k, epochs)
         if status in (128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM):  # negative: at its start
             raise KeyboardInterrupt
         if status:
@@ -266,7 +264,9 @@ class Search:
             reason, recipe = said.strip().rpartition("\n")[2], self.config.launch.config
             print_lines(f"{about}: failed: {name_recipe(reason, recipe, self.config.recipe)}")
             return None
-        dice = [each for each in _read_dice(place, epochs) if not math.isnan(each)]
+        rows = read_rows(place / "metrics.csv")[:epochs]
+        found = [to_float(row.get("validation_dice")) for row in rows]
+        dice = [each for each in found if not math.isnan(each)]
         if not dice:
             raise UserError(f"{place}: no validation Dice to choose by; use --validation")
         reached[str(epochs)], took = max(dice), describe_time(time.monotonic() - began)
@@ -274,7 +274,7 @@ class Search:
         print_lines(f"{about}: validation Dice {max(dice):.4f} after {epochs} epoch(s) ({took})")
         return max(dice)
 
-    def _start(self, k: int, epochs: int) -> int:
+    def start(self, k: int, epochs: int) -> int:
         """Train a trial, from its checkpoint if there is one; return the exit status."""
         own: dict[str, Any] = {"checkpoints": str(self.folder), "exp_name": self.place(k).name}
         begin = "--overwrite"
@@ -294,9 +294,3 @@ class Search:
                 process.terminate()  # it saves; a terminal has interrupted it already
                 process.wait()
                 raise
-
-
-def _read_dice(place: Path, epochs: int) -> list[float]:
-    """Return the validation Dice of the first epochs of a run, as far as it has come."""
-    rows = read_rows(place / "metrics.csv")[:epochs]
-    return [to_float(row.get("validation_dice")) for row in rows]
