@@ -341,9 +341,7 @@ def test_another_search_in_the_folder_is_refused(trainer: Trainer) -> None:
     with pytest.raises(UserError, match=r"tune\.json: corrupt"):
         main(ARGV)
     saved.unlink()  # a new search must not continue the trials of this one
-    with pytest.raises(
-        UserError, match=r"trial_000: not of the search in tune\.json; move such"
-    ):
+    with pytest.raises(UserError, match=r"trial_000: not of the search in tune\.json; move such"):
         main(ARGV)
 
 
