@@ -4,7 +4,7 @@
     python -m benchmarks.search --minutes 5 --seed 7 run_folder
 
 Each finding is printed with the shortest acts that repeat it; acts that are to be kept go into
-the list of `tests/search/test_run_folder.py`.
+the list of `tests/search/acts.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from hypothesis import seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.search import object_store, test_readers
+from tests.search import test_readers
 from tests.search.acts import shorten
 from tests.search.crash_points import check_some
 from tests.search.program import BrokenError, signature
@@ -82,28 +82,17 @@ def search_crash_points(until: float, number: int) -> Found:
     return Found(counts, findings)
 
 
-def search_object_store(until: float, number: int) -> Found:
-    """Let two machines train one run in storage, with every fault of a request."""
-    count, lines = object_store.search_object_store(until, number)
-    return Found(Counter({"states of the store": count}), _report_all("object_store", lines))
-
-
 def search_readers(until: float, number: int) -> Found:
     """Read files of all kinds that other libraries write."""
     count, lines = test_readers.search_readers(until, number)
-    return Found(Counter({"files": count}), _report_all("readers", lines))
-
-
-def _report_all(name: str, lines: list[str]) -> dict[str, str]:
     for line in lines:
-        report(name, line)
-    return dict.fromkeys(lines, name)
+        report("readers", line)
+    return Found(Counter({"files": count}), dict.fromkeys(lines, "readers"))
 
 
 SEARCHES: dict[str, Callable[[float, int], Found]] = {
     "run_folder": search_run_folder,
     "crash_points": search_crash_points,
-    "object_store": search_object_store,
     "readers": search_readers,
 }
 """Searches by name: from the time to end at (time.monotonic) and a seed to what was found."""

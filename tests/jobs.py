@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import gc
+import io
 import os
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
+from tests.batchnorm_kernels import reference_kernels
 from tests.tiny import make_loss
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.distributed.join import join, leave
-from unet_ddp.distributed.world import World, sum_over_ranks
+from unet_ddp.distributed.launch import run_on_all_ranks
+from unet_ddp.distributed.world import World, separate_statistics, sum_over_ranks
+from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import (
     build_network,
     choose_architecture,
@@ -197,53 +208,33 @@ def object_scores(folder: str, *names: str) -> dict[str, Any]:
     }
 
 
-def on_main_results() -> tuple[int, str]:
-    """The result of `on_main` on every rank, for a value and for an error of the main process."""
-    from unet_ddp.errors import UserError
+def wait_for_main(timeout: float) -> int:
+    """What the main process finds in twice the time that ranks wait for each other."""
+    world = join("cpu", timeout)
 
-    def refuse() -> None:
-        raise UserError("no good")
+    def find() -> int:
+        time.sleep(2 * timeout)
+        return 40 + world.rank
 
-    world = join("cpu", 60)
-    value = world.on_main(lambda: 40 + world.rank)
-    try:
-        world.on_main(refuse)
-        said = ""
-    except UserError as error:
-        said = str(error)
+    found = world.on_main(find)
     leave(world)
-    return value, said
+    return found
 
 
-def fail_on(rank: int, kind: str, folder: str) -> int:
-    """The exit status of a program in which one rank fails while the others wait for it."""
-    from unet_ddp.distributed.launch import run_on_all_ranks
-
-    try:
-        run_on_all_ranks(_failing_program, (rank, kind, folder), nproc=1, device="cpu", timeout=20)
-    except SystemExit as end:
-        assert isinstance(end.code, int)
-        return end.code
+def said_by_failing(rank: int, kind: str) -> tuple[Any, str]:
+    """Status and errors of a program in which one rank fails while the others wait for it."""
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+        run_on_all_ranks(_failing_program, (rank, kind), nproc=1, device="cpu", timeout=20)
+    return end.value.code, err.getvalue()
 
 
-def _failing_program(config: tuple[int, str, str], world: World) -> int:
-    from unet_ddp.errors import UserError
-
-    rank, kind, _ = config
+def _failing_program(config: tuple[int, str], world: World) -> int:
+    rank, kind = config
     if world.rank == rank:
         raise UserError("bad file") if kind == "mistake" else RuntimeError("broken code")
     sum_over_ranks(torch.ones(1))
     return 0
-
-
-def said_by_failing(rank: int, kind: str, folder: str) -> tuple[int, str]:
-    import contextlib
-    import io
-
-    err = io.StringIO()
-    with contextlib.redirect_stderr(err):
-        status = fail_on(rank, kind, folder)
-    return status, err.getvalue()
 
 
 def train_some(model: str, encoder: str, side: int) -> list[float]:
@@ -258,62 +249,51 @@ def train_some(model: str, encoder: str, side: int) -> list[float]:
     return losses
 
 
+@contextlib.contextmanager
+def watched_sums() -> Iterator[list[tuple[int, Any]]]:
+    """The bytes and the group of each sum over ranks that is waited for; DDP's own are not."""
+    seen: list[tuple[int, Any]] = []
+    all_reduce = dist.all_reduce
+
+    def watched(tensor: torch.Tensor, *, group: Any = None, **how: Any) -> Any:
+        seen.append((tensor.numel() * tensor.element_size(), group))
+        return all_reduce(tensor, group=group, **how)
+
+    with mock.patch.object(dist, "all_reduce", watched):
+        yield seen
+
+
 def sums_of_a_step(width: int) -> list[int]:
-    """Bytes of each sum over ranks that a step of train.py waits for; DDP's own are not among them."""
-    from unittest import mock
-
-    import torch.distributed as dist
-
+    """Bytes of each sum over ranks that a step of train.py waits for."""
     from benchmarks.ranks import new_state as new_bare_state
 
     world = join("cpu", 60)
     state = new_bare_state(world, width, 2)
-    seen: list[int] = []
-    all_reduce = dist.all_reduce
-
-    def watched(tensor: torch.Tensor, **how: object) -> object:
-        seen.append(tensor.numel() * tensor.element_size())
-        return all_reduce(tensor, **how)
-
     image = torch.zeros(2, 32, 32, 3, dtype=torch.uint8)
-    batch = Sample(image, image[..., 0], torch.arange(2))
-    with mock.patch.object(dist, "all_reduce", watched):
-        next(train_steps(state, iter([batch])))
+    with watched_sums() as seen:
+        next(train_steps(state, iter([Sample(image, image[..., 0], torch.arange(2))])))
     del state
     gc.collect()
     leave(world)
-    return seen
+    return [size for size, _ in seen]
 
 
 def groups_of_sums(is_separate: bool) -> tuple[list[str], list[float]]:
     """The group of each sum that a step of a copied network waits for, and the losses of two steps."""
-    import copy
-    from unittest import mock
-
-    import torch.distributed as dist
-
-    from unet_ddp.distributed.world import separate_statistics
-
     world = join("cpu", 60)
     own = dist.new_group()
     separate_statistics(own if is_separate else None)
     state = new_state(world, dtype=torch.float64, steps=2)
     copy.deepcopy(state.network)  # as the average is made
-    seen: list[str] = []
-    all_reduce = dist.all_reduce
-
-    def watched(tensor: torch.Tensor, *, group: Any = None, **how: Any) -> Any:
-        seen.append("own" if group is own else "all" if group is None else "another")
-        return all_reduce(tensor, group=group, **how)
-
     batch = stack([fixed_sample(world.rank)])
-    with mock.patch.object(dist, "all_reduce", watched):
+    with watched_sums() as seen:
         losses = [float(report.losses[0]) for report in train_steps(state, iter([batch] * 2))]
+    names = {own: "own", None: "all"}
     del state
     gc.collect()
     leave(world)
     separate_statistics(None)
-    return seen, losses
+    return [names.get(group, "another") for _, group in seen], losses
 
 
 def batch_norm_of_shares(
@@ -323,10 +303,6 @@ def batch_norm_of_shares(
 
     A GPU's layer computes here with the formulas of its kernels.
     """
-    import copy
-
-    from tests.batchnorm_kernels import reference_kernels
-
     world = replace(join("cpu", 60), device=torch.device(device))
     norm = nn.BatchNorm2d(5, eps=0.01, momentum=0.3, affine=affine).double()
     images, factors = draw_images(norm)

@@ -16,10 +16,10 @@ from torch._subclasses import fake_tensor
 from torch.amp.grad_scaler import GradScaler
 
 from tests.prediction.models import Backend
-from tests.tiny import CPU, PIXELS, make_loss, make_state
+from tests.tiny import CPU, make_loss, make_state
 from tests.training.test_losses import CASES
-from unet_ddp.data import preprocessing
 from unet_ddp.data.dataset import Sample
+from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.unet import UNet
 from unet_ddp.prediction.backends import mean_logits
@@ -30,14 +30,15 @@ from unet_ddp.training.step import train_step
 from unet_ddp.training.validation import count_pixels
 
 WAITS = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+# Its constants are kept as tensors, which are fake ones here: no other test has this instance's values.
+PIXELS = Preprocessing(3, (0.41, 0.51, 0.61), (0.21, 0.31, 0.41), 1.0)
+MODE = fake_tensor.FakeTensorMode()
 PAIRS = torch.arange(2)
 
 
-@pytest.fixture
-def _fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # Its cache must not give these tensors to other tests.
-    monkeypatch.setattr(preprocessing, "_constants", preprocessing._constants.__wrapped__)
-    with fake_tensor.FakeTensorMode():
+@pytest.fixture(autouse=True)
+def _fake() -> Iterator[None]:
+    with MODE:
         yield
 
 
@@ -52,7 +53,8 @@ def fake_state(dtype: str, *, classes: int = 2, checkpointing: bool = False) -> 
     network, average.network = (
         UNet(3, classes, width=2, checkpointing=checkpointing) for _ in "ab"
     )
-    state = make_state(network, average=average, sums=torch.zeros(3, dtype=torch.float64))
+    sums = torch.zeros(3, dtype=torch.float64)
+    state = make_state(network, average=average, sums=sums, preprocess=PIXELS)
     state.loss = make_loss(class_weights=(1.0,) * classes)
     state.precision = Precision(CPU, dtype="bfloat16" if dtype == "bfloat16" else "auto")
     if dtype == "float16":
@@ -60,21 +62,20 @@ def fake_state(dtype: str, *, classes: int = 2, checkpointing: bool = False) -> 
     return state
 
 
-@pytest.mark.usefixtures("_fake")
 @pytest.mark.parametrize(
     ("dtype", "checkpointing", "classes"),
     [("float32", False, 2), ("bfloat16", True, 5), ("float16", False, 2)],
 )
-def test_a_step_never_waits_for_the_device(dtype: str, checkpointing: bool, classes: int) -> None:
+def test_a_step_and_a_validation_never_wait(dtype: str, checkpointing: bool, classes: int) -> None:
     state = fake_state(dtype, classes=classes, checkpointing=checkpointing)
     for _ in range(2):
         report = train_step(state, iter([fake_batch()] * 2), accumulate=2, clip=1.0)
-    assert isinstance(report.losses, fake_tensor.FakeTensor)
-    assert isinstance(state.sums, fake_tensor.FakeTensor)
     assert report.pairs == [0, 1, 0, 1]
+    counts = count_pixels(state, [fake_batch()] * 2, num_classes=classes)
+    for computed in (report.losses, state.sums, counts.confusion):
+        assert isinstance(computed, fake_tensor.FakeTensor)
 
 
-@pytest.mark.usefixtures("_fake")
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_no_loss_waits_for_the_device(options: dict[str, Any]) -> None:
     logits = torch.randn(2, 3, 40, 48, requires_grad=True)
@@ -83,38 +84,25 @@ def test_no_loss_waits_for_the_device(options: dict[str, Any]) -> None:
     assert isinstance(logits.grad, fake_tensor.FakeTensor)
 
 
-def wait_for_item(logits: Tensor, masks: Tensor) -> Losses:
-    logits.sum().item()
-    return SegmentationLoss()(logits, masks)
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda logits, masks: logits.sum().item(),
+        lambda logits, masks: bool(logits.sum() > 0),
+        lambda logits, masks: masks[masks > 0].sum(),
+    ],
+)
+def test_a_step_that_waited_would_be_noticed(wait: Callable[[Tensor, Tensor], Any]) -> None:
+    def waiting(logits: Tensor, masks: Tensor) -> Losses:
+        wait(logits, masks)
+        return SegmentationLoss()(logits, masks)
 
-
-def wait_for_choice(logits: Tensor, masks: Tensor) -> Losses:
-    return SegmentationLoss()(logits if logits.sum() > 0 else -logits, masks)
-
-
-def wait_for_mask(logits: Tensor, masks: Tensor) -> Losses:
-    masks[masks > 0].sum()
-    return SegmentationLoss()(logits, masks)
-
-
-@pytest.mark.usefixtures("_fake")
-@pytest.mark.parametrize("waiting", [wait_for_item, wait_for_choice, wait_for_mask])
-def test_a_step_that_waited_would_be_noticed(waiting: Callable[[Tensor, Tensor], Losses]) -> None:
     state = fake_state("float32")
     state.loss = waiting  # type: ignore[assignment]
     with pytest.raises(WAITS):
         train_step(state, iter([fake_batch()]))
 
 
-@pytest.mark.usefixtures("_fake")
-@pytest.mark.parametrize(("dtype", "classes"), [("float32", 2), ("bfloat16", 5)])
-def test_a_validation_never_waits_for_the_device(dtype: str, classes: int) -> None:
-    state = fake_state(dtype, classes=classes)
-    counts = count_pixels(state, [fake_batch()] * 2, num_classes=classes)
-    assert isinstance(counts.confusion, fake_tensor.FakeTensor)
-
-
-@pytest.mark.usefixtures("_fake")
 @pytest.mark.parametrize(("tta", "classes"), [("none", 2), ("d4", 5)])
 def test_the_scores_of_a_batch_never_wait_for_the_device(tta: str, classes: int) -> None:
     networks = [UNet(3, classes, width=2).eval() for _ in range(2)]

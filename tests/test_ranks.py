@@ -177,13 +177,15 @@ def test_objects_and_their_separation_are_identical_on_1_to_3_ranks(
         assert ranks.run(size, jobs.object_scores, str(tmp_path), *names) == [alone] * size
 
 
-def test_what_the_main_process_finds_is_known_to_all(ranks: Ranks) -> None:
-    assert ranks.run(3, jobs.on_main_results) == [(40, "no good")] * 3
+@pytest.mark.thorough
+def test_what_the_main_process_does_may_take_longer_than_ranks_wait(ranks: Ranks) -> None:
+    """As uploads do, which rank 0 waits for."""
+    assert ranks.run(2, jobs.wait_for_main, 2.0) == [40, 40]
 
 
 @pytest.mark.parametrize(("kind", "status"), [("mistake", 2), ("fault", 1)])
 def test_the_rank_that_fails_speaks_alone(ranks: Ranks, kind: str, status: int) -> None:
-    outcomes = ranks.run(3, jobs.said_by_failing, 1, kind, "")
+    outcomes = ranks.run(3, jobs.said_by_failing, 1, kind)
     assert [code for code, _ in outcomes] == [status] * 3
     assert outcomes[0][1] == outcomes[2][1] == ""
     if kind == "mistake":
