@@ -140,6 +140,7 @@ def _run_program(
     hear_interrupts()
     os.chdir(folder)
     os.environ.update(environment)
+    sys.path[:0] = environment.get("PYTHONPATH", "").split(os.pathsep)  # as at a start
     for number, path in enumerate(streams, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     mp.start_processes = functools.partial(_forked, mp.start_processes)

@@ -90,6 +90,13 @@ def test_a_rank_that_hangs_ends_the_run(tmp_path: Path, images: list[str]) -> No
     assert "Traceback" not in done.stderr
 
 
+def assert_finite(folder: Path) -> None:
+    content = checkpoint.load(folder / "checkpoints" / "last.pt")
+    moments = content["optimizer"]["state"].values()
+    for values in (content["model"], content.get("ema") or {}, *moments):
+        assert all(bool(value.isfinite().all()) for value in values.values())
+
+
 def test_a_skipped_step_changes_nothing_but_the_position(
     ranks: Ranks, tmp_path: Path, images: list[str]
 ) -> None:
@@ -106,23 +113,10 @@ def test_a_skipped_step_changes_nothing_but_the_position(
     parts = [float(row["dice_loss"]) + float(row["cross_entropy"]) for row in rows]
     assert [float(row["loss"]) for row in rows] == pytest.approx(parts)
     assert min(parts) > 1  # of an untrained network, not halved by the skipped step of two
-    content = checkpoint.load(tmp_path / "checkpoints" / "last.pt")
-    for part in ("model", "ema"):
-        assert all(bool(v.isfinite().all()) for v in content[part].values())
-    for state in content["optimizer"]["state"].values():
-        assert all(bool(v.isfinite().all()) for v in state.values())
-
-
-def test_skipped_steps_are_counted_over_all_starts_of_a_run(
-    ranks: Ranks, tmp_path: Path, images: list[str]
-) -> None:
-    first = [*images, "--epochs", "3", "--max-epochs", "2"]
-    outs = []
-    for flags in (first, ["--resume", "--workers", "0"]):
-        ((status, out, err),) = ranks.run(1, train_with, "nan in each epoch", flags, str(tmp_path))
-        assert status == 0, err
-        outs.append(re.findall(r"\d+ in all", out))
-    assert outs == [["1 in all", "2 in all"], ["3 in all"]]
+    assert_finite(tmp_path)
+    flags = ["--resume", "--epochs", "3", "--workers", "0"]  # counted over all starts of the run
+    (_, out, _), _ = ranks.run(2, train_with, "nan in each epoch", flags, str(tmp_path))
+    assert re.findall(r"\d+ in all", out) == ["3 in all"]
 
 
 def test_a_loss_that_is_nan_on_one_rank_skips_the_step_on_all(
@@ -134,8 +128,7 @@ def test_a_loss_that_is_nan_on_one_rank_skips_the_step_on_all(
     out = outcomes[0][1]
     assert out.count("skipped: non-finite loss") == 1
     assert out.count("x.png") >= 4  # both ranks' images
-    model = checkpoint.load(tmp_path / "checkpoints" / "last.pt")["model"]
-    assert all(bool(v.isfinite().all()) for v in model.values())
+    assert_finite(tmp_path)
 
 
 def test_too_many_bad_steps_end_the_run(ranks: Ranks, tmp_path: Path, images: list[str]) -> None:
@@ -145,8 +138,7 @@ def test_too_many_bad_steps_end_the_run(ranks: Ranks, tmp_path: Path, images: li
     err = "".join(err for _, _, err in outcomes)
     assert err.count("error: ") == 1 and err.count("\n") == 1
     assert "stopped after 3 skipped steps in a row" in err and "--lr" in err
-    model = checkpoint.load(tmp_path / "checkpoints" / "last.pt")["model"]
-    assert all(bool(v.isfinite().all()) for v in model.values())
+    assert_finite(tmp_path)
 
 
 @pytest.mark.parametrize(("fault", "size"), [("the folder is removed", 1), ("full disk", 2)])
@@ -167,22 +159,22 @@ def test_a_run_that_can_not_save_goes_on_and_its_end_is_rescued(
     assert not list((tmp_path / "checkpoints").glob("*.tmp"))
 
 
-def test_a_dead_reading_process_is_named(tmp_path: Path, images: list[str]) -> None:
-    done = warm_python(tmp_path, FAULTS, "a reading process dies", *images, "--workers", "1")
-    assert done.returncode == 1
-    (said,) = errors(done)
-    assert "a reading process died" in said and "--workers" in said
-    assert "Traceback" not in done.stderr
-
-
-def test_a_reading_process_that_hangs_is_named(tmp_path: Path, images: list[str]) -> None:
-    """The rank whose it is says so within --timeout: the other one waits longer."""
-    flags = [*images, "--workers", "1", "--timeout", "6", *NPROC]
-    done = warm_python(tmp_path, FAULTS, "a reading process hangs", *flags)
-    assert done.returncode == 1
-    (said,) = errors(done)
-    assert "a reading process hangs" in said and "--workers 0" in said
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("fault", "how", "said"),
+    [
+        ("dies", [], ["a reading process died", "--workers"]),
+        # The rank whose it is says so within --timeout: the other one waits longer.
+        ("hangs", ["--timeout", "6", *NPROC], ["a reading process hangs", "--workers 0"]),
+    ],
+)
+def test_a_reading_process_that_fails_is_named(
+    tmp_path: Path, images: list[str], fault: str, how: list[str], said: list[str]
+) -> None:
+    words = [FAULTS, f"a reading process {fault}", *images, "--workers", "1", *how]
+    done = warm_python(tmp_path, *words)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    (line,) = errors(done)
+    assert all(part in line for part in said)
 
 
 def run_with_little_room(

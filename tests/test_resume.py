@@ -28,26 +28,31 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_set(tmp_path_factory.mktemp("set"), 12, size=(32, 32))
 
 
+def call_train(argv: list[str], folder: str) -> tuple[int, str, str]:
+    """Run train.py without its report, which takes half of a short run."""
+    with mock.patch("unet_ddp.extras.report.write.write_reports"):
+        return call_main("train", argv, folder)
+
+
 def run(
-    ranks: Ranks, size: int, folder: Path, *argv: str, program: Any = call_main
+    ranks: Ranks, size: int, folder: Path, *argv: str, program: Any = call_train
 ) -> tuple[int, str, str]:
     """Run train.py in `folder`; return status, output and errors of all ranks together."""
     folder.mkdir(exist_ok=True)
-    job = [program, "train"] if program is call_main else [program]
-    outcomes = ranks.run(size, *job, list(argv), str(folder))
+    outcomes = ranks.run(size, program, list(argv), str(folder))
     statuses, outs, errs = zip(*outcomes, strict=True)
     return max(statuses), "".join(outs), "".join(errs)
 
 
 def train(
-    ranks: Ranks, size: int, folder: Path, images: Path, *more: str, program: Any = call_main
+    ranks: Ranks, size: int, folder: Path, images: Path, *more: str, program: Any = call_train
 ) -> str:
     """Train with the settings of this file, two images in a step (four on four ranks)."""
     argv = [*data_flags(images), *FLAGS, "--batch-size", str(max(1, 2 // size)), *more]
     return resume(ranks, size, folder, *argv, program=program)
 
 
-def resume(ranks: Ranks, size: int, folder: Path, *argv: str, program: Any = call_main) -> str:
+def resume(ranks: Ranks, size: int, folder: Path, *argv: str, program: Any = call_train) -> str:
     """Run train.py, which must succeed; return what the ranks printed."""
     status, out, err = run(ranks, size, folder, *argv, program=program)
     assert status == 0, err
@@ -364,15 +369,11 @@ def test_overwrite_deletes_nothing_before_the_new_run_can_start(
 
 
 def call_main_in_float64(argv: list[str], folder: str) -> tuple[int, str, str]:
-    """Run train.py with float64 for torch's default: network, images, sums and moments are of it.
-
-    The reports at the end are left out: what predicts computes in float32.
-    """
+    """Run train.py with float64 for torch's default: network, images, sums and moments are of it."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with mock.patch("unet_ddp.extras.report.write.write_reports"):
-            return call_main("train", argv, folder)
+        return call_train(argv, folder)  # the report predicts in float32
     finally:
         torch.set_default_dtype(before)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import replace
 
@@ -59,11 +58,6 @@ def test_a_sum_takes_as_long_as_its_messages(ranks: int, size: int) -> None:
     assert CLUSTER.all_reduce(size, ranks) == pytest.approx(expected)
 
 
-def test_a_small_sum_doubles_and_a_large_one_goes_round() -> None:
-    assert CLUSTER.all_reduce(8, 8) == pytest.approx(doubling(8, 8, LINK))
-    assert CLUSTER.all_reduce(25 << 20, 8) == pytest.approx(ring(25 << 20, 8, LINK))
-
-
 def simulate(work: Work, cluster: Cluster, ranks: int, slices: int = 20_000) -> float:
     """Compute in small slices, with one bucket at a time under way."""
     clock, line, told, waiting = 0.0, 0.0, 0, list(work.buckets)
@@ -104,17 +98,6 @@ def test_a_gather_doubles_what_each_rank_has(ranks: int) -> None:
         clock += link.latency + known[0] * size / link.bandwidth
         known = [2 * count for count in known]
     assert CLUSTER.all_gather(size, ranks) == pytest.approx(clock)
-
-
-def test_one_rank_computes_and_waits_for_nobody() -> None:
-    assert predict(WORK, CLUSTER, 1) == (WORK.compute, 0, 0, 0, 0)
-    assert efficiency(WORK, CLUSTER, 1) == 1
-
-
-def test_links_without_cost_leave_the_computing() -> None:
-    free = Link(0.0, math.inf)
-    for ranks in (2, 8, 256):
-        assert predict(WORK, Cluster(8, free, free), ranks).seconds == WORK.compute
 
 
 def test_more_ranks_are_never_better_than_ideal_and_slower_links_never_faster() -> None:

@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 
 from tests import jobs
 from tests.conftest import install_package
-from tests.ranks import PREDICT, ROOT, TORCHRUN, TRAIN, Ranks
+from tests.ranks import PREDICT, ROOT, TRAIN, Ranks, warm_python
 
 PACKAGE = Path(__file__).parent / "package"
 COUNT, SIDE = 12, 32
@@ -57,11 +56,9 @@ class Place:
     """A folder with pairs, and the programs that run in it."""
 
     def __init__(self, folder: Path, *, as_package: bool) -> None:
-        self.folder, site = folder, folder / "site"
-        site.mkdir(parents=True)
-        install(site, as_package=as_package)
-        path = os.pathsep.join([str(site), str(ROOT)])
-        self.environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        self.folder = folder
+        (folder / "site").mkdir(parents=True)
+        install(folder / "site", as_package=as_package)
         generator = np.random.default_rng(5)
         for name in ("imgs", "masks"):
             (folder / name).mkdir()
@@ -76,14 +73,8 @@ class Place:
 
     def run(self, *argv: str) -> str:
         """Return what a Python program prints."""
-        done = subprocess.run(
-            [sys.executable, *argv],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
+        path = os.pathsep.join([str(self.folder / "site"), str(ROOT)])
+        done = warm_python(self.folder, *argv, PYTHONPATH=path)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -98,7 +89,7 @@ class Place:
 def by_name(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A run on two processes with the parts of an installed package."""
     place = Place(tmp_path_factory.mktemp("name"), as_package=True)
-    place.run(*TORCHRUN, TRAIN, *SETTINGS, *BY_NAME, "--batch-size", "2")
+    place.run(TRAIN, *SETTINGS, *BY_NAME, "--batch-size", "2", "--nproc", "2")
     return place
 
 
