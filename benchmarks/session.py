@@ -17,6 +17,7 @@ from unet_ddp.commands import train
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders
+from unet_ddp.distributed.device import cudnn_autotuning
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
@@ -25,7 +26,6 @@ from unet_ddp.runs.build import build_metadata, build_state, choose_model
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.tracking import Tracker
-from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.state import TrainState
 
 

@@ -16,7 +16,7 @@ import torch
 from benchmarks.session import Session, new_session
 from benchmarks.timing import machine, new_parser, print_table, take_turns
 from unet_ddp.data.dataset import Sample
-from unet_ddp.training.determinism import cudnn_autotuning
+from unet_ddp.distributed.device import cudnn_autotuning
 from unet_ddp.training.prefetch import copy_to_device
 
 

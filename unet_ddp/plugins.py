@@ -55,6 +55,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "sampling": "unet_ddp.extras.sampling.settings:SamplingSettings",
         "cache": "unet_ddp.extras.cache.settings:CacheSettings",
         "profile": "unet_ddp.extras.diagnose.settings:ProfileSettings",
+        "deterministic": "unet_ddp.extras.diagnose.settings:DeterministicSettings",
         "lists": "unet_ddp.extras.outputs.settings:ListSettings",
         "object_table": "unet_ddp.extras.objects.settings:ObjectTableSettings",
         "annotations": "unet_ddp.extras.outputs.settings:AnnotationSettings",
@@ -154,6 +155,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "explain_memory": "unet_ddp.extras.diagnose.memory:explain",
         # (torch's error) -> the amounts
         "describe_shortage": "unet_ddp.extras.diagnose.memory:describe_shortage",
+        # a run begins, with --deterministic: (log) -> its context
+        "deterministic": "unet_ddp.extras.diagnose.deterministic:deterministic",
         # -- --compile
         # before the first step: (replica, loss, World) -> nn.Module
         "compile_network": "unet_ddp.extras.diagnose.compiled:compile_network",

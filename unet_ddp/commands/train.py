@@ -36,6 +36,7 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.data.readers.read import use_own_readers
+from unet_ddp.distributed.device import cudnn_autotuning
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
@@ -46,7 +47,7 @@ from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.plan import RunBuilder, last_step, run_planners
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.tracking import Tracker, console
-from unet_ddp.training.determinism import cudnn_autotuning, deterministic
+from unet_ddp.settings import called
 from unet_ddp.training.guard import explain_out_of_memory
 from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import TrainState
@@ -86,7 +87,9 @@ def train(config: TrainConfig, world: World) -> int:
     """Train from the first step, or from where the run stopped; return the exit status."""
     began, log = time.monotonic() - time.process_time(), console(world)  # with the imports
     torch.set_float32_matmul_precision("high")  # TF32, on a GPU that has it
-    determinism = deterministic(log) if config.launch.deterministic else nullcontext()
+    determinism = nullcontext()
+    if called(config.launch, "deterministic"):
+        determinism = find("extras", "deterministic")(log)
     recipe = naming_recipe(config.launch.config, config.recipe)
     with recipe, determinism, RunFolder(config, world, log) as folder:
         run = prepare(config, folder, world, began)

@@ -67,8 +67,6 @@ class LaunchConfig:
     """Fallback folder for the final checkpoint, if the run's folder can't be written to; made and tried at the start (default: the system's temporary folder)."""
     writer: Annotated[tuple[str, ...], Names("writers"), flag("MODULE:CLASS ...")] = ()
     """Writers of your own, which follow the run; docs/own_parts.md."""
-    deterministic: bool = False
-    """Use deterministic algorithms, slower on a GPU; warn where torch has none."""
 
     def check(self) -> None:
         """Raise a UserError if settings contradict each other."""

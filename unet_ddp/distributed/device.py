@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -146,3 +147,18 @@ def _read_limits() -> list[tuple[int, int]]:
             spare = int(text.partition("\ninactive_file ")[2].split("\n")[0])  # files': given back
             found[-1] = (limit, used - spare)
     return found
+
+
+@contextmanager
+def cudnn_autotuning() -> Iterator[None]:
+    """Let cuDNN choose convolutions by trying them, unless the run is deterministic.
+
+    For training alone, whose images have one size: each other size would be tried again, and an
+    image's scores would depend on what was the fastest on the rank that has it.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

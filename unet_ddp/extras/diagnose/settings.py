@@ -1,4 +1,4 @@
-"""The setting of the profiler."""
+"""Settings of the profiler and of deterministic algorithms."""
 
 from typing import Annotated
 
@@ -11,3 +11,11 @@ class ProfileSettings:
     place = "launch", "rescue_dir"
     profile: Annotated[bool, Kind.OF_HOST, Calls("writers")] = False
     """Print where the time of ten steps goes, and save their trace in the run's folder."""
+
+
+class DeterministicSettings:
+    """Joins those of a start."""
+
+    place = "launch", "writer"
+    deterministic: Annotated[bool, Calls("deterministic")] = False
+    """Use deterministic algorithms, slower on a GPU; warn where torch has none."""

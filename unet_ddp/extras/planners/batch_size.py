@@ -15,14 +15,13 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.distributed.device import free_memory, is_out_of_memory
+from unet_ddp.distributed.device import cudnn_autotuning, free_memory, is_out_of_memory
 from unet_ddp.distributed.world import World, local_only
 from unet_ddp.errors import RunError
 from unet_ddp.network.architecture import Architecture, build_network, freeze_encoder
 from unet_ddp.network.precision import Precision
 from unet_ddp.plugins import find
 from unet_ddp.runs.plan import RunBuilder
-from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.step import forward
 

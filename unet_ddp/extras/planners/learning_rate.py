@@ -11,11 +11,11 @@ from typing import Any
 
 from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
+from unet_ddp.distributed.device import cudnn_autotuning
 from unet_ddp.errors import UserError
 from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps, trying
 from unet_ddp.runs.plan import RunBuilder
 from unet_ddp.runs.writers import describe_time
-from unet_ddp.training.determinism import cudnn_autotuning
 from unet_ddp.training.state import Schedule, TrainState
 
 STEPS = 60  # a fixed number, not a time: the rate depends on data, settings and seed alone

@@ -1,4 +1,4 @@
-"""torch's deterministic algorithms, cuDNN's autotuning and TF32, for the length of a run."""
+"""torch's deterministic algorithms, for the length of a run."""
 
 from __future__ import annotations
 
@@ -50,18 +50,3 @@ def deterministic(log: Callable[[str], None]) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before[2]
         if before[3] is None:
             os.environ.pop(_CUBLAS, None)
-
-
-@contextmanager
-def cudnn_autotuning() -> Iterator[None]:
-    """Let cuDNN choose convolutions by trying them, unless the run is deterministic.
-
-    For training alone, whose images have one size: each other size would be tried again, and an
-    image's scores would depend on what was the fastest on the rank that has it.
-    """
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before

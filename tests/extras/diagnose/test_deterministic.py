@@ -8,7 +8,8 @@ import warnings
 import pytest
 import torch
 
-from unet_ddp.training.determinism import cudnn_autotuning, deterministic
+from unet_ddp.distributed.device import cudnn_autotuning
+from unet_ddp.extras.diagnose.deterministic import deterministic
 
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
