@@ -144,7 +144,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         # loaders: (data set, sampler, batch_size=, workers=) -> arguments of DataLoader
         "how_to_read": "unet_ddp.extras.cloud.reading:how_to_read",
         # -- weights from elsewhere
-        # --load, --encoder-weights FILE: (TrainConfig) -> Weights of runs/resume.py
+        # --load, --encoder-weights FILE: (TrainConfig) -> with `describe`, `fit`
         "given_weights": "unet_ddp.extras.transfer.fit:read_weights",
         # a checkpoint of another program: (path, content) -> SavedModel
         "foreign_weights": "unet_ddp.extras.transfer.foreign:read_foreign",

@@ -94,9 +94,10 @@ def _choose_architecture(
         bilinear=network.bilinear,
     )
     preprocessing = Preprocessing.for_data(data.format, data.range, scale=scale)
-    if resumed.weights is None:
-        return architecture, preprocessing, []
-    return resumed.weights.describe(architecture, preprocessing)
+    notes: list[str] = []
+    if resumed.weights is not None:
+        architecture, preprocessing, notes = resumed.weights.describe(architecture, preprocessing)
+    return architecture, preprocessing, notes
 
 
 def new_schedule(options: OptimizationConfig, steps: int) -> Schedule:

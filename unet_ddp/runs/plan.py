@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from unet_ddp.config import LaunchConfig, TrainConfig
 from unet_ddp.data.dataset import PreparedData
@@ -55,10 +53,6 @@ def last_step(launch: LaunchConfig, steps_per_epoch: int) -> int | None:
     return min((limit for limit in limits if limit), default=None)
 
 
-Planner = Callable[[TrainConfig, RunBuilder], dict[str, Any]]
-"""Returns the settings that it replaces, by name."""
-
-
 def run_planners(config: TrainConfig, builder: RunBuilder) -> TrainConfig:
     """Return `config` with what its planners find; later no setting changes.
 
@@ -67,6 +61,5 @@ def run_planners(config: TrainConfig, builder: RunBuilder) -> TrainConfig:
         RunError: not one image fits into the memory.
     """
     for name in called(config, "planners"):
-        plan: Planner = find("planners", name)
-        config = with_values(config, plan(config, builder))
+        config = with_values(config, find("planners", name)(config, builder))
     return config

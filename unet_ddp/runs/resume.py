@@ -7,40 +7,26 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from unet_ddp.checkpoints.file import Content
-from unet_ddp.checkpoints.weights import State, check_weights
+from unet_ddp.checkpoints.weights import check_weights
 from unet_ddp.checks.check import check_classes, prepare_data
 from unet_ddp.cli import read_recipe, with_saved
 from unet_ddp.cli.recipes import is_same
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import has_native_bfloat16
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, check_installed, join_some, shorten, typed
-from unet_ddp.network.architecture import Architecture
 from unet_ddp.runs.same_data import check_same_data
 from unet_ddp.settings import Kind, Typed, as_flag, names_of, pairs_of, with_values
 from unet_ddp.training.state import TrainState
 
 _SHOWN = 80  # characters of a setting in a message
-
-
-class Weights(Protocol):
-    """Weights from elsewhere that a new run starts from."""
-
-    def describe(
-        self, architecture: Architecture, preprocessing: Preprocessing
-    ) -> tuple[Architecture, Preprocessing, list[str]]:
-        """Return the network and its input as far as the file describes them, and lines for the user."""
-
-    def fit(self, architecture: Architecture, labels: Labels) -> tuple[State, list[str]]:
-        """Return what a network takes of the weights, and lines for the user."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +37,8 @@ class Resumed:
     """Checkpoint of the run to continue; None for a new run."""
     source: Path = Path("last.pt")
     """Its file."""
-    weights: Weights | None = None
-    """Weights for a new run to start from."""
+    weights: Any = None
+    """GivenWeights of extras/transfer, for a new run to start from; None for new ones."""
     notes: list[str] = field(default_factory=list)
     """Lines for the user."""
     due: dict[str, Content] = field(default_factory=dict)

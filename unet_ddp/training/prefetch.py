@@ -90,7 +90,10 @@ class Prefetcher(Iterator[Sample]):
         batch, arrived = self._sent.popleft()
         self._send()  # while this one is computed on
         if arrived is not None:
-            wait_for_copy(batch, arrived)
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(arrived)  # the host goes on
+            for tensor in (batch.image, batch.mask):
+                tensor.record_stream(stream)  # or its memory could be reused while it is needed
         return batch
 
     def _send(self) -> None:
@@ -116,11 +119,3 @@ def copy_to_device(batch: Sample, device: torch.device) -> Sample:
         image = batch.image.to(device, non_blocking=True)  # (N, H, W, C) uint8
         mask = batch.mask.to(device, non_blocking=True)  # (N, H, W) uint8
     return Sample(image, mask, batch.pair)
-
-
-def wait_for_copy(batch: Sample, arrived: torch.cuda.Event) -> None:
-    """Make the device's current stream wait until the batch has arrived; the host goes on."""
-    stream = torch.cuda.current_stream(batch.image.device)
-    stream.wait_event(arrived)
-    for tensor in (batch.image, batch.mask):
-        tensor.record_stream(stream)  # otherwise its memory could be reused while it is computed on

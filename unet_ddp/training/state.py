@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from torch.optim import Optimizer
 
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.metrics.scores import Validation
-from unet_ddp.network.batchnorm import FIRST_STEPS
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.losses import SegmentationLoss
 
@@ -82,10 +80,7 @@ class WeightAverage:
         self.network = copy.deepcopy(network).eval().requires_grad_(False)
         self.decay = decay
         self.steps = 0
-
-    @cached_property
-    def _tensors(self) -> Tensors:
-        return Tensors(self.network)
+        self._tensors = Tensors(self.network)
 
     @torch.no_grad()
     def update_ema(self, network: Tensors, is_finite: Tensor) -> None:
@@ -148,22 +143,14 @@ class TrainState:
     skipped: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))
     """(2,): steps that were not finite, of this epoch and of the run, on the device."""
 
-    @cached_property
-    def tensors(self) -> Tensors:
-        """The tensors of `network`, which stay the same ones."""
-        return Tensors(self.network)
-
     @property
     def done(self) -> int:
         """Steps of the optimizer done in the run."""
         return self.epoch * self.steps_per_epoch + self.step
 
-    @property
-    def corrects_bias(self) -> bool:
-        """True in the first steps, when batch norm's averages may be biased; see `correct_bias`."""
-        return self.unbiased and self.done < FIRST_STEPS
-
     def __post_init__(self) -> None:
+        self.tensors = Tensors(self.network)  # which stay the same ones
+        self.forward = self.replica if self.compiled is None else self.compiled
         self.sums = self.sums.to(self.precision.device)
         self.skipped = self.skipped.to(self.precision.device)
 
@@ -201,11 +188,6 @@ class TrainState:
     def is_over(self) -> bool:
         """True when all epochs are done, the last one's validation too."""
         return self.step == 0 and self.done >= self.schedule.end
-
-    @property
-    def forward(self) -> nn.Module:
-        """The replica, compiled if it was asked for."""
-        return self.replica if self.compiled is None else self.compiled
 
     @property
     def validation_network(self) -> nn.Module:

@@ -22,7 +22,7 @@ from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import without_sync
 from unet_ddp.errors import UserError
-from unet_ddp.network.batchnorm import average_over_ranks, correct_bias
+from unet_ddp.network.batchnorm import FIRST_STEPS, average_over_ranks, correct_bias
 from unet_ddp.training.state import TrainState
 
 Snapshot = list[tuple[list[Tensor], Tensor]]
@@ -86,7 +86,7 @@ def correct_averages(state: TrainState, buffers: Snapshot, *, batches: int) -> N
     """Make batch norm's running averages those of all ranks, without the bias of their start."""
     if state.has_local_norms:
         average_over_ranks(state.network)
-    if state.corrects_bias:
+    if state.unbiased and state.done < FIRST_STEPS:  # they may still be biased
         correct_bias(state.network, dict(copies_of(buffers)), batches=batches)
 
 

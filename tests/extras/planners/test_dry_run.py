@@ -93,10 +93,10 @@ def test_times_are_those_of_a_step_and_a_whole_validation(monkeypatch: pytest.Mo
 
 def test_what_the_first_steps_alone_do_is_not_timed() -> None:
     state, corrected = make_state(steps=2), list[bool]()
-    state.network.register_forward_hook(lambda *_: corrected.append(state.corrects_bias))
+    state.network.register_forward_hook(lambda *_: corrected.append(state.unbiased))
     time_steps(state, Loaders(), OptimizationConfig(), World(), budget=60)
     assert corrected and not any(corrected)
-    assert state.corrects_bias
+    assert state.unbiased
 
 
 def test_planned_epochs_end_within_the_budget() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunningError
 from contextlib import ExitStack, suppress
@@ -14,14 +14,12 @@ from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.cloud.objects import put, read_version
 from unet_ddp.extras.cloud.working_folder import WorkingFolder, stamp_of
 from unet_ddp.files import write_text
-from unet_ddp.runs.mirror import Mirror
-from unet_ddp.runs.resume import Resumed
 
 SOON = 2.0  # seconds; a longer wait for storage is said
 _SMALL = 4 * 2**20  # bytes: larger ones go in parts, whatever is there
 
 
-class CloudMirror(Mirror):
+class CloudMirror(WorkingFolder):
     """The mirror of a run at an address: brings its working folder to the state there, and puts its files.
 
     A thread puts what has changed after each save, and at the end: training never waits for it. A
@@ -29,20 +27,10 @@ class CloudMirror(Mirror):
     """
 
     def __init__(self, config: TrainConfig, log: Callable[[str], None]) -> None:
+        super().__init__(config, log)
         self.saving = Lock()
-        self._folder, self._log = WorkingFolder(config, log), log
-        self._path, self._run = self._folder.path, self._folder.run
         self._upload: Future[str] | None = None
         self._uploads = ThreadPoolExecutor(1, thread_name_prefix="upload")
-
-    def open(self, launchers: Sequence[str]) -> None:
-        """Bring the working folder to the state in storage unless it has a newer one."""
-        self._folder.open(launchers)
-
-    def claim(self, resumed: Resumed) -> None:
-        """Make this start the one that may write at the address."""
-        self._folder.claim(resumed)
-        self._log(f"{self._run.address}: put from {self._path} after each save")
 
     def close(self) -> None:
         """End the thread."""
@@ -63,17 +51,15 @@ class CloudMirror(Mirror):
         try:
             self._put_files()
         except FileExistsError:
-            self._folder.stored_file.unlink(
-                missing_ok=True
-            )  # what a line names, the next start keeps
+            self.stored_file.unlink(missing_ok=True)  # what a line names, the next start keeps
             raise RunError(
-                f"{self._run.address}: another start has taken the run over; this one ends, and its "
-                f"files are in {self._path}"
+                f"{self.run.address}: another start has taken the run over; this one ends, and its "
+                f"files are in {self.path}"
             ) from None
         except UserError as error:
             return str(error)
         except OSError as error:
-            return f"{error.filename or self._path}: {error.strerror or error}"
+            return f"{error.filename or self.path}: {error.strerror or error}"
         return ""
 
     def _put_files(self) -> None:
@@ -81,44 +67,42 @@ class CloudMirror(Mirror):
         with ExitStack() as stack:
             checkpoints = {}
             with self.saving:  # best.pt is the one of which last.pt speaks
-                for path in (self._folder.last, self._path / "best.pt"):
+                for path in (self.last, self.path / "best.pt"):
                     with suppress(FileNotFoundError):
                         checkpoints[path.name] = stack.enter_context(path.open("rb"))
             stamps = {name: stamp_of(os.fstat(file.fileno())) for name, file in checkpoints.items()}
-            others = {path.name for path in self._folder.find_files()} - {"last.pt", "last.1.pt"}
-            self._run.check_pointer()
-            self._run.record_files(others)
+            others = {path.name for path in self.find_files()} - {"last.pt", "last.1.pt"}
+            self.run.check_pointer()
+            self.run.record_files(others)
             for name in sorted(others - {"best.pt"}):
                 with suppress(FileNotFoundError):
                     self._put(name)
-            changed = {
-                n: f for n, f in checkpoints.items() if self._folder.stamps.get(n) != stamps[n]
-            }
+            changed = {n: f for n, f in checkpoints.items() if self.stamps.get(n) != stamps[n]}
             if changed:
-                self._run.put_save(changed.get("last.pt"), changed.get("best.pt"))
-                self._folder.stamps |= stamps
-        if "last.pt" in changed and self._run.pointer is not None:
-            write_text(self._folder.stored_file, self._run.pointer.saves[0].sha256)
+                self.run.put_save(changed.get("last.pt"), changed.get("best.pt"))
+                self.stamps |= stamps
+        if "last.pt" in changed and self.run.pointer is not None:
+            write_text(self.stored_file, self.run.pointer.saves[0].sha256)
 
     def _put(self, name: str) -> None:
         """Put a file that has changed; a small one only in place of what is there now.
 
         A start that has lost the run while its put was on the way then replaces nothing.
         """
-        address = self._run.address / name
-        with (self._path / name).open("rb") as file:
+        address = self.run.address / name
+        with (self.path / name).open("rb") as file:
             status = os.fstat(file.fileno())
-            if self._folder.stamps.get(name) == stamp_of(status):
+            if self.stamps.get(name) == stamp_of(status):
                 return
             is_small = status.st_size < _SMALL
             _, there = (is_small and read_version(address)) or (b"", False)
-            self._run.check_pointer()
+            self.run.check_pointer()
             try:
                 put(address, file.read() if is_small else file, replaces=there or not is_small)
             except FileExistsError:
                 self._put(name)  # unless the pointer says that this start has lost
             else:
-                self._folder.stamps[name] = stamp_of(status)
+                self.stamps[name] = stamp_of(status)
 
     def log_failures(self, *, waits: bool) -> None:
         """Log why files could not be put, if that is known; `waits`: until it is known.
@@ -129,8 +113,8 @@ class CloudMirror(Mirror):
         if self._upload is not None and (waits or self._upload.done()):
             failure = self._finish_upload()
             if failure:
-                self._log(
-                    f"warning: {failure}: it stays in {self._path}, and the next save tries again"
+                self.log(
+                    f"warning: {failure}: it stays in {self.path}, and the next save tries again"
                 )
 
     def _finish_upload(self) -> str:
@@ -141,7 +125,7 @@ class CloudMirror(Mirror):
         try:
             return upload.result(SOON)
         except StillRunningError:
-            self._log(f"waiting for {self._run.address}; the last save is in {self._path}")
+            self.log(f"waiting for {self.run.address}; the last save is in {self.path}")
             return upload.result()
 
     def finish(self) -> None:
@@ -153,10 +137,10 @@ class CloudMirror(Mirror):
         self.saved()
         failure = self._finish_upload()
         if failure:
-            self._folder.stored_file.unlink(missing_ok=True)
+            self.stored_file.unlink(missing_ok=True)
             raise RunError(
-                f"the run has ended, but {failure}; its files are in {self._path}: --resume on this "
+                f"the run has ended, but {failure}; its files are in {self.path}: --resume on this "
                 "machine puts them"
             )
-        assert self._run.pointer is not None
-        self._log(f"{self._run.address} has save {self._run.pointer.saves[0].generation}")
+        assert self.run.pointer is not None
+        self.log(f"{self.run.address} has save {self.run.pointer.saves[0].generation}")

@@ -23,6 +23,7 @@ from unet_ddp.extras.cloud.clients import StorageError
 from unet_ddp.extras.cloud.objects import delete, list_objects, read_chunks
 from unet_ddp.extras.cloud.pointer import COPIED, Pointer, Saved, StoredRun, hash_file
 from unet_ddp.files import replacing, write_errors, write_text
+from unet_ddp.runs.mirror import Mirror
 from unet_ddp.runs.recovery import contains_a_run
 from unet_ddp.runs.resume import Resumed
 
@@ -31,7 +32,7 @@ MAKE_ROOM = "make room, or name another folder with XDG_CACHE_HOME"
 Stamp = tuple[int, int, int]
 
 
-class WorkingFolder:
+class WorkingFolder(Mirror):
     """The folder of this machine for a run at an address, until the run is claimed.
 
     Args:
@@ -45,7 +46,8 @@ class WorkingFolder:
         self.last = self.path / "last.pt"
         self.stored_file = self.path / ".stored"  # the SHA-256 of last.pt as it was put last
         self.stamps: dict[str, Stamp] = {}  # of the files as they were put
-        self._config, self._log = config, log
+        self.log = log
+        self._config = config
         self._launchers: Sequence[str] = ()
         self._tokens = [secrets.token_hex(4)]  # of this start, and of the one that it continues
         self._token_file = self.path / ".token"  # of the starts that used this folder last
@@ -107,6 +109,7 @@ class WorkingFolder:
                 if name in self._names:
                     delete(address / name)
             self._keep_unsaved()
+        self.log(f"{address}: put from {self.path} after each save")
 
     def _check_free(self, names: set[str]) -> None:
         """Find which objects runs have put here, and check that no other one is in their way."""
@@ -135,9 +138,9 @@ class WorkingFolder:
                 load(self.last)
             except UserError as error:
                 if newest is not None:
-                    self._log(f"warning: {error}; using {self.run.path(newest)} instead")
+                    self.log(f"warning: {error}; using {self.run.path(newest)} instead")
                 return newest is None
-            self._log(f"{self.last} is newer than what {address} has: it is used")
+            self.log(f"{self.last} is newer than what {address} has: it is used")
         return True
 
     def _download(self, names: set[str]) -> None:
@@ -153,9 +156,9 @@ class WorkingFolder:
             except StorageError:
                 raise
             except UserError as error:
-                self._log(f"warning: {error}; the run goes on without it")
+                self.log(f"warning: {error}; the run goes on without it")
         write_text(self.stored_file, self._saves[0].sha256)
-        self._log(f"{self.run.address}: save {self._saves[0].generation} copied to {self.path}")
+        self.log(f"{self.run.address}: save {self._saves[0].generation} copied to {self.path}")
 
     def _download_newest(self, to: Path) -> None:
         """Write the newest checkpoint in storage that is not corrupt to a file."""
@@ -170,7 +173,7 @@ class WorkingFolder:
                 continue
             self._saves = self._saves[place:]
             for text in errors:
-                self._log(f"warning: {text}; using {self.run.path(saved)} instead")
+                self.log(f"warning: {text}; using {self.run.path(saved)} instead")
             return
         raise UserError(errors[0])
 
@@ -202,7 +205,7 @@ class WorkingFolder:
         aside.mkdir()
         for path in sorted(self.find_files(), key=lambda path: path == self.last):  # a kill: again
             path.rename(aside / path.name)
-        self._log(
+        self.log(
             f"{aside} has the files that were here, whose last.pt {self.run.address} never had"
         )
 
