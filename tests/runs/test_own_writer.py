@@ -46,17 +46,8 @@ class Impossible:
         pass
 """
 FLAGS = [
-    "--width",
-    "2",
-    "--epochs",
-    "3",
-    "--validation",
-    "0",
-    "--workers",
-    "0",
-    "--batch-size",
-    "2",
-]
+    "--width", "2", "--epochs", "3", "--validation", "0", "--workers", "0", "--batch-size", "2",
+]  # fmt: skip
 
 
 @pytest.fixture

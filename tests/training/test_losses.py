@@ -54,11 +54,9 @@ def test_the_default_terms_agree_with_torchs(masks: torch.Tensor, rng: np.random
     weights = (0.2, 1.0, 3.0)
     losses = make_loss(class_weights=weights)(logits, masks)
     entropy = F.cross_entropy(
-        logits,
-        masks.long(),
-        weight=torch.tensor(weights, dtype=torch.float64),
+        logits, masks.long(), weight=torch.tensor(weights, dtype=torch.float64),
         ignore_index=IGNORE_ID,
-    )
+    )  # fmt: skip
     assert float(losses.pixel) == pytest.approx(float(entropy), rel=1e-12)
     dice = []
     probabilities = logits.softmax(1)
@@ -191,14 +189,10 @@ def test_each_loss_is_the_formula_of_its_paper(
         region = loss_formulas.tversky(logits, masks, vector, alpha)
     if terms[-1] in ("ce", "focal"):
         pixel = loss_formulas.pixel_term(
-            logits,
-            masks,
-            vector,
-            gamma=2.0 if terms[-1] == "focal" else 0.0,
+            logits, masks, vector, gamma=2.0 if terms[-1] == "focal" else 0.0,
             smoothing=options.get("label_smoothing", 0.0),
-            percent=options.get("hard_pixels", 100.0),
-            boundary=options.get("boundary_weight", 0.0),
-        )
+            percent=options.get("hard_pixels", 100.0), boundary=options.get("boundary_weight", 0.0),
+        )  # fmt: skip
     expected = (region + pixel, region, pixel)
     assert [float(part) for part in found] == pytest.approx(expected, rel=0, abs=1e-10)
     assert (found.region == 0, found.pixel == 0) == (region == 0, pixel == 0)

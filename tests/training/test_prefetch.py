@@ -226,14 +226,9 @@ def test_on_a_gpu_a_stream_copies_and_another_computes(monkeypatch: pytest.Monke
     found = next(Prefetcher([batch], ahead=1, device=device, on_error=pytest.fail))
     assert found == batch and timed == ["main", "main"]
     assert notes == [
-        "on side:",
-        "image to cuda at once",
-        "mask to cuda at once",
-        "end",
-        "main waits for event of side",
-        "image kept for main",
-        "mask kept for main",
-    ]
+        "on side:", "image to cuda at once", "mask to cuda at once", "end",
+        "main waits for event of side", "image kept for main", "mask kept for main",
+    ]  # fmt: skip
 
 
 def test_a_batch_keeps_its_pairs_on_the_device() -> None:

@@ -43,16 +43,8 @@ class SquaredDice:
         return 1 - 2 * sums["overlap"].squeeze() / whole.squeeze()
 '''
 FLAGS = [
-    "--width",
-    "2",
-    "--epochs",
-    "1",
-    "--validation",
-    "20",
-    "--workers",
-    "0",
-    "--amp-dtype=auto",
-]
+    "--width", "2", "--epochs", "1", "--validation", "20", "--workers", "0", "--amp-dtype=auto",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -199,13 +191,8 @@ def test_an_own_loss_has_the_same_gradients_on_1_2_and_4_ranks(ranks: Ranks) -> 
 def test_a_run_with_an_own_loss_has_its_column_and_is_resumed(own_loss: Path, ranks: Ranks) -> None:
     make_set(own_loss, 10)
     argv = [
-        *data_flags(own_loss),
-        *FLAGS,
-        "--loss",
-        "my_losses:SquaredDice+ce",
-        "--batch-size",
-        "2",
-    ]
+        *data_flags(own_loss), *FLAGS, "--loss", "my_losses:SquaredDice+ce", "--batch-size", "2",
+    ]  # fmt: skip
     for more in (["--max-steps", "1"], ["--resume"]):
         outcomes = ranks.run(2, call_main, "train", [*argv, *more], str(own_loss))
         assert [status for status, _, _ in outcomes] == [0, 0], outcomes
