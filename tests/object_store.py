@@ -45,13 +45,13 @@ class MemoryBucket:
 
     def take_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Be what s3://bucket means; other containers keep their clients."""
-        connect = clients._connect
+        connect = clients.connect
 
         def find(container: str, *how: Any) -> Any:
             return self.store if container == f"s3://{BUCKET}" else connect(container, *how)
 
-        monkeypatch.setattr(clients, "_connect", find)
-        monkeypatch.setattr(clients, "_reached", set[str]())
+        monkeypatch.setattr(clients, "connect", find)
+        monkeypatch.setattr(clients, "reached", set[str]())
         for name in REQUESTS:
             monkeypatch.setattr(obstore, name, self._counted(getattr(obstore, name)))
 

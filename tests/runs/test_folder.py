@@ -869,14 +869,17 @@ def test_a_checkpoint_is_due_by_steps_or_by_minutes(
         assert [step for step in range(1, 7) if folder.is_due(step)] == ([3, 6] if steps else [])
 
 
-def test_the_thread_that_writes_computes_on_one_core(tmp_path: Path) -> None:
+def test_the_thread_that_writes_computes_on_one_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More of libgomp's threads than cores would slow training down for the rest of the run."""
-    before = torch.get_num_threads()
+    before, found = torch.get_num_threads(), list[int]()
+    monkeypatch.setattr(checkpoint, "save", lambda *_, **how: found.append(torch.get_num_threads()))
     torch.set_num_threads(2)
     try:
-        with RunFolder(config_of(tmp_path), World(), [].append) as folder:
-            assert folder._thread.submit(torch.get_num_threads).result() == 1
-            assert torch.get_num_threads() == 2
+        with open_folder(tmp_path) as folder:
+            folder.save(make_state())
+        assert found == [1] and torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 

@@ -77,6 +77,30 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+@pytest.fixture
+def bars(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The progress bars that are made, as on a terminal."""
+    made: list[Any] = []
+
+    class Noted(tracking.tqdm):  # type: ignore[misc]
+        def __init__(self, **how: Any) -> None:
+            super().__init__(**how)
+            made.append(self)
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(tracking, "tqdm", Noted)
+    return made
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> World:
+    """A world on a GPU, whose answers come late."""
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    return World(device=torch.device("cuda"))
+
+
 @contextmanager
 def open_tracker(
     folder: Path,
@@ -193,53 +217,46 @@ def test_other_ranks_are_silent_and_judge_their_steps_too(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_end_of_training_judges_what_a_gpu_has_not_answered(tmp_path: Path) -> None:
-    with open_tracker(tmp_path, max_bad_steps=1) as tracker:
-        tracker._guard._delay = 2
+def test_the_end_of_training_judges_what_a_gpu_has_not_answered(tmp_path: Path, gpu: World) -> None:
+    with open_tracker(tmp_path, world=gpu, max_bad_steps=1) as tracker:
         tracker.step(report(finite=False), 1, waited=0.0)
         with pytest.raises(RunError, match="step 1 skipped"):
             tracker.end_steps()
 
 
 def test_a_bar_shows_loss_and_rate_now_and_then(
-    tmp_path: Path,
-    clock: Clock,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str], bars: list[Any]
 ) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     state = make_state()
     state.epoch = 1
     with open_tracker(tmp_path, state=state) as tracker:
         tracker.begin_epoch(state)
-        assert (tracker._bar.total, tracker._bar.n) == (8, 4)
+        (bar,) = bars
+        assert (bar.total, bar.n) == (8, 4)
         clock.now += 0.4
         tracker.step(report(), 5, waited=0.1)
-        assert not tracker._bar.postfix  # twice a second at most
+        assert not bar.postfix  # twice a second at most
         clock.now += 0.1
         tracker.step(report(), 6, waited=0.25)
-        assert tracker._bar.n == 6
-        assert tracker._bar.desc == "epoch 2/2: "
-        assert tracker._bar.postfix == "loss 1.5000, rate 1.00e-02, 12.0 images/s, data 50%"
+        assert (bar.n, bar.desc) == (6, "epoch 2/2: ")
+        assert bar.postfix == "loss 1.5000, rate 1.00e-02, 12.0 images/s, data 50%"
     assert capsys.readouterr().out == ""
-    with open_tracker(tmp_path, state=state, world=World(1, 2)) as tracker:
-        assert tracker._bar.disable
+    with open_tracker(tmp_path, state=state, world=World(1, 2)):
+        assert bars[1].disable
 
 
 def test_a_bar_on_a_gpu_is_of_the_steps_that_it_has_done(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: Clock, bars: list[Any], gpu: World
 ) -> None:
     """Two steps ago: the loss of the last one would have to be waited for."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with open_tracker(tmp_path) as tracker:
-        tracker._guard._delay = 2
+    with open_tracker(tmp_path, world=gpu) as tracker:
         tracker.begin_epoch(make_state())
         for step in range(1, 5):
             clock.now += 1.0
             losses = torch.tensor([float(step), 0.0, 0.0])
             tracker.step(replace(report(), losses=losses), step, waited=0.0)
-            assert bool(tracker._bar.postfix) == (step > 2)
-        assert tracker._bar.postfix == "loss 2.0000, rate 1.00e-02, 1.5 images/s, data 0%"
+            assert bool(bars[0].postfix) == (step > 2)
+        assert bars[0].postfix == "loss 2.0000, rate 1.00e-02, 1.5 images/s, data 0%"
         tracker.end_steps()
         assert tracker.images_per_second == 3.0
 

@@ -15,6 +15,8 @@ from unet_ddp.errors import UserError
 from unet_ddp.training import prefetch
 from unet_ddp.training.prefetch import Prefetcher, copy_to_device
 
+GPU = torch.device("cuda")
+
 
 class Source:
     """Five batches; counts those that were read, and fails at `bad`."""
@@ -142,36 +144,6 @@ def test_only_the_time_of_reading_is_waiting(
     assert batches.waited == waited
 
 
-class Event:
-    """A GPU that is busy until 105 s: what it is given before waits until then."""
-
-    now = 100.0
-
-    def __init__(self) -> None:
-        self.at = max(Event.now, 105.0)
-
-    def query(self) -> bool:
-        return Event.now >= 105.0
-
-    def elapsed_time(self, end: Event) -> float:
-        return 1000 * (end.at - self.at)
-
-
-def test_on_a_gpu_only_what_it_has_waited_is_waiting() -> None:
-    def slow() -> Iterator[Sample]:
-        for batch in Source():
-            Event.now += 2.0
-            yield batch
-
-    batches = Prefetcher(slow(), ahead=2, device=CPU, on_error=[].append)
-    batches._mark = Event
-    batches.fill()
-    assert batches.waited == 0.0  # read by 104 s
-    next(batches), next(batches)
-    batches.fill()  # by 108 s; the GPU was done at 105 s
-    assert batches.waited == 3.0
-
-
 class Part:
     """An image or a mask; `notes` has what happens to it, and on which stream."""
 
@@ -205,26 +177,59 @@ class Stream:
         self.notes.append("end")
 
 
-def test_on_a_gpu_a_stream_copies_and_another_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+class Event:
+    """A moment of a GPU that is busy until 105 s: what it is given before waits until then."""
+
+    now = 100.0
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, stream: Stream) -> None:
+        self.at, self.stream = max(Event.now, 105.0), stream.name
+
+    def query(self) -> bool:
+        return Event.now >= 105.0
+
+    def elapsed_time(self, end: Event) -> float:
+        assert self.stream == end.stream == "main"
+        return 1000 * (end.at - self.at)
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a GPU is given to do by a prefetcher."""
     notes: list[str] = []
     main, side = Stream("main", notes), Stream("side", notes)
-    timed: list[str] = []
-
-    class Timed:
-        def __init__(self, *, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self, stream: Stream) -> None:
-            timed.append(stream.name)
-
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: side)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
-    monkeypatch.setattr(torch.cuda, "Event", Timed)
-    batch: Any = Sample(Part("image", notes), Part("mask", notes), torch.arange(1))  # type: ignore[arg-type]
-    device = torch.device("cuda")
-    found = next(Prefetcher([batch], ahead=1, device=device, on_error=pytest.fail))
-    assert found == batch and timed == ["main", "main"]
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(Event, "now", 100.0)
+    return notes
+
+
+def batch_of(notes: list[str]) -> Any:
+    return Sample(Part("image", notes), Part("mask", notes), torch.arange(1))  # type: ignore[arg-type]
+
+
+def test_on_a_gpu_only_what_it_has_waited_is_waiting(notes: list[str]) -> None:
+    def slow() -> Iterator[Sample]:
+        for _ in range(5):
+            Event.now += 2.0
+            yield batch_of(notes)
+
+    batches = Prefetcher(slow(), ahead=2, device=torch.device("cuda", 1), on_error=[].append)
+    batches.fill()
+    assert batches.waited == 0.0  # read by 104 s
+    next(batches), next(batches)
+    batches.fill()  # by 108 s; the GPU was done at 105 s
+    assert batches.waited == 3.0
+
+
+def test_on_a_gpu_a_stream_copies_and_another_computes(notes: list[str]) -> None:
+    batch = batch_of(notes)
+    assert next(Prefetcher([batch], ahead=1, device=GPU, on_error=pytest.fail)) == batch
     assert notes == [
         "on side:", "image to cuda at once", "mask to cuda at once", "end",
         "main waits for event of side", "image kept for main", "mask kept for main",

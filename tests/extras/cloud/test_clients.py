@@ -92,19 +92,19 @@ def test_a_container_that_has_answered_is_waited_for(
     memory_store: MemoryBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For minutes in place of seconds: its name can't be wrong."""
-    connect, waits = clients._connect, []
+    connect, waits = clients.connect, []
 
     def note(container: str, process: int, patience: timedelta) -> Any:
         waits.append(patience.total_seconds())
         return connect(container, process, patience)
 
-    monkeypatch.setattr(clients, "_connect", note)
+    monkeypatch.setattr(clients, "connect", note)
     assert not Url("s3://bucket/a").exists()  # an error is no answer yet
     put(Url("s3://bucket/a"), b"")
     for _ in range(3):
         read(Url("s3://bucket/a"))
     assert waits == [5, 5, 5, 300, 300]
-    monkeypatch.setattr(clients, "_reached", set[str]())
+    monkeypatch.setattr(clients, "reached", set[str]())
     start_reader(warns=False)  # of a process that has reached it
     assert Url("s3://bucket/a").exists() and waits[-1] == 300
 
@@ -122,7 +122,7 @@ def test_a_client_that_can_not_be_made_is_one_line(
     def fail(*how: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(clients, "_connect", fail)
+    monkeypatch.setattr(clients, "connect", fail)
     with pytest.raises(StorageError, match=r"^s3://missing/a: ") as found:
         find_stamp(MISSING)
     assert said in str(found.value) and not isinstance(found.value, BaseError)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,6 @@ from tests.tiny import CPU, make_data
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import NetworkConfig, OptimizationConfig, TrainConfig
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.distributed import world as world_module
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
 from unet_ddp.extras.planners import batch_size
@@ -47,17 +47,24 @@ def new_probe(*, channels: int = 3, **changed: Any) -> BatchSizeProbe:
 
 def limit(monkeypatch: pytest.MonkeyPatch, most: int, error: Exception | None = None) -> list[int]:
     """Let batches of more than `most` images fail; return those that are tried."""
-    tried: list[int] = []
+    tried, inside = list[int](), list[bool]()
+
+    @contextmanager
+    def local_only() -> Iterator[None]:
+        inside.append(True)
+        yield
+        inside.clear()
 
     def compute(self: BatchSizeProbe, batch: int, *, batches: int = 2) -> None:
         torch.rand(3)
-        assert world_module._is_local_only  # no collective: another rank may have failed
+        assert inside  # no collective: another rank may have failed
         if batches == 2:
             tried.append(batch)
             if batch > most:
                 raise error or torch.OutOfMemoryError(CUDA)
 
-    monkeypatch.setattr(BatchSizeProbe, "_compute_gradients", compute)
+    monkeypatch.setattr(batch_size, "local_only", local_only)
+    monkeypatch.setattr(BatchSizeProbe, "compute_gradients", compute)
     return tried
 
 
@@ -78,7 +85,6 @@ def test_batches_are_halved_through_the_divisors_of_a_step(
     assert outcome == (tried[-1], "")
     assert found == tried
     assert torch.equal(torch.get_rng_state(), before)
-    assert not world_module._is_local_only
 
 
 def test_where_no_image_fits_the_reason_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +144,7 @@ def test_it_tries_a_whole_step_with_the_optimizer_s_memory(monkeypatch: pytest.M
     for has_average, copies, channels in ((False, 2, 3), (True, 3, 1)):
         held.clear()
         shapes.clear()
-        new_probe(channels=channels, has_average=has_average)._compute_gradients(3)
+        new_probe(channels=channels, has_average=has_average).compute_gradients(3)
         assert shapes == [((3, 32, 48, channels), torch.uint8)] * 2
         assert len(held) == copies * len({id(tensor) for tensor in held})
 
@@ -149,14 +155,14 @@ def test_a_gpu_keeps_a_twentieth_and_at_least_a_gib(
 ) -> None:
     gpu = SimpleNamespace(total_memory=total)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
-    assert batch_size._spare_memory(torch.device("cuda")) == spare
+    assert batch_size.spare_memory(torch.device("cuda")) == spare
 
 
 def test_a_cpu_is_not_asked_for_more_than_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its system would kill the run instead of refusing."""
     tried = limit(monkeypatch, 99)
     probe = new_probe()
-    probe.__dict__["_saved_per_image"] = 1000
+    probe.__dict__["saved_per_image"] = 1000
     need = 4 * 1000 * 3 // 2  # four images, and half as much again
     for free, processes, largest in (
         (need, 1, 4), (need - 1, 1, 2), (2 * need, 2, 4), (2 * need - 1, 2, 2), (0, 1, 1),
@@ -165,7 +171,7 @@ def test_a_cpu_is_not_asked_for_more_than_it_has(monkeypatch: pytest.MonkeyPatch
         assert probe.find_largest(4, start=4, processes=processes) == (largest, "")
     assert tried == [4, 2, 4, 2, 1]  # one image is always tried
     tight = new_probe(checkpointing=True)
-    tight.__dict__["_saved_per_image"] = 1000
+    tight.__dict__["saved_per_image"] = 1000
     monkeypatch.setattr(batch_size, "free_memory", lambda device: 4 * 1000 * 4)
     assert tight.find_largest(4, start=4, processes=1) == (4, "")
     monkeypatch.setattr(batch_size, "free_memory", lambda device: 4 * 1000 * 4 - 1)
@@ -174,12 +180,12 @@ def test_a_cpu_is_not_asked_for_more_than_it_has(monkeypatch: pytest.MonkeyPatch
 
 def test_the_bytes_of_an_image_are_measured() -> None:
     plain, checkpointed = (
-        new_probe()._saved_per_image,
-        new_probe(checkpointing=True)._saved_per_image,
+        new_probe().saved_per_image,
+        new_probe(checkpointing=True).saved_per_image,
     )
     assert plain > 32 * 48 * 2 * 4 * 4  # at least four float32 activations of the first level
     assert checkpointed < plain / 2
-    assert new_probe(frozen="encoder")._saved_per_image < 0.8 * plain  # the way up's alone
+    assert new_probe(frozen="encoder").saved_per_image < 0.8 * plain  # the way up's alone
 
 
 def test_saved_memory_is_counted_once() -> None:

@@ -17,7 +17,7 @@ from tests.jobs import PIXELS
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.errors import UserError
-from unet_ddp.extras.wandb.writer import WandbWriter, _as_grey
+from unet_ddp.extras.wandb.writer import WandbWriter, as_grey
 from unet_ddp.network.precision import Precision
 from unet_ddp.runs.writers import RunInfo
 from unet_ddp.training.losses import SegmentationLoss
@@ -96,7 +96,7 @@ def test_figures_images_and_histograms_are_logged(tmp_path: Path, state: TrainSt
     """Under the well-known script's names; weights and gradients of an epoch's first step."""
     images: Any = {(0, 0): SAMPLE}
     settings = {"optimization": {"epochs": 2}}
-    writer = WandbWriter(RunInfo(tmp_path, "mine", settings, state, images))
+    writer = WandbWriter(RunInfo(tmp_path, "mine", settings, state, images, print))
     step(state, 2)
     writer.epoch({"epoch": 1, "step": 2, "validation_dice": 0.25, "dice_cat": ""})
     state.network.bias.data[:] = 7.0
@@ -136,7 +136,7 @@ def test_a_resumed_run_continues_there_too(tmp_path: Path, state: TrainState) ->
     """Without a validation image here; a new run in the same folder is another one there."""
     for done in (0, 2, 0):
         state.epoch = done // 2
-        writer = WandbWriter(RunInfo(tmp_path, None, {}, state, None))
+        writer = WandbWriter(RunInfo(tmp_path, None, {}, state, None, print))
         writer.epoch({"loss": 0.5, "step": done + 2})
         writer.close()
     (first, rows), (resumed, later), (new, _) = read_runs(tmp_path)
@@ -158,14 +158,14 @@ def test_a_refusal_is_the_user_s_error(
 
     monkeypatch.setattr(wandb, "init", refuse)
     with pytest.raises(UserError, match="--wandb: no API key configured; run `wandb login`"):
-        WandbWriter(RunInfo(tmp_path, None, {}, state, None))
+        WandbWriter(RunInfo(tmp_path, None, {}, state, None, print))
     images: Any = {(0, 0): UserError("bad.png")}
     with pytest.raises(UserError, match=r"bad\.png"):
-        WandbWriter(RunInfo(tmp_path, None, {}, state, images))
+        WandbWriter(RunInfo(tmp_path, None, {}, state, images, print))
     assert (asked["dir"], asked["id"], asked["resume"]) == (tmp_path, None, "allow")
 
 
 def test_masks_are_grey_images_of_bytes() -> None:
     """As PIL takes them."""
-    grey = _as_grey(SAMPLE.mask, 3)
+    grey = as_grey(SAMPLE.mask, 3)
     assert (grey.dtype, grey.tolist()) == (np.uint8, [[0, 127], [255, 128]])

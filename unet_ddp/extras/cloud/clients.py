@@ -28,7 +28,7 @@ _KEYS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 
-_reached: set[str] = set()
+reached: set[str] = set()
 """Containers that have answered this process; all of them if it contains the empty text."""
 
 
@@ -42,7 +42,7 @@ class NotFoundError(UserError):
 
 def trust_all() -> None:
     """Make this process wait for storage that another one has reached."""
-    _reached.add("")
+    reached.add("")
 
 
 @contextmanager
@@ -59,15 +59,15 @@ def client(path: Path | str, named: str = "") -> Iterator[tuple[Any, str]]:
         yield store, key
     except (BaseError, OSError) as error:
         raise explain(named or path, error) from None
-    _reached.add(split_address(path)[0])
+    reached.add(split_address(path)[0])
 
 
 def open_client(path: Path | str) -> tuple[Any, str]:
     """Return the client of an address's container, and the object's key in it."""
     container, key = split_address(path)
-    is_known = not _reached.isdisjoint(("", container))
+    is_known = not reached.isdisjoint(("", container))
     try:
-        return _connect(container, os.getpid(), PATIENCE if is_known else _FIRST_PATIENCE), key
+        return connect(container, os.getpid(), PATIENCE if is_known else _FIRST_PATIENCE), key
     except ImportError:
         advice = "needs the extra 'cloud': pip install 'unet-ddp[cloud]'"
         raise StorageError(f"{path}: {advice}") from None
@@ -76,7 +76,7 @@ def open_client(path: Path | str) -> tuple[Any, str]:
 
 
 @cache
-def _connect(container: str, process: int, patience: timedelta) -> Any:
+def connect(container: str, process: int, patience: timedelta) -> Any:
     """Return the client of a container, one for each process."""
     from obstore import store
     from obstore.exceptions import BaseError

@@ -102,7 +102,7 @@ class BatchSizeProbe:
             while batch > 0:
                 try:
                     if self._has_room(batch, processes):
-                        self._compute_gradients(batch)
+                        self.compute_gradients(batch)
                         return batch, ""
                     reason = f"{batch} image(s) at once need more memory than is available"
                 except RuntimeError as error:
@@ -115,7 +115,7 @@ class BatchSizeProbe:
                 batch = next((n for n in range(batch // 2, 0, -1) if share % n == 0), 0)
         return 0, reason
 
-    def _compute_gradients(self, batch: int, *, batches: int = 2) -> None:
+    def compute_gradients(self, batch: int, *, batches: int = 2) -> None:
         """Compute the gradients of `batches` batches, with the optimizer's memory allocated."""
         device = self.precision.device
         network = build_network(self.architecture, checkpointing=self.checkpointing).to(device)
@@ -125,7 +125,7 @@ class BatchSizeProbe:
         copies = 3 if self.has_average else 2  # the optimizer's two moments, and the average
         held = [torch.zeros_like(p) for p in network.parameters() for _ in range(copies)]
         if device.type == "cuda":
-            held.append(torch.empty(_spare_memory(device), dtype=torch.uint8, device=device))
+            held.append(torch.empty(spare_memory(device), dtype=torch.uint8, device=device))
         shape = (batch, *self.size, self.preprocessing.channels)
         images = torch.zeros(shape, dtype=torch.uint8)  # (N, H, W, C)
         masks = images[..., 0].clone()
@@ -145,7 +145,7 @@ class BatchSizeProbe:
         if device.type != "cpu":
             return True
         peak = _PEAK_CHECKPOINTING if self.checkpointing else _PEAK
-        return batch * self._saved_per_image * peak <= free_memory(device) / processes
+        return batch * self.saved_per_image * peak <= free_memory(device) / processes
 
     @cached_property
     def _elements_per_image(self) -> int:
@@ -167,14 +167,14 @@ class BatchSizeProbe:
         return largest
 
     @cached_property
-    def _saved_per_image(self) -> int:
+    def saved_per_image(self) -> int:
         """Bytes that a step keeps of one image for its backward pass."""
         with counting_saved_bytes() as saved:
-            self._compute_gradients(1, batches=1)
+            self.compute_gradients(1, batches=1)
         return sum(saved.values())
 
 
-def _spare_memory(device: torch.device) -> int:
+def spare_memory(device: torch.device) -> int:
     """Return the bytes of a GPU that a probe leaves free."""
     total = torch.cuda.get_device_properties(device).total_memory
     return max(int(_MARGIN * total), _SMALLEST_MARGIN)

@@ -85,8 +85,8 @@ class WandbWriter(Writer):
         classes = logits.shape[1]  # (1, classes, H, W)
         return {
             "images": self._wandb.Image(to_rgb(image.numpy()).permute(1, 2, 0).numpy()),
-            "masks/true": self._wandb.Image(_as_grey(self._sample.mask, classes)),
-            "masks/pred": self._wandb.Image(_as_grey(logits[0].argmax(0).cpu(), classes)),
+            "masks/true": self._wandb.Image(as_grey(self._sample.mask, classes)),
+            "masks/pred": self._wandb.Image(as_grey(logits[0].argmax(0).cpu(), classes)),
         }
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class WandbWriter(Writer):
         self._run.finish()
 
 
-def _as_grey(ids: Tensor, classes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def as_grey(ids: Tensor, classes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return class ids (H, W) as grey levels from black to white."""
     levels = np.full(256, _IGNORED, np.uint8)
     levels[:classes] = np.linspace(0, 255, classes)
