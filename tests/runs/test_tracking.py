@@ -7,7 +7,6 @@ import math
 import os
 import resource
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -83,11 +82,10 @@ def bars(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     made: list[Any] = []
 
     class Noted(tracking.tqdm):  # type: ignore[misc]
-        def __init__(self, **how: Any) -> None:
-            super().__init__(**how)
+        def __init__(self, *, disable: bool | None, **how: Any) -> None:
+            super().__init__(disable=disable or False, **how)
             made.append(self)
 
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(tracking, "tqdm", Noted)
     return made
 
