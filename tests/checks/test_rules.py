@@ -95,7 +95,7 @@ GREY, BANDS = {"channels": 1}, {"channels": 5}
         ([scanned("a", {"nodata": -9.0}), scanned("b", {"nodata": -9.0})], {}, []),
         ([scanned("a", {"nodata": -9.0}), scanned("b", {"nodata": -9.5}), scanned("c", {"nodata": -9.5})], {}, ["i/a.png has no-data value -9, i/b.png has -9.5; choose one with --nodata"]),
         ([scanned("a", {"nodata": 0.0}), scanned("b", {"nodata": -0.0})], {}, []),
-        ([scanned("a", {"nodata": 1234567.0}), scanned("b", {"nodata": 1234568.0}), scanned("c", {"nodata": 1234568.0})], {}, ["i/a.png has no-data value 1234567.0, i/b.png has 1234568.0"]),
+        ([scanned("a", {"nodata": 1234567.0}), scanned("b", {"nodata": 1234568.0}), scanned("c", {"nodata": 1234568.0})], {}, ["i/a.png has no-data value 1234567, i/b.png has 1234568"]),
         ([scanned("a", {"nodata": -9.0}), scanned("b"), scanned("c")], {}, ["i/a.png has no-data value -9, i/b.png has none"]),
         ([scanned("a", {"nodata": -9.0}), scanned("b")], {"nodata": 3.0}, []),
         # channels that are asked for

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.checks.summary import describe_alpha
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues
@@ -93,17 +92,13 @@ def _check_bits(table: Table, config: DataConfig) -> Iterator[str]:
 
 def _check_nodata(table: Table, config: DataConfig) -> Iterator[str]:
     """Yield lines if images name different no-data values, or only some name one."""
-
-    def show(kind: FileKind) -> str:
-        value = kind.image.nodata
-        if value is None:
-            return "none"
-        short = f"{value + 0:g}"  # without the sign of -0
-        return short if float(short) == value else repr(value)
-
     if config.nodata is None:
-        text = "has no-data value {0}, {other} has {1}; choose one with --nodata VALUE"
-        yield from _odd_ones(table, "image", show, text)
+        yield from _odd_ones(
+            table,
+            "image",
+            lambda kind: "none" if kind.image.nodata is None else f"{kind.image.nodata + 0:.12g}",
+            "has no-data value {0}, {other} has {1}; choose one with --nodata VALUE",
+        )
 
 
 def _check_channels(table: Table, config: DataConfig) -> Iterator[str]:
@@ -145,30 +140,29 @@ _RULES = (
 
 
 def check_rules(config: DataConfig, report: Report, table: Table) -> ImageFormat:
-    """Check what files must have in common, and return the images' format."""
+    """Check what files must have in common; return the images' format.
+
+    Grey among colour becomes colour, alpha is dropped.
+    """
     for rule in _RULES:
         report.add_problems(list(rule(table, config)))
-    form = _common_format(table, config)
-    if config.nodata is None and form.nodata is not None:
-        report.notes.append(
-            f"no-data value {form.nodata:g}, from the files: such pixels are ignored"
-        )
-    report.notes += describe_alpha(table, form)
-    return form
+    headers = [kind.image for kind in table.kinds]
+    most = max(header.channels for header in headers)
+    channels, nodata = config.channels or most, config.nodata
+    named = [header.nodata for header in headers if header.nodata is not None]
+    if nodata is None and named:
+        nodata = named[0]
+        report.notes.append(f"no-data value {nodata:g}, from the files: such pixels are ignored")
+    if channels == most and any(header.has_alpha for header in headers):
+        advice = "; keep it with --channels 4" if channels == 3 else ""
+        report.notes.append(f"alpha: the images' transparency is dropped{advice}")
+    ground = config.ground_resolution
+    if ground is None and all(header.ground_resolution for header in headers):
+        ground = headers[0].ground_resolution
+    return ImageFormat(channels, headers[0].dtype, nodata, ground_resolution=ground)
 
 
 # -- shared properties ---------------------------------------------------------------------
-
-
-def _common_format(table: Table, config: DataConfig) -> ImageFormat:
-    """Return the format of all images: grey among colour becomes colour, alpha is dropped."""
-    headers = [kind.image for kind in table.kinds]
-    channels = config.channels or max(header.channels for header in headers)
-    values = [config.nodata, *(header.nodata for header in headers)]
-    nodata = next((value for value in values if value is not None), None)
-    known = [header.ground_resolution for header in headers]
-    ground = config.ground_resolution or (known[0] if all(known) else None)
-    return ImageFormat(channels, headers[0].dtype, nodata, ground_resolution=ground)
 
 
 def _merge_palettes(table: Table) -> tuple[tuple[Colour, ...] | None, str]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from unet_ddp.data.pairs import Pair, Pairs, Stamp, find_stamp
-from unet_ddp.data.readers.base import Codes, Header, ImageFormat, Pixels, as_user_error
+from unet_ddp.data.readers.base import Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_readers
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.distributed.device import usable_cores
@@ -240,7 +240,12 @@ def read_image_metadata(
 def read_mask_metadata(source: Source) -> MaskMetadata:
     """Decode a mask and return its metadata but its place."""
     header, stamp = _read_header(source)
-    values, counts = _count(source.mask())
+    codes = source.mask()
+    if codes.size and codes.min() >= 0 and codes.max() < 65536:  # ten times as fast as sorting
+        found = np.bincount(codes.ravel())
+        values, counts = np.flatnonzero(found), found[found > 0]
+    else:
+        values, counts = np.unique(codes, return_counts=True)
     if len(values) > _MOST_VALUES:
         kept = np.sort(np.argsort(-counts, kind="stable")[: _MOST_VALUES - 2])
         kept = np.unique(np.concatenate([[0], kept, [len(values) - 1]]))
@@ -259,14 +264,6 @@ def _read_header(source: Source) -> tuple[Header, Stamp]:
             f"training ({_MOST_PIXELS // 10**6} million); cut it into tiles"
         )
     return _share(header), stamp
-
-
-def _count(codes: Codes) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the values in a mask, sorted, and the pixels of each."""
-    if codes.size and codes.min() >= 0 and codes.max() < 65536:  # ten times as fast as sorting
-        counts = np.bincount(codes.ravel())
-        return np.flatnonzero(counts), counts[counts > 0]
-    return np.unique(codes, return_counts=True)
 
 
 def _pack(grey: Pixels | NDArray[np.float32]) -> str:

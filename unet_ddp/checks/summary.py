@@ -38,16 +38,6 @@ def describe_images(table: Table, form: ImageFormat, *, count: int, scale: float
     )
 
 
-def describe_alpha(table: Table, form: ImageFormat) -> list[str]:
-    """Return a line if transparency is dropped."""
-    headers = [kind.image for kind in table.kinds]
-    is_dropped = form.channels == max(header.channels for header in headers)
-    if not is_dropped or not any(header.has_alpha for header in headers):
-        return []
-    advice = "; keep it with --channels 4" if form.channels == 3 else ""
-    return [f"alpha: the images' transparency is dropped{advice}"]
-
-
 def warn_of_images(table: Table, copies: list[tuple[Pair, Pair]]) -> list[str]:
     """Return warnings of images of one colour, and of copies across the split."""
     lines = []

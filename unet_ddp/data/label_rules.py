@@ -217,15 +217,13 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
 
 def _colours_of(values: list[int], labels: Labels) -> _Points:
     """Return the colours (N, 3) of mask values; those of grey are grey."""
-    palette = dict(enumerate(labels.palette or ()))
-    colours = [
-        unpack_colour(value)
-        if labels.rgb
-        else palette.get(value, (0, 0, 0))
-        if palette
-        else (value,) * 3
-        for value in values
-    ]
+    if labels.palette:
+        palette = dict(enumerate(labels.palette))
+        colours = [palette.get(value, (0, 0, 0)) for value in values]
+    elif labels.rgb:
+        colours = [unpack_colour(value) for value in values]
+    else:
+        colours = [(value, value, value) for value in values]
     return np.array(colours, np.float64).reshape(-1, 3)
 
 
