@@ -28,19 +28,9 @@ from tests.conftest import data_flags, make_pair, make_set
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 FLAGS = [
-    "--width",
-    "2",
-    "--epochs",
-    "1",
-    "--batch-size",
-    "1",
-    "--workers",
-    "0",
-    "--augmentation",
-    "none",
-    "--max-steps",
-    "1",
-]
+    "--width", "2", "--epochs", "1", "--batch-size", "1", "--workers", "0", "--augmentation", "none",
+    "--max-steps", "1",
+]  # fmt: skip
 Array = np.ndarray
 
 

@@ -104,13 +104,6 @@ def test_a_list_is_read_and_its_test_pairs_are_checked_too(tmp_path: Path) -> No
         prepare_data(DataConfig(pairs_file=str(path)), seed=0)
 
 
-def test_masks_without_image_are_a_note(tmp_path: Path) -> None:
-    make_set(tmp_path, 6)
-    image(tmp_path, "bx").unlink()
-    image(tmp_path, "cx").unlink()
-    assert prepared(tmp_path).notes[0] == f"2 mask(s) without image, e.g. {mask(tmp_path, 'bx')}"
-
-
 def test_validation_may_have_its_own_folders(tmp_path: Path) -> None:
     make_set(tmp_path, 4)
     make_set(tmp_path / "val", 2, mask_ending="_gt.png")
@@ -239,26 +232,6 @@ def test_labels_of_a_resumed_run_stay(tmp_path: Path) -> None:
     assert prepared(tmp_path, labels=Labels((1, 0, 7))).labels == Labels((1, 0, 7))
     with pytest.raises(UserError, match="unknown mask value"):
         prepared(tmp_path, labels=Labels((0, 255)))
-
-
-def test_soft_edges_are_a_warning(tmp_path: Path) -> None:
-    def edges(array: np.ndarray) -> np.ndarray:
-        array[0, :10] = np.arange(10, 20)
-        return array
-
-    masks_as(edges)(make_set(tmp_path, 6))
-    assert "if they are soft edges" in "".join(prepared(tmp_path).notes)
-
-
-def test_copies_are_a_warning(tmp_path: Path) -> None:
-    make_set(tmp_path, 8)
-    data = prepared(tmp_path)
-    one, other = data.split.validation[0], data.split.training[3]
-    one.image.write_bytes(other.image.read_bytes())
-    report, _ = collected(in_folder(tmp_path))
-    (warning,) = report.warnings
-    assert warning.startswith("1 validation image(s) are (nearly) copies of training images")
-    assert f"e.g. {one.image} of {other.image}" in warning
 
 
 # -- the range of the pixels ---------------------------------------------------------------

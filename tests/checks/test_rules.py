@@ -270,7 +270,7 @@ def as_text(grey: np.ndarray) -> str:
 def test_copies_across_the_split_are_found(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "_AT_ONCE", 7)
+    monkeypatch.setattr(rules, "AT_ONCE", 7)
     looks = rng.integers(0, 256, (7, 64))
     darker = looks[2] * 0.5 + 3  # correlation 1, but for rounding
     other = looks[3].copy()

@@ -24,7 +24,6 @@ from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.base import Header
 from unet_ddp.data.readers.read import Source
-from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import StorageError, Url, put
 from unet_ddp.files import cache_folder
 
@@ -123,32 +122,6 @@ def test_a_mask_of_too_many_values_keeps_the_commonest_and_the_ends(tmp_path: Pa
     assert metadata.counts == (1, *[2] * 1022, 1)
 
 
-def test_which_masks_are_colour_images(tmp_path: Path) -> None:
-    grey = Image.new("L", (4, 3))
-    for name, image, is_colour in [
-        ("grey", grey, False), ("rgb", grey.convert("RGB"), True), ("palette", grey.convert("P"), False),
-    ]:  # fmt: skip
-        image.save(tmp_path / f"{name}.png")
-        assert (
-            read_mask_metadata(Source(tmp_path / f"{name}.png")).header.has_colour_values
-            == is_colour
-        ), name
-    np.save(tmp_path / "x.npy", np.zeros((4, 5, 3), np.uint8))
-    assert read_mask_metadata(Source(tmp_path / "x.npy")).header.has_colour_values
-
-
-def test_a_file_too_large_to_decode_safely_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Image.new("L", (20, 30)).save(tmp_path / "x.png")
-    monkeypatch.setattr(module, "_MOST_PIXELS", 600)
-    assert read_image_metadata(Source(tmp_path / "x.png")).header.height == 30
-    monkeypatch.setattr(module, "_MOST_PIXELS", 599)
-    for read in (read_image_metadata, read_mask_metadata):
-        with pytest.raises(UserError, match=r"x\.png: 20x30 pixels, more than are safe to decode"):
-            read(Source(tmp_path / "x.png"))
-
-
 # -- all files -----------------------------------------------------------------------------
 
 
@@ -157,7 +130,7 @@ def test_the_scan_of_all_files_is_that_of_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     """By a thread for each core; the bar is for a terminal alone, and gone at the end."""
-    monkeypatch.setattr(module, "_CHUNK", 2)
+    monkeypatch.setattr(module, "CHUNK", 2)
     pairs = found_pairs(make_set(tmp_path, 11))
     seen: list[Any] = []
     threads: list[int] = []
@@ -322,7 +295,7 @@ def test_a_cache_of_others_is_not_believed(
 def test_a_scan_that_is_interrupted_keeps_what_it_has_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
 ) -> None:
-    monkeypatch.setattr(module, "_CHUNK", 2)
+    monkeypatch.setattr(module, "CHUNK", 2)
     pairs = found_pairs(make_set(tmp_path, 6))
 
     def interrupted(items: Iterable[Any], *args: Any, **how: Any) -> Iterable[Any]:
@@ -345,8 +318,8 @@ def test_a_long_scan_is_saved_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, saves: int
 ) -> None:
     """A kill leaves no time to."""
-    monkeypatch.setattr(module, "_CHUNK", 2)
-    monkeypatch.setattr(module, "_SAVE_EVERY", seconds)
+    monkeypatch.setattr(module, "CHUNK", 2)
+    monkeypatch.setattr(module, "SAVE_EVERY", seconds)
     written: list[int] = []
     monkeypatch.setattr(
         module,
@@ -365,7 +338,7 @@ def test_statistics_take_no_copy_of_eight_bytes_for_each_sample(
     whole = read_image_metadata(Source(tmp_path / "x.npy"))
     assert whole.sums == tuple(pixels.reshape(-1, 3).sum(axis=0, dtype=np.float64))
     assert whole.squares == tuple((pixels.reshape(-1, 3).astype(float) ** 2).sum(axis=0))
-    monkeypatch.setattr(module, "_AT_ONCE", 10_000)
+    monkeypatch.setattr(module, "AT_ONCE", 10_000)
     tracemalloc.start()
     assert read_image_metadata(Source(tmp_path / "x.npy")) == whole
     peak = tracemalloc.get_traced_memory()[1]

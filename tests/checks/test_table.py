@@ -18,7 +18,7 @@ def test_values_are_counted_by_kind_and_value(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     """Whatever the blocks; values of all 32 bits, masks without any and many pixels."""
-    monkeypatch.setattr(module, "_BLOCK", block)
+    monkeypatch.setattr(module, "BLOCK", block)
     known = [-(2**31), -1, 0, 7, 255, 0xFFFFFF, 2**31 - 1]
     pairs = []
     for k in range(20):

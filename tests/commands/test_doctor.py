@@ -116,22 +116,6 @@ def test_settings_that_do_not_fit_the_set_are_problems(
         assert examine(tmp_path, capsys, "--batch-size", size)[0] == 0
 
 
-def test_bad_files_may_be_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_set(tmp_path, 6)
-    cut(image(tmp_path))
-    status, lines = examine(tmp_path, capsys, "--skip-bad-files", "1")
-    assert status == 0 and lines[-1] == "ready to train, with 1 warning(s)"
-    assert of_kind(lines, "images") == ["5 .png; 5 of 32x24"]
-
-
-def test_a_folder_without_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "imgs").mkdir()
-    (tmp_path / "masks").mkdir()
-    status, lines = examine(tmp_path, capsys)
-    assert status == 2 and len(of_kind(lines, "error")) == 1
-    assert lines[-1] == "unfit to train: 1 problem(s)" and not of_kind(lines, "images")
-
-
 def test_all_faults_in_one_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each planted fault is named, and no good file is."""
     make_set(tmp_path, 12)
@@ -150,20 +134,6 @@ def test_all_faults_in_one_pass(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for name in ("hx", "ix", "jx", "kx", "lx"):
         assert said.count(f"{name}.") <= 1  # as the example of what most files are
     assert any("gx" in line for line in lines), lines
-
-
-def test_train_stops_at_what_the_doctor_lists(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from unet_ddp.commands import train
-
-    make_set(tmp_path, 6)
-    cut(image(tmp_path))
-    _, lines = examine(tmp_path, capsys)
-    with pytest.raises(SystemExit) as stop:
-        train.main([*data_flags(tmp_path), *SMALL, "--checkpoints", str(tmp_path / "run")])
-    assert stop.value.code == 2
-    assert of_kind(lines, "error")[0] in capsys.readouterr().err
 
 
 def test_warnings_fail_only_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

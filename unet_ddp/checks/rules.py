@@ -31,7 +31,8 @@ Copies that were scaled and compressed again are above it, views of different ca
 below 0.99.
 """
 
-_AT_ONCE = 1 << 22  # correlations that are computed at a time
+AT_ONCE = 1 << 22
+"""Correlations that are computed at a time."""
 _MOST_COMPARED = 2 * 10**9  # correlations, of some seconds: 10 % of 150,000 images with the others
 
 
@@ -267,7 +268,7 @@ def find_copies(table: Table, split: Split) -> list[tuple[Pair, Pair]] | None:
     thumbnails = normalise(table.columns["thumbnail"][:])
     found: list[tuple[Pair, Pair]] = []
     others = thumbnails[training].T
-    at_once = 1 + _AT_ONCE // len(training)
+    at_once = 1 + AT_ONCE // len(training)
     for first in range(0, len(validation), at_once):
         rows = validation[first : first + at_once]
         alike = thumbnails[rows] @ others  # (rows, training)

@@ -32,12 +32,16 @@ from unet_ddp.files import cache_folder, write_text
 THUMBNAIL = 8
 """Pixels on a side of a thumbnail."""
 
+AT_ONCE = 1 << 24
+"""Samples whose squares are summed at a time."""
+CHUNK = 32
+"""Files per thread that are read at once."""
+SAVE_EVERY = 10
+"""Seconds, after which a scan saves what it has."""
+
 _MOST_PIXELS = 100_000_000  # a file of a few KB can ask for gigabytes
 _MOST_VALUES = 1024  # kept of a mask: more are no classes in any case
-_AT_ONCE = 1 << 24  # samples whose squares are summed at a time
-_CHUNK = 32  # files per thread that are read at once
 _HELD = 16  # objects that are fetched at once, and as many ahead
-_SAVE_EVERY = 10  # seconds
 _share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
 
 _File = tuple[Path, bool, Stamp | None]  # path, is it a mask, an object's stamp
@@ -144,7 +148,7 @@ class _Scanner:
         """Yield the metadata of each file in order, read by threads if not known."""
         workers = usable_cores(logical=True)
         pool = ThreadPoolExecutor(workers)
-        size = _HELD if any(stamp for *_, stamp in files) else _CHUNK * workers
+        size = _HELD if any(stamp for *_, stamp in files) else CHUNK * workers
         try:
             for first in range(0, len(files), size):
                 chunk, ahead = files[first : first + size], files[first : first + 2 * size]
@@ -152,7 +156,7 @@ class _Scanner:
                 found = [self.get(file) or pool.submit(self.read, file) for file in chunk]
                 for result in found:
                     yield result.result() if isinstance(result, Future) else result
-                if time.monotonic() - self.saved > _SAVE_EVERY:  # a long scan may be killed
+                if time.monotonic() - self.saved > SAVE_EVERY:  # a long scan may be killed
                     self.save()
         finally:
             pool.shutdown(cancel_futures=True)
@@ -229,7 +233,7 @@ def read_image_metadata(
     if not len(kept):  # (pixels, C)
         return ImageMetadata(header, stamp, thumbnail)
     sums = squares = np.zeros(kept.shape[1])
-    for part in np.array_split(kept, 1 + kept.size // _AT_ONCE):
+    for part in np.array_split(kept, 1 + kept.size // AT_ONCE):
         values = part.astype(np.float64)
         sums, squares = sums + values.sum(axis=0), squares + np.square(values).sum(axis=0)
     low, high = float(kept.min()), float(kept.max())

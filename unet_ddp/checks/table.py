@@ -16,7 +16,8 @@ from unet_ddp.checks.scan import THUMBNAIL, ImageMetadata, ScannedPair
 from unet_ddp.data.masks import Flags, Size
 from unet_ddp.data.pairs import FileKind, Pair, Pairs, collect
 
-_BLOCK = 1 << 18  # pairs whose columns are in memory at a time
+BLOCK = 1 << 18
+"""Pairs whose columns are in memory at a time."""
 
 
 class ValueCount(NamedTuple):
@@ -85,8 +86,8 @@ class Table:
 
     def blocks(self, name: str, chosen: Flags) -> Iterator[NDArray[Any]]:
         """Yield the chosen rows of a column, block by block."""
-        for start in range(0, len(chosen), _BLOCK):
-            rows = slice(start, start + _BLOCK)
+        for start in range(0, len(chosen), BLOCK):
+            rows = slice(start, start + BLOCK)
             if chosen[rows].any():
                 yield self.columns[name][rows][chosen[rows]]
 
@@ -114,8 +115,8 @@ class Table:
     def value_blocks(self) -> Iterator[tuple[slice, slice, NDArray[np.int64]]]:
         """Yield blocks of rows, their parts of the columns value and pixels, and the row of each."""
         begin = 0
-        for start in range(0, len(self.pairs), _BLOCK):
-            rows = slice(start, min(start + _BLOCK, len(self.pairs)))
+        for start in range(0, len(self.pairs), BLOCK):
+            rows = slice(start, min(start + BLOCK, len(self.pairs)))
             ends = self.columns["end"][rows]
             lengths = np.diff(ends, prepend=begin)
             yield rows, slice(begin, int(ends[-1])), np.repeat(np.arange(start, rows.stop), lengths)

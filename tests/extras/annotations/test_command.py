@@ -247,7 +247,6 @@ def test_what_is_left_out_is_said(here: Path, capsys: pytest.CaptureFixture[str]
     assert status == 0 and text.splitlines()[1:-1] == [
         "2 images have no mask; --empty all writes empty ones",
         "1 objects reach beyond their image: clipped",
-        "1 outlines cross themselves: filled by the even-odd rule",
         "1 boxes, ellipses, lines or points have no outline: left out",
     ]
     mask = read_mask(Path("out/a.png"))

@@ -19,6 +19,7 @@ import torch
 from tests.conftest import make_set
 from tests.ranks import Ranks
 from tests.test_resume import assert_same_state, last, train
+from unet_ddp.data import dataset
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
@@ -91,17 +92,20 @@ def test_a_sample_is_decoded_once_by_all_processes(pair: Pair, image_format: Ima
         image[:], ids[:] = 1, 1  # who changes a sample changes none of the cache
 
 
-def test_a_dataset_reads_the_same_from_the_cache(tmp_path: Path) -> None:
+def test_a_dataset_reads_the_same_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pairs = find_pairs(*(make_set(tmp_path, 3, size=(24, 40)) / name for name in ("imgs", "masks")))
     plain, cached, again = (
         SegmentationDataset(pairs, LABELS, COLOUR, scale=0.5, store=cache)
         for cache in (None, make(scale=0.5), make(scale=0.5))
     )
-    again._decode = None  # type: ignore[assignment, method-assign]
-    for index in range(3):
-        for data in (cached, again):
-            for one, other in zip(data[0, index], plain[0, index], strict=True):
+    expected = [plain[0, index] for index in range(3)]
+    for data in (cached, again):
+        for index, sample in enumerate(expected):
+            for one, other in zip(data[0, index], sample, strict=True):
                 assert torch.equal(one, other)
+        monkeypatch.setattr(dataset, "Source", None)  # no file is opened again
 
 
 def test_the_name_changes_with_every_option_and_file(pair: Pair, tmp_path: Path) -> None:
@@ -225,7 +229,7 @@ def test_only_one_reading_process_warns(pair: Pair, folder: Path) -> None:
         cache.load(0, pair, decode)
         os._exit(0)
     os.waitpid(process, 0)
-    assert bool(cache._is_silent) and not silent._is_silent
+    assert bool(cache.is_silent) and not silent.is_silent
 
 
 def test_a_writer_that_is_killed_leaves_no_sample(

@@ -86,7 +86,7 @@ def test_columns_are_checked_block_by_block(
 ) -> None:
     """A fault in the last block is found, and none where there is none."""
     about, columns = index
-    monkeypatch.setattr("unet_ddp.extras.packs.pack_index._ROWS", block)
+    monkeypatch.setattr("unet_ddp.extras.packs.pack_index.ROWS", block)
     assert not is_refused(about, columns)
     for name, value in (("kind", 1), ("side", 4), ("end", 10**6), ("name_end", 3)):
         changed = columns[name].copy()

@@ -21,7 +21,7 @@ def test_the_classes_of_each_pair(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     """Any pairs, in any order; the ignored value is no class, nor are pairs asked for."""
-    monkeypatch.setattr(module, "_BLOCK", block)
+    monkeypatch.setattr(module, "BLOCK", block)
     labels = Labels((0, 255, 7, 9), ignore=3)
     pairs = []
     for k in range(50):

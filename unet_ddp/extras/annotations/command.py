@@ -166,7 +166,6 @@ class _Import:
             (self.missing, "annotated images are not in --images: left out"),
             (len(self.images) - self.written, "images have no mask; --empty all writes empty ones"),
             (counts["clipped"], "objects reach beyond their image: clipped"),
-            (counts["crossed"], "outlines cross themselves: filled by the even-odd rule"),
             (counts["skipped"], "boxes, ellipses, lines or points have no outline: left out"),
         ]
         yield from (f"{count} {text}" for count, text in notes if count)

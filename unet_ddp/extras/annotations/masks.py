@@ -196,6 +196,5 @@ class Painter:
             place[patch.pixels] = value
             self.counts["crowds"] += is_crowd
             self.counts["clipped"] += patch.is_clipped
-            self.counts["crossed"] += patch.is_crossed
         self.counts.update(objects=len(regions), skipped=image.skipped)
         return mask

@@ -2,8 +2,8 @@
 
 Coordinates are pixels, x to the right and y down, from the upper left corner of the upper left
 pixel. A pixel is inside an outline if its centre is, by the even-odd rule: a hole may be joined to
-its outline by a line there and back. pycocotools knows neither clipping nor outlines that cross
-themselves, and returns memory that nobody wrote for run lengths that end too early (2.0.11).
+its outline by a line there and back. pycocotools knows no clipping, and returns memory that nobody wrote
+for run lengths that end too early (2.0.11).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from unet_ddp.data.masks import Flags, Size
 from unet_ddp.errors import shorten
 
 _FARTHEST = 1e6  # pixels from the image's corner
-_MOST_CROSSINGS = 1 << 23  # of an outline and the rows: 400 MB
+MOST_CROSSINGS = 1 << 23
+"""Of an outline and the rows: 400 MB."""
 
 
 class Patch(NamedTuple):
@@ -28,7 +29,6 @@ class Patch(NamedTuple):
     top: int = 0
     left: int = 0
     is_clipped: bool = False  # it reaches more than a pixel beyond the image
-    is_crossed: bool = False  # its outline crosses itself
 
 
 def fill(parts: Sequence[ArrayLike], size: Size) -> Patch:
@@ -39,13 +39,11 @@ def fill(parts: Sequence[ArrayLike], size: Size) -> Patch:
         raise ValueError("an outline's coordinate is no place in an image")
     left, top = np.floor(points.min(axis=0)).clip(0, ends).astype(int).tolist()
     right, bottom = np.ceil(points.max(axis=0)).clip(0, ends).astype(int).tolist()
-    pixels, is_crossed = np.zeros((bottom - top, right - left), bool), False
+    pixels = np.zeros((bottom - top, right - left), bool)
     for outline in outlines if pixels.size else ():
-        winding = _count_windings(outline - (left, top), pixels.shape)
-        is_crossed |= int(winding.max(initial=0)) - int(winding.min(initial=0)) > 1
-        pixels |= winding & 1 == 1
+        pixels |= _find_inside(outline - (left, top), pixels.shape)
     is_clipped = bool((points < -1).any() or (points > ends + 1).any())
-    return Patch(pixels, top, left, is_clipped, is_crossed)
+    return Patch(pixels, top, left, is_clipped)
 
 
 def fill_shares(points: Sequence[float], whole: float, size: Size) -> Patch:
@@ -53,23 +51,24 @@ def fill_shares(points: Sequence[float], whole: float, size: Size) -> Patch:
     return fill([np.reshape(points, (-1, 2)) * size[::-1] / whole], size)
 
 
-def _count_windings(points: NDArray[np.float64], size: tuple[int, ...]) -> NDArray[np.int16]:
-    """Return how often the outline (N, 2) goes around the centre of each pixel."""
+def _find_inside(points: NDArray[np.float64], size: tuple[int, ...]) -> Flags:
+    """Return the pixels whose centres are inside the outline (N, 2), by the even-odd rule."""
     after = np.roll(points, -1, axis=0)
     is_down = points[:, 1] < after[:, 1]
     x, y = np.where(is_down, points.T, after.T)  # each edge from its upper end: one there and back
     end_x, end_y = np.where(is_down, after.T, points.T)  # cancels out
     first, stop = (np.ceil(at - 0.5).clip(0, size[0]).astype(np.intp) for at in (y, end_y))
     rows = stop - first  # whose centres the edge crosses
-    if rows.sum() > _MOST_CROSSINGS:
+    if rows.sum() > MOST_CROSSINGS:
         raise ValueError(f"an outline of {len(points)} corners is too long")
     edge = np.repeat(np.arange(len(points)), rows)
     row = np.arange(edge.size) + np.repeat(first - np.cumsum(rows) + rows, rows)
     at = x[edge] + (row + 0.5 - y[edge]) * ((end_x - x)[edge] / (end_y - y)[edge])
     column = np.ceil(at - 0.5).clip(0, size[1]).astype(np.intp)
-    winding = np.zeros((size[0], size[1] + 1), np.int16)
-    np.add.at(winding, (row, column), np.where(is_down, 1, -1).astype(np.int16)[edge])
-    return np.cumsum(winding, axis=1, dtype=np.int16, out=winding)[:, :-1]
+    crossed = np.zeros((size[0], size[1] + 1), bool)
+    np.logical_xor.at(crossed, (row, column), True)
+    inside: Flags = np.logical_xor.accumulate(crossed, axis=1)[:, :-1]
+    return inside
 
 
 def paste(pixels: Flags, left: int, top: int, size: Size) -> Patch:

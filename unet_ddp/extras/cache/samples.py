@@ -84,8 +84,8 @@ class SampleCache:
             with contextlib.suppress(metadata.PackageNotFoundError):
                 versions.append(f"{name} {metadata.version(name)}")
         self._options = f"{labels} {image_format} {scale} {resize_masks} {versions}"
-        self._is_silent = torch.tensor(not warns)
-        self._is_silent.share_memory_()  # type: ignore[no-untyped-call]  # by reading processes
+        self.is_silent = torch.tensor(not warns)
+        self.is_silent.share_memory_()  # type: ignore[no-untyped-call]  # by reading processes
 
     def load(self, row: int, pair: Pair, decode: Callable[[Pair], Arrays]) -> Arrays:
         """Return the sample of a pair from the cache, or decode and store it; see `path`."""
@@ -156,8 +156,8 @@ class SampleCache:
                 file.write(np.ascontiguousarray(image).data)
                 file.write(np.ascontiguousarray(ids).data)
         except OSError as error:
-            if not self._is_silent:
-                self._is_silent.fill_(True)
+            if not self.is_silent:
+                self.is_silent.fill_(True)
                 reason = f"{self.folder}: {error.strerror or error}"
                 advice = "samples that it does not hold yet are decoded each time"
                 print(f"warning: --cache: {one_line(reason)}; {advice}", file=sys.stderr)

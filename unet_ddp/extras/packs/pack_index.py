@@ -16,7 +16,8 @@ from unet_ddp.data.readers.base import DTYPES
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
 from unet_ddp.extras.packs.pack_columns import StoredColumn
 
-_ROWS = 1 << 18  # that are checked at a time
+ROWS = 1 << 18
+"""That are checked at a time."""
 _TEXTS = ("name", "group")
 _COLUMNS = {  # types and shapes; the last three only if a list names groups or sides
     "kind": ("<u4", ()), "thumbnail": ("|u1", (THUMBNAIL**2,)), "moments": ("<f8", None), "end": ("<i8", ()),
@@ -101,15 +102,15 @@ def _is_typed(name: str, column: StoredColumn, rows: int) -> bool:
 
 
 def _is_below(column: StoredColumn, limit: int) -> bool:
-    starts = range(0, column.shape[0], _ROWS)
-    return all(bool((column[start : start + _ROWS] < limit).all()) for start in starts)
+    starts = range(0, column.shape[0], ROWS)
+    return all(bool((column[start : start + ROWS] < limit).all()) for start in starts)
 
 
 def _rises(ends: StoredColumn, last: int) -> bool:
     """Return whether a column rises to `last`."""
     before = 0
-    for start in range(0, ends.shape[0], _ROWS):
-        block = ends[start : start + _ROWS]
+    for start in range(0, ends.shape[0], ROWS):
+        block = ends[start : start + ROWS]
         if (np.diff(block, prepend=before) < 0).any():
             return False
         before = int(block[-1])
@@ -122,8 +123,8 @@ def _is_text(columns: Columns, name: str) -> bool:
     if ends is None or not _rises(ends, texts.shape[0]):
         return False
     before = 0
-    for start in range(0, ends.shape[0], _ROWS):
-        block = ends[start : start + _ROWS]
+    for start in range(0, ends.shape[0], ROWS):
+        block = ends[start : start + ROWS]
         found = np.flatnonzero(texts[before : int(block[-1])] == 0)
         if not np.array_equal(found + before + 1, block):
             return False
