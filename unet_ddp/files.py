@@ -10,8 +10,8 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import cache
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
 from threading import RLock
 from typing import IO, Any, cast
@@ -269,16 +269,6 @@ def remove_stale(files: Iterable[Path]) -> None:
                 temporary.unlink(missing_ok=True)
 
 
-def exit_on_signals() -> AbstractContextManager[None]:
-    """Have Ctrl-C, SIGTERM and SIGHUP end the process in a block, and leave no temporary file."""
-    return _handling(_remove_and_exit, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def ended_by_sigterm() -> AbstractContextManager[None]:
-    """Have SIGTERM raise SystemExit in a block, which then removes what is temporary."""
-    return _handling(lambda number, frame: sys.exit(128 + number), signal.SIGTERM)
-
-
 @contextmanager
 def _handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> Iterator[None]:
     heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]  # by nohup
@@ -298,3 +288,9 @@ def _remove_and_exit(number: int, frame: Any) -> None:
             with suppress(OSError):
                 path.unlink()
         os._exit(128 + number)
+
+
+exit_on_signals = partial(_handling, _remove_and_exit, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Context in which Ctrl-C, SIGTERM and SIGHUP end the process, and leave no temporary file."""
+ended_by_sigterm = partial(_handling, lambda number, frame: sys.exit(128 + number), signal.SIGTERM)
+"""Context in which SIGTERM raises SystemExit: what is temporary is then removed."""

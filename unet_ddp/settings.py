@@ -115,6 +115,8 @@ class Setting(NamedTuple):
     default: Any
     flag: str
     """Its flag; of one without, the name."""
+    names: tuple[str, ...]
+    """All names it has, as learning_rate, l and lr."""
 
 
 def as_flag(name: str) -> str:
@@ -170,10 +172,13 @@ def settings_of(kind: Any) -> dict[str, Setting]:
                 settings[name] = each._replace(group=field.name)
         elif field.compare:
             notes = (*get_args(hint)[1:], *getattr(kind, "kinds", ()))
-            names = [note.name for note in notes if hasattr(note, "aliases") and note.name]
-            name = (names or [field.name])[0]
+            flags = [note for note in notes if hasattr(note, "aliases")]
+            named = [note.name for note in flags if note.name]
+            name = (named or [field.name])[0]
+            aliases = [alias.lstrip("-") for note in flags for alias in note.aliases or ()]
             shown = name if tyro.conf.Positional in notes else as_flag(name)
-            settings[name] = Setting("", field.name, hint, notes, field.default, shown)
+            names = (name, *aliases)
+            settings[name] = Setting("", field.name, hint, notes, field.default, shown, names)
     return settings
 
 

@@ -10,7 +10,6 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +46,7 @@ Config = TypeVar("Config")
 Training = TypeVar("Training", bound=TrainConfig)
 
 _COUNTABLE = Limit(-(2**53), 2**53)  # whole numbers
+_NAMES = {alias: name for name, each in settings_of(TrainConfig).items() for alias in each.names}
 
 
 def parse_train(
@@ -86,7 +86,8 @@ def parse_train(
             given -= {other}  # the recipe's: a resumed run keeps its plan
     with naming_recipe(path, values.keys()):
         check(config)
-        config = _in_folder_of_resumed(config)
+        if config.launch.resume not in (None, "auto"):
+            config = _in_folder_of_resumed(config)
     check_own_code(found, given - values.keys())
     return replace(config, given=frozenset(given), recipe=frozenset(values))
 
@@ -116,24 +117,14 @@ def _read_flags(kind: type[Config], argv: Sequence[str], prog: str) -> Config:
         raise UserError(f"{said}; {hint}see {prog} --help") from None
 
 
-@cache
-def _all_names() -> dict[str, str]:
-    """Return the names of a run's settings by all names they have, as learning_rate by l and lr."""
-    names: dict[str, str] = {}
-    for name, each in settings_of(TrainConfig).items():
-        aliases = [alias for note in each.notes for alias in getattr(note, "aliases", None) or ()]
-        names |= {alias.lstrip("-"): name for alias in (name, *aliases)}
-    return names
-
-
 def _find_given(argv: Sequence[str]) -> set[str]:
     """Return the names of the settings of a run that `argv` gives."""
-    names, given = _all_names(), set()
+    given = set()
     for word in argv:
         if word.startswith("-"):
             name = word.split("=")[0].lstrip("-").replace("-", "_")
             name = name if word.startswith("--") else name[:1]  # -e5
-            given |= {names[key] for key in (name, name.removeprefix("no_")) if key in names}
+            given |= {_NAMES[key] for key in (name, name.removeprefix("no_")) if key in _NAMES}
     if "images" in given and "masks" not in given:  # a pack, in place of all folders
         given |= {"masks", "list", "val_images", "val_masks"}
     return given
@@ -141,8 +132,6 @@ def _find_given(argv: Sequence[str]) -> set[str]:
 
 def _in_folder_of_resumed(config: Training) -> Training:
     """Return `config` with the run folder of ``--resume FILE``."""
-    if config.launch.resume in (None, "auto"):
-        return config
     folder = config.resume_file.parent
     if not is_address(config.launch.resume) and config.resume_file.is_dir():
         raise UserError(
@@ -193,13 +182,13 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
     Raises:
         UserError: no YAML file, an unknown key, or a value that its setting can't have.
     """
-    names, keys, values = _all_names(), dict[str, str](), {}
+    keys, values = dict[str, str](), {}
     settings = read_settings(path)
     settings.pop("skip_scan", None)  # version 0.1 wrote it into every config.yaml
     for key, value in settings.items():
-        name = names.get(key.replace("-", "_").lstrip("_"), "config")
+        name = _NAMES.get(key.replace("-", "_").lstrip("_"), "config")
         if name == "config":
-            raise UserError(f"{path}: unknown key {shorten(key)}; {suggest(key[:80], names)}")
+            raise UserError(f"{path}: unknown key {shorten(key)}; {suggest(key[:80], _NAMES)}")
         if name in keys:
             raise UserError(f"{path}: {keys[name]} and {key} are one setting; use one of them")
         keys[name] = key

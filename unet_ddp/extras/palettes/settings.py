@@ -1,7 +1,5 @@
 """The setting of palette files."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from unet_ddp.settings import Calls, Excludes, Kind, flag

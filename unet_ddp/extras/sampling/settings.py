@@ -1,7 +1,5 @@
 """The settings of what an epoch shows of its images."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from unet_ddp.errors import Limit, UserError
