@@ -80,15 +80,14 @@ def parse_train(
         if values.get(name):
             raise UserError(f"{path}: {name}: use {as_flag(name)}, or delete the line")
     config, given = with_values(config, values), typed | recipe.keys()
-    found = values_of(config)
     for name, other in pairs_of(kind, Replaces):
-        if found[name] is not None:
+        if values_of(config)[name] is not None:
             given -= {other}  # the recipe's: a resumed run keeps its plan
     with naming_recipe(path, values.keys()):
         check(config)
         if config.launch.resume not in (None, "auto"):
             config = _in_folder_of_resumed(config)
-    check_own_code(found, given - values.keys())
+    check_own_code(values_of(config), given - values.keys())
     return replace(config, given=frozenset(given), recipe=frozenset(values))
 
 
