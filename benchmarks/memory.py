@@ -16,16 +16,13 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.ranks import new_batch, new_state
 from benchmarks.timing import new_parser, print_table
-from unet_ddp.data.dataset import Sample
-from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import pick_device
+from unet_ddp.distributed.world import World
 from unet_ddp.extras.planners.batch_size import counting_saved_bytes
-from unet_ddp.network.architecture import build_network, choose_architecture
-from unet_ddp.network.precision import Precision
-from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.prefetch import copy_to_device
-from unet_ddp.training.state import Schedule, TrainState
+from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import train_steps
 
 CASES = ((16, 480, 320, 4), (32, 480, 320, 4), (64, 240, 160, 4))
@@ -49,39 +46,22 @@ def forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
-def new_state(width: int) -> TrainState:
-    """Return a network of that width and its optimizer."""
-    device = pick_device("auto")
-    architecture = choose_architecture("unet", None, channels=3, num_classes=2, width=width)
-    network = build_network(architecture).to(device)
-    return TrainState(
-        network,
-        network,
-        torch.optim.AdamW(network.parameters(), fused=True),
-        Precision(device),
-        SegmentationLoss(),
-        Preprocessing.for_images(3, scale=1.0),
-        Schedule(1e-3, 10),
-        steps_per_epoch=10,
-        sums=torch.zeros(3, dtype=torch.float64, device=device),
-    )
-
-
 def take_steps(state: TrainState, size: tuple[int, int], count: int, steps: int = 1) -> None:
     """Take the steps of train.py on `count` images of `size` (width, height)."""
-    width, height = size
-    image = torch.randint(0, 256, (count, height, width, 3), dtype=torch.uint8)
-    batch = Sample(image, (image[..., 0] > 127).to(torch.uint8), torch.arange(count))
-    batch = copy_to_device(batch, state.precision.device)
+    world = World(device=state.precision.device)
+    batch = copy_to_device(
+        new_batch(world, argparse.Namespace(images=count, size=size)), world.device
+    )
     for _ in train_steps(state, iter([batch] * steps), until=state.done + steps, clip=1.0):
         pass
 
 
 def measure(channels: int, width: int, height: int, count: int) -> tuple[str, ...]:
     """Return one row."""
-    take_steps(new_state(channels), (32, 32), count)  # libraries come into memory
+    world = World(device=pick_device("auto"))
+    take_steps(new_state(world, channels, 10), (32, 32), count)  # libraries come into memory
     before = resident()
-    state = new_state(channels)
+    state = new_state(world, channels, 10)
     take_steps(state, (width, height), count)
     with counting_saved_bytes() as saved:
         take_steps(state, (width, height), count)

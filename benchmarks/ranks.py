@@ -42,13 +42,13 @@ def new_state(world: World, width: int, steps: int) -> TrainState:
     """Return a network as train.py builds it, and its optimizer."""
     torch.manual_seed(0)
     architecture = choose_architecture("unet", None, channels=3, num_classes=2, width=width)
-    network = synchronise_batchnorm(build_network(architecture), world)
+    network = synchronise_batchnorm(build_network(architecture).to(world.device), world)
     return TrainState(
         network,
-        world.replicate(network, torch.zeros(2, 3, 64, 64)),
+        world.replicate(network, torch.zeros(2, 3, 64, 64, device=world.device)),
         torch.optim.AdamW(network.parameters(), fused=True),
         Precision(world.device),
-        SegmentationLoss(),
+        SegmentationLoss().to(world.device),
         Preprocessing.for_images(3, scale=1.0),
         Schedule(1e-3, steps),
         steps_per_epoch=steps,

@@ -3,7 +3,7 @@
     python -m benchmarks.search --minutes 30
     python -m benchmarks.search --minutes 5 --seed 7 run_folder
 
-Each finding is printed with the shortest acts that repeat it; acts that are to be kept go into
+Each kind of finding is printed once, with the acts that repeat it; acts that are to be kept go into
 the list of `tests/search/acts.py`.
 """
 
@@ -21,7 +21,6 @@ from hypothesis import seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.search import test_readers
-from tests.search.acts import shorten
 from tests.search.crash_points import check_some
 from tests.search.program import BrokenError, signature
 from tests.search.run_folder import COMMON, RunFolders, data_set
@@ -43,7 +42,6 @@ def search_run_folder(until: float, number: int) -> Found:
     class Noted(RunFolders):
         def __init__(self) -> None:
             super().__init__()
-            self.world.forgiven = findings
             lives.append(self)
 
     while time.monotonic() < until:
@@ -53,18 +51,18 @@ def search_run_folder(until: float, number: int) -> Found:
         try:
             run_state_machine_as_test(Noted, settings=how)
         except BrokenError as error:
-            acts, kind = lives[-1].world.acts, signature(str(error))
-            report(kind, str(error))
-            acts, shown = shorten(acts, data_set(), str(error), findings)
-            findings[kind] = f"{shown}\n  acts: {acts}"
-            report("shortened", findings[kind])
+            report(findings, f"{error}\n  acts: {lives[-1].world.acts}")
         counts["lives"] += len(lives)
         counts["starts"] += sum(len(life.world.starts) for life in lives)
     return Found(counts, findings)
 
 
-def report(kind: str, shown: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} [{kind}] {shown}\n", flush=True)
+def report(findings: dict[str, str], shown: str) -> None:
+    """Print what was found, once of each kind."""
+    kind = signature(shown)
+    if kind not in findings:
+        findings[kind] = shown
+        print(f"{time.strftime('%H:%M:%S')} {shown}\n", flush=True)
 
 
 def search_crash_points(until: float, number: int) -> Found:
@@ -72,11 +70,10 @@ def search_crash_points(until: float, number: int) -> Found:
     counts, findings = Counter[str](), dict[str, str]()
     chance = random.Random(number)
     while time.monotonic() < until:
-        for state, how, broken in check_some(data_set(), chance, forgiven=findings):
+        for state, how, broken in check_some(data_set(), chance):
             counts["starts after a crash"] += 1
-            if broken and signature(broken) not in findings:
-                findings[signature(broken)] = broken
-                report(f"{state}; {how}", broken)
+            if broken:
+                report(findings, f"{broken}\n  {state}; {how}")
             if time.monotonic() > until:
                 break
     return Found(counts, findings)
@@ -85,9 +82,10 @@ def search_crash_points(until: float, number: int) -> Found:
 def search_readers(until: float, number: int) -> Found:
     """Read files of all kinds that other libraries write."""
     count, lines = test_readers.search_readers(until, number)
+    findings = dict[str, str]()
     for line in lines:
-        report("readers", line)
-    return Found(Counter({"files": count}), dict.fromkeys(lines, "readers"))
+        report(findings, line)
+    return Found(Counter({"files": count}), findings)
 
 
 SEARCHES: dict[str, Callable[[float, int], Found]] = {

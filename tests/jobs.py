@@ -95,7 +95,6 @@ def new_state(
         schedule=Schedule(rate, steps),
         steps_per_epoch=steps,
         frozen=parts,
-        sums=torch.zeros(3, dtype=torch.float64, device=world.device),
         has_local_norms=local_norms and world.size > 1,
     )
 

@@ -44,7 +44,6 @@ def gpu_state(dtype: str, *, steps: int, rate: float = 1e-2) -> TrainState:
         Schedule(rate, steps),
         steps_per_epoch=steps,
         average=WeightAverage(network, 0.9),
-        sums=torch.zeros(3, dtype=torch.float64, device=GPU),
     )
 
 

@@ -130,6 +130,10 @@ PLACES = {
 }
 # These files are read on rank 0 alone, so that another host's are nobody's mistake.
 READ_ON_RANK_0 = {"missing folder", "contains a run"}
+IN_ALL_PLACES = {  # found in the words, in files on rank 0, in those of each host, in a worker
+    "unknown flag", "missing folder", "weights of nan", "nothing to resume", "lost pair",
+    "unknown value in a worker",
+}  # fmt: skip
 IN_FAST_LANE = {
     ("unknown flag", "another rank"),
     ("unknown flag", "another host"),
@@ -166,7 +170,7 @@ def train_on_host(
             name, place, marks=() if (name, place) in IN_FAST_LANE else pytest.mark.thorough
         )
         for name in [*MISTAKES, "lost pair"]
-        for place in PLACES
+        for place in (PLACES if name in IN_ALL_PLACES else ["another rank", "another host of srun"])
         if name != "lost pair" or place != "another rank"  # the files of a host are its ranks'
     ],
 )
@@ -186,7 +190,7 @@ def test_a_mistake_of_one_rank_alone_is_said_on_its_host_once(
     ranks.run(2, os.getpid)  # whose start is not measured
     began = time.monotonic()
     outcomes = ranks.run(2, train_on_host, folders, argv, 3 - local_size, agent, port)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 30
     is_read = name != "lost pair" if whose == 0 else name not in READ_ON_RANK_0
     assert [status for status, _, _ in outcomes] == [2 * is_read] * 2, outcomes
     lines = ["".join(err).splitlines() for _, _, err in outcomes]
@@ -210,7 +214,7 @@ def test_a_mistake_is_one_line_from_one_rank(
     ranks.run(size, os.getpid)  # whose start is not measured
     began = time.monotonic()
     outcomes = ranks.run(size, call_main, "train", argv, str(tmp_path))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert [status for status, _, _ in outcomes] == [2] * size, outcomes
     (line,) = "".join(err for _, _, err in outcomes).splitlines()
     assert line.startswith("error: ")

@@ -18,7 +18,6 @@ from benchmarks.objects import draw_ellipses
 from tests import jobs
 from tests.ranks import Ranks
 from tests.training.test_losses import CASES
-from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import in_encoder
 
 ENCODER = "tu-mobilenetv3_small_050"
@@ -209,13 +208,3 @@ def test_other_networks_train_on_two_ranks(ranks: Ranks, model: str) -> None:
     """PSPNet has parameters that no output depends on, for which DDP would wait."""
     for losses in ranks.run(2, jobs.train_some, model, "resnet18", 128):
         assert len(losses) == 3 and all(np.isfinite(losses))
-
-
-def test_more_ranks_than_gpus_is_known_to_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    from unet_ddp.distributed.device import pick_device
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    for rank in range(2):
-        with pytest.raises(UserError, match="2 processes, but this machine has 1 GPU"):
-            pick_device("auto", rank, 2)

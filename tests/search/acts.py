@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.search.disk import Fault
-from tests.search.program import BrokenError, signature
+from tests.search.program import BrokenError
 from tests.search.promise import World
 
 Acts = Sequence[tuple[Any, ...]]
@@ -47,11 +47,10 @@ KEPT: list[Acts] = [
 """Acts that once broke a promise, as `benchmarks.search` prints them."""
 
 
-def replay(acts: Acts, data: Path, forgiven: Container[str] = ()) -> str:
+def replay(acts: Acts, data: Path) -> str:
     """Do acts again; return what was broken, or nothing."""
     with tempfile.TemporaryDirectory(prefix="search-") as place:
         world = World(Path(place, "w"), data)
-        world.forgiven = forgiven
         try:
             for what, *args in acts:
                 if what == "start":
@@ -62,31 +61,3 @@ def replay(acts: Acts, data: Path, forgiven: Container[str] = ()) -> str:
         except BrokenError as error:
             return str(error)
     return ""
-
-
-def shorten(acts: Acts, data: Path, error: str, forgiven: Container[str]) -> tuple[list[Any], str]:
-    """Return the fewest acts and flags that break the same promise, and how."""
-    kind, acts = signature(error), list(acts)
-
-    def breaks(shorter: list[Any]) -> bool:
-        nonlocal acts, error
-        found = replay(shorter, data, forgiven)
-        if signature(found) == kind:
-            acts, error = shorter, found
-            return True
-        return False
-
-    for k in reversed(range(len(acts))):
-        breaks(acts[:k] + acts[k + 1 :])
-    for k in range(len(acts)):
-        if acts[k][0] == "start":
-            for j in reversed(range(len(acts[k][2]))):
-                what, name, flags, *how = acts[k]
-                breaks([*acts[:k], (what, name, flags[:j] + flags[j + 1 :], *how), *acts[k + 1 :]])
-            what, name, flags, fault, late, launcher = acts[k]
-            for how in ((None, False, None), (fault, False, launcher), (fault, late, None)):
-                if how != acts[k][3:] and breaks(
-                    [*acts[:k], (what, name, flags, *how), *acts[k + 1 :]]
-                ):
-                    break
-    return acts, error

@@ -22,7 +22,6 @@ class Run:
     has_lost_rows: bool = False
     has_lost_best: bool = False
     """The user has spoiled metrics.csv."""
-    is_forgiven: bool = False
     has_patience: bool = False
     """It may end before its last epoch."""
 
@@ -36,8 +35,6 @@ class Run:
 
 def check_run(run: Run, folder: Path, own: set[Path], start: Start) -> None:
     """Check the files of a run; `own` are the user's."""
-    if run.is_forgiven:
-        return
     settled = not start.killed and start.status not in (1, 2)
     saves = {path.name: read(path) for path in folder.glob("[!.]*.pt") if path not in own}
     found = {n: s for n, s in saves.items() if s and s.position[0] >= 0 and n not in run.spoiled}

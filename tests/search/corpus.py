@@ -131,17 +131,19 @@ def unlay(stored: Array, orientation: int) -> Array:
 def by_tifffile(draw: Draw, folder: Path) -> File:
     dtype = pick(
         draw,
-        "uint8",
-        "uint8",
-        "uint16",
-        "int8",
-        "int16",
-        "float16",
-        "float32",
-        "float64",
-        "uint32",
-        "int32",
-        "bool",
+        *[
+            "uint8",
+            "uint8",
+            "uint16",
+            "int8",
+            "int16",
+            "float16",
+            "float32",
+            "float64",
+            "uint32",
+            "int32",
+            "bool",
+        ],
     )
     bands = 1 if dtype == "bool" else pick(draw, 1, 1, 2, 3, 4, 5, 7, 33, 70)
     upright = draw_pixels(draw, dtype, bands)
@@ -170,9 +172,8 @@ def by_tifffile(draw: Draw, folder: Path) -> File:
     tifffile.imwrite(folder / "tifffile.tif", written, extratags=tags, metadata=None, **how)
     how["extrasamples"] = how.get("extrasamples", [])[:1]
     about = f"tifffile {dtype} {stored.shape} orientation {orientation} {how}"
-    return File(
-        folder / "tifffile.tif", about, upright, stored, alpha=alpha, most=int(dtype == "bool")
-    )
+    path, most = folder / "tifffile.tif", int(dtype == "bool")
+    return File(path, about, upright, stored, alpha=alpha, most=most)
 
 
 # -- OpenCV, GDAL, NumPy --------------------------------------------------------------------
@@ -182,34 +183,22 @@ def by_opencv(draw: Draw, folder: Path) -> File:
     ending, dtypes = pick(draw, ("png", ["uint8", "uint16"]), ("tif", ["uint8", "uint16", "float32", "int16"]),
                           ("bmp", ["uint8"]), ("webp", ["uint8"]))  # fmt: skip
     dtype = pick(draw, *dtypes)
-    bands = (
-        pick(draw, 3, 4)
-        if ending == "webp"
-        else pick(draw, 1, 3, 4)
-        if ending != "bmp"
-        else pick(draw, 1, 3)
-    )
+    bands = pick(draw, *{"webp": (3, 4), "bmp": (1, 3)}.get(ending, (1, 3, 4)))
     pixels = draw_pixels(draw, dtype, bands)
     path = folder / f"opencv.{ending}"
     order = [2, 1, 0, 3][:bands] if bands > 1 else [0]
     flags = [cv2.IMWRITE_WEBP_QUALITY, 101] if ending == "webp" else []
     if ending == "webp" and bands == 4:
-        pixels[..., 3] = np.maximum(
-            pixels[..., 3], 1
-        )  # it forgets the colours of what none can see
+        pixels[..., 3] |= 1  # it forgets the colours of what none can see
     cv2.imwrite(str(path), pixels[..., order], flags)
-    return File(
-        path,
-        f"OpenCV {dtype} {ending} {pixels.shape}",
-        pixels,
-        pixels,
-        alpha=bands == 4 and ending != "tif",
-    )
+    about = f"OpenCV {dtype} {ending} {pixels.shape}"
+    return File(path, about, pixels, pixels, alpha=bands == 4 and ending != "tif")
 
 
 def by_gdal(draw: Draw, folder: Path) -> File:
     dtype = pick(
-        draw, "uint8", "uint8", "uint16", "int16", "uint32", "int32", "float32", "float64", "int8"
+        draw,
+        *["uint8", "uint8", "uint16", "int16", "uint32", "int32", "float32", "float64", "int8"],
     )
     bands = pick(draw, 1, 1, 1, 2, 3, 4, 5, 12, 70)
     pixels = draw_pixels(draw, dtype, bands)
@@ -232,14 +221,8 @@ def by_gdal(draw: Draw, folder: Path) -> File:
     ) as file:
         file.write(np.moveaxis(pixels, -1, 0))
     about = f"GDAL {dtype} {pixels.shape} {how}"
-    return File(
-        path,
-        about,
-        pixels,
-        pixels,
-        alpha=how["alpha"] == "yes",
-        most=2 ** how["nbits"] - 1 if "nbits" in how else 0,
-    )
+    most = 2 ** how["nbits"] - 1 if "nbits" in how else 0
+    return File(path, about, pixels, pixels, alpha=how["alpha"] == "yes", most=most)
 
 
 def by_palette(draw: Draw, folder: Path) -> File:
@@ -248,22 +231,17 @@ def by_palette(draw: Draw, folder: Path) -> File:
     orientation = pick(draw, *range(1, 9))
     indices = draw_pixels(draw, "uint8", 1)[..., 0]
     stored = lay(indices, orientation)
+    how: dict[str, Any]
     if draw.random() < 0.5:
-        colours = table.T.astype(np.uint16) * 257
-        tags = [(274, 3, 1, orientation, True)]
-        tifffile.imwrite(
-            path,
-            stored,
-            photometric="palette",
-            colormap=colours,
-            extratags=tags,
-            compression=pick(draw, None, "zlib"),
-        )
+        how = {"photometric": "palette", "colormap": table.T.astype(np.uint16) * 257}
+        how |= {"extratags": [(274, 3, 1, orientation, True)]}
+        tifffile.imwrite(path, stored, compression=pick(draw, None, "zlib"), **how)
     else:
         orientation, stored = 1, indices
-        height, width = stored.shape
-        with rasterio.open(path, "w", driver="GTiff", height=height, width=width, count=1, dtype="uint8", photometric="palette",
-                           compress=pick(draw, "deflate", "lzw"), tiled=True, blockxsize=16, blockysize=16) as file:  # fmt: skip
+        how = {"height": stored.shape[0], "width": stored.shape[1], "count": 1, "dtype": "uint8"}
+        how |= {"photometric": "palette", "compress": pick(draw, "deflate", "lzw")}
+        how |= {"tiled": True, "blockxsize": 16, "blockysize": 16}
+        with rasterio.open(path, "w", driver="GTiff", **how) as file:
             file.write_colormap(1, dict(enumerate(table.tolist())))
             file.write(stored, 1)
     about = f"palette TIFF {indices.shape} orientation {orientation}"
@@ -273,16 +251,7 @@ def by_palette(draw: Draw, folder: Path) -> File:
 def by_numpy(draw: Draw, folder: Path) -> File:
     dtype = pick(
         draw,
-        "uint8",
-        "uint16",
-        ">u2",
-        "int16",
-        "float32",
-        ">f4",
-        "float64",
-        "bool",
-        "int32",
-        "int8",
+        *["uint8", "uint16", ">u2", "int16", "float32", ">f4", "float64", "bool", "int32", "int8"],
     )
     bands = pick(draw, 1, 1, 3, 4, 5, 70)
     pixels = draw_pixels(draw, dtype, bands)
@@ -298,14 +267,9 @@ def by_numpy(draw: Draw, folder: Path) -> File:
     return File(folder / "numpy.npy", f"NumPy {dtype} {layout} {pixels.shape}", pixels, pixels)
 
 
-WRITERS: tuple[Callable[[Draw, Path], File], ...] = (
-    by_pillow,
-    by_tifffile,
-    by_opencv,
-    by_gdal,
-    by_palette,
-    by_numpy,
-)
+WRITERS: list[Callable[[Draw, Path], File]] = [
+    by_pillow, by_tifffile, by_opencv, by_gdal, by_palette, by_numpy,
+]  # fmt: skip
 
 
 # -- masks ---------------------------------------------------------------------------------

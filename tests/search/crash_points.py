@@ -6,7 +6,7 @@ import random
 import re
 import shutil
 import tempfile
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -153,14 +153,11 @@ def starts_after(phase: str) -> dict[str, tuple[tuple[str, ...], str | None]]:
     }
 
 
-def check(
-    state: State, data: Path, start: str, faults: Sequence[Fault], forgiven: Container[str]
-) -> str:
+def check(state: State, data: Path, start: str, faults: Sequence[Fault]) -> str:
     """Start from a state, with failures first; return what was broken, or nothing."""
     flags, launcher = starts_after(state.phase)[start]
     with tempfile.TemporaryDirectory(prefix="search-") as place:
         world = World(Path(place, "w"), data)
-        world.forgiven = forgiven
         for path, content in state.tree.items():
             (world.root / path).parent.mkdir(parents=True, exist_ok=True)
             (world.root / path).write_bytes(content)
@@ -183,7 +180,6 @@ def check_some(
     chance: random.Random,
     phases: Sequence[str] = tuple(PHASES),
     most: int = 10**9,
-    forgiven: Container[str] = (),
 ) -> Iterator[tuple[State, str, str]]:
     """Yield states in random order, how each is started from, and what was broken."""
     with tempfile.TemporaryDirectory(prefix="search-") as place:
@@ -197,4 +193,4 @@ def check_some(
             fault = Fault(chance.choice(kinds), chance.randrange(50), chance.random() < 0.5)
             faults = [fault] * (number % 2)
             how = f"{start}, {faults}" if faults else start
-            yield state, how, check(state, data, start, faults, forgiven)
+            yield state, how, check(state, data, start, faults)

@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from tests.search.program import (
     names_file,
     read,
     run_program,
-    signature,
 )  # fmt: skip
 
 NOT_OF_RUNS = ("tmp", "cache", "rescue")
@@ -40,7 +39,6 @@ class World:
         self.own: dict[Path, bytes | None] = {}  # files of the user's; None for a folder
         self.starts: list[Start] = []
         self.followed: set[str] = set()
-        self.forgiven: Container[str] = ()  # kinds of faults that are known
         self.is_broken = False
         self.acts: list[tuple[Any, ...]] = []  # what was done, to be done again by `replay`
         for name in ("tmp", "cache"):
@@ -86,13 +84,9 @@ class World:
         self._settle(run, start, noted)
         with self.explained():
             self._check_status(start)
-        with self.explained(run):
             self._check_begin(start, promised, noted)
-        with self.explained():
             self._check_user_files(before)
-        with self.explained(run):
             check_run(run, self.folder(name), set(self.own), start)
-        with self.explained():
             self._follow(start)
         return start
 
@@ -172,15 +166,11 @@ class World:
     # -- checks -----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def explained(self, run: Run | None = None) -> Iterator[None]:
-        """Say by which starts a promise was broken; a forgiven run is not checked any more."""
+    def explained(self) -> Iterator[None]:
+        """Say by which starts a promise was broken."""
         try:
             yield
         except BrokenError as error:
-            if signature(str(error)) in self.forgiven:
-                if run is not None:
-                    run.is_forgiven = True
-                return
             self.is_broken = True
             steps = "\n".join(f"  {n}. {start}" for n, start in enumerate(self.starts, 1))
             own = "".join(f"\n  user's: {path.relative_to(self.root)}" for path in self.own)

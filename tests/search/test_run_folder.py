@@ -14,17 +14,14 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def test_a_run_folder_keeps_everything() -> None:
-    few = settings(COMMON, derandomize=True, max_examples=5, stateful_step_count=5)
-    run_state_machine_as_test(RunFolders, settings=few)
-
-
-@pytest.mark.parametrize("acts", KEPT)
+@pytest.mark.parametrize(
+    "acts", [KEPT[0], *(pytest.param(acts, marks=pytest.mark.thorough) for acts in KEPT[1:])]
+)
 def test_acts_that_once_lost_something_lose_nothing(acts: Acts) -> None:
     assert not replay(acts, data_set())
 
 
 @pytest.mark.thorough
 def test_a_run_folder_keeps_everything_in_long_lives() -> None:
-    many = settings(COMMON, derandomize=True, max_examples=20, stateful_step_count=10)
+    many = settings(COMMON, derandomize=True, max_examples=10, stateful_step_count=10)
     run_state_machine_as_test(RunFolders, settings=many)
