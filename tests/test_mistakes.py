@@ -130,10 +130,6 @@ PLACES = {
 }
 # These files are read on rank 0 alone, so that another host's are nobody's mistake.
 READ_ON_RANK_0 = {"missing folder", "contains a run"}
-IN_ALL_PLACES = {  # found in the words, in files on rank 0, in those of each host, in a worker
-    "unknown flag", "missing folder", "weights of nan", "nothing to resume", "lost pair",
-    "unknown value in a worker",
-}  # fmt: skip
 IN_FAST_LANE = {
     ("unknown flag", "another rank"),
     ("unknown flag", "another host"),
@@ -142,6 +138,8 @@ IN_FAST_LANE = {
     ("unknown value in a worker", "another host of srun"),
     ("nothing to resume", "rank 0 of srun"),
 }
+# Found in the words, in files on rank 0, in those of each host, in a reading process.
+IN_ALL_PLACES = {name for name, _ in IN_FAST_LANE} | {"missing folder"}
 
 
 def lose_pair(folder: Path) -> list[str]:

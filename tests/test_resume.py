@@ -116,6 +116,8 @@ def test_stopped_after_any_step(
     assert last(undisturbed)["threshold"] == float(expected[-1]["threshold"])
 
 
+WEIGHTED = "--hard-pixels 40 --boundary-weight 5 --label-smoothing 0.1"
+SMALL = "tu-mobilenetv3_small_050"
 LOSSES = ("dice_focal", "tversky", "focal --hard-pixels 20", "lovasz")
 
 
@@ -124,14 +126,14 @@ LOSSES = ("dice_focal", "tversky", "focal --hard-pixels 20", "lovasz")
     [
         # What makes runs depend on ranks: the running averages, too, are then those of all ranks.
         (2, "--batch-norm local --compress-gradients"),
-        (2, "--loss lovasz_ce --hard-pixels 40 --boundary-weight 5 --label-smoothing 0.1 --epochs 1 " + SAMPLED),
+        (2, f"--epochs 1 --loss lovasz_ce {WEIGHTED} {SAMPLED}"),
         *(pytest.param(2, f"--epochs 1 --loss {name}", marks=thorough) for name in LOSSES),
         # DDP rearranges its buckets after the first step; sums over four ranks must not change.
         pytest.param(4, "--width 6", marks=thorough),
         # FPN drops whole channels at random: each step draws from (seed, step, rank).
-        pytest.param(2, "--model fpn --encoder tu-mobilenetv3_small_050 --epochs 1", marks=thorough),
+        pytest.param(2, f"--epochs 1 --model fpn --encoder {SMALL}", marks=thorough),
     ],
-)  # fmt: skip
+)
 def test_with_other_settings_too(
     ranks: Ranks, images: Path, tmp_path: Path, size: int, flags: str
 ) -> None:
@@ -250,7 +252,8 @@ def test_an_encoder_is_thawed_by_a_resume(
 ) -> None:
     """First the head alone, then all of it: the encoder's moments begin there."""
     source, name = alone / "checkpoints" / "best.pt", "inc.double_conv.0.weight"
-    train(ranks, 2, tmp_path, images, "--load", str(source), "--freeze", "encoder", "--max-steps", "5")  # fmt: skip
+    frozen = ["--load", str(source), "--freeze", "encoder"]
+    train(ranks, 2, tmp_path, images, *frozen, "--max-steps", "5")
     first = last(tmp_path)
     out = resume(ranks, 2, tmp_path, "--resume", "--freeze", "none", "--encoder-rate", "0.1")
     assert "changed since: encoder_rate 1.0 -> 0.1, freeze encoder -> none" in out
@@ -412,8 +415,9 @@ def test_a_learning_rate_is_found_alike_on_any_number_of_ranks(
     """It is a matter of the global batch: the same number, and in float64 the same weights to 1e-6."""
     curves, states = [], []
     for size in sizes:
-        folder, flags = tmp_path / str(size), ["--batch-size", str(4 // size), "--max-steps", "3"]
-        out = train(ranks, size, folder, images, "--lr", "auto", *flags, program=call_main_in_float64)  # fmt: skip
+        folder = tmp_path / str(size)
+        flags = ["--lr", "auto", "--batch-size", str(4 // size), "--max-steps", "3"]
+        out = train(ranks, size, folder, images, *flags, program=call_main_in_float64)
         assert out.count("--learning-rate auto: ") == 1
         curves.append([float(row["loss"]) for row in rows(folder, "learning_rate.csv")])
         states.append(last(folder))

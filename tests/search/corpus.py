@@ -268,8 +268,13 @@ def by_numpy(draw: Draw, folder: Path) -> File:
 
 
 WRITERS: list[Callable[[Draw, Path], File]] = [
-    by_pillow, by_tifffile, by_opencv, by_gdal, by_palette, by_numpy,
-]  # fmt: skip
+    by_pillow,
+    by_tifffile,
+    by_opencv,
+    by_gdal,
+    by_palette,
+    by_numpy,
+]
 
 
 # -- masks ---------------------------------------------------------------------------------
