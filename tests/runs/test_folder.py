@@ -371,16 +371,6 @@ def test_what_can_not_be_resumed_is_refused(tmp_path: Path) -> None:
     assert "contains weights only" in refused(tmp_path, resume=str(best))
 
 
-def test_going_back_in_a_run_must_be_asked_for(tmp_path: Path) -> None:
-    old = write(tmp_path / "epoch_0001.pt", value=1)
-    assert opened(tmp_path, resume=str(old)).content is not None
-    write(tmp_path / "last.pt", value=2)
-    line = refused(tmp_path, resume=str(old))
-    assert f"its run has continued to {tmp_path / 'last.pt'}; use --overwrite to go back" in line
-    resumed = opened(tmp_path, resume=str(old), overwrite=True)
-    assert resumed.content is not None and resumed.content["value"] == 1
-
-
 ME = {"TORCHELASTIC_RUN_ID": "none"}
 
 
@@ -443,15 +433,11 @@ def test_given_weights_start_a_new_run(tmp_path: Path) -> None:
         resumed = folder.open(config)
     assert resumed.content is None and resumed.weights is not None
     assert resumed.weights.model.state.keys() == {"a.weight"}
-    torch.save({"module.a": torch.ones(1)}, tmp_path / "x.pth")
-    with RunFolder(config, World(), [].append) as folder:
-        weights = folder.open(config).weights
-        assert weights is not None and weights.model.notes == ["prefix module. stripped"]
     encoder = replace(config.network, encoder_weights=str(tmp_path / "x.pth"))
     config = replace(config, run=replace(config.run, load=None), network=encoder)
     with RunFolder(config, World(), [].append) as folder:
         weights = folder.open(config).weights
-        assert weights is not None and weights.model.state.keys() == {"a"}
+        assert weights is not None and weights.model.state.keys() == {"a.weight"}
 
 
 @pytest.mark.parametrize(
@@ -763,30 +749,13 @@ def test_the_end_writes_again_what_the_last_save_could_not(tmp_path: Path, disk:
         assert not (tmp_path / "best.pt").exists()
 
 
-def test_the_end_rescues_what_can_not_be_written(tmp_path: Path, disk: FullDisk) -> None:
-    run, rescue = tmp_path / "run", tmp_path / "rescue"
-    rescue.mkdir()
-    state = make_state()
-    state.epoch = 2
-    with open_folder(run, rescue_dir=str(rescue), run={"save_every": 1}) as folder:
-        disk.full = [run]
-        folder.save(state)
-        folder.wait()
-        with pytest.raises(RunError, match=r"^the run has ended, but .*can't be written") as error:
-            folder.finish(state, None)
-    (elsewhere,) = rescue.iterdir()
-    assert str(error.value).endswith(f"; its files are in {elsewhere} (last.pt, epoch_0002.pt)")
-    assert {path.name for path in elsewhere.iterdir()} == {"last.pt", "epoch_0002.pt"}
-    assert not (run / "last.pt").exists()
-
-
 def test_an_address_rescues_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--rescue-dir s3://b/x: is an address; use"):
         open_folder(tmp_path, rescue_dir="s3://b/x").__enter__()
 
 
-@pytest.mark.parametrize("fault", ["removed", "full", "all full"])
-def test_a_rescue_folder_that_fails_at_the_end_is_replaced_by_the_temporary_one(
+@pytest.mark.parametrize("fault", ["none", "removed", "full", "all full"])
+def test_the_end_rescues_what_can_not_be_written_here_or_in_the_temporary_folder(
     tmp_path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     rescue, run = tmp_path / "rescue", tmp_path / "run"
@@ -798,19 +767,24 @@ def test_a_rescue_folder_that_fails_at_the_end_is_replaced_by_the_temporary_one(
 
     monkeypatch.setattr(folder_module.tempfile, "mkdtemp", make)
     state = make_state()
-    with open_folder(run, rescue_dir=str(rescue)) as folder:
-        disk.full = [run, rescue / "a", *([places[None]] if fault == "all full" else [])]
+    state.epoch = 2
+    with open_folder(run, rescue_dir=str(rescue), run={"save_every": 1}) as folder:
+        disk.full = {"none": [run], "removed": [run], "full": [run, rescue / "a"]}.get(
+            fault, [run, rescue / "a", places[None]]
+        )
         if fault == "removed":
             rescue.rmdir()
         folder.save(state)
         folder.wait()
-        with pytest.raises(RunError) as error:
+        with pytest.raises(RunError, match=r"^the run has ended, but .*can't be written") as error:
             folder.finish(state, None)
+    assert not (run / "last.pt").exists()
     if fault == "all full":
         assert str(error.value).endswith("; no other folder is writable either")
     else:
-        assert str(error.value).endswith(f"; its files are in {places[None]} (last.pt)")
-        assert [path.name for path in places[None].iterdir()] == ["last.pt"]
+        place = places[str(rescue) if fault == "none" else None]
+        assert str(error.value).endswith(f"; its files are in {place} (last.pt, epoch_0002.pt)")
+        assert {path.name for path in place.iterdir()} == {"last.pt", "epoch_0002.pt"}
 
 
 def test_a_rescue_folder_is_made_and_tried_before_the_run(
@@ -1016,7 +990,8 @@ def test_a_restart_of_a_run_that_went_back_continues_it(
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "42")
     saved_run(tmp_path, 0.1, 0.2, every=1)
     back = {"resume": str(tmp_path / "epoch_0001.pt")}
-    assert "use --overwrite to go back" in refused(tmp_path, **back)
+    line = refused(tmp_path, **back)
+    assert f"its run has continued to {tmp_path / 'last.pt'}; use --overwrite to go back" in line
     for epoch in (1, 2):  # the second is torchrun's restart of the same command
         with resumed_run(tmp_path, **back, overwrite=True) as (state, folder, _):
             assert state.epoch == epoch

@@ -27,14 +27,6 @@ def new_guard(
     return FiniteGuard(world or World(), pairs, most=most, log=lines.append, **how), lines
 
 
-def test_good_steps_are_silent() -> None:
-    guard, lines = new_guard()
-    for step in range(1, 9):
-        guard.check(report(finite=True), step)
-    guard.flush()
-    assert lines == [] and guard.skipped == 0
-
-
 @pytest.mark.parametrize(("loss", "what"), [(math.nan, "loss"), (1.0, "gradients")])
 def test_a_skipped_step_is_reported_with_its_images(loss: float, what: str) -> None:
     guard, lines = new_guard()

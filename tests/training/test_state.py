@@ -64,15 +64,6 @@ def test_the_average_is_torchs() -> None:
     assert not any(parameter.requires_grad for parameter in ours.network.parameters())
 
 
-def test_the_average_follows_by_hand_and_not_a_skipped_step() -> None:
-    network = torch.nn.Linear(1, 1, bias=False)
-    average = WeightAverage(network, 0.75)
-    for weight, is_finite, expected in ((4.0, YES, 4.0), (8.0, YES, 5.0), (9.0, NO, 5.0)):
-        torch.nn.init.constant_(network.weight, weight)
-        average.update_ema(Tensors(network), is_finite)
-        assert average.network.weight.item() == expected
-
-
 def test_the_average_costs_no_kernel_for_each_parameter() -> None:
     counts = []
     for depth in (1, 9):
@@ -164,13 +155,6 @@ def test_the_annealing_is_restored_with_its_patience() -> None:
         state = make_state(patience=patience, schedule=Schedule(1.0, 400))
         state.load_state_dict(saved)
         assert state.schedule.anneal == expected
-
-
-def test_steps_of_the_run_are_counted_over_epochs() -> None:
-    state = make_state(steps=4)
-    assert state.done == 0
-    state.epoch, state.step = 2, 3
-    assert state.done == 11
 
 
 def test_the_average_is_validated_and_the_compiled_network_trained() -> None:

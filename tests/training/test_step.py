@@ -199,13 +199,6 @@ def test_the_rate_follows_the_schedule_over_epochs_and_until_stops() -> None:
     assert list(train_steps(state, iter(BATCHES))) == []
 
 
-def test_all_groups_of_the_optimizer_have_the_rate() -> None:
-    state = make_state()
-    state.optimizer.add_param_group({"params": [torch.zeros(1, requires_grad=True)], "lr": 9.0})
-    list(train_steps(state, iter(BATCHES), until=1))
-    assert [group["lr"] for group in state.optimizer.param_groups] == [state.schedule.at(0)] * 2
-
-
 def test_a_group_s_rate_is_scaled_and_the_last_group_s_is_reported() -> None:
     """SGD's change is the gradient: a tenth of it where the rate is a tenth."""
     changes = []

@@ -24,6 +24,7 @@ def test_only_objects_in_storage_have_stamps_from_the_start() -> None:
     assert type(both) is CloudPairs and type(one) is Pairs
     assert (both.is_remote, one.is_remote) == (True, False)
     assert [both.to_read(row).stamps for row in (0, 1)] == [(None, None), ((5, 7), None)]
+    one.share()
     assert one.to_read(0).stamps == (None, None)
     assert type(both[:1]) is Pairs  # these are read like any others
 

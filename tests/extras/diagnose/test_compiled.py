@@ -54,26 +54,24 @@ def test_nothing_to_compile_with(
 
 
 @pytest.mark.parametrize(
-    ("device", "has"),
-    [(CPU, "g++"), (CPU, "clang++"), (CPU, "c++"), (CUDA, "gcc"), (CUDA, "clang"), (CUDA, "cc")],
-)
-def test_any_usual_compiler_will_do(installed: set[str], device: torch.device, has: str) -> None:
+    ("device", "has", "named"),
+    [
+        (CPU, "g++", ""), (CPU, "clang++", ""), (CPU, "c++", ""), (CUDA, "gcc", ""), (CUDA, "clang", ""),
+        (CUDA, "cc", ""), (CPU, "/opt/mine", "CXX"), (CUDA, "/opt/mine", "CC"),
+    ],
+)  # fmt: skip
+def test_any_usual_compiler_will_do_and_one_that_the_environment_names(
+    installed: set[str], monkeypatch: pytest.MonkeyPatch, device: torch.device, has: str, named: str
+) -> None:
     installed.update((has, "triton"))
+    if named:
+        monkeypatch.setenv(named, has)
     network = nn.Identity()
     assert compile_network(network, nn.Identity(), World(device=device)) == (
         network,
         {"dynamic": False},
     )
     assert logging.getLogger("torch.utils.cpp_extension").level == logging.ERROR
-
-
-@pytest.mark.parametrize(("device", "variable"), [(CPU, "CXX"), (CUDA, "CC")])
-def test_the_variable_that_names_a_compiler_is_read(
-    installed: set[str], monkeypatch: pytest.MonkeyPatch, device: torch.device, variable: str
-) -> None:
-    installed.update(("/opt/mine", "triton"))
-    monkeypatch.setenv(variable, "/opt/mine")
-    compile_network(nn.Identity(), nn.Identity(), World(device=device))
 
 
 @pytest.mark.parametrize(
