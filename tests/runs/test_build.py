@@ -304,12 +304,17 @@ def test_a_checkpoint_describes_its_run(monkeypatch: pytest.MonkeyPatch) -> None
     about = build_metadata(config, model, data, loaders, world)
     assert about.pop("files").shape == (len(data.split.training) + len(data.split.validation), 2)
     assert about == {
-        "crop_size": None, "unet_ddp": __version__, "architecture": PLAIN.to_dict(),
-        "labels": data.labels.to_dict(), "preprocessing": model.preprocessing.to_dict(),
-        "config": config.to_dict(), "names": data.split.fingerprint, "images_per_step": 6,
+        "crop_size": None,
+        "unet_ddp": __version__,
+        "architecture": PLAIN.to_dict(),
+        "labels": data.labels.to_dict(),
+        "preprocessing": model.preprocessing.to_dict(),
+        "config": config.to_dict(),
+        "names": data.split.fingerprint,
+        "images_per_step": 6,
         "world_size": 3,
         "made_with": {"torch": str(torch.__version__), "threads": torch.get_num_threads()},
-    }  # fmt: skip
+    }
 
 
 def test_the_lines_about_a_run() -> None:

@@ -40,10 +40,14 @@ from unet_ddp.runs.resume import Resumed
 from unet_ddp.training.state import TrainState
 
 ABOUT = {
-    "unet_ddp": "1.0", "architecture": Architecture("unet", 3, 2, None, 4).to_dict(),
-    "labels": Labels((0, 255)).to_dict(), "preprocessing": PIXELS.to_dict(), "config": {},
-    "names": "abc", "images_per_step": 4,
-}  # fmt: skip
+    "unet_ddp": "1.0",
+    "architecture": Architecture("unet", 3, 2, None, 4).to_dict(),
+    "labels": Labels((0, 255)).to_dict(),
+    "preprocessing": PIXELS.to_dict(),
+    "config": {},
+    "names": "abc",
+    "images_per_step": 4,
+}
 
 
 def config_of(path: Path, **launch: Any) -> TrainConfig:
@@ -173,8 +177,11 @@ def test_a_run_that_fails_copies_nothing_more_and_ends_its_mirror(tmp_path: Path
         folder.claim(config, make_data(), folder.open(config), ABOUT)
         raise ZeroDivisionError
     assert [name for name, _ in mirror.moments] == [
-        "open", "claim of a new run", "log failures", "close",
-    ]  # fmt: skip
+        "open",
+        "claim of a new run",
+        "log failures",
+        "close",
+    ]
 
 
 # -- opening ------------------------------------------------------------------------------------

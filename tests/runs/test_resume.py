@@ -70,11 +70,13 @@ def test_new_weights_are_not_frozen() -> None:
 @pytest.mark.parametrize(
     ("options", "device", "is_native", "expected"),
     [
-        ({}, "cpu", True, "bfloat16"), ({}, "cpu", False, "auto"), ({}, "cuda", True, "auto"),
+        ({}, "cpu", True, "bfloat16"),
+        ({}, "cpu", False, "auto"),
+        ({}, "cuda", True, "auto"),
         ({"amp": False}, "cpu", True, "auto"),
         ({"amp_dtype": "float16"}, "cpu", True, "float16"),  # refused later, in a line
     ],
-)  # fmt: skip
+)
 def test_a_new_run_takes_bfloat16_where_the_cpu_has_it_and_keeps_it(
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, Any],
@@ -244,13 +246,23 @@ def test_an_edited_recipe_of_the_run_is_not_read_and_a_line_says_so(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "before", "now"),
     [
-        ("scale", 0.5, 1.0), ("model", "fpn", "unet"), ("encoder", "resnet18", None),
-        ("width", 16, 32), ("bilinear", True, False), ("channels", 1, None), ("nodata", 7.0, None),
-        ("classes", 3, None), ("class_names", ["a", "b"], None), ("palette", "classes.csv", None),
-        ("binary", True, False), ("mask_threshold", 9, None), ("invert", True, False),
-        ("ignore_index", 255, None), ("batch_norm", "local", "global"),
+        ("scale", 0.5, 1.0),
+        ("model", "fpn", "unet"),
+        ("encoder", "resnet18", None),
+        ("width", 16, 32),
+        ("bilinear", True, False),
+        ("channels", 1, None),
+        ("nodata", 7.0, None),
+        ("classes", 3, None),
+        ("class_names", ["a", "b"], None),
+        ("palette", "classes.csv", None),
+        ("binary", True, False),
+        ("mask_threshold", 9, None),
+        ("invert", True, False),
+        ("ignore_index", 255, None),
+        ("batch_norm", "local", "global"),
     ],
-)  # fmt: skip
+)
 def test_a_setting_on_which_the_weights_depend_is_fixed(name: str, before: Any, now: Any) -> None:
     resumed = saved(4, **{name: before})
     text = re.escape(f"--resume: {name} {before} -> {now}: a run keeps its network, scale and")
@@ -261,12 +273,22 @@ def test_a_setting_on_which_the_weights_depend_is_fixed(name: str, before: Any, 
 @pytest.mark.parametrize(
     ("name", "before"),
     [
-        ("checkpoints", "there"), ("exp_name", "one"), ("load", "x.pt"), ("images", "there"),
-        ("masks", "there"), ("list", "pairs.csv"), ("val_images", "there"), ("val_masks", "there"),
-        ("wandb", True), ("batch_size", 2), ("images_per_step", 4), ("save_every", 3),
-        ("save_every_steps", 3), ("save_every_minutes", 1.0),
+        ("checkpoints", "there"),
+        ("exp_name", "one"),
+        ("load", "x.pt"),
+        ("images", "there"),
+        ("masks", "there"),
+        ("list", "pairs.csv"),
+        ("val_images", "there"),
+        ("val_masks", "there"),
+        ("wandb", True),
+        ("batch_size", 2),
+        ("images_per_step", 4),
+        ("save_every", 3),
+        ("save_every_steps", 3),
+        ("save_every_minutes", 1.0),
     ],
-)  # fmt: skip
+)
 def test_where_things_are_may_change_silently(name: str, before: Any) -> None:
     resumed = saved(4, **{name: before})
     resumed.resolve_settings(TrainConfig(given=frozenset({name})), World())
@@ -316,10 +338,12 @@ def test_a_resumed_run_s_data_is_its_own(prepared: SimpleNamespace) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        make_data("abcde", "xy"), make_data("abcdefx", "y"), make_data(format=ImageFormat(1)),
+        make_data("abcde", "xy"),
+        make_data("abcdefx", "y"),
+        make_data(format=ImageFormat(1)),
         make_data(format=ImageFormat(3, "uint16")),
     ],
-)  # fmt: skip
+)
 def test_other_images_or_another_split_are_refused(prepared: SimpleNamespace, data: Any) -> None:
     resumed = Resumed(content_of(prepared.data))
     prepared.data = data

@@ -169,13 +169,26 @@ def test_an_epoch_is_a_line_and_a_row(
     ]
     (row,) = csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines())
     assert row == {
-        "epoch": "2", "step": "8", "learning_rate": str(state.schedule.at(7)), "loss": "2.0",
-        "dice_loss": "0.5", "cross_entropy": "1.5", "validation_dice": "0.5",
-        "validation_iou": "0.375", "threshold": "0.25", "dice_at_threshold": "0.75",
-        "calibration_error": "0.125", "dice_0": "0.9", "dice_255": "0.5", "iou_0": "0.8",
-        "iou_255": "0.375", "skipped_steps": "7", "images_per_second": "1.5", "data_wait": "0.25",
+        "epoch": "2",
+        "step": "8",
+        "learning_rate": str(state.schedule.at(7)),
+        "loss": "2.0",
+        "dice_loss": "0.5",
+        "cross_entropy": "1.5",
+        "validation_dice": "0.5",
+        "validation_iou": "0.375",
+        "threshold": "0.25",
+        "dice_at_threshold": "0.75",
+        "calibration_error": "0.125",
+        "dice_0": "0.9",
+        "dice_255": "0.5",
+        "iou_0": "0.8",
+        "iou_255": "0.375",
+        "skipped_steps": "7",
+        "images_per_second": "1.5",
+        "data_wait": "0.25",
         "seconds": "5.0",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,12 @@ def test_a_good_step_ends_a_row() -> None:
     for step, finite in enumerate([False, False, True, False, False, True, False], start=1):
         guard.check(report(finite=finite), step)
     assert [line[-24:].partition("(")[2] for line in lines] == [
-        "1 in a row, 1 in all)", "2 in a row, 2 in all)", "1 in a row, 3 in all)",
-        "2 in a row, 4 in all)", "1 in a row, 5 in all)",
-    ]  # fmt: skip
+        "1 in a row, 1 in all)",
+        "2 in a row, 2 in all)",
+        "1 in a row, 3 in all)",
+        "2 in a row, 4 in all)",
+        "1 in a row, 5 in all)",
+    ]
     assert guard.skipped == 5
 
 

@@ -148,10 +148,14 @@ def test_each_loss_is_the_formula_of_its_paper(
         region = loss_formulas.tversky(logits, masks, vector, alpha)
     if terms[-1] in ("ce", "focal"):
         pixel = loss_formulas.pixel_term(
-            logits, masks, vector, gamma=2.0 if terms[-1] == "focal" else 0.0,
+            logits,
+            masks,
+            vector,
+            gamma=2.0 if terms[-1] == "focal" else 0.0,
             smoothing=options.get("label_smoothing", 0.0),
-            percent=options.get("hard_pixels", 100.0), boundary=options.get("boundary_weight", 0.0),
-        )  # fmt: skip
+            percent=options.get("hard_pixels", 100.0),
+            boundary=options.get("boundary_weight", 0.0),
+        )
     expected = (region + pixel, region, pixel)
     assert [float(part) for part in found] == pytest.approx(expected, rel=0, abs=1e-10)
     assert (found.region == 0, found.pixel == 0) == (region == 0, pixel == 0)

@@ -29,9 +29,11 @@ YES, NO = torch.tensor(True), torch.tensor(False)
         (9, 2 * 10 / 11),
         (10, 2.0),
         (40, 2 * (0.01 + 0.99 * 0.75)),  # cos(pi / 3) = 1 / 2
-        (55, 2 * (0.01 + 0.99 * 0.5)), (100, 0.02), (150, 0.02),
+        (55, 2 * (0.01 + 0.99 * 0.5)),
+        (100, 0.02),
+        (150, 0.02),
     ],
-)  # fmt: skip
+)
 def test_the_rate_rises_linearly_and_falls_as_a_cosine(step: int, rate: float) -> None:
     assert Schedule(2.0, 100, warmup=0.1).at(step) == pytest.approx(rate, rel=1e-12)
 

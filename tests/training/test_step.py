@@ -144,10 +144,14 @@ def nan_gradient_alone(logits: Tensor, masks: Tensor) -> Losses:
 @pytest.mark.parametrize(
     ("bad", "scaled"),
     [
-        (nan_logits, False), (nan_loss_alone, False), (nan_gradient_alone, False),
-        (nan_logits, True), (nan_loss_alone, True), (nan_gradient_alone, True),
+        (nan_logits, False),
+        (nan_loss_alone, False),
+        (nan_gradient_alone, False),
+        (nan_logits, True),
+        (nan_loss_alone, True),
+        (nan_gradient_alone, True),
     ],
-)  # fmt: skip
+)
 def test_a_step_that_is_not_finite_changes_nothing(
     bad: Callable[[Tensor, Tensor], Losses], scaled: bool
 ) -> None:

@@ -171,10 +171,14 @@ def test_held_objects_are_fetched_once(bucket: MemoryBucket | ObjectStore, name:
 @pytest.mark.parametrize(
     ("spans", "requests"),
     [
-        ([(0, 3), (3, 4)], 1), ([(1, 3), (4 + 4096, 4)], 1), ([(1, 3), (4 + 4097, 4)], 2),
-        ([(3, 4), (0, 3)], 2), ([(0, 3), (2, 3)], 2), ([(0, 3), (3, 4), (7, 1), (8, 2)], 2),
+        ([(0, 3), (3, 4)], 1),
+        ([(1, 3), (4 + 4096, 4)], 1),
+        ([(1, 3), (4 + 4097, 4)], 2),
+        ([(3, 4), (0, 3)], 2),
+        ([(0, 3), (2, 3)], 2),
+        ([(0, 3), (3, 4), (7, 1), (8, 2)], 2),
     ],
-)  # fmt: skip
+)
 def test_an_image_and_its_mask_in_an_archive_take_one_request(
     memory_store: MemoryBucket, spans: list[tuple[int, int]], requests: int
 ) -> None:

@@ -56,10 +56,16 @@ def test_nothing_to_compile_with(
 @pytest.mark.parametrize(
     ("device", "has", "named"),
     [
-        (CPU, "g++", ""), (CPU, "clang++", ""), (CPU, "c++", ""), (CUDA, "gcc", ""), (CUDA, "clang", ""),
-        (CUDA, "cc", ""), (CPU, "/opt/mine", "CXX"), (CUDA, "/opt/mine", "CC"),
+        (CPU, "g++", ""),
+        (CPU, "clang++", ""),
+        (CPU, "c++", ""),
+        (CUDA, "gcc", ""),
+        (CUDA, "clang", ""),
+        (CUDA, "cc", ""),
+        (CPU, "/opt/mine", "CXX"),
+        (CUDA, "/opt/mine", "CC"),
     ],
-)  # fmt: skip
+)
 def test_any_usual_compiler_will_do_and_one_that_the_environment_names(
     installed: set[str], monkeypatch: pytest.MonkeyPatch, device: torch.device, has: str, named: str
 ) -> None:

@@ -49,11 +49,13 @@ def test_errors_that_are_no_fault_of_the_code_are_one_line(
 @pytest.mark.parametrize(
     "error",
     [
-        RuntimeError("broken code"), KeyError("x"),
+        RuntimeError("broken code"),
+        KeyError("x"),
         OSError("DataLoader worker is killed by signal"),
-        RuntimeError("DataLoader worker complains"), KeyboardInterrupt(),
+        RuntimeError("DataLoader worker complains"),
+        KeyboardInterrupt(),
     ],
-)  # fmt: skip
+)
 def test_a_fault_of_the_code_needs_its_traceback(error: Exception) -> None:
     assert explain_error(error, TWO) is None
 

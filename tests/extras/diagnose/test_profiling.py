@@ -56,11 +56,15 @@ def test_the_parts_of_a_step_add_up() -> None:
     assert lines[0] == "profile of 10 steps, 10.0 ms each:"
     parts = {line[2:18].strip(): line[18:].split() for line in lines[1:]}
     assert {name: (part[0], part[2]) for name, part in parts.items()} == {
-        "data wait": ("0.00", "0.0%"), "host to device": ("0.00", "0.0%"),
-        "forward": ("3.00", "30.0%"), "loss": ("0.00", "0.0%"), "backward": ("5.00", "50.0%"),
-        "step": ("0.00", "0.0%"), "other": ("2.00", "20.0%"),
+        "data wait": ("0.00", "0.0%"),
+        "host to device": ("0.00", "0.0%"),
+        "forward": ("3.00", "30.0%"),
+        "loss": ("0.00", "0.0%"),
+        "backward": ("5.00", "50.0%"),
+        "step": ("0.00", "0.0%"),
+        "other": ("2.00", "20.0%"),
         "all-reduce": ("0.70", "7.0%"),  # in the others already
-    }  # fmt: skip
+    }
     assert lines[-1].endswith("(part of forward, loss and backward)")
 
 

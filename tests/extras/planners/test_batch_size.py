@@ -40,9 +40,12 @@ from unet_ddp.training.losses import SegmentationLoss
 def new_probe(*, channels: int = 3, **changed: Any) -> BatchSizeProbe:
     return BatchSizeProbe(
         choose_architecture("unet", None, channels=channels, num_classes=2, width=2),
-        Preprocessing.for_images(channels, 255, scale=1.0), SegmentationLoss(), Precision(CPU),
-        (32, 48), **changed,
-    )  # fmt: skip
+        Preprocessing.for_images(channels, 255, scale=1.0),
+        SegmentationLoss(),
+        Precision(CPU),
+        (32, 48),
+        **changed,
+    )
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, most: int, error: Exception | None = None) -> list[int]:
@@ -71,10 +74,14 @@ def limit(monkeypatch: pytest.MonkeyPatch, most: int, error: Exception | None = 
 @pytest.mark.parametrize(
     ("share", "start", "most", "tried"),
     [
-        (16, 16, 99, [16]), (16, 16, 4, [16, 8, 4]), (12, 12, 2, [12, 6, 3, 1]), (12, 6, 5, [6, 3]),
-        (7, 7, 6, [7, 1]), (15, 15, 3, [15, 5, 1]),
+        (16, 16, 99, [16]),
+        (16, 16, 4, [16, 8, 4]),
+        (12, 12, 2, [12, 6, 3, 1]),
+        (12, 6, 5, [6, 3]),
+        (7, 7, 6, [7, 1]),
+        (15, 15, 3, [15, 5, 1]),
     ],
-)  # fmt: skip
+)
 def test_batches_are_halved_through_the_divisors_of_a_step(
     monkeypatch: pytest.MonkeyPatch, share: int, start: int, most: int, tried: list[int]
 ) -> None:

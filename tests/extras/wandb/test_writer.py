@@ -46,10 +46,15 @@ def state() -> TrainState:
     torch.nn.init.zeros_(network.weight)
     network.bias.data = torch.tensor([0.0, 1.0, 0.0])
     return TrainState(
-        network, network, torch.optim.AdamW(network.parameters(), fused=True),
-        Precision(torch.device("cpu")), SegmentationLoss(), PIXELS, Schedule(1e-3, 10),
+        network,
+        network,
+        torch.optim.AdamW(network.parameters(), fused=True),
+        Precision(torch.device("cpu")),
+        SegmentationLoss(),
+        PIXELS,
+        Schedule(1e-3, 10),
         steps_per_epoch=2,
-    )  # fmt: skip
+    )
 
 
 def step(state: TrainState, times: int = 1) -> None:
