@@ -165,12 +165,6 @@ def read_settings(path: Path | str) -> dict[str, Any]:
     return settings
 
 
-def read_shown(path: Path) -> dict[str, Any]:
-    """Return the settings in a YAML file as they are written there, for a page; see `read_settings`."""
-    settings = read_settings(path)
-    return {name: v.text if isinstance(v, Scalar) else v for name, v in settings.items()}
-
-
 def _check_names(path: Path | str, names: list[str]) -> None:
     if not names:
         raise UserError(f"{path}: settings are lines of 'name: value', named as the flags are")

@@ -77,6 +77,8 @@ def trust(
 ) -> Architecture:
     """Return the architecture in `source`; one of the user's own with the name that `flag` has `told`.
 
+    The name of an installed package's network needs no flag: who installed the package has chosen its code.
+
     Raises:
         UserError: it is code, and was not told.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 
 from unet_ddp.checkpoints.owned import owning
 from unet_ddp.checkpoints.weights import SavedModel, read_model
-from unet_ddp.cli.recipes import read_shown
+from unet_ddp.cli.recipes import Scalar, read_settings
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.drawing import draw_mask, save_picture, to_rgb
 from unet_ddp.data.labels import Labels
@@ -64,7 +65,10 @@ def write_report(
 
     def write() -> Path:
         history, path = read_rows(folder / "metrics.csv"), folder / "report.html"
-        settings = folder / "config.yaml"
+        recipe, settings = folder / "config.yaml", dict[str, Any]()
+        if recipe.exists():
+            for name, value in read_settings(recipe).items():  # as they are written there
+                settings[name] = value.text if isinstance(value, Scalar) else value
         page = Page(
             title=folder.absolute().name,
             facts=_facts(model, evaluation, len(history)),
@@ -72,7 +76,7 @@ def write_report(
             pictures=make_gallery(evaluation, predictor, dataset) if evaluation else [],
             history=history,
             range_test=read_rows(folder / "learning_rate.csv"),
-            settings=read_shown(settings) if settings.exists() else {},
+            settings=settings,
             notes=notes,
         )
         return write_owned(path, render(page))

@@ -100,7 +100,8 @@ def parse_space(config: TuneConfig) -> dict[str, Any]:
     known = sorted(all_but(Kind.RUN_PLACE) & TrainConfig().to_dict().keys() - {"epochs"})
     space: dict[str, Any] = {}
     for word in config.vary:
-        name, _, text = word.replace("-", "_", word.partition("=")[0].count("-")).partition("=")
+        name, _, text = word.partition("=")
+        name = name.replace("-", "_")
         if name not in known:
             raise UserError(
                 f"--vary {shorten(word)}: not a setting to vary; {suggest(name, known)}"
