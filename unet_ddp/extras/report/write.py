@@ -39,6 +39,12 @@ _SAMPLES = 4
 _GAP = 4  # pixels between pictures
 
 
+def _read_shown(recipe: Path) -> dict[str, Any]:
+    """Return the settings in a run's recipe as they are written there; none without it."""
+    settings = read_settings(recipe) if recipe.exists() else {}
+    return {name: v.text if isinstance(v, Scalar) else v for name, v in settings.items()}
+
+
 def write_report(
     folder: Path,
     pairs: Pairs,
@@ -65,10 +71,6 @@ def write_report(
 
     def write() -> Path:
         history, path = read_rows(folder / "metrics.csv"), folder / "report.html"
-        recipe, settings = folder / "config.yaml", dict[str, Any]()
-        if recipe.exists():
-            for name, value in read_settings(recipe).items():  # as they are written there
-                settings[name] = value.text if isinstance(value, Scalar) else value
         page = Page(
             title=folder.absolute().name,
             facts=_facts(model, evaluation, len(history)),
@@ -76,7 +78,7 @@ def write_report(
             pictures=make_gallery(evaluation, predictor, dataset) if evaluation else [],
             history=history,
             range_test=read_rows(folder / "learning_rate.csv"),
-            settings=settings,
+            settings=_read_shown(folder / "config.yaml"),
             notes=notes,
         )
         return write_owned(path, render(page))
