@@ -93,8 +93,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "boundary_weight": "unet_ddp.extras.losses.factors:BoundaryWeight",
         "hard_pixels": "unet_ddp.extras.losses.factors:HardPixels",
     },
-    # when a model that is no checkpoint is loaded, by suffix: (path, device, scale) -> LoadedModel
-    "backends": {"onnx": "unet_ddp.extras.onnx.backend:open_onnx"},
+    # when a trained network is loaded, by suffix: (path, device, scale=, fold=, amp=, network=) -> LoadedModel
+    "backends": {
+        **dict.fromkeys(("pt", "pth", "ckpt"), "unet_ddp.prediction.backends:open_checkpoint"),
+        "onnx": "unet_ddp.extras.onnx.backend:open_onnx",
+    },
     # when the log begins, by the setting or --writer, on rank 0: (RunInfo) -> Writer
     "writers": {
         "wandb": "unet_ddp.extras.wandb.writer:WandbWriter",

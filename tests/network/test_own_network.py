@@ -25,6 +25,7 @@ from unet_ddp.network.architecture import (
     build_network,
     choose_architecture,
     freeze_encoder,
+    trust,
 )
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.plugins import read_sources
@@ -134,6 +135,18 @@ def test_batch_norm_that_can_not_be_global_is_refused(norm: type[nn.Module]) -> 
         UserError, match=f"--batch-norm global: {norm.__name__} .*--batch-norm local"
     ):
         synchronise_batchnorm(nn.Sequential(norm(3)), World(size=2))
+
+
+@pytest.mark.parametrize("name", [NAME, "tiny"])
+def test_a_checkpoint_picks_no_network_not_even_of_an_installed_package(
+    own_network: Path, name: str
+) -> None:
+    own = Architecture(name, 3, 2)
+    with pytest.raises(UserError, match=f"its network is {name}, .* starts no code; .* --network"):
+        trust(own, None, "a.pt")
+    with pytest.raises(UserError, match="starts no code"):
+        trust(own, "unet", "a.pt")
+    assert trust(own, name, "a.pt") == own and "my_networks" not in sys.modules
 
 
 class Tiny(nn.Module):

@@ -119,7 +119,7 @@ def test_a_run_is_the_same_by_entry_points_and_paths_on_one_process_and_two(
 @pytest.mark.parametrize(
     ("place", "flags"),
     [
-        ("by_name", ["--write", "field-shares"]),
+        ("by_name", ["--write", "field-shares", "--network", ENTRY_POINTS["--model"]]),
         (
             "by_path",
             [

@@ -77,12 +77,12 @@ def trust(
 ) -> Architecture:
     """Return the architecture in `source`; one of the user's own with the name that `flag` has `told`.
 
-    The name of an installed package's network needs no flag: who installed the package has chosen its code.
+    Own is one of an installed package, too: which of them is run is for the user to say.
 
     Raises:
         UserError: it is code, and was not told.
     """
-    if ":" not in architecture.model:
+    if not is_own("networks", architecture.model):
         return architecture
     if told is None or not is_own("networks", told):
         raise UserError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -100,26 +100,20 @@ class LoadedModel:
     notes: list[str]
 
 
-def open_model(
-    source: str | Path,
-    device: torch.device,
-    *,
-    scale: float | None = None,
-    fold: bool = True,
-    amp: bool = False,
-    network: str | None = None,
-) -> LoadedModel:
-    """Return the network in a checkpoint, of ours or of another U-Net program, or in an ONNX file.
-
-    `source` is a file or the address of an object; the rest is as in `build_model`.
-    """
+def open_model(source: str | Path, device: torch.device, **how: Any) -> LoadedModel:
+    """Return the network in a file or at an address, as its suffix says; see `open_checkpoint`."""
     path = as_path(str(source))
     suffix = path.suffix.lower().removeprefix(".")
-    if is_built_in("backends", suffix):
-        model: LoadedModel = find("backends", suffix)(path, device, scale)
-        return model
-    saved = read_model(path, scale)
-    return build_model(saved, path, device, fold=fold, amp=amp, network=network)
+    name = suffix if is_built_in("backends", suffix) else "pt"
+    model: LoadedModel = find("backends", name)(path, device, **how)
+    return model
+
+
+def open_checkpoint(
+    path: Path, device: torch.device, *, scale: float | None = None, **how: Any
+) -> LoadedModel:
+    """Return the network in a checkpoint of ours or of another U-Net program; see `build_model`."""
+    return build_model(read_model(path, scale), path, device, **how)
 
 
 def build_model(

@@ -89,4 +89,4 @@ def _is_model(name: str) -> bool:
     path = Path(name.removeprefix("file://"))  # nothing is asked at an address yet
     suffix = path.suffix.lower().removeprefix(".")
     is_run = (path / "best.pt").exists()
-    return is_run or suffix in ("pt", "pth", "ckpt") or is_built_in("backends", suffix)
+    return is_run or is_built_in("backends", suffix)

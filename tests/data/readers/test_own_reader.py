@@ -133,6 +133,9 @@ def test_a_set_is_trained_on_by_processes_that_read_and_predicted(own: Path, ran
     assert status == 0 and "m.png" in out, err
     with Source(image) as source, Image.open("m.png") as mask:
         assert mask.size == source.header.size[::-1]
+    for flags, has_scores in ((OWN, True), ([], False)):
+        status, out, err = call_main("unet_ddp.__main__", ["report", *flags], str(own))
+        assert (status, "no scores and images" in out) == (0, not has_scores), err
     status, _, err = call_main("train", [*argv[: -len(OWN)], "--resume"], str(own))
     assert (
         status == 2 and "starts no code; if you trust it, type --reader my_readers:XyzFile" in err

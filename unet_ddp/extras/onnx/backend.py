@@ -106,8 +106,10 @@ class OnnxBackend:
         raise UserError(f"{self.path}: can't be run on {width}x{height} pixels ({reason})")
 
 
-def open_onnx(path: Path, device: torch.device, scale: float | None) -> LoadedModel:
-    """Return the network in an ONNX file of ours."""
+def open_onnx(
+    path: Path, device: torch.device, *, scale: float | None = None, **_: Any
+) -> LoadedModel:
+    """Return the network in an ONNX file of ours; it runs as it was exported."""
     if not path.is_file():
         raise UserError(f"{path}: not found")
     backend = OnnxBackend(path, device)

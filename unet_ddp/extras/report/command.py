@@ -13,6 +13,7 @@ import tyro
 from unet_ddp.checkpoints.weights import find_model, read_model
 from unet_ddp.cli import parse
 from unet_ddp.data.pairs import Pairs
+from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, print_lines
@@ -35,6 +36,8 @@ class ReportConfig:
     """The run folder, or its address (default: the newest run in checkpoints)."""
     network: Annotated[str | None, flag("MODULE:FUNCTION")] = None
     """The network of your own that the checkpoint was trained with: a checkpoint starts no code."""
+    reader: Annotated[tuple[str, ...], flag("MODULE:CLASS"), tyro.conf.UseAppendAction] = ()
+    """Reader of your own for other kinds of files; docs/own_parts.md. May be repeated."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
 
@@ -42,6 +45,7 @@ class ReportConfig:
 def main(argv: Sequence[str]) -> int:
     """Score a run's best network on its validation images again, and write the page."""
     config = parse(ReportConfig, argv, prog="python -m unet_ddp report")
+    use_own_readers(config.reader)
     place = as_path(config.folder) if config.folder is not None else find_model(None).parent
     copied = find("extras", "run_copy")(place) if is_address(place) else nullcontext(place)
     with copied as folder:

@@ -19,6 +19,7 @@ from unet_ddp.errors import UserError, align, join_some, print_lines
 from unet_ddp.extras.report.page import Page, render
 from unet_ddp.files import as_local_path, as_path, is_address, write_errors, write_text
 from unet_ddp.metrics.scores import show
+from unet_ddp.plugins import is_own
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
 from unet_ddp.settings import Kind, flag, names_of
 
@@ -126,7 +127,7 @@ def read_run(place: Path) -> Run:
     columns = ("validation_dice", "validation_iou", "seconds")
     dice, iou, seconds = ([to_float(row.get(name)) for row in rows] for name in columns)
     best = _best(dice)[0]
-    if ":" in model.architecture.model:  # it is code, which no file starts
+    if is_own("networks", model.architecture.model):  # it is code, which no file starts
         averages = ("running_mean", "running_var", "num_batches_tracked")
         tensors = {name: v for name, v in model.state.items() if not name.endswith(averages)}
         parameters = list(tensors.values())
