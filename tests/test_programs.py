@@ -64,8 +64,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     "name",
     [
         "python",
-        "torchrun, and a restart",
-        *(pytest.param(name, marks=thorough) for name in ("torchrun", "launch", "nproc")),
+        *(pytest.param(name, marks=thorough) for name in STARTS if name != "python"),
     ],
 )
 def test_every_start_trains_and_predicts(finished: Finished, name: str) -> None:
@@ -85,7 +84,7 @@ def test_every_start_trains_and_predicts(finished: Finished, name: str) -> None:
     rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
     assert [row["epoch"] for row in rows] == ["1", "2"]
     if name == "python":
-        predicted = python(home, PREDICT, "imgs/ax.png")
+        predicted = warm_python(home, PREDICT, "imgs/ax.png")
         assert (predicted.returncode, predicted.stderr) == (0, "")
         assert (home / "imgs" / "ax_mask.png").exists()
 
@@ -201,6 +200,7 @@ def test_ctrl_c_in_the_first_seconds_has_no_traceback(
     assert (process.returncode, err) == (130, b"")
 
 
+@thorough
 def test_torchrun_restarts_resume_by_themselves(ranks: Ranks, finished: Finished) -> None:
     """A rank was killed once, in the second epoch: the restarted run has gone on to its end."""
     folder, done = finished("torchrun, and a restart")
