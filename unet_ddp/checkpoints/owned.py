@@ -149,11 +149,6 @@ def find_checkpoints(folder: Path) -> list[Path]:
     ]
 
 
-def find_epochs(folder: Path) -> list[Path]:
-    """Return the epoch_*.pt that a run keeps in `folder`, the latest last."""
-    return [path for path in find_checkpoints(folder) if path.name.startswith("epoch_")]
-
-
 @contextmanager
 def owning(path: Path, folder: Path | None = None) -> Iterator[Path]:
     """Yield where to write a run's file `path`: in its place, or beside it until the list has its name.

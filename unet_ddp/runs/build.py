@@ -32,7 +32,7 @@ from unet_ddp.network.precision import Precision, train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.plugins import find, read_sources
 from unet_ddp.runs.resume import Resumed
-from unet_ddp.runs.same_data import describe_data
+from unet_ddp.runs.same_data import measure_files
 from unet_ddp.settings import values_of, with_values
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.state import AdamW, Schedule, TrainState, WeightAverage
@@ -184,7 +184,9 @@ def build_metadata(
         "preprocessing": spec.preprocessing.to_dict(),
         "config": config.to_dict(),
         **({"sources": spec.sources} if spec.sources else {}),
-        **describe_data(data),
+        "names": data.split.fingerprint,
+        "files": measure_files(data.split),
+        "crop_size": list(data.crop_size) if data.crop_size else None,
         "images_per_step": loaders.sampler.per_step * world.size,
         "world_size": world.size,
         "made_with": {"torch": str(torch.__version__), "threads": torch.get_num_threads()},

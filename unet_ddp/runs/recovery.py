@@ -12,7 +12,7 @@ import torch
 
 from unet_ddp.checkpoints.description import Best, Description, SavedRun, check_content
 from unet_ddp.checkpoints.file import Content, load, load_or_previous, previous
-from unet_ddp.checkpoints.owned import delete_files, find_checkpoints, find_epochs
+from unet_ddp.checkpoints.owned import delete_files, find_checkpoints
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError
 from unet_ddp.runs.resume import Resumed
@@ -93,16 +93,13 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
     folder, last = path.parent, path.with_name("last.pt")
     if not path.is_file() and not previous(path).is_file():
         raise no_checkpoint(path)
-    try:
-        content, source, warning = load_or_previous(path)
-    except UserError as error:
-        raise UserError(f"{error}: {_advise_without(path)}") from None
+    content, source, warning = load_or_previous(path)
     if "optimizer" not in content:
         raise UserError(
             f"{source}: contains weights only; resume from a last.pt, or start from it with --load and --exp-name NAME"
         )
-    files = [file for file in (*find_epochs(folder), last) if file.is_file()]
-    later = [file for file in files if file.name > path.name]
+    files = [file for file in find_checkpoints(folder) if file.name.startswith("epoch_")]
+    later = [file for file in (*files, last) if file.is_file() and file.name > path.name]
     if later and not overwrite:
         raise UserError(
             f"--resume {path}: its run has continued to {later[-1]}; use --overwrite to go back and "
@@ -117,7 +114,10 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
 
 def no_checkpoint(path: Path) -> UserError:
     """Return the error of a --resume without the checkpoint `path`."""
-    return UserError(f"{path}: no checkpoint to resume from; {_advise_without(path)}")
+    return UserError(
+        f"{path}: no checkpoint to resume from; name another one with --resume FILE, or start a new "
+        "run without --resume"
+    )
 
 
 def contains_a_run(place: Path, existing: Sequence[Path]) -> UserError:
@@ -132,18 +132,6 @@ def contains_a_run(place: Path, existing: Sequence[Path]) -> UserError:
     )
 
 
-def _advise_without(path: Path) -> str:
-    """Return what to type where the checkpoint `path` can't be resumed from."""
-    if path.name != "last.pt" and read_best(path.with_name("last.pt")) is not None:
-        return "continue its run from last.pt with --resume"
-    for other in reversed(find_epochs(path.parent)):
-        if other != path and read_best(other) is not None:
-            return f"go back to an earlier one with --resume {other} --overwrite"
-    if find_checkpoints(path.parent):
-        return "start a new run with --overwrite, which deletes this one, or with --exp-name NAME"
-    return "start a new run without --resume, or name the run with --exp-name"
-
-
 def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Content], str]:
     """Return `content`, the best.pt that is due, and which one is lost, in words.
 
@@ -152,7 +140,7 @@ def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Conte
     of the epochs from here on.
     """
     best = content["best"]
-    if best["score"] == -math.inf or read_best(folder / "best.pt") == best:
+    if best["score"] == -math.inf or _read_best(folder / "best.pt") == best:
         return content, {}, ""
     for donor in (content, folder / f"epoch_{best['epoch'] + 1:04d}.pt"):
         with suppress(UserError):
@@ -186,7 +174,7 @@ def compose_best(content: Content) -> Content:
     return {**about, "model": model, "best": content["best"], "threshold": content["threshold"]}
 
 
-def read_best(path: Path) -> object:
+def _read_best(path: Path) -> object:
     """Return the epoch and score of the best that a checkpoint names; None if it can't be read."""
     with suppress(UserError):
         best = load(path).get("best")

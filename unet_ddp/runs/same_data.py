@@ -20,15 +20,6 @@ from unet_ddp.errors import UserError
 _SAMPLED = 16  # pairs whose contents are read
 
 
-def describe_data(data: PreparedData) -> Content:
-    """Return what a checkpoint says of its run's data, for `check_same_data`."""
-    return {
-        "names": data.split.fingerprint,
-        "files": measure_files(data.split),
-        "crop_size": list(data.crop_size) if data.crop_size else None,
-    }
-
-
 def check_same_data(saved: Content, data: PreparedData, source: Path) -> list[str]:
     """Check that `data` is what the run of the checkpoint `source` was trained on.
 
