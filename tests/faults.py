@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 
-from tests.ranks import call_main
+from tests.ranks import call_train
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import train
 from unet_ddp.data.dataset import SegmentationDataset
@@ -171,9 +171,9 @@ def planted(fault: str) -> Iterator[None]:
 
 
 def train_with(fault: str, argv: list[str], folder: str) -> tuple[int, str, str]:
-    """Run train.py with a fault in this process, as `call_main` does."""
+    """Run train.py with a fault in this process, as `call_train` does."""
     with planted(fault):
-        return call_main("train", argv, folder)
+        return call_train(argv, folder)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from tests.conftest import data_flags, make_set
-from tests.ranks import Ranks, call_main
+from tests.ranks import Ranks, call_main, call_train
 from unet_ddp.network.unet import UNet
 
 FLAGS = ["--width", "2", "--batch-size", "1", "--workers", "0"]
@@ -31,7 +31,7 @@ def unknown_value(folder: Path) -> list[str]:
         with Image.open(path) as image:
             image.save(path.with_suffix(".bmp"))
         path.unlink()
-    call_main("train", [*data_flags(folder), *FLAGS, "--overwrite"], str(folder))
+    call_train([*data_flags(folder), *FLAGS, "--overwrite"], str(folder))
     for path in (folder / "masks").iterdir():
         before = path.stat()
         with Image.open(path) as image:

@@ -6,14 +6,13 @@ import csv
 import shutil
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 
 from tests import jobs
 from tests.conftest import data_flags, make_set
-from tests.ranks import Ranks, call_main
+from tests.ranks import Ranks, call_train
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.network.architecture import in_encoder
 
@@ -26,12 +25,6 @@ thorough = pytest.mark.thorough
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_set(tmp_path_factory.mktemp("set"), 12, size=(32, 32))
-
-
-def call_train(argv: list[str], folder: str) -> tuple[int, str, str]:
-    """Run train.py without its report, which takes half of a short run."""
-    with mock.patch("unet_ddp.extras.report.write.write_reports"):
-        return call_main("train", argv, folder)
 
 
 def run(

@@ -20,8 +20,8 @@ from tests import faults
 from tests.conftest import data_flags, make_set
 from tests.object_store import ObjectStore, put_folder, running_store
 from tests.prediction.models import write_model
-from tests.ranks import Ranks, call_main, warm_python
-from tests.test_resume import assert_same_state, call_train
+from tests.ranks import Ranks, call_main, call_train, warm_python
+from tests.test_resume import assert_same_state
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.labels import Labels
 from unet_ddp.extras.cloud import Url, list_objects, put, read

@@ -80,16 +80,6 @@ def test_the_prediction_is_that_of_a_simulated_world(ranks: int, is_shared: bool
     assert predict(WORK, cluster, ranks).seconds == pytest.approx(expected, rel=0.01)
 
 
-def test_sums_wait_behind_gradients_in_one_communicator_alone() -> None:
-    """By hand: a bucket of 10 ms leaves at 50 ms; the sum of 51 ms goes at 60, that of 90 at once."""
-    link = Link(0.0, 2 * 1e9 * 7 / 8)  # a gigabyte a second for a sum over eight
-    work = Work(1, 0.1, [(0.5, 10_000_000)], [Sum(p, 0) for p in (0.5, 0.51, 0.9)])
-    apart = predict(work, Cluster(8, link, link), 8)
-    assert apart.seconds == pytest.approx(0.1) and apart.queue == 0
-    shared = predict(work, Cluster(8, link, link, is_shared=True), 8)
-    assert shared.queue == pytest.approx(0.009) and shared.seconds == pytest.approx(0.109)
-
-
 @pytest.mark.parametrize("ranks", [2, 8, 64])
 def test_a_gather_doubles_what_each_rank_has(ranks: int) -> None:
     link, size, clock = CLUSTER.link(ranks), 4096, 0.0
