@@ -188,21 +188,6 @@ def test_a_cache_that_others_can_write_to_is_not_believed(
     assert line.startswith(f"warning: {folder}: not used as cache, as other users own it or may")
 
 
-def test_a_cache_of_the_user_s_own_group_is_made_private(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Earlier versions made it by the umask, which is 002 where each user has a group."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (tmp_path / "unet_ddp").mkdir()
-    (tmp_path / "unet_ddp").chmod(0o775)
-    own = SimpleNamespace(st_uid=os.getuid(), st_gid=os.getuid(), st_mode=0o40775)
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "stat", lambda path, **_: own)
-        assert cache_folder() == tmp_path / "unet_ddp"
-    assert stat.S_IMODE((tmp_path / "unet_ddp").stat().st_mode) == 0o700
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize("mode", ["a", "a+"])
 def test_a_file_is_not_appended_to_through_a_link(tmp_path: Path, mode: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "victim")

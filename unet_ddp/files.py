@@ -129,10 +129,7 @@ def cache_folder(*, warns: bool = True) -> Path | None:
     with suppress(OSError, AttributeError):  # who writes says so; Windows has no getuid
         folder.mkdir(0o700, parents=True, exist_ok=True)
         status, link = folder.stat(), folder.lstat()
-        is_mine = {status.st_uid, link.st_uid} == {os.getuid()}
-        if is_mine and status.st_mode & 0o022 == 0o020 and status.st_gid == os.getuid():
-            folder.chmod(0o700)  # of an earlier version, by umask 002: the group is the user's own
-        elif not is_mine or status.st_mode & 0o022:
+        if {status.st_uid, link.st_uid} != {os.getuid()} or status.st_mode & 0o022:
             if warns:
                 _warn_of_cache(folder)
             return None
