@@ -98,7 +98,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         **dict.fromkeys(("pt", "pth", "ckpt"), "unet_ddp.prediction.backends:open_checkpoint"),
         "onnx": "unet_ddp.extras.onnx.backend:open_onnx",
     },
-    # when the log begins, by the setting or --writer, on rank 0: (RunInfo) -> Writer
+    # when the log begins, by the setting or --writer, on rank 0; runs/writers.py says which methods it may have:
+    # (RunInfo) -> writer
     "writers": {
         "wandb": "unet_ddp.extras.wandb.writer:WandbWriter",
         "profile": "unet_ddp.extras.diagnose.profiling:StepProfile",

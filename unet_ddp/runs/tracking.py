@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -20,7 +21,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
-from unet_ddp.runs.writers import OwnWriter, Writer, open_files, open_named, score_columns
+from unet_ddp.runs.writers import OwnWriter, open_files, open_named, score_columns
 from unet_ddp.training.guard import FiniteGuard
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport
@@ -62,7 +63,7 @@ class Tracker:
         self._images_per_step = loaders.sampler.per_step * world.size
         self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
         self._began = self._refreshed = self._last = time.perf_counter()
-        self._writers: list[Writer] = []
+        self._writers: list[Any] = []
         self._on_error = on_error
         self._open_files = partial(open_files, config, state)
         world.on_main(lambda: self._writers.extend(open_named(config, state, loaders, self._log)))
@@ -83,11 +84,12 @@ class Tracker:
     def _tell(self, moment: str, *values: object) -> None:
         for writer in self._writers:
             try:
-                writer.call(moment, *values)
-            except (OSError, UserError) as error:
+                if hasattr(writer, moment):
+                    getattr(writer, moment)(*values)
+            except (OSError, UserError) as error:  # a full disk does not end a run
                 self._explain(writer, moment, error)
 
-    def _explain(self, writer: Writer, moment: str, error: OSError | UserError) -> None:
+    def _explain(self, writer: object, moment: str, error: OSError | UserError) -> None:
         if isinstance(writer, OwnWriter):
             assert isinstance(error, UserError)
             self.log(traceback.format_exception(error.__cause__))

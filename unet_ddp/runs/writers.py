@@ -41,51 +41,39 @@ class RunInfo:
     """Prints a line above the progress bar."""
 
 
-class Writer:
-    """A part that follows a run: `step(report, done)`, `epoch(row)`, `saved(path)`, `close()`, any of them.
-
-    `epoch` gets the figures of an epoch, by their columns in metrics.csv; `close` writes what is buffered.
-    An OSError or UserError of these does not end the run.
-    """
-
-    def call(self, moment: str, *values: object) -> None:
-        """Call the method of the name `moment`, if there is one."""
-        method = getattr(self, moment, None)
-        if method is not None:
-            method(*values)
-
-
-class OwnWriter(Writer):
-    """A writer of the user's own, whose errors end the run; see docs/own_parts.md.
+class OwnWriter:
+    """A writer of the user's own: it has the methods that the user's has.
 
     Raises:
-        UserError: it can't be made, or one of its methods fails; it is not called again then.
+        UserError: it can't be made, or one of its methods fails; then it has none any more.
     """
 
     def __init__(self, name: str, run: RunInfo) -> None:
-        self.name = name
+        self.name, self._writer = name, None
         kind = find("writers", name)
-        self._call(lambda: setattr(self, "_writer", kind(run)))
+        self._writer = self._guarded(kind)(run)
 
-    def call(self, moment: str, *values: object) -> None:
-        """Call the writer's method of the name `moment`, if it has one."""
-        method = getattr(self._writer, moment, None)
-        if method is not None:
-            self._call(lambda: method(*values))
+    def __getattr__(self, moment: str) -> Callable[..., Any]:
+        return self._guarded(getattr(self._writer, moment))
 
-    def _call(self, work: Callable[[], object]) -> None:
-        try:
-            work()
-        except (Exception, SystemExit) as error:  # of code that is not ours
-            self._writer: Any = None
-            reason = f"{type(error).__name__}: {error}"
-            raise UserError(f"--writer {self.name}: {reason}; see docs/own_parts.md") from error
+    def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*values: object) -> Any:
+            try:
+                return method(*values)
+            except (Exception, SystemExit) as error:  # of code that is not ours
+                self._writer = None
+                reason = f"{type(error).__name__}: {error}"
+                raise UserError(f"--writer {self.name}: {reason}; see docs/own_parts.md") from error
+
+        return call
 
 
 def open_named(
     config: TrainConfig, state: TrainState, loaders: Loaders, log: Callable[[str], None]
-) -> list[Writer]:
+) -> list[Any]:
     """Return the writers that settings call, as Weights & Biases', and those of the user's own.
+
+    Each has any of `step(report, done)`, `epoch(row)`, `saved(path)` and `close()`.
 
     Raises:
         UserError: one refuses, or the validation image to log can't be read.
@@ -97,7 +85,7 @@ def open_named(
     return [*ours, *(OwnWriter(name, run) for name in config.launch.writer)]
 
 
-def open_files(config: TrainConfig, state: TrainState) -> list[Writer]:
+def open_files(config: TrainConfig, state: TrainState) -> list[Any]:
     """Return the writers into a run's folder; they continue after the epochs that it has done.
 
     One whose steps are all saved, but not its scores, is validated and written again.
@@ -155,7 +143,7 @@ def to_float(cell: str | None) -> float:
         return math.nan
 
 
-class CsvWriter(Writer):
+class CsvWriter:
     """Writes metrics.csv: one row per epoch, on the disk at once.
 
     A row that can't be written is written with the next one. Rows of steps later than `after` are
@@ -219,7 +207,7 @@ def append_whole(file: int, data: bytes) -> None:
         raise
 
 
-class TensorBoardWriter(Writer):
+class TensorBoardWriter:
     """Writes TensorBoard's event file into the run folder.
 
     torch's SummaryWriter writes in a thread, which ends with a traceback when a disk is full.

@@ -12,7 +12,7 @@ from torch.profiler import profile, schedule
 from unet_ddp.checkpoints.owned import owning
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing
-from unet_ddp.runs.writers import RunInfo, Writer
+from unet_ddp.runs.writers import RunInfo
 from unet_ddp.training.step import StepReport
 
 _SKIPPED, _STEPS = 3, 10
@@ -20,7 +20,7 @@ _SKIPPED, _STEPS = 3, 10
 _PARTS = ("data wait", "host to device", "forward", "loss", "backward", "step")
 
 
-class StepProfile(Writer):
+class StepProfile:
     """Measures ten steps of a run after three; then, or at the end of a shorter run, logs and traces them.
 
     The trace is for chrome://tracing or ui.perfetto.dev.

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from unet_ddp.data.drawing import to_rgb
 from unet_ddp.errors import UserError
-from unet_ddp.runs.writers import RunInfo, Writer
+from unet_ddp.runs.writers import RunInfo
 from unet_ddp.training.step import forward
 
 _IGNORED = 128  # grey of a mask's ignored pixels
 
 
-class WandbWriter(Writer):
+class WandbWriter:
     """Logs each epoch to Weights & Biases, under the names of the well-known U-Net script.
 
     W&B makes up a name that is None. The weights and gradients are logged as histograms, and the first
