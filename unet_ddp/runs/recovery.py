@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ class SavedState:
 
 
 def choose_checkpoint(
-    config: TrainConfig, launchers: Iterable[str], torchruns: set[str]
+    config: TrainConfig, launchers: Collection[str], torchruns: set[str]
 ) -> Path | None:
     """Return the checkpoint to resume from; None for a new run.
 
@@ -54,7 +54,8 @@ def choose_checkpoint(
     Raises:
         UserError: --overwrite would delete the run that this --rdzv-id began.
     """
-    launch, folder, state = config.launch, config.folder, read_state(config.folder)
+    launch, folder = config.launch, config.folder
+    state = read_state(folder) if launchers else None
     wanted = None if launch.resume is None else config.resume_file.name
     if state is None or set(state.launchers).isdisjoint(launchers):
         return None if wanted is None else folder / wanted
