@@ -51,6 +51,11 @@ def test_a_point_has_parts_that_the_core_asks_for(point: str) -> None:
         assert f'find("extras", "{name}")' in text, name
 
 
+def test_a_point_has_several_parts() -> None:
+    """What has one is an extra; the presets of --augmentation are beside the parts of users."""
+    assert [point for point, parts in BUILT_IN.items() if len(parts) < 2] == ["augmentations"]
+
+
 def test_settings_name_points_or_extras() -> None:
     known = {*BUILT_IN, *BUILT_IN["extras"]}
     for kind in (TrainConfig, PredictConfig):

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import NoReturn
 
 from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
-from unet_ddp.plugins import find, is_built_in, is_own, list_installed
+from unet_ddp.plugins import find, is_built_in, is_own, list_names
 
 COMMANDS = {  # the built-in ones: arguments, and what each does
     "train": ("--images DIR --masks DIR", "train a U-Net, as train.py does"),
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-h", "--help"):
         for command, (arguments, about) in COMMANDS.items():
             print(f"python -m unet_ddp {f'{command} {arguments}':<33}  {about}")
-        for command in list_installed("commands"):
+        for command in list_names("commands")[len(COMMANDS) :]:
             print(f"python -m unet_ddp {command:<33}  of an installed package")
         return 0
     return run(name, rest)

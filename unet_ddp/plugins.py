@@ -234,13 +234,8 @@ def is_own(point: str, name: str) -> bool:
 
 
 def list_names(point: str) -> list[str]:
-    """Return the names of all parts of a point, those of installed packages last."""
-    return [*BUILT_IN[point], *list_installed(point)]
-
-
-def list_installed(point: str) -> list[str]:
-    """Return the names of the parts that installed packages bring, sorted."""
-    return sorted(_installed(point, tuple(sys.path)))
+    """Return the names of all parts of a point, those of installed packages last, sorted."""
+    return [*BUILT_IN[point], *sorted(_installed(point, tuple(sys.path)))]
 
 
 def _find_path(point: str, name: str) -> str:
