@@ -20,11 +20,11 @@ from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.checkpoints.owned import EVALUATION_FILES
+from unet_ddp.cli import parse
 from unet_ddp.commands.evaluate import (
     EvaluateConfig,
     evaluate,
     main,
-    parse_evaluate,
 )
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
@@ -40,7 +40,7 @@ GIVEN = ["--images", "imgs", "--masks", "masks"]
 
 def run(*argv: str) -> dict[str, Any]:
     """Evaluate in this process; return scores.json."""
-    config = parse_evaluate([*argv, "--workers", "0"])
+    config = parse(EvaluateConfig, [*argv, "--workers", "0"], prog="evaluate")
     assert evaluate(config, World()) == 0
     output = Path(config.output or "checkpoints/evaluation")
     scores: dict[str, Any] = json.loads((output / "scores.json").read_text(encoding="utf-8"))
@@ -78,7 +78,7 @@ def change(folder: Path, name: str = "best.pt", **entries: Any) -> None:
 
 
 def test_defaults() -> None:
-    assert parse_evaluate([]) == EvaluateConfig(
+    assert parse(EvaluateConfig, [], prog="evaluate") == EvaluateConfig(
         model=None, images=None, masks=None, output=None, threshold=None, tolerance=None,
         scale=None, overwrite=False, nproc=1, workers=None, device="auto", timeout=600.0,
     )  # fmt: skip
@@ -87,7 +87,7 @@ def test_defaults() -> None:
 def test_flags() -> None:
     argv = "-m a.pt --images b --masks c -o d --threshold 0.999 --tolerance 0 -s 0.5 --overwrite"
     more = "--nproc 2 --workers 0 --no-amp --device cpu --timeout 0.1"
-    assert parse_evaluate([*argv.split(), *more.split()]) == EvaluateConfig(
+    assert parse(EvaluateConfig, [*argv.split(), *more.split()], prog="evaluate") == EvaluateConfig(
         model="a.pt", images="b", masks="c", output="d", threshold=0.999, tolerance=0.0, scale=0.5,
         overwrite=True, nproc=2, workers=0, amp=False, device="cpu", timeout=0.1,
     )  # fmt: skip
@@ -386,7 +386,7 @@ def call_in_windows(argv: list[str], folder: str) -> tuple[int, str, str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unet_ddp.prediction.predictor.TILE", 16)
         patch.setattr("unet_ddp.prediction.predictor.total_memory", lambda device: 0)
-        patch.setattr("unet_ddp.evaluation.scoring._AT_ONCE", 100)
+        patch.setattr("unet_ddp.evaluation.scoring.AT_ONCE", 100)
         return call_main("unet_ddp.__main__", argv, folder)
 
 

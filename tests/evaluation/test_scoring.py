@@ -107,7 +107,7 @@ def test_bands_of_rows_make_no_difference(
     pictures = {"a": draw(rng, (0, 255))}
     predictor = grey_predictor(TWO, scale=0.5)
     whole = evaluate(tmp_path, pictures, predictor, threshold=0.4)
-    monkeypatch.setattr("unet_ddp.evaluation.scoring._AT_ONCE", 9)  # one row of 8, and two of 4
+    monkeypatch.setattr("unet_ddp.evaluation.scoring.AT_ONCE", 9)  # one row of 8, and two of 4
     bands = evaluate(tmp_path, pictures, predictor, threshold=0.4)
     assert bands.confusion.tolist() == whole.confusion.tolist()
     assert bands.as_trained.tolist() == whole.as_trained.tolist()

@@ -87,9 +87,9 @@ def test_an_encoder_is_a_name_and_no_address(monkeypatch: pytest.MonkeyPatch, en
 def test_encoders_of_smp_and_timm_are_known() -> None:
     names = ["resnet18", "efficientnet-b0", "timm-efficientnet-b0", "tu-resnet18.a1_in1k"]
     names += ["timm-regnetx_002", "timm-mobilenetv3_small_075"]  # smp's older names of timm's
-    assert [name for name in names if not smp._is_known(name)] == []
-    assert all(map(smp._is_known, segmentation_models_pytorch.encoders.get_encoder_names()))
-    assert not smp._is_known("tu-nonsense")
+    assert [name for name in names if not smp.is_known(name)] == []
+    assert all(map(smp.is_known, segmentation_models_pytorch.encoders.get_encoder_names()))
+    assert not smp.is_known("tu-nonsense")
 
 
 @pytest.mark.parametrize(

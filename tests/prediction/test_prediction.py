@@ -69,7 +69,7 @@ def test_shares_are_counted() -> None:
 def test_upsampling_in_bands_is_torchs_interpolation(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], at_once: int
 ) -> None:
-    monkeypatch.setattr(module, "_AT_ONCE", at_once * 10)
+    monkeypatch.setattr(module, "AT_ONCE", at_once * 10)
     scores = rng.normal(size=(3, 40, 30)).astype(np.float32)
     expected = F.interpolate(torch.from_numpy(scores)[None], size, mode="bilinear")[0].numpy()
     bands = [(a, scores[:, a:b]) for a, b in pairwise((0, 1, 17, 18, 40))]
@@ -120,7 +120,7 @@ def test_the_threshold_holds_at_the_images_size() -> None:
 
 
 def test_large_arrays_are_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_masks, "_IN_MEMORY", 24)
+    monkeypatch.setattr(data_masks, "IN_MEMORY", 24)
     small, large = allocate((2, 3), np.float32), allocate((2, 4), np.float32)
     assert type(small) is np.ndarray and isinstance(large, np.memmap)
     assert large.shape == (2, 4) and large.dtype == np.float32

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
@@ -83,20 +84,15 @@ class EvaluateConfig:
     timeout: Annotated[float, flag("SECONDS"), Limit(above=0, at_most=1e6)] = 600.0
     """Longest wait of a process for the others before it gives up."""
 
-
-def parse_evaluate(
-    argv: Sequence[str], *, prog: str = "python -m unet_ddp evaluate"
-) -> EvaluateConfig:
-    """Return the configuration of an evaluation; what is wrong with it is a UserError."""
-    config = parse(EvaluateConfig, argv, prog=prog)
-    if config.images is None and config.masks is not None:
-        raise UserError("--images and --masks: use both or neither")
-    return config
+    def check(self) -> None:
+        """Refuse masks without images; images alone are a pack."""
+        if self.images is None and self.masks is not None:
+            raise UserError("--images and --masks: use both or neither")
 
 
 def main(argv: Sequence[str]) -> NoReturn:
     """Parse the command line and evaluate on every process."""
-    config = parse_program(parse_evaluate, argv, "evaluate")
+    config = parse_program(partial(parse, EvaluateConfig), argv, "evaluate")
     run_on_all_ranks(
         evaluate, config, nproc=config.nproc, device=config.device, timeout=config.timeout
     )

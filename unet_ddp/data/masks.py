@@ -33,7 +33,8 @@ Mask = NDArray[Any]
 
 Value = TypeVar("Value", bound=np.generic)
 
-_IN_MEMORY = 1 << 30  # bytes; larger arrays are in a temporary file
+IN_MEMORY = 1 << 30
+"""Bytes; larger arrays are in a temporary file."""
 _Byte = Annotated[int, Limit(0, 255)]
 Colour = tuple[_Byte, _Byte, _Byte]
 
@@ -125,7 +126,7 @@ def voc_colour(k: int) -> Colour:
 
 def allocate(shape: tuple[int, ...], dtype: type[Value]) -> NDArray[Value]:
     """Return an uninitialised array; a large one is in a temporary file that ends with it."""
-    if math.prod(shape) * np.dtype(dtype).itemsize <= _IN_MEMORY:
+    if math.prod(shape) * np.dtype(dtype).itemsize <= IN_MEMORY:
         return np.empty(shape, dtype)
     advice = "make room, or set TMPDIR to another folder"
     with write_errors(Path(tempfile.gettempdir()), advice), tempfile.TemporaryFile() as file:

@@ -23,7 +23,8 @@ from unet_ddp.prediction.predictor import Predictor
 
 Result = TypeVar("Result")
 
-_AT_ONCE = 1 << 22  # pixels counted at a time: counting takes tens of bytes for each
+AT_ONCE = 1 << 22
+"""Pixels counted at a time: counting takes tens of bytes for each."""
 
 
 def score_pairs(
@@ -121,7 +122,7 @@ def _score(
 def _bands(masks: Tensor) -> Iterator[slice]:
     """Yield the rows of masks (1, H, W), a band at a time."""
     _, height, width = masks.shape
-    step = max(1, _AT_ONCE // width)
+    step = max(1, AT_ONCE // width)
     yield from (slice(top, top + step) for top in range(0, height, step))
 
 

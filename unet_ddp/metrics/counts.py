@@ -79,23 +79,18 @@ def histogram(probabilities: Tensor, predicted: Tensor, masks: Tensor, num_class
     return count_cells(is_true * BINS + bins, masks, 2 * BINS).view(2, BINS)
 
 
-def count_cells(cells: Tensor, masks: Tensor, size: int) -> Tensor:
+def count_cells(cells: Tensor, masks: Tensor, size: int, copies: int | None = None) -> Tensor:
     """Return how often each integer below `size` occurs in `cells` where `masks` is not ignored.
 
-    Ignored pixels go to one more cell: bincount, or indexing by a mask, would be a host sync.
+    Ignored pixels go to one more cell: bincount, or indexing by a mask, would be a host sync. A GPU adds
+    up at one address one pixel after the other, and most pixels belong to two cells: there, neighbours
+    take `copies` of the counters in turns.
     """
     kept = torch.where(masks == IGNORE_ID, size, cells).flatten()
-    copies = _choose_copies(size + 1, kept.device)
+    if copies is None:
+        copies = 1 if kept.device.type == "cpu" else max(1, _ADDRESSES // (size + 1))
     if copies > 1:
         kept += torch.arange(len(kept), device=kept.device) % copies * (size + 1)
     counts = torch.zeros(copies * (size + 1), dtype=torch.int64, device=kept.device)
     counts.scatter_add_(0, kept, torch.ones_like(kept))
     return counts.view(copies, size + 1).sum(0)[:size]
-
-
-def _choose_copies(size: int, device: torch.device) -> int:
-    """Return the number of copies of `size` counters that neighbouring pixels take in turns.
-
-    A GPU adds up at one address one pixel after the other, and most pixels belong to two cells.
-    """
-    return 1 if device.type == "cpu" else max(1, _ADDRESSES // size)

@@ -27,7 +27,7 @@ def build(
     known = segmentation_models_pytorch.MODEL_ARCHITECTURES_MAPPING
     if model not in known:
         raise UserError(f"--model {model}: unknown; expected one of {', '.join(sorted(known))}")
-    if not _is_known(encoder):
+    if not is_known(encoder):
         raise UserError(
             f"--model {model} --encoder {encoder}: can't be built (neither segmentation-models-pytorch "
             "nor timm, as tu-NAME, has this encoder); see the list in the former's documentation"
@@ -57,7 +57,7 @@ def _construct(network_class: Any, **settings: Any) -> Any:
     return network_class(**settings)
 
 
-def _is_known(encoder: str) -> bool:
+def is_known(encoder: str) -> bool:
     """Return whether smp or timm has this encoder; timm's other names are addresses of a hub or a folder."""
     import timm
     from segmentation_models_pytorch.encoders import encoders

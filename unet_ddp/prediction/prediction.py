@@ -25,7 +25,8 @@ ScoreBand = tuple[int, Scores]
 """The first row of a band of scores, and the band."""
 
 _SMALL = 1 << 22  # pixels of an image up to which all scores are upsampled at once
-_AT_ONCE = 1 << 18  # pixels of a band of a larger image: they fit into a core's cache
+AT_ONCE = 1 << 18
+"""Pixels of a band of a larger image: they fit into a core's cache."""
 
 
 @dataclass
@@ -184,7 +185,7 @@ def upsample(
         kept = scores if kept.size == 0 else np.concatenate([kept, scores], axis=1)
         ready = int(np.searchsorted(below, top + scores.shape[1]))  # rows that need no later band
         while done < ready:
-            rows = slice(done, min(ready, done + max(1, _AT_ONCE // size[1])))
+            rows = slice(done, min(ready, done + max(1, AT_ONCE // size[1])))
             upper, lower = kept[:, above[rows] - kept_top], kept[:, below[rows] - kept_top]
             blended = upper + (lower - upper) * weight[rows, None]  # (C, rows, width of the scores)
             yield done, _resize(blended, (blended.shape[1], size[1]))

@@ -57,7 +57,8 @@ def open_image(source: Source, wanted: ImageFormat, scale: float) -> SourceImage
                 size = rows.height, rows.width
                 scaled = scaled_size(*size, scale)
                 return SourceImage(ScaledReader(rows.read, size, scaled).read, scaled, size, source)
-        size = source.header.size
+        with source.reading() as opened:
+            size = opened.header.size
         pixels, _ = source.image(wanted, scale=scale)
     except TooLargeError as error:
         missing = reader.missing()

@@ -70,7 +70,7 @@ def test_polygons_have_one_feature_for_each_object_though_they_touch() -> None:
 def test_outlines_in_a_reduced_overlay_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overlay, "_LARGEST", 20)
+    monkeypatch.setattr(overlay, "LARGEST", 20)
     numbers = np.zeros((100, 100), np.int32)
     numbers[20:80, 20:80] = 1
     Image.new("RGB", (100, 100)).save(tmp_path / "a.png")

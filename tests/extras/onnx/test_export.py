@@ -113,7 +113,7 @@ def test_a_file_that_computes_something_else_is_not_kept(
     backend = lambda pixels: module_(pixels)[0]  # noqa: E731
     assert largest_difference(module_, backend, model.preprocessing) < 1e-6
     monkeypatch.setattr(module, "import_extra", lambda name, path: None)
-    monkeypatch.setattr(module, "_write", lambda module, model, path: path.write_text("x"))
+    monkeypatch.setattr(module, "write_onnx", lambda module, model, path: path.write_text("x"))
     monkeypatch.setattr(module, "OnnxBackend", lambda path, device: SimpleNamespace())
     monkeypatch.setattr(module, "largest_difference", lambda *args: 1.1e-4)
     monkeypatch.setattr(module, "largest_rounding", lambda *args: 2e-5)
@@ -150,7 +150,7 @@ def test_a_network_that_is_not_for_any_size_is_named(
             raise UserError(f"{self.path}: can't be run on 96x64 pixels (Gather)")
 
     monkeypatch.setattr(module, "import_extra", lambda name, path: None)
-    monkeypatch.setattr(module, "_write", lambda module, model, path: path.write_text("x"))
+    monkeypatch.setattr(module, "write_onnx", lambda module, model, path: path.write_text("x"))
     monkeypatch.setattr(module, "OnnxBackend", lambda path, device: Broken())
     assert run("a.pt", "b.onnx") == 2
     assert capsys.readouterr().err == (
@@ -187,7 +187,7 @@ def test_an_export_does_not_replace_its_checkpoint(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "import_extra", lambda name, path: None)
-    monkeypatch.setattr(module, "_write", lambda network, model, path: path.write_text("x"))
+    monkeypatch.setattr(module, "write_onnx", lambda network, model, path: path.write_text("x"))
     monkeypatch.setattr(module, "OnnxBackend", lambda path, device: path)
     monkeypatch.setattr(module, "largest_difference", lambda *args: 0.0)
     (here / "a.onnx").hardlink_to(here / "a.pt")

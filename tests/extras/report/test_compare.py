@@ -14,7 +14,7 @@ from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.extras.report.compare import _best, main, read_run
+from unet_ddp.extras.report.compare import find_best, main, read_run
 from unet_ddp.network.architecture import Architecture, build_network
 
 HEADING = "epoch,step,validation_dice,validation_iou,seconds\n"
@@ -80,8 +80,8 @@ def test_the_table_has_the_best_run_first_and_what_differs(
 
 def test_the_best_epoch_is_the_first_of_those_with_a_score() -> None:
     nan = float("nan")
-    assert _best([nan, 0.5, 0.7, 0.7]) == (2, 0.7)
-    assert _best([nan, nan]) == (0, -1)
+    assert find_best([nan, 0.5, 0.7, 0.7]) == (2, 0.7)
+    assert find_best([nan, nan]) == (0, -1)
 
 
 def test_a_checkpoint_stands_for_its_run(runs: list[Path]) -> None:

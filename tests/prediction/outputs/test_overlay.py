@@ -24,7 +24,7 @@ LABELS = Labels((0, 255))
 def test_an_overlay_is_the_drawn_mask_reduced_if_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: int
 ) -> None:
-    monkeypatch.setattr(module, "_LARGEST", largest)
+    monkeypatch.setattr(module, "LARGEST", largest)
     image, ids = noise(30, 40), (noise(30, 40)[..., 0] > 99).astype(np.uint8)
     Image.fromarray(image).save(tmp_path / "a.png")
     files = image_files(tmp_path / "a.png", tmp_path / "b_mask.png")

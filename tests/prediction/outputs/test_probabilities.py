@@ -51,7 +51,7 @@ def test_a_full_disk_is_one_line_and_not_a_signal(
     ):
         write(prediction, tmp_path, "npy")
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(data_masks, "_IN_MEMORY", 99)
+    monkeypatch.setattr(data_masks, "IN_MEMORY", 99)
     with pytest.raises(UserError, match=r"tmp: .* No space left on device; .*TMPDIR"):
         data_masks.allocate((2, 30, 40), np.float32)
 

@@ -47,7 +47,7 @@ def add(records: Records, index: int, name: str) -> None:
 
 
 def merge_of_rank(path: str, piece: int) -> None:
-    module._PIECE = piece
+    module.PIECE = piece
     world = join("cpu", 60)
     with closing(Records(names(path))) as records:
         for index in (4, 1, 7, 0, 2, 3, 6, 10):

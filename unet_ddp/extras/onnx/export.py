@@ -95,7 +95,7 @@ def export(config: ExportConfig) -> list[str]:
     pixels = model.preprocessing
     module = Exported(network, pixels)
     with write_errors(path), replacing(path) as temporary:
-        _write(module, model, temporary)
+        write_onnx(module, model, temporary)
         backend = OnnxBackend(temporary, _CPU)
         backend.path = path  # for messages
         try:
@@ -149,7 +149,7 @@ def _noise(preprocessing: Preprocessing, size: tuple[int, int, int]) -> Tensor:
     return torch.from_numpy(noise.astype(preprocessing.dtype))
 
 
-def _write(module: Exported, model: LoadedModel, path: Path) -> None:
+def write_onnx(module: Exported, model: LoadedModel, path: Path) -> None:
     """Trace the network for any number of images of any size; write it with all about it."""
     onnx = import_extra("onnx", path)
     auto = torch.export.Dim.DYNAMIC

@@ -86,7 +86,7 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
         run._replace(name=str(place)) if names[run.name] > 1 else run
         for place, run in found.items()
     ]
-    runs.sort(key=lambda run: -_best(run.dice)[1])
+    runs.sort(key=lambda run: -find_best(run.dice)[1])
     table = tabulate(runs)
     notes = [f"charts: the best {_MOST_LINES}"] if len(runs) > _MOST_LINES else []
     page = Page(f"{len(runs)} runs", table=table, comparison=_draw(runs[:_MOST_LINES]), notes=notes)
@@ -106,7 +106,7 @@ def _folder_of(place: Path) -> Path:
     return place.parent if place.suffix == ".pt" else place
 
 
-def _best(dice: Sequence[float]) -> tuple[int, float]:
+def find_best(dice: Sequence[float]) -> tuple[int, float]:
     """Return the first epoch with the highest Dice, from 0, and that; -1 for nan."""
     known = [-1.0 if math.isnan(each) else each for each in dice]
     return known.index(max(known)), max(known)
@@ -126,7 +126,7 @@ def read_run(place: Path) -> Run:
         raise UserError(f"{folder}: no epoch is done (metrics.csv); train it first")
     columns = ("validation_dice", "validation_iou", "seconds")
     dice, iou, seconds = ([to_float(row.get(name)) for row in rows] for name in columns)
-    best = _best(dice)[0]
+    best = find_best(dice)[0]
     if is_own("networks", model.architecture.model):  # it is code, which no file starts
         averages = ("running_mean", "running_var", "num_batches_tracked")
         tensors = {name: v for name, v in model.state.items() if not name.endswith(averages)}

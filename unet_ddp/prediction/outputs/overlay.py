@@ -12,7 +12,8 @@ from unet_ddp.prediction.outputs.base import ADVICE, ImageFiles, Output
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.source import open_image
 
-_LARGEST = 4096  # pixels; the longer side of a reduced overlay
+LARGEST = 4096
+"""Pixels; the longer side of a reduced overlay."""
 
 
 class Overlay(Output):
@@ -28,7 +29,7 @@ class Overlay(Output):
 
         wanted, mask = replace(self.image_format, ground_resolution=None), prediction.mask
         opened = open_image(image.source, wanted, scale=1.0)
-        pixels = opened.read_reduced(_LARGEST)
+        pixels = opened.read_reduced(LARGEST)
         if pixels.shape[:2] != opened.size:
             mask = resize_nearest(mask, pixels.shape[:2])
         (path,) = self.files(image)

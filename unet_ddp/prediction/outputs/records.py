@@ -15,7 +15,8 @@ from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.prediction import Prediction
 
 _ADVICE = "make room, or name another file"
-_PIECE = 1 << 20  # bytes that each process sends at a time
+PIECE = 1 << 20
+"""Bytes that each process sends at a time."""
 Span = tuple[int, int, int]  # index of an image, offset of its record, length
 
 
@@ -57,7 +58,7 @@ class Records:
     def merge(self, world: World) -> None:
         """Write the file of all images, on rank 0."""
         self._files[0].seek(0)
-        while any(pieces := world.gather(b"" if world.is_main else self._files[0].read(_PIECE))):
+        while any(pieces := world.gather(b"" if world.is_main else self._files[0].read(PIECE))):
             world.on_main(partial(self._keep, pieces))
         spans = world.gather(self._spans)
         world.on_main(lambda: self._write(MergedRecords(self._files, spans)))
