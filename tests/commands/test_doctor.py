@@ -14,7 +14,6 @@ from tests.checks.catalogue import (
     cut,
     each,
     image,
-    listing,
     mask,
     masks_as,
     pixels,
@@ -143,30 +142,6 @@ def test_warnings_fail_only_where_asked(tmp_path: Path, capsys: pytest.CaptureFi
     status, lines = examine(tmp_path, capsys, "--strict")
     assert status == 1
     assert len(of_kind(lines, "warning")) == 1 and "cx.png" in of_kind(lines, "warning")[0]
-
-
-def test_copies_are_found_across_the_split_and_neighbours_are_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A copy that was scaled and compressed again; and a scene that merely looks alike."""
-    numbers = np.random.default_rng(3)
-    scene = np.kron(numbers.integers(0, 255, (6, 8, 3)), np.ones((16, 16, 1))).astype(np.uint8)
-    for name in "abcdefgh":
-        make_pair(tmp_path, f"{name}x", size=(96, 128))
-    other = scene.copy()
-    other[:48, :64] = 255 - other[:48, :64]
-    Image.fromarray(scene).save(image(tmp_path, "ax"))
-    Image.fromarray(other).save(image(tmp_path, "bx"))
-    again = Image.fromarray(scene).resize((64, 48)).resize((128, 96))
-    image(tmp_path, "hx").unlink()
-    again.save(image(tmp_path, "hx").with_suffix(".jpg"), quality=70)
-    listing()(tmp_path)
-    rows = (tmp_path / "pairs.csv").read_text().replace("imgs/hx.png", "imgs/hx.jpg")
-    (tmp_path / "pairs.csv").write_text(rows)
-    assert main(["doctor", "--list", str(tmp_path / "pairs.csv"), *SMALL]) == 0
-    (warning,) = of_kind(capsys.readouterr().out.splitlines(), "warning")
-    assert warning.startswith("1 validation image(s) are (nearly) copies of training images, e.g. ")
-    assert "hx.jpg of " in warning and "ax.png: " in warning
 
 
 def test_a_table_of_many_classes_is_cut_in_the_middle(

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -122,16 +123,13 @@ def how_to_read(
 
 
 @dataclass(frozen=True)
-class Loaders:
+class Loaders(AbstractContextManager["Loaders"]):
     """This rank's loaders; leaving the context ends their reading processes."""
 
     training: SampleLoader
     sampler: TrainingSampler  # of `training`; it can start at any step
     validation: SampleLoader | None  # None if no images are kept for validation
     notes: list[str]  # lines for the user
-
-    def __enter__(self) -> Loaders:
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not isinstance(error, UserError):

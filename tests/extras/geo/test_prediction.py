@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -71,22 +69,6 @@ def test_masks_lie_on_their_images_and_plain_ones_are_as_ever(here: Path) -> Non
     assert run("a.tif", "-o", "plain.png") == 0
     plain = np.asarray(Image.open("plain.png"))
     assert np.array_equal(plain[values != 254], values[values != 254])
-
-
-@pytest.mark.skipif(not shutil.which("gdalinfo"), reason="gdal-bin is not installed")
-def test_gdal_finds_the_corners_of_the_image(here: Path) -> None:
-    scene(here / "a.tif")
-    assert run("a.tif") == 0
-    image, mask = (
-        json.loads(
-            subprocess.run(["gdalinfo", "-json", name], capture_output=True, check=True).stdout
-        )
-        for name in ("a.tif", "a_mask.tif")
-    )
-    for key in ("cornerCoordinates", "geoTransform", "size", "coordinateSystem"):
-        assert mask[key] == image[key]
-    (band,) = mask["bands"]
-    assert (band["noDataValue"], band["colorInterpretation"]) == (254, "Palette")
 
 
 @pytest.mark.parametrize(

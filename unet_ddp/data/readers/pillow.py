@@ -21,6 +21,7 @@ _GREY = frozenset({"1", "L", "LA"}) | _DEEP
 _COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV"})
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _IMAGE_LENGTH, _SAMPLES, _PLANAR = 257, 277, 284  # TIFF's tags
+_HEAD = 1 << 16  # bytes of a WebP, in which its pixels begin, after a colour profile at most
 _TAIL = 4096  # bytes at the end of a PNG; some programs append to it
 
 
@@ -218,17 +219,14 @@ def _read_bytes(file: IO[bytes]) -> NDArray[np.uint8]:
 
 def _palette(image: Image.Image) -> tuple[tuple[int, int, int], ...]:
     flat = image.getpalette("RGB") or []
-    return tuple((flat[i], flat[i + 1], flat[i + 2]) for i in range(0, len(flat) - 2, 3))
+    return tuple(zip(flat[::3], flat[1::3], flat[2::3], strict=False))
 
 
 def _is_lossy(image: Image.Image, file: IO[bytes]) -> bool:
     if image.format != "WEBP":
         return image.format in ("JPEG", "MPO")
-    file.seek(12)
-    while len(chunk := file.read(8)) == 8 and chunk[:4] not in (b"VP8 ", b"VP8L"):
-        size = int.from_bytes(chunk[4:], "little")
-        file.seek(16 if chunk[:4] == b"ANMF" else size + size % 2, os.SEEK_CUR)
-    return chunk[:4] != b"VP8L"
+    file.seek(0)
+    return b"VP8L" not in file.read(_HEAD)  # the part of lossless pixels
 
 
 def _read_deep_png(file: IO[bytes], channels: int, path: Path) -> Pixels:

@@ -17,7 +17,7 @@ from unet_ddp.data.masks import IGNORE_ID, Mask, Size, unpack_colour
 from unet_ddp.data.matching import Report, detect_suffix, files_by_name
 from unet_ddp.data.readers.read import Source as ImageSource
 from unet_ddp.errors import UserError, shorten
-from unet_ddp.extras.annotations.readers import AnnotatedImage, Region, Source
+from unet_ddp.extras.annotations.readers import AnnotatedImage, Source
 from unet_ddp.extras.annotations.regions import Patch, paste
 from unet_ddp.extras.objects.borders import CLASS_STEP, number_densely
 from unet_ddp.extras.palettes.rules import read_palette
@@ -74,8 +74,7 @@ def _read_folders(masks: Mapping[str, list[tuple[str, Path]]]) -> Iterator[Annot
             for number, window in enumerate(find_objects(numbers), start=1):
                 if window is not None:
                     top, left = (side.start for side in window)
-                    draw = partial(_draw_value, numbers[window], number, left, top)
-                    image.regions.append(Region(label, draw))
+                    image.add(label, _draw_value, numbers[window], number, left, top)
         yield image
 
 

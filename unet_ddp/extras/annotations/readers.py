@@ -48,6 +48,12 @@ class AnnotatedImage:
     regions: list[Region] = field(default_factory=list)
     skipped: int = 0  # boxes, ellipses, lines and points
 
+    def add(
+        self, label: str, draw: Callable[..., Patch], *shape: Any, is_crowd: bool = False
+    ) -> None:
+        """Add an object, which `draw` makes of its shape and the image's size."""
+        self.regions.append(Region(label, partial(draw, *shape), is_crowd))
+
 
 class Source(NamedTuple):
     """The annotations of a data set."""
@@ -110,11 +116,12 @@ def _read_coco(content: Any, names: Mapping[int, str]) -> Iterator[AnnotatedImag
                 listed = "categories" if key == "category_id" else "images"
                 raise ValueError(f"annotation {each['id']}: {key} {each[key]} is not in {listed}")
         image, outline = images[each["image_id"]], each.get("segmentation")
-        draw = partial(regions.draw_runs if isinstance(outline, dict) else fill, outline)
-        if outline:
-            region = Region(names[each["category_id"]], draw, bool(each.get("iscrowd")))
-            image.regions.append(region)
-        image.skipped += not outline
+        if not outline:
+            image.skipped += 1
+            continue
+        draw: Any = regions.draw_runs if isinstance(outline, dict) else fill
+        is_crowd = bool(each.get("iscrowd"))
+        image.add(names[each["category_id"]], draw, outline, is_crowd=is_crowd)
     yield from images.values()
 
 
@@ -135,13 +142,12 @@ def _parse_labelme(path: Path) -> AnnotatedImage:
     for number, shape in enumerate(content["shapes"]):
         label, kind, group = shape["label"], shape.get("shape_type"), shape.get("group_id")
         if kind == "mask":
-            draw = partial(_draw_picture, shape["mask"], shape["points"])
-            image.regions.append(Region(label, draw))
+            image.add(label, _draw_picture, shape["mask"], shape["points"])
         elif kind in (None, "polygon", "oriented_rectangle"):
             key = (label, group) if group is not None else (label, None, number)
             if key not in groups:
                 groups[key] = []
-                image.regions.append(Region(label, partial(fill, groups[key])))
+                image.add(label, fill, groups[key])
             groups[key].append(shape["points"])
         else:
             image.skipped += 1
@@ -196,10 +202,9 @@ def _add_region(image: AnnotatedImage, parts: Sequence[Mapping[str, Any]]) -> No
     image.size = int(shape["original_height"]), int(shape["original_width"])
     value = shape["value"]
     if "rle" in value:
-        draw = partial(regions.draw_brush, bytes(value["rle"]))
+        image.add(labels[0], regions.draw_brush, bytes(value["rle"]))
     else:
-        draw = partial(regions.fill_shares, value["points"], 100)
-    image.regions.append(Region(labels[0], draw))
+        image.add(labels[0], regions.fill_shares, value["points"], 100)
 
 
 # -- CVAT ----------------------------------------------------------------------------------
@@ -237,9 +242,9 @@ def _read_cvat(path: Path) -> Iterator[AnnotatedImage]:
         image = AnnotatedImage(element.attrib["name"], size)
         for shape in sorted(element, key=lambda shape: int(shape.get("z_order", 0))):
             if shape.tag in ("polygon", "mask"):
-                draw = partial(_draw_shape, dict(shape.attrib))
-                image.regions.append(Region(shape.attrib["label"], draw))
-            image.skipped += shape.tag not in ("polygon", "mask", "tag")
+                image.add(shape.attrib["label"], _draw_shape, dict(shape.attrib))
+            elif shape.tag != "tag":
+                image.skipped += 1
         root.clear()
         yield image
 
@@ -293,7 +298,5 @@ def _read_yolo(
                 continue
             if number not in classes:
                 raise UserError(f"{path}: class {number:g} is not in the names of data.yaml")
-            image.regions.append(
-                Region(classes[int(number)], partial(regions.fill_shares, points, 1))
-            )
+            image.add(classes[int(number)], regions.fill_shares, points, 1)
         yield image
