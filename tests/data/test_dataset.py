@@ -15,6 +15,7 @@ from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud.reading import FetchedAhead
 from unet_ddp.extras.sampling.balance import ClassDraw
 
 GREY = ImageFormat(1)
@@ -86,7 +87,7 @@ def test_augmentation_gets_the_key_and_its_views_become_tensors(pair: Pair) -> N
 def test_a_draw_by_class_takes_the_place_of_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The crop's class goes to the augmentation, and the files are those fetched ahead."""
+    """The crop's class goes to the augmentation, and the files are those that storage fetches ahead."""
     pairs = [save(tmp_path, name, PIXELS + k, MASK) for k, name in enumerate("abc")]
     draw = ClassDraw(np.array([[0b00100000], [0b01000000]], np.uint8), share=0.6, seed=1)
     calls, held = [], []
@@ -98,7 +99,8 @@ def test_a_draw_by_class_takes_the_place_of_the_index(
     data = dataset(*pairs, augmentation=unchanged, draw=draw)
     monkeypatch.setattr(data.pairs, "fetch_ahead", held.extend)
     keys = [(epoch, index) for epoch in range(10) for index in range(3)]
-    data.fetch_ahead(keys)
+    FetchedAhead(data).__getitems__((keys, []))
+    calls.clear()
     for epoch, index in keys:
         sample = read(data, epoch, index)
         own, drawn = draw(epoch, index)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import mmap
 import multiprocessing.synchronize
@@ -33,7 +32,6 @@ from unet_ddp.data.loaders import (
     Loaders,
     SampleLoader,
     build_loaders,
-    check_shared_memory,
     count_workers,
     start_worker,
 )
@@ -44,7 +42,7 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError
+from unet_ddp.errors import UserError
 from unet_ddp.extras.cache.samples import SampleCache
 from unet_ddp.extras.cloud import Url, delete
 from unet_ddp.extras.cloud.pairs import CloudPairs
@@ -174,24 +172,6 @@ def test_reading_processes_are_the_rank_s_share_of_the_cores(
     }
     world: Any = SimpleNamespace(**counts, device=torch.device(device))
     assert count_workers(world, requested) == expected
-
-
-@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EROFS])
-def test_shared_memory_without_room_for_reading_processes_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, reason: int
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(reason, os.strerror(reason))
-
-    monkeypatch.setattr(multiprocessing.synchronize, "Lock", fail)
-    check_shared_memory(0)  # needs none
-    assert count_workers(World(), 2) == 2  # asks for none
-    config = configured(launch={"workers": 2})
-    with pytest.raises(RunError) as caught:
-        build_loaders(config, prepared(folder), image_format=COLOUR, world=World())
-    said = str(caught.value)
-    assert said.startswith("2 reading processes need shared memory") and "\n" not in said
-    assert os.strerror(reason) in said and "--workers 0" in said and "--shm-size" in said
 
 
 # -- the loaders of a run -------------------------------------------------------------------

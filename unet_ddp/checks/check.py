@@ -110,7 +110,7 @@ def check_dataset(
     split = report.attempt(lambda: _split(config, training, validation, seed)) if training else None
     groups: dict[str, str] = {}
     if training.scanned is not None:
-        table = Table(*training.scanned)
+        table = training.scanned
     else:
         groups = group_names(training, config.group_pattern) if split else {}
         pairs = collect([*training, *(validation or [])])

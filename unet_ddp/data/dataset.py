@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
@@ -102,16 +100,6 @@ class SegmentationDataset(Dataset[Sample | UserError]):
             torch.from_numpy(np.require(mask, requirements=_WRITABLE)),
             torch.tensor(own),
         )
-
-    def fetch_ahead(self, keys: Iterable[Key]) -> None:
-        """Begin to read the files of samples that are needed next, and drop those of others."""
-        paths: list[Path] = []
-        for epoch, place in keys:
-            pair = self.pairs.to_read(self.draw(epoch, place)[0] if self.draw else place)
-            with suppress(OSError):  # a missing file, which reading it will say
-                if self.store is None or not self.store.holds(pair):
-                    paths += pair.image, pair.mask
-        self.pairs.fetch_ahead(paths)
 
     def _decode(self, pair: Pair) -> Arrays:
         """Return image (H, W, C) and class ids (H, W) of a pair, scaled."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -12,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Sampler, default_collate, get_worker_info
+from torch.utils.data import DataLoader, Sampler, default_collate
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.augmentation import Augmentation
@@ -25,7 +24,7 @@ from unet_ddp.data.samplers import Key, ScoringSampler, TrainingSampler
 from unet_ddp.distributed.device import free_memory
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError
+from unet_ddp.errors import UserError
 from unet_ddp.plugins import find
 from unet_ddp.settings import called
 
@@ -157,7 +156,6 @@ def build_loaders(
         resize_masks=config.data.resize_masks, store=cache,
     )  # fmt: skip
     workers = count_workers(world, config.launch.workers)
-    check_shared_memory(workers)
     pin, timeout = world.device.type == "cuda", _READ_TIMEOUT * config.launch.timeout
     load = partial(SampleLoader, workers=workers, pin=pin, timeout=timeout)
     preset, random, cut = config.data.augmentation, None, None
@@ -213,28 +211,12 @@ def count_workers(world: World, requested: int | None) -> int:
     return share if requested is None else requested
 
 
-def check_shared_memory(workers: int) -> None:
-    """Raise a RunError if shared memory has no room for the locks of so many reading processes.
-
-    A DataLoader that fails half built ends in tracebacks.
-    """
-    try:  # a run has two loaders
-        _ = [multiprocessing.get_context(FORK).Lock() for _ in range(8 * (workers + bool(workers)))]
-    except OSError as error:
-        reason = f"reading processes need shared memory (/dev/shm): {error.strerror}"
-        advice = "use --workers 0, and in a container a larger --shm-size"
-        raise RunError(f"{workers} {reason}; {advice}") from None
-
-
 def start_worker(worker: int, readers: Iterable[str] = ()) -> None:
     """Prepare a reading process, as a DataLoader's `worker_init_fn`."""
     gc.freeze()  # or the garbage collector would copy the parent's memory, page by page
     _limit_threads()
     ignore_signals_in_worker()
     use_own_readers(readers)  # a process that was not forked from its rank does not have them
-    if (info := get_worker_info()) is not None:
-        dataset: Any = info.dataset
-        dataset.pairs.start_reading(warns=worker == 0)
 
 
 def _limit_threads() -> None:

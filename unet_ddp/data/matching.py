@@ -24,7 +24,7 @@ _SIDES = {
     "test": "left out", "": None,
 }  # fmt: skip
 _NAMES = "name masks like their images, or remove the image"
-_TEXTS = (".csv", ".json", ".txt", ".xml")  # may be an annotation tool's
+_OTHERS = "export others as TIFF or PNG; python -m unet_ddp import makes masks of annotations"
 _CLASSES = "if its folders are classes, make masks of them with python -m unet_ddp import"
 _SHOWN = 3  # problems in one error; the doctor lists all
 
@@ -78,7 +78,9 @@ def find_pairs(
     found_images, found_masks = files_by_name(images, stamps), files_by_name(masks, stamps)
     for folder, found, kind in ((images, found_images, "images"), (masks, found_masks, "masks")):
         if not found:
-            raise UserError(_explain_empty(folder, kind))
+            raise UserError(
+                f"{folder}: contains no {kind} ({', '.join(list_suffixes())}); {_OTHERS}"
+            )
     one_folder = images.resolve() == masks.resolve()
     if suffix is None:
         suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
@@ -105,22 +107,6 @@ def find_pairs(
         first = as_path(found_masks[min(found_masks)][0])
         report.notes.append(f"{len(found_masks)} mask(s) without image, e.g. {first}")
     return collect(pairs)
-
-
-def _explain_empty(folder: Path, kind: str) -> str:
-    """Return that a folder has no images, and what to do with the commonest of its files."""
-    names = [] if is_address(folder) else sorted(os.listdir(folder))
-    endings = Counter(os.path.splitext(name)[1].lower() for name in names)
-    del endings[""]
-    message = f"{folder}: contains no {kind} ({', '.join(list_suffixes())})"
-    if not endings:
-        return message
-    ending = max(endings, key=lambda ending: endings[ending])
-    if ending not in _TEXTS:
-        return f"{message}; it has {ending} files: export them as TIFF or PNG"
-    if kind == "images":
-        return message
-    return f"{message}; it has {ending} files: make masks of them with python -m unet_ddp import"
 
 
 def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:

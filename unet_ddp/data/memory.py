@@ -33,9 +33,6 @@ class SampleStore(Protocol):
     def load(self, row: int, pair: Pair, decode: Callable[[Pair], Arrays]) -> Arrays:
         """Return the sample of a row, or decode and store it."""
 
-    def holds(self, pair: Pair) -> bool:
-        """Return whether the sample of a pair is stored already."""
-
 
 def remove_unused(files: Iterable[Path]) -> None:
     """Remove files of a cache whose time, which is when they were last used, is `UNUSED_DAYS` ago."""
@@ -75,10 +72,6 @@ class SampleMemory:
     def needed(count: int, image_format: ImageFormat, *, pixels: int) -> int:
         """Return the bytes that `count` samples of up to `pixels` need."""
         return count * (_SIZE.size + image_format.bytes_with_mask(1, pixels))
-
-    def holds(self, pair: Pair) -> bool:
-        """Return False: no files are fetched ahead whose samples are kept here."""
-        return False
 
     def load(self, row: int, pair: Pair, decode: Callable[[Pair], Arrays]) -> Arrays:
         """Return a copy of the sample, which is decoded the first time."""

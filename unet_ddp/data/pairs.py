@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,14 +55,6 @@ def find_stamp(path: Path) -> Stamp:
     return status.st_size, status.st_mtime_ns
 
 
-class Scanned(NamedTuple):
-    """The result of an earlier scan of a set; see `Table`."""
-
-    pairs: Pairs
-    kinds: list[FileKind]
-    columns: Mapping[str, Any]
-
-
 class Pairs(Sequence[Pair]):
     """A set of pairs: here of files of this machine; extras bring other kinds."""
 
@@ -82,8 +74,8 @@ class Pairs(Sequence[Pair]):
         return collect(self._pairs[row]) if isinstance(row, slice) else self._pairs[row]
 
     @property
-    def scanned(self) -> Scanned | None:
-        """The result of an earlier scan of the set that these are part of; None for files."""
+    def scanned(self) -> Any:
+        """The `Table` of an earlier scan of the set that these are part of; None for files."""
         return None
 
     def names(self) -> Iterator[str]:
@@ -142,9 +134,6 @@ class Pairs(Sequence[Pair]):
 
     def fetch_ahead(self, paths: Iterable[Path]) -> None:
         """Begin to fetch files that are needed next, and drop those of an earlier call."""
-
-    def start_reading(self, *, warns: bool) -> None:
-        """Prepare this process for reading; it says when that is slow if it `warns`."""
 
 
 def collect(pairs: Iterable[Pair]) -> Pairs:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from tqdm import tqdm
 
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.data.loaders import check_shared_memory, count_workers, how_to_read
+from unet_ddp.data.loaders import count_workers, how_to_read
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.samplers import Key, ScoringSampler
 from unet_ddp.distributed.world import World
@@ -100,7 +100,6 @@ def fetch(
     The main process shows a progress bar, on a terminal only.
     """
     count = count_workers(world, workers)
-    check_shared_memory(count)
     sampler = ScoringSampler(len(dataset), rank=world.rank, size=world.size)
     loader: DataLoader[EvaluationSample | UserError] = DataLoader(
         **how_to_read(dataset, sampler, batch_size=1, workers=count),

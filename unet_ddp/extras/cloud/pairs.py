@@ -21,7 +21,6 @@ from unet_ddp.extras.cloud import (
     find_stamp,
     list_objects,
     local_file,
-    start_reader,
 )
 
 _AT_ONCE = 32  # objects that are looked for
@@ -72,10 +71,6 @@ class CloudPairs(Pairs):
     def fetch_ahead(self, paths: Iterable[Path]) -> None:
         """Begin to fetch objects that are needed next, and drop those of an earlier call."""
         fetch_ahead(paths)
-
-    def start_reading(self, *, warns: bool) -> None:
-        """Wait for storage that the parent has reached."""
-        start_reader(warns=warns)
 
 
 def _find(path: Path) -> Stamp | UserError | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch.utils.data import BatchSampler, Dataset, Sampler
@@ -14,6 +16,7 @@ from unet_ddp.data.readers.read import own_readers
 from unet_ddp.data.samplers import Key
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.extras.cloud.fork_server import end_with_rank, start_fork_server
+from unet_ddp.extras.cloud.objects import start_reader
 
 
 def how_to_read(
@@ -21,9 +24,9 @@ def how_to_read(
 ) -> dict[str, Any]:
     """Return a DataLoader's arguments: the samples, their batches, and what forks its processes."""
     server = start_fork_server() if workers > 0 else None
-    dataset.pairs.start_reading(warns=True)  # if this process reads: rank 0 has listed the data set
+    start_reader(warns=True)  # if this process reads: rank 0 has listed the data set
     batches = AheadSampler(sampler, batch_size=batch_size, workers=workers)
-    objects = {"dataset": _FetchedAhead(dataset), "batch_sampler": batches}
+    objects = {"dataset": FetchedAhead(dataset), "batch_sampler": batches}
     start = partial(_start_worker, readers=own_readers())
     return {**objects, "multiprocessing_context": server, "worker_init_fn": start}
 
@@ -32,9 +35,10 @@ def _start_worker(worker: int, readers: Iterable[str]) -> None:
     ignore_signals_in_worker()  # before they are let through
     end_with_rank()
     start_worker(worker, readers)
+    start_reader(warns=worker == 0)
 
 
-class _FetchedAhead(Dataset[Any]):
+class FetchedAhead(Dataset[Any]):
     """The samples of a data set that is not on this machine; an `AheadSampler` says which to fetch."""
 
     def __init__(self, dataset: Any) -> None:
@@ -43,8 +47,15 @@ class _FetchedAhead(Dataset[Any]):
     def __getitems__(self, batch: tuple[list[Key], list[Key]]) -> list[Any]:
         """Return the samples of a batch; the objects of the next one are fetched meanwhile."""
         keys, following = batch
-        self.dataset.fetch_ahead([*keys, *following])
-        return [self.dataset[key] for key in keys]
+        dataset, paths = self.dataset, list[Path]()
+        for epoch, index in [*keys, *following]:
+            row = dataset.draw(epoch, index)[0] if dataset.draw else index
+            pair = self.pairs.to_read(row)
+            with suppress(OSError):  # a missing file, which reading it will say
+                if dataset.store is None or not dataset.store.holds(pair):
+                    paths += pair.image, pair.mask
+        self.pairs.fetch_ahead(paths)
+        return [dataset[key] for key in keys]
 
 
 class AheadSampler(Sampler[tuple[list[Key], list[Key]]]):

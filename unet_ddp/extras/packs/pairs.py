@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.memory import remove_unused
-from unet_ddp.data.pairs import SIDES, Pair, Pairs, Scanned
+from unet_ddp.data.pairs import SIDES, Pair, Pairs
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import (
     NotFoundError,
@@ -173,9 +174,9 @@ class PackedPairs(CloudPairs):
         return part.rows
 
     @property
-    def scanned(self) -> Scanned:
+    def scanned(self) -> Table:
         """The scan of the whole pack before it was packed."""
-        return Scanned(self.pack.pairs, self.pack.index.kinds, self.pack.columns)
+        return Table(self.pack.pairs, self.pack.index.kinds, self.pack.columns)
 
     def divide(self, config: DataConfig) -> tuple[PackedPairs, PackedPairs | None]:
         """Return the pairs of a whole pack, and those that are its validation folder's.
