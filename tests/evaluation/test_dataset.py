@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import multiprocessing.synchronize
-import os
 import sys
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError
+from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
 from unet_ddp.extras.formats.npy import NpyFile
 
@@ -126,20 +124,6 @@ def test_the_main_process_shows_progress_on_a_terminal(
     list(fetch(dataset, World(rank=rank, size=2), workers=0))
     err = capsys.readouterr().err
     assert ("image" in err) == is_shown and err.endswith("\r" if is_shown else "")  # then removed
-
-
-def test_shared_memory_without_room_is_said_before_the_first_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(multiprocessing.synchronize, "Lock", fail)
-    dataset = EvaluationDataset(
-        write_pairs(tmp_path, a=(IMAGE, MASK)), grey_predictor(TWO), full_size=True
-    )
-    with pytest.raises(RunError, match=r"^1 reading processes need shared memory"):
-        list(fetch(dataset, World(), workers=1))
 
 
 def test_reading_processes_have_their_imports(ranks: Ranks) -> None:
