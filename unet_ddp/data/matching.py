@@ -71,16 +71,14 @@ def find_pairs(
     """Return every image in `images` with the mask of its name in `masks`, sorted by name.
 
     Sub-folders are searched; hidden files and files of other types are skipped. Both may be the
-    same folder if the masks' names have a suffix: `suffix`, detected if None. Images that have not one
-    mask are problems.
+    same folder if the masks' names have a `suffix`, detected if None. Other images are problems.
     """
     report, stamps = report or Report(), dict[str, Stamp]()
     found_images, found_masks = files_by_name(images, stamps), files_by_name(masks, stamps)
     for folder, found, kind in ((images, found_images, "images"), (masks, found_masks, "masks")):
         if not found:
-            raise UserError(
-                f"{folder}: contains no {kind} ({', '.join(list_suffixes())}); {_OTHERS}"
-            )
+            read = ", ".join(list_suffixes())
+            raise UserError(f"{folder}: contains no {kind} ({read}); {_OTHERS}")
     one_folder = images.resolve() == masks.resolve()
     if suffix is None:
         suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
@@ -104,7 +102,7 @@ def find_pairs(
             problems.append(f"no mask for {files[0]}: looked for {masks}/{name}{suffix}.*; {hint}")
     report.add_problems(problems)
     if found_masks:
-        first = as_path(found_masks[min(found_masks)][0])
+        first = found_masks[min(found_masks)][0]
         report.notes.append(f"{len(found_masks)} mask(s) without image, e.g. {first}")
     return collect(pairs)
 

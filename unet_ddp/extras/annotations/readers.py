@@ -48,9 +48,7 @@ class AnnotatedImage:
     regions: list[Region] = field(default_factory=list)
     skipped: int = 0  # boxes, ellipses, lines and points
 
-    def add(
-        self, label: str, draw: Callable[..., Patch], *shape: Any, is_crowd: bool = False
-    ) -> None:
+    def add(self, label: str, draw: Any, *shape: Any, is_crowd: bool = False) -> None:
         """Add an object, which `draw` makes of its shape and the image's size."""
         self.regions.append(Region(label, partial(draw, *shape), is_crowd))
 
@@ -119,7 +117,7 @@ def _read_coco(content: Any, names: Mapping[int, str]) -> Iterator[AnnotatedImag
         if not outline:
             image.skipped += 1
             continue
-        draw: Any = regions.draw_runs if isinstance(outline, dict) else fill
+        draw = regions.draw_runs if isinstance(outline, dict) else fill
         is_crowd = bool(each.get("iscrowd"))
         image.add(names[each["category_id"]], draw, outline, is_crowd=is_crowd)
     yield from images.values()

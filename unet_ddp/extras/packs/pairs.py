@@ -227,9 +227,6 @@ class PackedPairs(CloudPairs):
                 raise UserError(f"{path}: {fault}; copy it again, or pack the images again")
 
 
-# -- files ---------------------------------------------------------------------------------
-
-
 def list_files(folder: Path) -> dict[str, int]:
     """Return the sizes in bytes of the files in a folder or below an address, by name.
 
