@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self, TypeVar, get_args, get_type_hints
 
 import tyro
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import Limit, UserError
 from unet_ddp.plugins import find, list_names
 
 Config = TypeVar("Config")
@@ -111,23 +111,18 @@ class Setting(NamedTuple):
     field: str
     hint: Any
     notes: tuple[Any, ...]
-    """All that stands beside the field: its kinds, rules and limit."""
+    """All that stands beside the field: its kinds, rules and limits."""
+    limits: list[Limit]
     default: Any
     flag: str
     """Its flag; of one without, the name."""
-    names: tuple[str, ...]
+    names: list[str]
     """All names it has, as learning_rate, l and lr."""
 
 
 def as_flag(name: str) -> str:
     """Return the flag of a setting."""
     return "--" + name.replace("_", "-")
-
-
-@cache
-def _settings_of_extras() -> list[Any]:
-    """Return the classes of settings that extras and installed packages bring."""
-    return [find("settings", name) for name in list_names("settings")]
 
 
 def joined(group: str) -> Callable[[type[Config]], type[Config]]:
@@ -141,7 +136,8 @@ def joined(group: str) -> Callable[[type[Config]], type[Config]]:
 
     def join(core: type[Config]) -> type[Config]:
         hints = dict(core.__annotations__)
-        parts = [part for part in _settings_of_extras() if part.place[0] == group]
+        found = [find("settings", name) for name in list_names("settings")]
+        parts = [part for part in found if part.place[0] == group]
         for part in parts:
             own = get_type_hints(part, include_extras=True)
             for name in own.keys() & hints.keys():
@@ -177,8 +173,10 @@ def settings_of(kind: Any) -> dict[str, Setting]:
             name = (named or [field.name])[0]
             aliases = [alias.lstrip("-") for note in flags for alias in note.aliases or ()]
             shown = name if tyro.conf.Positional in notes else as_flag(name)
-            names = (name, *aliases)
-            settings[name] = Setting("", field.name, hint, notes, field.default, shown, names)
+            limits = [note for note in notes if isinstance(note, Limit)]
+            settings[name] = Setting(
+                "", field.name, hint, notes, limits, field.default, shown, [name, *aliases]
+            )
     return settings
 
 

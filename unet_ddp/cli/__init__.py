@@ -236,7 +236,6 @@ def check_values(config: Any) -> None:
     values = values_of(config)
     for name, each in settings_of(type(config)).items():
         found = values[name] if isinstance(values[name], tuple) else (values[name],)
-        limits = [note for note in each.notes if isinstance(note, Limit)]
         for value in found:
             if value == "" and name != "mask_suffix":  # masks named as their images
                 raise UserError(f"{each.flag} '': is empty; give a value, or leave it out")
@@ -244,7 +243,7 @@ def check_values(config: Any) -> None:
                 raise UserError(
                     f"{each.flag} {value}: ~ was not expanded; write the folder in full"
                 )
-            for limit in (*limits, _COUNTABLE) if isinstance(value, int) else limits:
+            for limit in (*each.limits, _COUNTABLE) if isinstance(value, int) else each.limits:
                 if isinstance(value, (int, float)) and value not in limit:
                     text = " ".join(map(shorten, found))
                     raise UserError(f"{each.flag} {text}: must be {limit}")

@@ -121,9 +121,10 @@ class OptimizationConfig:
         if not (own or self.loss in LOSSES) or not all(is_own("losses", term) for term in own):
             raise UserError(f"--loss {self.loss}: not one of {', '.join(LOSSES)}, nor MODULE:CLASS")
         pixel = [term for term in terms if term in PIXEL_TERMS]
-        if len(pixel) > 1 or len(terms) - len(pixel) > 1:
+        region = [term for term in terms if term not in PIXEL_TERMS]
+        if len(pixel) > 1 or len(region) > 1:
             raise UserError(f"--loss {self.loss}: at most one region term, and one of ce and focal")
-        weights = {"--dice-weight": self.dice_weight} if len(terms) > len(pixel) else {}
+        weights = {"--dice-weight": self.dice_weight} if region else {}
         if pixel:
             weights["--cross-entropy-weight"] = self.cross_entropy_weight
         elif self.label_smoothing or called(self, "pixel_factors"):
