@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import make_set
 from unet_ddp.data.matching import Report, find_pairs, mask_size_message, read_list
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.errors import UserError
@@ -283,19 +280,3 @@ def test_masks_in_a_folder_for_each_class_are_for_the_import(tmp_path: Path) -> 
     touch(tmp_path / "m", "car/sub/a.png", "tree/sub/a.png")
     with pytest.raises(UserError, match=r"no mask for .*; if its folders are classes, .* import"):
         find_pairs(tmp_path / "i", tmp_path / "m")
-
-
-def test_a_set_of_files_of_this_machine_needs_no_extra(tmp_path: Path) -> None:
-    """Packs, storage, the cache and the demo set are imported when they are named, and not before."""
-    program = f"""
-import sys
-from unet_ddp.checks.check import prepare_data
-from unet_ddp.config import DataConfig
-folder = {str(make_set(tmp_path, 3))!r}
-data = prepare_data(DataConfig(images=folder + "/imgs", masks=folder + "/masks"), seed=0)
-assert len(data.split.training) == 2
-extras = ("packs", "cloud", "cache.samples", "demo_set")
-print(*(name for name in sys.modules if name.startswith(tuple(f"unet_ddp.extras.{{e}}" for e in extras))))
-"""
-    command = [sys.executable, "-c", program]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"

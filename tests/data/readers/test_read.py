@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.conftest import make_set
 from tests.reading import read_header, read_image
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source, read_mask
@@ -131,8 +132,12 @@ def test_every_reader_names_a_missing_file(tmp_path: Path, name: str) -> None:
             read(path)
 
 
-def test_a_photo_needs_no_extra(tmp_path: Path) -> None:
-    """Nor does the import of the predictor: a reader is imported when a file's suffix asks for it."""
+def test_a_photo_and_a_set_of_files_need_no_extra(tmp_path: Path) -> None:
+    """Nor does the import of the predictor: a reader is imported when a file's suffix asks for it.
+
+    Packs, storage, the cache and the demo set are imported when they are named, and not before.
+    """
+    make_set(tmp_path, 3)
     Image.fromarray(np.zeros((4, 3, 3), np.uint8)).save(tmp_path / "a.png")
     np.save(tmp_path / "a.npy", np.zeros((4, 3, 3), np.uint8))
     code = """
@@ -144,8 +149,14 @@ from unet_ddp.data.readers.read import Source
 for name in ("a.png", "a.npy"):
     assert Source(Path(sys.argv[1], name)).image(ImageFormat(3))[0].shape == (4, 3, 3)
     print([module for module in sys.modules if module.startswith("unet_ddp.extras.")])
+from unet_ddp.checks.check import prepare_data
+from unet_ddp.config import DataConfig
+folders = (sys.argv[1] + side for side in ("/imgs", "/masks"))
+assert len(prepare_data(DataConfig(*folders), seed=0).split.training) == 2
+extras = tuple(f"unet_ddp.extras.{each}" for each in ("packs", "cloud", "cache.samples", "demo_set"))
+print([module for module in sys.modules if module.startswith(extras)])
 """
     root, argv = Path(__file__).parents[3], [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=True)
     loaded = ["unet_ddp.extras.formats", "unet_ddp.extras.formats.npy"]
-    assert done.stdout.splitlines() == ["[]", str(loaded)]
+    assert done.stdout.splitlines() == ["[]", str(loaded), "[]"]

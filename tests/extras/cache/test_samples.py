@@ -273,6 +273,7 @@ def test_a_use_is_noted_once_a_day(pair: Pair, age: int, is_noted: bool) -> None
     assert (time.time() - path.stat().st_mtime < 30) == is_noted
 
 
+@pytest.mark.thorough
 def test_a_run_ends_with_the_same_bits(ranks: Ranks, tmp_path: Path) -> None:
     """Without a cache, with a new one, and with one that has all samples, read by two processes."""
     images = make_set(tmp_path / "set", 8, size=(32, 32))
