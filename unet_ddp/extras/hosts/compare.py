@@ -18,7 +18,7 @@ from unet_ddp.extras.hosts.elastic import is_elastic
 from unet_ddp.files import is_address, write_errors
 from unet_ddp.runs.recovery import read_state
 from unet_ddp.runs.same_data import measure_files
-from unet_ddp.settings import Kind, names_of
+from unet_ddp.settings import Kind, as_flag, names_of, values_of
 
 _LIBRARIES = ("torch", "numpy", "pillow", "albumentations")
 _SHARE = "let all hosts share one, or use object storage (--checkpoints s3://BUCKET/RUN)"
@@ -77,12 +77,12 @@ def _compare(values: Mapping[str, str] | None, world: World, advice: str) -> Non
 
 
 def _describe(config: TrainConfig) -> dict[str, str]:
-    settings = config.to_dict() | vars(config.launch)
+    settings = values_of(config)
     for name in names_of(type(config), Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.OF_HOST):
         del settings[name]
     settings["resume"] = config.launch.resume is not None
     settings["load"] = config.run.load is not None
-    flags = {f"--{name.replace('_', '-')}": str(value) for name, value in settings.items()}
+    flags = {as_flag(name): str(value) for name, value in settings.items()}
     files = sorted(Path(unet_ddp.__file__).parent.rglob("*.py"))
     program = f"{unet_ddp.__version__} ({_digest(b''.join(path.read_bytes() for path in files))})"
     return {"unet_ddp": program, **{name: version(name) for name in _LIBRARIES}, **flags}
