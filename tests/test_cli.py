@@ -318,7 +318,7 @@ def test_a_list_takes_the_place_of_a_recipes_folders(tmp_path: Path) -> None:
 
 def test_a_budget_takes_the_place_of_epochs(recipe: Any) -> None:
     for text, seconds in (("90s", 90), ("30m", 1800), ("1.5h", 5400)):
-        assert parse_time(str(parse_train(["--budget", text]).launch.budget), "") == seconds
+        assert parse_time(str(parse_train(["--budget", text]).launch.budget)) == seconds
     for text in ("30", "m", "-3m", "2d", "1e3s", "9999999h"):
         with pytest.raises(UserError, match=r"^--budget '.*': not a time; use one like 90s, 30m"):
             parse_train([f"--budget={text}"])

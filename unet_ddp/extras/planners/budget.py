@@ -35,7 +35,7 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     if not builder.resumed.is_new:
         return {}
     given = str(cast(BudgetSettings, config.launch).budget)
-    budget = parse_time(given, "--budget")
+    budget = parse_time(given)
     world, data = builder.world, builder.data
     with trying(builder, config) as (state, loaders):
         step = time_steps(state, loaders, config.optimization, world, budget=budget)

@@ -19,16 +19,16 @@ class BudgetSettings:
     def check(self) -> None:
         """Raise a UserError if it is no time."""
         if self.budget is not None:
-            parse_time(self.budget, "--budget")
+            parse_time(self.budget)
 
 
-def parse_time(text: str, name: str) -> float:
-    """Return the seconds in the value of the flag `name`: 90s, 30m, 1.5h.
+def parse_time(text: str) -> float:
+    """Return the seconds in the value of --budget: 90s, 30m, 1.5h.
 
     Raises:
         UserError: it is no such time.
     """
     found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([smh])", text)
     if found is None:
-        raise UserError(f"{name} {shorten(text)}: not a time; use one like 90s, 30m or 2h")
+        raise UserError(f"--budget {shorten(text)}: not a time; use one like 90s, 30m or 2h")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
