@@ -16,13 +16,21 @@ from unet_ddp.data import masks as data_masks
 from unet_ddp.data.labels import Labels
 from unet_ddp.prediction import prediction as module
 from unet_ddp.prediction.prediction import (
+    PredictedBand,
     Prediction,
     allocate,
-    decide,
     reduce_logits,
-    to_probabilities,
     upsample,
 )
+
+
+def decide(scores: np.ndarray, threshold: float | None) -> Any:
+    return PredictedBand(slice(None), scores, threshold).ids
+
+
+def to_probabilities(scores: np.ndarray) -> Any:
+    return PredictedBand(slice(None), scores, None).probabilities
+
 
 TWO, THREE = Labels((0, 255)), Labels((0, 1, 2))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,21 +58,17 @@ def fold_batchnorm(network: nn.Module, channels: int) -> nn.Module:
             network(torch.zeros(1, channels, _SIDE, _SIDE))
     except Exception:  # of smp's and timm's many kinds: some encoders take one size only
         return network
-    for name, norm, convolution in list(_pairs(network, uses)):
-        fused = nn.utils.fuse_conv_bn_eval(convolution, norm)
-        convolution.weight, convolution.bias = fused.weight, fused.bias
-        network.set_submodule(name, nn.Sequential(*norm.children()))
-    return network.to(memory_format=torch.channels_last)
-
-
-def _pairs(network: nn.Module, uses: _Uses) -> Iterator[tuple[str, nn.BatchNorm2d, nn.Conv2d]]:
-    """Yield the name and module of each batch norm that can be folded, and its convolution."""
     convolutions = {id(m.weight): m for m in network.modules() if isinstance(m, nn.Conv2d)}
-    for name, norm in network.named_modules():
+    for name, norm in list(network.named_modules()):
         if type(norm).__name__ not in ("BatchNorm2d", "BatchNormAct2d"):
             continue
         features = uses.input_of.get(id(norm.running_mean), 0)
         weight = uses.weight_of.get(features, 0)
         once = (id(norm.running_mean), features, weight)
-        if weight in convolutions and all(uses.count[each] == 1 for each in once):
-            yield name, norm, convolutions[weight]
+        if weight not in convolutions or any(uses.count[each] != 1 for each in once):
+            continue
+        convolution = convolutions[weight]
+        fused = nn.utils.fuse_conv_bn_eval(convolution, norm)
+        convolution.weight, convolution.bias = fused.weight, fused.bias
+        network.set_submodule(name, nn.Sequential(*norm.children()))
+    return network.to(memory_format=torch.channels_last)

@@ -44,29 +44,23 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
         raise UserError("no inputs: give images, or folders of images")
     images: dict[Path, None] = {}
     for name in inputs:
-        path = as_path(name)
+        path, reason = as_path(name), f"contains no images ({', '.join(list_suffixes())})"
         try:
-            found = _find(path, name)
+            if path.is_dir():
+                found = _without_outputs(sorted(path.iterdir()))
+            elif path.exists():  # a file of any kind
+                found = _in_list(path) if path.suffix.lower() == ".txt" else [path]
+            elif glob.has_magic(name):
+                found = _without_outputs(map(Path, sorted(glob.glob(name, recursive=True))))
+                reason = "matches no image"
+            else:
+                raise UserError(f"{path}: not found")
         except OSError as error:
             raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
         if not found:
-            raise UserError(f"{path}: contains no images ({', '.join(list_suffixes())})")
+            raise UserError(f"{path}: {reason}")
         images.update(dict.fromkeys(found))
     return list(images)
-
-
-def _find(path: Path, name: str) -> list[Path]:
-    """Return the images of one input, and `path` itself if it is a file of any kind."""
-    if path.is_dir():
-        return _without_outputs(sorted(path.iterdir()))
-    if path.exists():
-        return _in_list(path) if path.suffix.lower() == ".txt" else [path]
-    if not glob.has_magic(name):
-        raise UserError(f"{path}: not found")
-    found = _without_outputs(map(Path, sorted(glob.glob(name, recursive=True))))
-    if not found:
-        raise UserError(f"{name}: matches no image")
-    return found
 
 
 def _in_list(path: Path) -> list[Path]:
@@ -161,7 +155,16 @@ def _check_written(
             raise UserError(f"{flag} {path}: is a folder; give a file")
         if len(os.fsencode(path.name)) > _LONGEST_NAME:
             raise UserError(f"{flag} {path}: the name is too long; name another file")
-    _check_distinct(files, lists)
+    owners: dict[tuple[object, ...], str] = {}
+    of_images = ((str(each.image), path) for each in files for path in each.written)
+    for owner, path in (*of_images, *lists):
+        other = owners.get(key := identify_path(path))
+        owners[key] = owner
+        if other is not None:
+            advice = "predict them separately and use --output"
+            if owner.startswith("--"):
+                advice = "name another file"
+            raise UserError(f"{other} and {owner} would both write {path}; {advice}")
     new = [*(("--output", path) for image in files for path in image.written), *lists]
     check_no_input(new, inputs)
     folders = [("--output", image.mask.parent) for image in files]
@@ -232,17 +235,3 @@ def _list_edited(files: Sequence[ImageFiles], outputs: Iterable[Output]) -> list
     done = {image.index for image in find_done(files)} if edited else set()
     rest = [image for image in files if image.index not in done]
     return [path for image in rest for each in edited for path in each.files(image)]
-
-
-def _check_distinct(files: Iterable[ImageFiles], lists: Sequence[tuple[str, Path]]) -> None:
-    """Check that no two outputs are one file."""
-    owners: dict[tuple[object, ...], str] = {}
-    of_images = ((str(each.image), path) for each in files for path in each.written)
-    for owner, path in (*of_images, *lists):
-        other = owners.get(key := identify_path(path))
-        owners[key] = owner
-        if other is not None:
-            advice = "predict them separately and use --output"
-            if owner.startswith("--"):
-                advice = "name another file"
-            raise UserError(f"{other} and {owner} would both write {path}; {advice}")

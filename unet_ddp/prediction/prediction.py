@@ -42,12 +42,23 @@ class PredictedBand:
     @cached_property
     def ids(self) -> Ids:
         """Class ids (rows, W)."""
-        return decide(self.scores, self.threshold)
+        if len(self.scores) > 1:
+            winning = torch.from_numpy(self.scores).max(0).indices  # not argmax: slow
+            ids: Ids = winning.to(torch.uint8).numpy()
+            return ids
+        if self.threshold is None:
+            foreground = self.scores[0] > 0
+        else:  # the inverse of the sigmoid
+            foreground = self.scores[0] >= math.log(self.threshold / (1 - self.threshold))
+        return cast(Ids, foreground.view(np.uint8))
 
     @cached_property
     def probabilities(self) -> Scores:
-        """(C, rows, W)."""
-        return to_probabilities(self.scores)
+        """The softmax over the classes, (C, rows, W)."""
+        if len(self.scores) > 1:
+            return torch.from_numpy(self.scores).softmax(0).numpy()
+        second = torch.from_numpy(self.scores[0]).sigmoid()
+        return torch.stack([1 - second, second]).numpy()
 
 
 @dataclass(eq=False)
@@ -138,28 +149,6 @@ class Prediction:
 def reduce_logits(logits: Tensor) -> Tensor:
     """Return all that softmax needs of logits (N, C, h, w): of two, the difference (N, 1, h, w)."""
     return logits[:, 1:] - logits[:, :1] if logits.shape[1] == 2 else logits
-
-
-def decide(scores: Scores, threshold: float | None) -> Ids:
-    """Return the class ids (rows, width) of scores; see `Prediction` for the threshold."""
-    if len(scores) > 1:
-        ids: Ids = (
-            torch.from_numpy(scores).max(0).indices.to(torch.uint8).numpy()
-        )  # not argmax: slow
-        return ids
-    if threshold is None:
-        foreground = scores[0] > 0
-    else:  # the inverse of the sigmoid
-        foreground = scores[0] >= math.log(threshold / (1 - threshold))
-    return cast(Ids, foreground.view(np.uint8))
-
-
-def to_probabilities(scores: Scores) -> Scores:
-    """Return the softmax of scores over the classes, (C, rows, width)."""
-    if len(scores) > 1:
-        return torch.from_numpy(scores).softmax(0).numpy()
-    second = torch.from_numpy(scores[0]).sigmoid()
-    return torch.stack([1 - second, second]).numpy()
 
 
 def upsample(

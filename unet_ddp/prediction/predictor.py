@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from threading import Lock
@@ -80,6 +81,8 @@ class Predictor:
         self.preprocessing = replace(own, ground_resolution=given or own.ground_resolution)
         self.format = self.preprocessing.format
         """Format that images must have."""
+        self.open = partial(open_image, wanted=self.format, scale=self.preprocessing.scale)
+        """Returns a file's image at the network's scale."""
         self.notes = [note for model in models for note in model.notes]
         self.device, self.tile, self.tta = device, tile, tta
         self.threshold = threshold
@@ -156,10 +159,6 @@ class Predictor:
             with Source(as_path(str(image))) as source:
                 return self.predict(self.open(source))
         return self.predict(open_array(image, self.format, self.preprocessing.scale))
-
-    def open(self, source: Source) -> SourceImage:
-        """Return an image at the network's scale, see `open_image`."""
-        return open_image(source, self.format, self.preprocessing.scale)
 
     def fits(self, input_size: tuple[int, int]) -> bool:
         """Return whether a scaled image (height, width) is predicted whole."""
