@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -80,7 +81,10 @@ class WeightAverage:
         self.network = copy.deepcopy(network).eval().requires_grad_(False)
         self.decay = decay
         self.steps = 0
-        self._tensors = Tensors(self.network)
+
+    @cached_property
+    def _tensors(self) -> Tensors:
+        return Tensors(self.network)
 
     @torch.no_grad()
     def update_ema(self, network: Tensors, is_finite: Tensor) -> None:
