@@ -339,7 +339,7 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (other_channels, ["cx.tif", "6 channels", "takes 3"]),
     (other_size, ["cx.png is 41x32, its image 40x32"]),
     (not_writable, ["file/results", "--output"]),
-    (lambda folder: ["--output", "s3://bucket/x"], ["--output s3://bucket/x: is no place"]),
+    (lambda folder: ["--output", "s3://bucket/x"], ["--output s3://bucket/x: is an address"]),
     (no_labels, ["other.pt", "classic U-Net"]),
     (images_not_known, ["plain.pth", "use --images and --masks"]),
     (images_gone, ["imgs", "use --images and --masks"]),
