@@ -62,6 +62,13 @@ def test_an_error_leaves_the_old_file_and_nothing_else(
     assert names(tmp_path) == {"x.txt"}
 
 
+def test_a_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError), replacing(Path()):
+        pass
+    assert names(tmp_path) == set()
+
+
 def test_permissions_are_those_of_a_new_file(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     with replacing(tmp_path / "x"):

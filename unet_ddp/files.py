@@ -62,7 +62,7 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
             yield temporary
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    temporary = path.parent / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
     try:
         handle = make_temporary(temporary)
         try:

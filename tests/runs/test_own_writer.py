@@ -89,6 +89,16 @@ def test_it_hears_of_steps_epochs_and_checkpoints_on_the_main_process(
     assert notes[-1] == "close"
 
 
+def test_it_finds_the_row_of_an_epoch_in_the_folder(own: Path) -> None:
+    (own / "my_readers.py").write_text(
+        "class Rows:\n    def __init__(self, run): self.file = run.folder / 'metrics.csv'\n"
+        "    def epoch(self, row): assert len(self.file.read_text().splitlines()) == 1 + row['epoch']\n"
+    )
+    argv = [*data_flags(own), *FLAGS, "--epochs", "2", "--writer", "my_readers:Rows"]
+    status, _, err = call_main("train", argv, str(own))
+    assert status == 0, err
+
+
 def test_a_failure_stops_the_run_saved_and_is_said_with_its_name(own: Path) -> None:
     argv = [*data_flags(own), *FLAGS, "--writer", "my_writers:Faulty", "my_writers:Notes"]
     status, out, err = call_main("train", argv, str(own))

@@ -84,8 +84,9 @@ class Tracker:
     def _tell(self, moment: str, *values: object) -> None:
         for writer in self._writers:
             try:
-                if hasattr(writer, moment):
-                    getattr(writer, moment)(*values)
+                method = getattr(writer, moment, None)  # a failure on another thread takes it away
+                if method is not None:
+                    method(*values)
             except (OSError, UserError) as error:  # a full disk does not end a run
                 self._explain(writer, moment, error)
 
@@ -103,7 +104,11 @@ class Tracker:
 
     def __enter__(self) -> Tracker:
         """Open the files in the run's folder, which is the run's by now."""
-        self._world.on_main(lambda: self._writers.extend(self._open_files()))
+
+        def begin() -> None:
+            self._writers[:0] = self._open_files()  # where own writers find the row of an epoch
+
+        self._world.on_main(begin)
         return self
 
     def __exit__(self, *error: object) -> None:

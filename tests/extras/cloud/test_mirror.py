@@ -287,7 +287,7 @@ def test_a_start_that_lost_replaces_nothing(
 def test_a_put_of_a_start_that_has_lost_comes_too_late(
     one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch, others: str
 ) -> None:
-    """Found by tests/search/object_store.py: rows of one start beside the last.pt of another."""
+    """Found by a search: rows of one start beside the last.pt of another."""
     with one.run() as folder:
         write_owned(folder.path / "metrics.csv", "epoch\n1\n")
         save(folder, 1)

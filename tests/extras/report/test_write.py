@@ -121,6 +121,19 @@ def test_samples_show_image_truth_and_prediction(folder: Path, pairs: list[Pair]
     assert write_samples(folder, pairs, CPU) == []
 
 
+def test_a_best_network_that_no_run_wrote_is_a_warning_at_the_end_of_a_run(
+    folder: Path, pairs: list[Pair]
+) -> None:
+    content = checkpoint.load(folder / "best.pt")
+    del content["best"]
+    checkpoint.save(folder / "best.pt", content)
+    log: list[str] = []
+    config = TrainConfig(run=RunConfig(checkpoints=str(folder)), launch=LaunchConfig(workers=0))
+    write_reports(config, pairs[1:], World(), log.append)
+    assert len(log) == 1 and "best.pt: is not the best.pt of a run; write it later" in log[0]
+    assert not (folder / "report.html").exists()
+
+
 @pytest.mark.parametrize("name", ["report.html", "samples.png"])
 def test_a_file_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(
     folder: Path, pairs: list[Pair], name: str

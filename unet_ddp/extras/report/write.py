@@ -136,6 +136,8 @@ def write_samples(
     if not best.is_file() or not pairs:
         return []
     model = read_model(best)
+    if "best" not in model.run:  # nor is it to be scored as the run's
+        raise UserError(f"{best}: is not the best.pt of a run")
     loaded = build_model(model, best, device, amp=has_native_bfloat16(), network=network)
     predictor = Predictor([loaded], device=device)
     resize_masks = resizes_masks(model.run)
