@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -63,6 +64,15 @@ def test_a_sample_is_the_file_s_pixels_and_class_ids(pair: Pair) -> None:
     assert image.shape == (2, 4, 1) and (image[..., 0].numpy() == PIXELS + 1).all()
     assert mask.tolist() == IDS
     assert int(index) == 1
+
+
+def test_a_pair_whose_files_can_not_be_named_is_an_error_as_others(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index of a pack may be cut while a run goes on."""
+    data = dataset(pair)
+    monkeypatch.setattr(data.pairs, "to_read", mock.Mock(side_effect=UserError("pack.index: cut")))
+    assert str(data[0, 0]) == "pack.index: cut"
 
 
 def test_image_and_mask_are_reduced_alike(pair: Pair) -> None:

@@ -95,7 +95,7 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
 def warn_of_numbers(table: Table, labels: Labels) -> list[str]:
     """Return a warning if the classes look like objects, numbered from 1 on in each mask.
 
-    Classes leave gaps in some masks, and end with the same number in most.
+    Classes leave gaps in some masks, and end with one of the last numbers in most.
     """
     if labels.threshold is not None or len(labels.named_values) <= _FEW:
         return []
@@ -105,6 +105,8 @@ def warn_of_numbers(table: Table, labels: Labels) -> list[str]:
     found = ends - starts - (values[starts] == 0)  # numbers in each mask
     dense = np.minimum(_DENSE * largest, largest - _GAPS)
     if np.mean(found >= dense) <= _MOST or len(np.unique(largest)) < 3:
+        return []
+    if np.median(largest[largest > 0]) >= largest.max() - _GAPS:
         return []
     return [
         f"the values in each mask run from 1 up, to {largest.max()} at most: if they are the numbers of "

@@ -79,8 +79,8 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         """Return the sample, or why it can't be read: a DataLoader would rewrite what is raised."""
         epoch, index = key
         own, drawn = self.draw(epoch, index) if self.draw else (index, None)
-        pair = self.pairs.to_read(own)
         try:
+            pair = self.pairs.to_read(own)
             if self.store is not None:
                 image, mask = self.store.load(own, pair, self._decode)
             else:

@@ -244,6 +244,28 @@ def test_a_pack_is_there_as_a_whole_or_not_at_all(
         prepare_data(DataConfig(images=str(tmp_path / "imgs")), seed=0)
 
 
+def test_a_folder_whose_place_no_pack_takes_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A link, a mounted disk, or where the user is; an attempt that was killed is named by the next."""
+    flags = data_flags(make_set(tmp_path, 6))
+    for name in ("place", ".pack.abcd_123", ".pack.short"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("place")
+    monkeypatch.chdir(tmp_path / "place")
+    expected = "is a link, a mount point or the working folder, whose place no pack can take; name"
+    for output in (tmp_path / "link", Path(), tmp_path / "place"):
+        status, text = run(capsys, "pack", *flags, "--output", str(output))
+        assert (status, text.startswith(f"error: {output}: {expected}")) == (2, True), text
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os.path, "ismount", lambda path: True)
+        assert expected in run(capsys, "pack", *flags, "--output", "place")[1]
+    status, text = run(capsys, "pack", *flags, "--output", "pack")
+    assert status == 0 and text.count("an attempt that did not finish") == 1
+    assert "warning: .pack.abcd_123: an attempt that did not finish; delete it, unless" in text
+
+
 def test_an_attempt_at_an_address_that_fails_leaves_no_shard_or_names_it(
     memory_store: MemoryBucket,
     tmp_path: Path,

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from glob import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -114,7 +115,14 @@ def _new_pack(output: Path) -> Iterator[Path]:
         return
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output}: already exists; use another --output")
+    if output.is_symlink() or os.path.ismount(output) or output.absolute() == Path.cwd():
+        reason = "is a link, a mount point or the working folder, whose place no pack can take"
+        raise UserError(f"{output}: {reason}; name a new folder in it with --output")
     check_writable(output.parent, "--output")
+    for other in sorted(output.parent.glob(f".{escape(output.name)}.{'?' * 8}/")):
+        print_lines(
+            f"warning: {other}: an attempt that did not finish; delete it, unless it still runs"
+        )
     with write_errors(output, "make room, or use another --output"):
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
