@@ -6,8 +6,9 @@
 All processes run this program. `world.on_main(work)` runs `work` on rank 0 and returns its result on
 every rank; the run's folder (its files: runs/folder.py) and tracker write and print on rank 0 alone.
 
-Where parts that not all runs need enter this one (plugins.py has them all), in the order of `prepare`:
+Where parts that not all runs need enter this one (plugins.py has them all), in the order of `train`:
 
+    deterministic           --deterministic
     RunFolder               the copy of a run at s3://, gs://, az://; weights of --load
     resumed.prepare_data    packs and addresses, formats of images, --instances, --palette, --balance
     choose_model            networks and losses, own ones too

@@ -170,7 +170,7 @@ def _all_reachable(store: dist.Store, rank: int, size: int) -> bool:
 
 
 def read_place() -> tuple[int, int, int, int]:
-    """Return rank, size, local rank and local size from the variables, of which there is one.
+    """Return rank, size, local rank and local size from the variables, of which there is at least one.
 
     Raises:
         UserError: some of them are missing or impossible.
