@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import mmap
 import multiprocessing.synchronize
@@ -42,7 +43,7 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.cache.samples import SampleCache
 from unet_ddp.extras.cloud import Url, delete
 from unet_ddp.extras.cloud.pairs import CloudPairs
@@ -206,6 +207,20 @@ def configured(**groups: dict[str, Any]) -> TrainConfig:
     return replace(
         config, **{name: replace(getattr(config, name), **g) for name, g in given.items()}
     )
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EROFS])
+def test_shared_memory_without_room_for_reading_processes_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, reason: int
+) -> None:
+    """As soon as the loaders are built: half of a DataLoader ends in a traceback."""
+    full = mock.Mock(side_effect=OSError(reason, os.strerror(reason)))
+    monkeypatch.setattr(multiprocessing.synchronize, "Lock", full)
+    world, data = World(), prepared(folder)
+    build_loaders(configured(), data, image_format=COLOUR, world=world)  # needs none
+    with pytest.raises(RunError, match=r"^2 reading processes need shared memory") as caught:
+        build_loaders(configured(launch={"workers": 2}), data, image_format=COLOUR, world=world)
+    assert os.strerror(reason) in str(caught.value) and "--workers 0" in str(caught.value)
 
 
 def test_the_loaders_of_a_run(folder: Path, options: list[dict[str, Any]]) -> None:

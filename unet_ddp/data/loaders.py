@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -24,7 +25,7 @@ from unet_ddp.data.samplers import Key, ScoringSampler, TrainingSampler
 from unet_ddp.distributed.device import free_memory
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import RunError, UserError
 from unet_ddp.plugins import find
 from unet_ddp.settings import called
 
@@ -107,7 +108,18 @@ class SampleLoader:
 def how_to_read(
     dataset: SegmentationDataset, sampler: Sampler[Key], *, batch_size: int, workers: int
 ) -> dict[str, Any]:
-    """Return a DataLoader's arguments: the samples, their batches, and the reading processes."""
+    """Return a DataLoader's arguments: the samples, their batches, and the reading processes.
+
+    Raises:
+        RunError: shared memory has no room for the locks of these; a DataLoader would end in a traceback.
+    """
+    locks = 8 * (workers + 1) if workers > 0 else 0  # a run has two loaders
+    try:
+        _ = [multiprocessing.get_context(FORK).Lock() for _ in range(locks)]
+    except OSError as error:
+        reason = f"reading processes need shared memory (/dev/shm): {error.strerror}"
+        advice = "use --workers 0, and in a container a larger --shm-size"
+        raise RunError(f"{workers} {reason}; {advice}") from None
     options: dict[str, Any] = {
         "num_workers": workers,
         "worker_init_fn": partial(start_worker, readers=own_readers()),

@@ -206,7 +206,10 @@ class OpenFile(ABC):
     suffixes: ClassVar[tuple[str, ...]] = ()
     """Those of its files, in lower case with a dot."""
     may_be_scenes: ClassVar[bool] = False
-    """True if such files may exceed the memory, or have a place on a map."""
+    """True if such files may exceed the memory, or have a place on a map.
+
+    Only then a prediction asks for `rows`, `place`, `find_places`, `find_format` and `find_scale`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
