@@ -24,6 +24,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import build_metadata, build_state, choose_model
 from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.tracking import Tracker
 from unet_ddp.training.state import TrainState
 
@@ -54,7 +55,7 @@ class Session(NamedTuple):
 
     def _run(self, stop: StopSignal) -> train.Run:
         parts = self.state, self.loaders, self.folder, self.tracker, stop, self.world
-        return train.Run(self.config, self.data, *parts, tuner=None, limit=None)
+        return train.Run(self.config, self.data, Resumed(), *parts, tuner=None, limit=None)
 
     def synchronise(self) -> None:
         """Wait for the device."""

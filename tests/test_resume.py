@@ -323,6 +323,33 @@ def test_a_damaged_checkpoint_falls_back(
     assert_same_state(last(tmp_path), last(alone))
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, pytest.param(lambda path: path.write_bytes(b"damaged"), marks=thorough)],
+)
+def test_a_finished_run_whose_best_is_lost_says_so_once(
+    ranks: Ranks, alone: Path, tmp_path: Path, damage: Any
+) -> None:
+    """Issue: "the best of the epochs from here on is saved there", of which there are none."""
+    shutil.copytree(alone, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "checkpoints"
+    best = {"score": 0.9, "epoch": 0}  # not of the last epoch, whose network last.pt has
+    checkpoint.save(folder / "last.pt", {**last(tmp_path), "best": best})
+    for path in folder.glob("epoch_*.pt"):
+        path.unlink()
+    damage(folder / "best.pt")
+    before = {p.name: p.read_bytes() for p in folder.glob("*.[hp]*")}
+    out = resume(ranks, 1, tmp_path, "--resume")
+    assert [line for line in out.splitlines() if "best" in line] == [
+        "checkpoints/best.pt is not the network of epoch 1, the best so far, and the run is over: predict "
+        "with --model checkpoints/last.pt, or train on with --resume and more --epochs"
+    ]
+    assert {p.name: p.read_bytes() for p in folder.glob("*.[hp]*")} == before
+    out = resume(ranks, 1, tmp_path, "--resume", "--epochs", "3")
+    assert "the best of the epochs from here on is saved there" in out
+    assert checkpoint.load(folder / "best.pt")["best"]["epoch"] == 2
+
+
 def test_overwrite_deletes_nothing_before_the_new_run_can_start(
     ranks: Ranks, images: Path, alone: Path, tmp_path: Path
 ) -> None:

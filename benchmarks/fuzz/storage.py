@@ -99,7 +99,7 @@ def _in_folder(bucket: Path, argv: list[str]) -> list[str]:
     def put_any(path: Any, content: Any, *, replaces: Any = True) -> Any:
         return put(path, content)
 
-    vars(clients)["_connect"] = connect
+    vars(clients)["connect"] = connect
     for module in (pointer, mirror):
         vars(module)["put"] = put_any
     return argv

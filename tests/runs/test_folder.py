@@ -210,7 +210,7 @@ def test_a_run_that_was_killed_before_its_first_save_begins_again(tmp_path: Path
     with open_folder(tmp_path):
         pass
     assert {"config.yaml", "split.csv"} <= files_in(tmp_path)
-    assert "no checkpoint to resume from; name" in refused(tmp_path, resume="auto")
+    assert "start a new run without --resume" in refused(tmp_path, resume="auto")
     with open_folder(tmp_path) as folder:
         folder.save(make_state())
     assert opened(tmp_path, resume="auto").content is not None
@@ -367,7 +367,7 @@ def test_a_corrupt_checkpoint_falls_back_with_a_warning(tmp_path: Path) -> None:
 
 def test_what_can_not_be_resumed_is_refused(tmp_path: Path) -> None:
     assert refused(tmp_path, resume="auto").startswith(
-        f"{tmp_path / 'last.pt'}: no checkpoint to resume from; name another one with"
+        f"{tmp_path / 'last.pt'}: no checkpoint to resume from; start a new run without --resume"
     )
     nowhere = tmp_path / "nope"
     for resume in (str(nowhere / "last.pt"), "auto"):
@@ -1034,7 +1034,7 @@ def test_a_checkpoint_that_is_not_there_is_no_reason_to_delete_the_run(
 ) -> None:
     saved_run(tmp_path, 0.1, 0.2, every=1)
     line = refused(tmp_path, resume=str(tmp_path / name))
-    assert "name another one with --resume FILE" in line and "--overwrite" not in line
+    assert "continue its run from last.pt with --resume" in line and "--overwrite" not in line
 
 
 @pytest.mark.parametrize("name", ["best.pt", "config.yaml"])

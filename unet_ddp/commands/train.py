@@ -46,6 +46,7 @@ from unet_ddp.plugins import find
 from unet_ddp.runs.build import build_metadata, choose_model, describe_run
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.plan import RunBuilder, last_step, run_planners
+from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.settings import called
 from unet_ddp.training.guard import explain_out_of_memory
@@ -70,6 +71,7 @@ class Run:
 
     config: TrainConfig
     data: PreparedData
+    resumed: Resumed
     state: TrainState
     loaders: Loaders
     folder: RunFolder
@@ -103,7 +105,7 @@ def train(config: TrainConfig, world: World) -> int:
             world.on_main(folder.wait)  # no rank leaves before the file is on the disk
         stop.raise_error()
         world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
-        if stop.reason is None:  # all epochs are done
+        if stop.reason is None and run.resumed.has_report(state):  # all epochs are done
             find("extras", "write_reports")(run.config, run.data.split.validation, world, log)
     return stop.reason.exit_status if stop.reason else 0
 
@@ -134,7 +136,7 @@ def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) 
     folder.begin(state, resumed, world)  # no thread may write when processes are forked
     tuner = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
     limit = last_step(config.launch, state.steps_per_epoch)
-    return Run(config, data, state, loaders, folder, tracker, stop, world, tuner, limit)
+    return Run(config, data, resumed, state, loaders, folder, tracker, stop, world, tuner, limit)
 
 
 def train_one_epoch(run: Run) -> None:

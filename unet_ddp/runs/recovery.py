@@ -94,13 +94,16 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
     folder, last = path.parent, path.with_name("last.pt")
     if not path.is_file() and not previous(path).is_file():
         raise no_checkpoint(path)
-    content, source, warning = load_or_previous(path)
+    try:
+        content, source, warning = load_or_previous(path)
+    except UserError as error:
+        raise UserError(f"{error}: {_advise_without(path)}") from None
     if "optimizer" not in content:
         raise UserError(
             f"{source}: contains weights only; resume from a last.pt, or start from it with --load and --exp-name NAME"
         )
-    files = [file for file in find_checkpoints(folder) if file.name.startswith("epoch_")]
-    later = [file for file in (*files, last) if file.is_file() and file.name > path.name]
+    files = [file for file in (*_find_epochs(folder), last) if file.is_file()]
+    later = [file for file in files if file.name > path.name]
     if later and not overwrite:
         raise UserError(
             f"--resume {path}: its run has continued to {later[-1]}; use --overwrite to go back and "
@@ -115,10 +118,7 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
 
 def no_checkpoint(path: Path) -> UserError:
     """Return the error of a --resume without the checkpoint `path`."""
-    return UserError(
-        f"{path}: no checkpoint to resume from; name another one with --resume FILE, or start a new "
-        "run without --resume"
-    )
+    return UserError(f"{path}: no checkpoint to resume from; {_advise_without(path)}")
 
 
 def contains_a_run(place: Path, existing: Sequence[Path]) -> UserError:
@@ -131,6 +131,23 @@ def contains_a_run(place: Path, existing: Sequence[Path]) -> UserError:
         f"{place} contains a run ({names[0]}): {advice}choose another folder with --exp-name NAME, "
         "or delete it with --overwrite"
     )
+
+
+def _advise_without(path: Path) -> str:
+    """Return what to type where the checkpoint `path` can't be resumed from."""
+    if path.name != "last.pt" and _read_best(path.with_name("last.pt")) is not None:
+        return "continue its run from last.pt with --resume"
+    for other in reversed(_find_epochs(path.parent)):
+        if other != path and _read_best(other) is not None:
+            return f"go back to an earlier one with --resume {other} --overwrite"
+    if find_checkpoints(path.parent):
+        return "start a new run with --overwrite, which deletes this one, or with --exp-name NAME"
+    return "start a new run without --resume, or name the run with --exp-name"
+
+
+def _find_epochs(folder: Path) -> list[Path]:
+    """Return the epoch_*.pt that a run keeps in `folder`, the latest last."""
+    return [path for path in find_checkpoints(folder) if path.name.startswith("epoch_")]
 
 
 def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Content], str]:

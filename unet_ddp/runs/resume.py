@@ -216,9 +216,14 @@ class Resumed:
                 f"{state.schedule.end // state.steps_per_epoch} epochs; --patience 0 takes that back"
             )
         if self.lost_best:
-            self.notes.append(
-                f"{self.lost_best}: the best of the epochs from here on is saved there"
-            )
+            advice = ": the best of the epochs from here on is saved there"
+            if state.is_over:
+                advice = f", and the run is over: predict with --model {source}, or train on with --resume and more --epochs"
+            self.notes.append(self.lost_best + advice)
+
+    def has_report(self, state: TrainState) -> bool:
+        """Return whether there is something to report: not if the best network is lost for good."""
+        return not self.lost_best or state.best > -math.inf
 
 
 def _name_moments(
