@@ -6,15 +6,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unet_ddp.api import TrainedRun, train
+    from unet_ddp.data.labels import Labels
+    from unet_ddp.errors import RunError, UserError
     from unet_ddp.prediction.prediction import Prediction
     from unet_ddp.prediction.predictor import Predictor
 
-__all__ = ["Prediction", "Predictor"]
+__all__ = ["Labels", "Prediction", "Predictor", "RunError", "TrainedRun", "UserError", "train"]
 __version__ = "0.1.0"
+
+_MODULES = {
+    "Labels": "data.labels",
+    "Prediction": "prediction.prediction",
+    "Predictor": "prediction.predictor",
+    "RunError": "errors",
+    "TrainedRun": "api",
+    "UserError": "errors",
+    "train": "api",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public class when it is first used: torch takes a second."""
-    if name not in __all__:
+    """Import a public name when it is first used: torch takes a second."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"unet_ddp.prediction.{name.lower()}"), name)
+    return getattr(import_module(f"unet_ddp.{_MODULES[name]}"), name)

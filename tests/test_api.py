@@ -1,0 +1,213 @@
+"""`unet_ddp.train(...)`: the run of train.py, started from Python."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unet_ddp
+from tests.conftest import data_flags, make_set
+from tests.ranks import TORCHRUN, TRAIN, call_main, hear_interrupts, python
+
+SETTINGS = {"width": 2, "epochs": 2, "batch_size": 2, "workers": 0, "seed": 3, "device": "cpu"}
+FLAGS = [
+    "--width",
+    "2",
+    "--epochs",
+    "2",
+    "--batch-size",
+    "2",
+    "--workers",
+    "0",
+    "--seed",
+    "3",
+    "--device",
+    "cpu",
+]
+PARTS = """
+    class Overlap:
+        column = "overlap"
+
+        def __init__(self, options):
+            pass
+
+        def sums(self, batch):
+            return {"both": (batch.probabilities * batch.truth).sum((0, 2, 3)), "all": batch.probabilities.sum((0, 2, 3))}
+
+        def value(self, sums, weights):
+            return 1 - (sums["both"] / sums["all"]).mean()
+
+    class Broken(Overlap):
+        def value(self, sums, weights):
+            return 1 / 0
+    """
+
+
+class Nowhere:
+    """A part that other processes can't import."""
+
+
+Nowhere.__module__ = "__main__"
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return make_set(tmp_path, 10)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(run / "last.pt", weights_only=True)["model"]
+    return found
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    torch.testing.assert_close(weights(one), weights(other), rtol=0, atol=0)
+
+
+def test_a_run_from_python_is_that_of_the_command_line(images: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    run = unet_ddp.train(images="imgs", masks=Path("masks"), exp_name="here", amp=False, **SETTINGS)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    status, _, _ = call_main(
+        "train", ["--exp-name", "there", "--no-amp", *FLAGS, *data_flags(images)], "."
+    )
+    assert status == 0 and run.path == Path("checkpoints/here")
+    assert_same_weights(run.path, Path("checkpoints/there"))
+    assert [row["epoch"] for row in run.metrics] == [1, 2]
+    assert all(0 <= row["validation_dice"] <= 1 for row in run.metrics)
+    prediction = run.predictor(device="cpu")("imgs/ax.png")
+    assert prediction.to_image().size == (32, 24)
+
+
+def test_a_run_goes_on(images: Path) -> None:
+    where: dict[str, Any] = {"images": "imgs", "masks": "masks", **SETTINGS}
+    unet_ddp.train(**where, max_epochs=1, exp_name="stopped")
+    run = unet_ddp.train(resume=True, exp_name="stopped", device="cpu", workers=0)
+    whole = unet_ddp.train(**where, exp_name="whole")
+    assert_same_weights(run.path, whole.path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"epoch": 3}, "did you mean --epochs"),
+        ({"epochs": 0}, "--epochs 0: must be 1 or more"),
+        ({"images": "nowhere", "masks": "masks"}, "nowhere"),
+        ({"loss": Nowhere}, "%%writefile parts.py"),
+        ({"augmentation": lambda image, mask, generator: (image, mask)}, "%%writefile parts.py"),
+        ({"images": "imgs", "masks": "masks", "nproc": 2, "crop_size": (9, 9)}, "16 or more"),
+    ],
+)
+def test_a_mistake_is_an_error_of_one_line(
+    images: Path, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(unet_ddp.UserError) as caught:
+        unet_ddp.train(**settings)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert not Path("checkpoints/last.pt").exists()
+
+
+@pytest.mark.processes
+def test_a_script_without_a_guard_trains_on_two_processes(images: Path) -> None:
+    """An own part beside it is found by the ranks; their lines come through; a mistake of theirs is raised."""
+    (images / "parts.py").write_text(textwrap.dedent(PARTS))
+    script = """
+        import unet_ddp
+        from parts import Overlap
+
+        print("once")
+        where = dict(images="imgs", masks="masks", width=2, epochs=1, batch_size=1, workers=0, device="cpu")
+        run = unet_ddp.train(**where, nproc=2, loss=Overlap, exp_name="two", seed=3)
+        print("Dice", run.metrics[-1]["validation_dice"])
+        try:
+            unet_ddp.train(**where, nproc=2, exp_name="two")
+        except unet_ddp.UserError as error:
+            print("caught", error)
+        try:
+            unet_ddp.train(**where, nproc=2, loss="parts:Broken", exp_name="broken")
+        except unet_ddp.RunError as error:
+            print("ended", error)
+        """
+    (images / "script.py").write_text(textwrap.dedent(script))
+    done = python(images, "script.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("once") == 1 and "Dice" in done.stdout
+    assert "epoch 1: loss" in done.stdout
+    assert "caught" in done.stdout and "contains a run" in done.stdout
+    assert "ended a process of the run failed" in done.stdout
+    assert "error:" not in done.stderr and done.stderr.count("ZeroDivisionError") == 1
+    flags = [
+        "--width",
+        "2",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "2",
+        "--workers",
+        "0",
+        "--device",
+        "cpu",
+        "--seed",
+        "3",
+    ]
+    argv = [*flags, *data_flags(images), "--loss", "parts:Overlap", "--exp-name", "one"]
+    assert python(images, TRAIN, *argv).returncode == 0
+    one, two = (weights(images / "checkpoints" / name) for name in ("one", "two"))
+    torch.testing.assert_close(one, two, rtol=0, atol=1e-4)  # steps are of 1e-3
+
+
+@pytest.mark.processes
+@pytest.mark.thorough
+def test_a_script_under_torchrun_joins_its_ranks(images: Path) -> None:
+    script = """
+        import unet_ddp
+
+        run = unet_ddp.train(images="imgs", masks="masks", width=2, epochs=1, batch_size=1, workers=0)
+        print(f"scored {run.metrics[-1]['validation_dice']}")
+        unet_ddp.train(images="imgs", masks="nowhere")
+        """
+    (images / "script.py").write_text(textwrap.dedent(script))
+    done = python(images, *TORCHRUN, "script.py")
+    assert done.returncode != 0 and done.stderr.count("error: ") == 1, done.stderr
+    assert done.stdout.count("scored 0.") == 2
+    assert done.stdout.count("epoch 1: loss") == 1
+
+
+@pytest.mark.processes
+@pytest.mark.thorough
+def test_ctrl_c_stops_the_ranks_and_the_run_goes_on(images: Path) -> None:
+    script = """
+        import unet_ddp
+
+        settings = dict(images="imgs", masks="masks", width=2, epochs=3000, batch_size=1, workers=0)
+        try:
+            unet_ddp.train(**settings, nproc=2)
+        except KeyboardInterrupt:
+            print("interrupted")
+        run = unet_ddp.train(resume=True, max_steps=1, nproc=2)
+        print("went on")
+        """
+    (images / "script.py").write_text(textwrap.dedent(script))
+    lines = []
+    with subprocess.Popen(
+        [sys.executable, "script.py"],
+        cwd=images,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_interrupts,
+    ) as program:
+        for line in program.stdout or ():
+            lines.append(line)
+            if "epoch 1: loss" in line:
+                program.send_signal(signal.SIGINT)
+    assert program.returncode == 0
+    assert "interrupted\n" in lines and lines[-1] == "went on\n"
+    assert torch.isfinite(weights(images / "checkpoints")["outc.conv.weight"]).all()

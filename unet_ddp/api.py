@@ -1,0 +1,213 @@
+"""Train from Python: `unet_ddp.train(...)`, and the run that it returns."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from unet_ddp.cli import parse_train
+from unet_ddp.commands import train as command
+from unet_ddp.config import TrainConfig
+from unet_ddp.distributed.device import pick_device
+from unet_ddp.distributed.join import MISTAKE
+from unet_ddp.distributed.launch import FAULT, run_on_all_ranks
+from unet_ddp.distributed.stop_signal import die_with_parent
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import RunError, UserError
+from unet_ddp.plugins import is_own
+from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.runs.writers import read_rows
+from unet_ddp.settings import as_flag
+
+_INTERRUPTED = 128 + signal.SIGINT
+_ERROR = "error: "  # so begins the line of a program that says what is wrong
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run in its folder."""
+
+    path: Path
+    """The folder, which has last.pt, best.pt, metrics.csv and report.html."""
+    network: str | None = None
+    """Import path of its network, if that was named so; None for one of this package."""
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """The epochs' rows of metrics.csv, by its columns; nan for a number that an epoch does not have."""
+        rows = read_rows(self.path / "metrics.csv")
+        return [{name: float(value or "nan") for name, value in row.items()} for row in rows]
+
+    def predictor(self, **options: Any) -> Predictor:
+        """Return a predictor of the run's best network; the options are those of `Predictor.from_checkpoint`.
+
+        Raises:
+            UserError: the run has no checkpoint yet, or an option is out of range.
+        """
+        best = self.path / "best.pt"  # there is none without validation
+        return Predictor.from_checkpoint(
+            best if best.exists() else self.path / "last.pt", **options
+        )
+
+
+def train(**settings: Any) -> TrainedRun:
+    """Train a U-Net, as train.py does, and return its run.
+
+        run = unet_ddp.train(images="imgs", masks="masks", epochs=20)
+        run.predictor()("new.jpg")
+
+    Each flag of train.py is a setting, with underscores: `batch_size=8`, `crop_size=(256, 256)`,
+    `amp=False`, `resume=True`. None is as if it were left out. A loss, network, augmentation, reader or
+    writer of your own is named as "module:Name", or given as the object itself.
+
+    One process trains in this one, so that a debugger works. With `nproc=4` four others do; their lines
+    come through, and Ctrl-C here stops them. A script that torchrun has started joins its ranks, where a
+    mistake is printed once and ends all of them.
+
+    Raises:
+        UserError: the settings or the data have a mistake.
+        RunError: the run failed by nobody's mistake, such as a full disk.
+        KeyboardInterrupt: after Ctrl-C, once the run is saved; `resume=True` goes on.
+    """
+    argv = [word for name, value in settings.items() for word in _to_words(name, value)]
+    config: TrainConfig = parse_train(argv)
+    launch = config.launch
+    if "RANK" in os.environ:
+        status = _join_ranks(config)
+    elif launch.nproc > 1:
+        status = _train_in_others(argv)
+    else:
+        status = command.train(config, World(device=pick_device(launch.device)))
+    if status == _INTERRUPTED:
+        raise KeyboardInterrupt
+    if status:
+        sys.exit(status)
+    model = config.network.model
+    return TrainedRun(config.folder, model if is_own("networks", model) else None)
+
+
+def _join_ranks(config: TrainConfig) -> int:
+    """Return the exit status of all ranks; what is wrong has been said by the first that failed."""
+    launch = config.launch
+    try:
+        run_on_all_ranks(
+            command.train, config, nproc=launch.nproc, device=launch.device, timeout=launch.timeout
+        )
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+# -- settings as a command line ------------------------------------------------------------
+
+
+def _to_words(name: str, value: Any) -> Iterator[str]:
+    """Yield the words of a command line that give a setting."""
+    flag = as_flag(name)
+    if value is None:
+        return
+    if value is True:
+        yield flag
+    elif value is False:
+        yield as_flag(f"no_{name}")
+    elif isinstance(value, (list, tuple)):
+        yield flag
+        yield from (_to_text(name, item) for item in value)
+    else:
+        yield f"{flag}={_to_text(name, value)}"
+
+
+def _to_text(name: str, value: Any) -> str:
+    """Return a value as it is typed; of a function or class its import path."""
+    if not callable(value) or not hasattr(value, "__qualname__"):
+        return str(value)
+    module, own = value.__module__, value.__qualname__
+    if module == "__main__" or "<" in own:
+        raise UserError(
+            f"{name}={own}: other processes can't import it from here; write it into a file, in a "
+            f'notebook by a cell that begins with %%writefile parts.py, and use {name}="parts:{own.split(".")[-1]}"'
+        )
+    return f"{module}:{own}"
+
+
+# -- other processes -----------------------------------------------------------------------
+
+
+def _train_in_others(argv: list[str]) -> int:
+    """Start the ranks by a program of their own, pass on what they print, and return its exit status.
+
+    Nothing of the caller's is run again, as it would be by spawn: it needs no `__main__` guard.
+
+    Raises:
+        UserError: the ranks have found a mistake.
+        RunError: the run failed by nobody's mistake.
+    """
+    mistakes: list[str] = []
+
+    def show_unless_error(line: str) -> None:
+        if line.startswith(_ERROR):
+            mistakes.append(line.removeprefix(_ERROR).rstrip())
+        else:
+            print(line, end="", file=sys.stderr, flush=True)
+
+    with _start(argv) as child:
+        threads = [
+            _follow(child.stdout, partial(print, end="", flush=True)),
+            _follow(child.stderr, show_unless_error),
+        ]
+        try:
+            status = _wait(child)
+        finally:
+            child.terminate()
+        for thread in threads:
+            thread.join()
+    if mistakes:
+        raise (UserError if status == MISTAKE else RunError)("; ".join(mistakes))
+    if status == FAULT:
+        raise RunError("a process of the run failed; its traceback is above")
+    return status if status >= 0 else 128 - status
+
+
+def _start(argv: list[str]) -> subprocess.Popen[str]:
+    """Return the program that starts the ranks: that of the command line."""
+    folders = os.pathsep.join(filter(None, sys.path))  # a part of the user's is found there, too
+    return subprocess.Popen(
+        [sys.executable, "-m", "unet_ddp", "train", *argv],
+        env={**os.environ, "PYTHONPATH": folders, "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,  # Ctrl-C comes to this process alone, which passes it on once
+        preexec_fn=partial(die_with_parent, signal.SIGTERM),  # a killed notebook
+    )
+
+
+def _follow(stream: IO[str] | None, show: Callable[[str], object]) -> threading.Thread:
+    """Return a thread that shows each line of a stream until its end."""
+
+    def read() -> None:
+        for line in stream or ():
+            show(line)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    return thread
+
+
+def _wait(child: subprocess.Popen[str]) -> int:
+    """Return the exit status of a process, to which each Ctrl-C is passed on."""
+    while True:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGINT)
