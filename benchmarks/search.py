@@ -20,7 +20,7 @@ from typing import NamedTuple
 from hypothesis import seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.search import test_readers
+from tests.search import object_store, test_readers
 from tests.search.crash_points import check_some
 from tests.search.program import BrokenError, signature
 from tests.search.run_folder import COMMON, RunFolders, data_set
@@ -79,18 +79,27 @@ def search_crash_points(until: float, number: int) -> Found:
     return Found(counts, findings)
 
 
+def search_object_store(until: float, number: int) -> Found:
+    """Let two machines train one run in storage, with every fault of a request."""
+    return _report_all("states of the store", *object_store.search_object_store(until, number))
+
+
 def search_readers(until: float, number: int) -> Found:
     """Read files of all kinds that other libraries write."""
-    count, lines = test_readers.search_readers(until, number)
+    return _report_all("files", *test_readers.search_readers(until, number))
+
+
+def _report_all(unit: str, count: int, lines: list[str]) -> Found:
     findings = dict[str, str]()
     for line in lines:
         report(findings, line)
-    return Found(Counter({"files": count}), findings)
+    return Found(Counter({unit: count}), findings)
 
 
 SEARCHES: dict[str, Callable[[float, int], Found]] = {
     "run_folder": search_run_folder,
     "crash_points": search_crash_points,
+    "object_store": search_object_store,
     "readers": search_readers,
 }
 """Searches by name: from the time to end at (time.monotonic) and a seed to what was found."""
