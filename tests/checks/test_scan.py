@@ -275,6 +275,15 @@ def test_a_damaged_cache_is_not_used(tmp_path: Path, reads: list[str], text: str
     assert scan(pairs) == first and len(reads) == 4
 
 
+def test_a_pipe_in_the_place_of_the_cache_is_not_waited_for(tmp_path: Path) -> None:
+    pairs = found_pairs(make_set(tmp_path, 1))
+    first = scan(pairs)
+    (path,) = cache_folder().iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    assert scan(pairs) == first and path.is_file()
+
+
 def test_a_cache_that_can_not_be_written_is_not_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_r
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UnreachableError, UserError
-from unet_ddp.files import cache_folder, write_text
+from unet_ddp.files import cache_folder, refuse_special, write_text
 
 THUMBNAIL = 8
 """Pixels on a side of a thumbnail."""
@@ -135,6 +135,7 @@ class _Scanner:
         if self.path is None:
             return
         with suppress(OSError, ValueError, AttributeError, LookupError, TypeError):  # no cache yet
+            refuse_special(self.path)
             digest, text = self.path.read_text(encoding="utf-8").split("\n", 1)
             if digest != _digest(text):
                 return

@@ -177,6 +177,14 @@ def test_a_file_that_is_not_whole_is_decoded_and_written_again(pair: Pair, damag
     assert path.read_bytes() == whole
 
 
+def test_a_pipe_in_the_place_of_a_sample_is_not_waited_for(pair: Pair) -> None:
+    cache = make()
+    cache.load(0, pair, decode)
+    cache.path(pair).unlink()
+    os.mkfifo(cache.path(pair))
+    assert is_same(cache.load(0, pair, decode), arrays()) and cache.path(pair).is_file()
+
+
 def test_class_ids_that_no_mask_has_are_read_again(pair: Pair) -> None:
     cache = make()
     cache.load(0, pair, decode)

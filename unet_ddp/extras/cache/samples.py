@@ -33,7 +33,7 @@ from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.data.readers.read import READERS, describe_readers
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line
-from unet_ddp.files import cache_folder, replacing
+from unet_ddp.files import cache_folder, refuse_special, replacing
 
 _HEADER = struct.Struct("<24s8s3Q8x")  # 64 bytes: magic, dtype, height, width, channels
 _MAGIC = b"unet_ddp sample 1"
@@ -128,6 +128,7 @@ class SampleCache:
         The mapping is private and writable: changing a pixel copies its page.
         """
         try:
+            refuse_special(path)
             with path.open("rb") as file:
                 stored = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
                 if time.time() - os.fstat(file.fileno()).st_mtime > _DAY:
