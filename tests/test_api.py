@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,40 +15,18 @@ import torch
 
 import unet_ddp
 from tests.conftest import data_flags, make_set
-from tests.ranks import TORCHRUN, TRAIN, call_main, hear_interrupts, python
+from tests.extras.losses.test_own_loss import SOURCE
+from tests.ranks import TORCHRUN, TRAIN, call_main, hear_interrupts, python, warm_python
 
 SETTINGS = {"width": 2, "epochs": 2, "batch_size": 2, "workers": 0, "seed": 3, "device": "cpu"}
-FLAGS = [
-    "--width",
-    "2",
-    "--epochs",
-    "2",
-    "--batch-size",
-    "2",
-    "--workers",
-    "0",
-    "--seed",
-    "3",
-    "--device",
-    "cpu",
-]
-PARTS = """
-    class Overlap:
-        column = "overlap"
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
+PARTS = f"""
+{SOURCE}
 
-        def __init__(self, options):
-            pass
-
-        def sums(self, batch):
-            return {"both": (batch.probabilities * batch.truth).sum((0, 2, 3)), "all": batch.probabilities.sum((0, 2, 3))}
-
-        def value(self, sums, weights):
-            return 1 - (sums["both"] / sums["all"]).mean()
-
-    class Broken(Overlap):
-        def value(self, sums, weights):
-            return 1 / 0
-    """
+class Broken(SquaredDice):
+    def value(self, sums, weights):
+        return 1 / 0
+"""
 
 
 class Nowhere:
@@ -95,6 +74,14 @@ def test_a_run_goes_on(images: Path) -> None:
     assert_same_weights(run.path, whole.path)
 
 
+def test_a_budget_begins_with_the_call(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook may have worked for hours before."""
+    monkeypatch.setattr(time, "process_time", lambda: 7200.0)
+    where: dict[str, Any] = {**SETTINGS, "epochs": None}
+    run = unet_ddp.train(images="imgs", masks="masks", budget="1h", max_epochs=1, **where)
+    assert len(run.metrics) == 1
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -118,14 +105,14 @@ def test_a_mistake_is_an_error_of_one_line(
 @pytest.mark.processes
 def test_a_script_without_a_guard_trains_on_two_processes(images: Path) -> None:
     """An own part beside it is found by the ranks; their lines come through; a mistake of theirs is raised."""
-    (images / "parts.py").write_text(textwrap.dedent(PARTS))
+    (images / "parts.py").write_text(PARTS)
     script = """
         import unet_ddp
-        from parts import Overlap
+        from parts import SquaredDice
 
         print("once")
         where = dict(images="imgs", masks="masks", width=2, epochs=1, batch_size=1, workers=0, device="cpu")
-        run = unet_ddp.train(**where, nproc=2, loss=Overlap, exp_name="two", seed=3)
+        run = unet_ddp.train(**where, nproc=2, loss=SquaredDice, exp_name="two", seed=3)
         print("Dice", run.metrics[-1]["validation_dice"])
         try:
             unet_ddp.train(**where, nproc=2, exp_name="two")
@@ -144,24 +131,10 @@ def test_a_script_without_a_guard_trains_on_two_processes(images: Path) -> None:
     assert "caught" in done.stdout and "contains a run" in done.stdout
     assert "ended a process of the run failed" in done.stdout
     assert "error:" not in done.stderr and done.stderr.count("ZeroDivisionError") == 1
-    flags = [
-        "--width",
-        "2",
-        "--epochs",
-        "1",
-        "--batch-size",
-        "2",
-        "--workers",
-        "0",
-        "--device",
-        "cpu",
-        "--seed",
-        "3",
-    ]
-    argv = [*flags, *data_flags(images), "--loss", "parts:Overlap", "--exp-name", "one"]
-    assert python(images, TRAIN, *argv).returncode == 0
-    one, two = (weights(images / "checkpoints" / name) for name in ("one", "two"))
-    torch.testing.assert_close(one, two, rtol=0, atol=1e-4)  # steps are of 1e-3
+    argv = [*FLAGS, "--epochs=1", "--batch-size=1", "--nproc=2", *data_flags(images)]
+    done = warm_python(images, TRAIN, *argv, "--loss=parts:SquaredDice", "--exp-name=typed")
+    assert done.returncode == 0, done.stderr
+    assert_same_weights(images / "checkpoints/two", images / "checkpoints/typed")
 
 
 @pytest.mark.processes

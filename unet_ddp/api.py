@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from unet_ddp.commands import train as command
 from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.join import MISTAKE
-from unet_ddp.distributed.launch import FAULT, run_on_all_ranks
+from unet_ddp.distributed.launch import FAULT, Entrypoint, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -77,15 +78,16 @@ def train(**settings: Any) -> TrainedRun:
         RunError: the run failed by nobody's mistake, such as a full disk.
         KeyboardInterrupt: after Ctrl-C, once the run is saved; `resume=True` goes on.
     """
+    began = time.monotonic()  # this process may have worked for hours before
     argv = [word for name, value in settings.items() for word in _to_words(name, value)]
     config: TrainConfig = parse_train(argv)
-    launch = config.launch
+    launch, entrypoint = config.launch, partial(command.train, began=began)
     if "RANK" in os.environ:
-        status = _join_ranks(config)
+        status = _join_ranks(entrypoint, config)
     elif launch.nproc > 1:
         status = _train_in_others(argv)
     else:
-        status = command.train(config, World(device=pick_device(launch.device)))
+        status = entrypoint(config, World(device=pick_device(launch.device)))
     if status == _INTERRUPTED:
         raise KeyboardInterrupt
     if status:
@@ -94,12 +96,12 @@ def train(**settings: Any) -> TrainedRun:
     return TrainedRun(config.folder, model if is_own("networks", model) else None)
 
 
-def _join_ranks(config: TrainConfig) -> int:
+def _join_ranks(entrypoint: Entrypoint[TrainConfig], config: TrainConfig) -> int:
     """Return the exit status of all ranks; what is wrong has been said by the first that failed."""
     launch = config.launch
     try:
         run_on_all_ranks(
-            command.train, config, nproc=launch.nproc, device=launch.device, timeout=launch.timeout
+            entrypoint, config, nproc=launch.nproc, device=launch.device, timeout=launch.timeout
         )
     except SystemExit as end:
         return int(end.code or 0)

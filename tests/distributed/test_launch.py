@@ -223,11 +223,11 @@ def test_nproc_starts_processes_and_passes_signals_on(
     status: int,
     err: str,
 ) -> None:
-    started: list[Any] = []
+    started: list[dict[str, Any]] = []
     killed: list[tuple[int, int]] = []
 
     def start(function: Any, **how: Any) -> Children:
-        started.append((function, how))
+        started.append(how)
         return Children(failure)
 
     def kill(process: int, number: int) -> None:
@@ -239,9 +239,8 @@ def test_nproc_starts_processes_and_passes_signals_on(
     before = {number: signal.getsignal(number) for number in launch.SIGNALS}
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        )  # a shell's background job ignores it
+        # A shell's background job ignores it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with monkeypatch.context() as patch:
             patch.setattr(os, "kill", kill)
             with pytest.raises(SystemExit) as stop:
@@ -254,17 +253,39 @@ def test_nproc_starts_processes_and_passes_signals_on(
     assert stop.value.code == status
     assert capsys.readouterr().err == err
     assert killed == [(71, signal.SIGTERM), (72, signal.SIGTERM)]
-    ((function, how),) = started
+    (how,) = started
     assert how["nprocs"] == 2 and how["start_method"] == "spawn" and how["join"] is False
-    # A child finds its place in the variables.
-    environment: dict[str, str] = {}
-    monkeypatch.setattr(os, "environ", environment)
-    monkeypatch.setattr(
-        launch, "join", lambda *how: joined.append((*how, {**environment})) or World()
-    )
+
+
+def test_a_child_of_nproc_finds_its_place_in_the_variables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[Any] = []
     joined: list[Any] = []
+    environment: dict[str, str] = {}
+
+    def start(function: Any, **how: Any) -> Children:
+        started.append((function, how["args"]))
+        return Children(None)
+
+    def note_place(*how: Any) -> World:
+        joined.append((*how, {**environment}))
+        return World()
+
+    handlers = {number: signal.getsignal(number) for number in launch.SIGNALS}
+    with monkeypatch.context() as patch:
+        patch.setattr(mp, "start_processes", start)
+        patch.setattr(launch, "host_store", lambda: SimpleNamespace(port=4321))
+        patch.setattr(os, "kill", lambda process, number: None)
+        with pytest.raises(SystemExit):
+            run_on_all_ranks(raising(KeyError()), "config", nproc=2, device="cpu", timeout=5)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(launch, "join", note_place)
+    ((function, arguments),) = started
     with pytest.raises(SystemExit) as stop:
-        function(1, *how["args"])
+        function(1, *arguments)
     assert stop.value.code == 1 and capsys.readouterr().err.startswith("Traceback")
     ((device, timeout, found),) = joined
     assert (device, timeout) == ("cpu", 5)

@@ -84,9 +84,13 @@ class Run:
     """Steps at which --max-steps or --max-epochs stops it; None for the end of its epochs."""
 
 
-def train(config: TrainConfig, world: World) -> int:
-    """Train from the first step, or from where the run stopped; return the exit status."""
-    began, log = time.monotonic() - time.process_time(), console(world)  # with the imports
+def train(config: TrainConfig, world: World, *, began: float | None = None) -> int:
+    """Train from the first step, or from where the run stopped; return the exit status.
+
+    `began` is the time.monotonic() from which --budget counts (default: the start of this process, with the
+    imports).
+    """
+    began, log = began or time.monotonic() - time.process_time(), console(world)
     torch.set_float32_matmul_precision("high")  # TF32, on a GPU that has it
     determinism = nullcontext()
     if called(config.launch, "deterministic"):
