@@ -2,7 +2,7 @@
 
     python -m benchmarks.objects [--images DIR --masks DIR] [--folder DIR] [train.py's flags]
 
-Without --images, on drawn ellipses that touch. "Without" is the same training with --binary: its
+Without --images, on drawn ellipses that touch. "Without" is the same training with --mask-threshold 0: its
 objects are the connected parts of the foreground at the best threshold, or its probabilities are
 separated by the same watershed, whose parameters are found on validation too. All are scored on the
 validation images of the run.
@@ -94,8 +94,8 @@ def main(argv: list[str] | None = None) -> int:
     if images is None:
         draw_ellipses(folder, count=options.count, side=options.side)
         images, masks = folder / "imgs", folder / "masks"
-    for name in ("instances", "binary"):
-        run = ["train.py", "--images", images, "--masks", masks, f"--{name}", *flags]
+    for name, kind in (("instances", ["--instances"]), ("binary", ["--mask-threshold", "0"])):
+        run = ["train.py", "--images", images, "--masks", masks, *kind, *flags]
         run += ["--checkpoints", folder, "--exp-name", name, "--overwrite"]
         subprocess.run([sys.executable, *map(str, run)], check=True)
     best = {name: folder / name / "best.pt" for name in ("instances", "binary")}

@@ -6,7 +6,7 @@ Tiny files, so that their number is what counts: names are matched and split, fi
 the first time and from the cache, and one process reads the whole set three times while its memory
 is watched.
 
-    python -m benchmarks.pairs --packed 10000000 [--balance 0.5]
+    python -m benchmarks.pairs --packed 10000000 [--balance 50]
 
 draws the index of a pack of so many pairs, without files, and measures the memory of processes that
 prepare the data, and that take part in training: at most, and over that of `import torch`.

@@ -63,9 +63,9 @@ def resident() -> float:
 def cycle(home: Path, flags: list[str], cycles: int) -> list[Row]:
     """Save and resume in one process."""
     flags = [*flags, "--batch-size", "2", "--epochs", str(-(-cycles // STEPS_PER_EPOCH))]
-    run_quietly([*flags, "--checkpoints", str(home / "calm"), "--max-steps", str(cycles)])
-    run_quietly([*flags, "--checkpoints", str(home / "run"), "--max-steps", "1"])
-    resume = ["--resume", "--checkpoints", str(home / "run"), "--workers", "0", "--max-steps"]
+    run_quietly([*flags, "--checkpoints", str(home / "calm"), "--stop-after", str(cycles)])
+    run_quietly([*flags, "--checkpoints", str(home / "run"), "--stop-after", "1"])
+    resume = ["--resume", "--checkpoints", str(home / "run"), "--workers", "0", "--stop-after"]
     memory, files, began = [], set(), time.perf_counter()
     for done in range(2, cycles + 1):
         run_quietly([*resume, str(done)])
@@ -86,7 +86,7 @@ def cycle(home: Path, flags: list[str], cycles: int) -> list[Row]:
 
 def repeat(home: Path, flags: list[str], runs: int) -> list[Row]:
     """Start whole runs under torchrun."""
-    flags = [*flags, "--batch-size", "1", "--epochs", "1", "--max-steps", "5"]
+    flags = [*flags, "--batch-size", "1", "--epochs", "1", "--stop-after", "5"]
     folders = [home / f"clean{run}" for run in range(runs)]
     start = [*TORCHRUN, "2", str(ROOT / "train.py"), *flags, "--checkpoints"]
     statuses = [

@@ -168,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
         "plain 16": (ROOT, plain(16)),
         "plain 32": (ROOT, plain(32)),
         "train.py 16": (ROOT, train(ROOT, 16)),
-        "train.py 16 --no-amp": (ROOT, train(ROOT, 16, "--no-amp")),
+        "train.py 16 --precision float32": (ROOT, train(ROOT, 16, "--precision=float32")),
     }
     if options.against:
         other = options.against.resolve()

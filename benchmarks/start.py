@@ -1,4 +1,4 @@
-"""From `python train.py` to the end of its first step, over importing torch.
+"""From `python train.py` to the end of its first step, over importing torch, and from Python over train.py.
 
     python -m benchmarks.start
 
@@ -18,6 +18,13 @@ from pathlib import Path
 from benchmarks.images import make_images
 from benchmarks.timing import machine, new_parser, print_table, take_turns
 
+PYTHON = """
+import sys
+import unet_ddp
+unet_ddp.train(
+    images=sys.argv[1], masks=sys.argv[2], checkpoints=sys.argv[3], cache=True, stop_after=1, width=16
+)
+"""
 TRAIN = Path(__file__).parent.parent / "train.py"
 
 
@@ -34,13 +41,15 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as home:
         os.environ["XDG_CACHE_HOME"] = home
         folders = (f"{home}/run{number}" for number in itertools.count())
-        flags = [
-            *make_images(Path(home) / "data", 100), "--cache", "--max-steps", "1", "--width", "16",
-        ]  # fmt: skip
+        pairs = make_images(Path(home) / "data", 100)
+        flags = [*pairs, "--cache", "--stop-after", "1", "--width", "16"]
         took = take_turns(
             {
-                "train.py --max-steps 1": lambda: run(
+                "train.py --stop-after 1": lambda: run(
                     str(TRAIN), *flags, "--checkpoints", next(folders)
+                ),
+                "unet_ddp.train(stop_after=1)": lambda: run(
+                    "-c", PYTHON, *pairs[1::2], next(folders)
                 ),
                 "import torch": lambda: run("-c", "import torch"),
             },
@@ -48,8 +57,12 @@ def main(argv: list[str] | None = None) -> int:
         )
     print(machine())
     rows = [(name, f"{turns.median:.2f}") for name, turns in took.items()]
-    whole, importing = took.values()
-    print_table(("", "seconds"), [*rows, ("ratio", whole.over(importing))])
+    whole, python, importing = took.values()
+    ratios = [
+        ("train.py / torch", whole.over(importing)),
+        ("Python / train.py", python.over(whole)),
+    ]
+    print_table(("", "seconds"), [*rows, *ratios])
     return 0
 
 

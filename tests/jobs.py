@@ -89,7 +89,7 @@ def new_state(
         network=network,
         replica=world.replicate(network, example),
         optimizer=AdamW(parameter_groups(network, encoder_rate), lr=rate, fused=True),
-        precision=Precision(world.device, amp=False),
+        precision=Precision(world.device, "float32"),
         loss=(loss or SegmentationLoss()).to(world.device),
         preprocess=PIXELS,
         schedule=Schedule(rate, steps),
@@ -163,11 +163,11 @@ def use_all_instructions() -> None:
     os.environ.pop("ONEDNN_MAX_CPU_ISA", None)
 
 
-def count_shards(counts: list[int], amp_dtype: str = "auto") -> list[tuple[np.ndarray, np.ndarray]]:
+def count_shards(counts: list[int], precision: str = "auto") -> list[tuple[np.ndarray, np.ndarray]]:
     """For each of `counts`, confusion matrix and histogram of so many images, shared out."""
     world = join("cpu", 60)
     state = new_state(world)
-    state.precision = Precision(world.device, dtype=amp_dtype)
+    state.precision = Precision(world.device, precision)
     totals = []
     for count in counts:
         share = ScoringSampler(count, rank=world.rank, size=world.size)

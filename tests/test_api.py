@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +56,14 @@ def assert_same_weights(one: Path, other: Path) -> None:
 
 def test_a_run_from_python_is_that_of_the_command_line(images: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    run = unet_ddp.train(images="imgs", masks=Path("masks"), exp_name="here", amp=False, **SETTINGS)
+    precision = torch.get_float32_matmul_precision()
+    run = unet_ddp.train(
+        images="imgs", masks=Path("masks"), exp_name="here", precision="float32", **SETTINGS
+    )
+    assert torch.get_float32_matmul_precision() == precision
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     status, _, _ = call_main(
-        "train", ["--exp-name", "there", "--no-amp", *FLAGS, *data_flags(images)], "."
+        "train", ["--exp-name", "there", "--precision=float32", *FLAGS, *data_flags(images)], "."
     )
     assert status == 0 and run.path == Path("checkpoints/here")
     assert_same_weights(run.path, Path("checkpoints/there"))
@@ -68,7 +75,7 @@ def test_a_run_from_python_is_that_of_the_command_line(images: Path) -> None:
 
 def test_a_run_goes_on(images: Path) -> None:
     where: dict[str, Any] = {"images": "imgs", "masks": "masks", **SETTINGS}
-    unet_ddp.train(**where, max_epochs=1, exp_name="stopped")
+    unet_ddp.train(**where, stop_after="1epochs", exp_name="stopped")
     run = unet_ddp.train(resume=True, exp_name="stopped", device="cpu", workers=0)
     whole = unet_ddp.train(**where, exp_name="whole")
     assert_same_weights(run.path, whole.path)
@@ -78,7 +85,7 @@ def test_a_budget_begins_with_the_call(images: Path, monkeypatch: pytest.MonkeyP
     """A notebook may have worked for hours before."""
     monkeypatch.setattr(time, "process_time", lambda: 7200.0)
     where: dict[str, Any] = {**SETTINGS, "epochs": None}
-    run = unet_ddp.train(images="imgs", masks="masks", budget="1h", max_epochs=1, **where)
+    run = unet_ddp.train(images="imgs", masks="masks", budget="1h", stop_after="1epochs", **where)
     assert len(run.metrics) == 1
 
 
@@ -130,11 +137,40 @@ def test_a_script_without_a_guard_trains_on_two_processes(images: Path) -> None:
     assert "epoch 1: loss" in done.stdout
     assert "caught" in done.stdout and "contains a run" in done.stdout
     assert "ended a process of the run failed" in done.stdout
+    assert "\r" not in done.stdout + done.stderr  # no bar
     assert "error:" not in done.stderr and done.stderr.count("ZeroDivisionError") == 1
     argv = [*FLAGS, "--epochs=1", "--batch-size=1", "--nproc=2", *data_flags(images)]
     done = warm_python(images, TRAIN, *argv, "--loss=parts:SquaredDice", "--exp-name=typed")
     assert done.returncode == 0, done.stderr
     assert_same_weights(images / "checkpoints/two", images / "checkpoints/typed")
+
+
+@pytest.mark.processes
+@pytest.mark.thorough
+def test_a_terminal_shows_the_bar_of_several_processes(images: Path) -> None:
+    script = """
+        import unet_ddp
+
+        settings = dict(images="imgs", masks="masks", width=2, epochs=1, batch_size=1, workers=0)
+        unet_ddp.train(**settings, nproc=2)
+        try:
+            unet_ddp.train(**settings, nproc=2)
+        except unet_ddp.UserError as error:
+            print("caught", error)
+        """
+    (images / "script.py").write_text(textwrap.dedent(script))
+    terminal, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "script.py"], cwd=images, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # the end
+            while piece := os.read(terminal, 4096):
+                shown += piece
+    os.close(terminal)
+    lines = shown.decode().replace("\r\n", "\n").splitlines()
+    assert any(line.startswith("epoch 1/1: ") and "step/s" in line for line in lines), shown
+    assert any(line.startswith("epoch 1: loss") for line in lines)
+    assert "error: " not in shown.decode() and lines[-1].startswith("caught checkpoints contains")
 
 
 @pytest.mark.processes
@@ -165,7 +201,7 @@ def test_ctrl_c_stops_the_ranks_and_the_run_goes_on(images: Path) -> None:
             unet_ddp.train(**settings, nproc=2)
         except KeyboardInterrupt:
             print("interrupted")
-        run = unet_ddp.train(resume=True, max_steps=1, nproc=2)
+        run = unet_ddp.train(resume=True, stop_after="1", nproc=2)
         print("went on")
         """
     (images / "script.py").write_text(textwrap.dedent(script))

@@ -18,6 +18,8 @@ import torch
 import yaml
 
 from unet_ddp.cli import parse_train, read_recipe, save_config, with_saved
+from unet_ddp.cli.recipes import Scalar, read_settings
+from unet_ddp.cli.spellings import translate, translate_argv
 from unet_ddp.commands.doctor import DoctorConfig
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.errors import Limit, UserError
@@ -52,15 +54,15 @@ def refusal(*argv: str) -> str:
         ("-e 7 -b 3 -l 0.1 -s 0.5 -v 25 -c 4 -f x.pt",
          {"epochs": 7, "batch_size": 3, "learning_rate": 0.1, "scale": 0.5, "validation": 25.0,
           "classes": 4, "load": "x.pt"}),
-        ("-e7 --batch_size auto --lr=0.2 --exp_name a --no_amp --ignore-index 255",
-         {"epochs": 7, "batch_size": "auto", "learning_rate": 0.2, "exp_name": "a", "amp": False,
+        ("-e7 --batch_size auto --lr=0.2 --exp_name a --precision float32 --ignore-index 255",
+         {"epochs": 7, "batch_size": "auto", "learning_rate": 0.2, "exp_name": "a", "precision": "float32",
           "ignore_index": 255}),
-        ("--epochs=7 --batch-size 3 --learning-rate 0.3 --no-amp --resume x/last.pt "
+        ("--epochs=7 --batch-size 3 --learning-rate 0.3 --bilinear --resume x/last.pt "
          "--checkpoints x",
-         {"epochs": 7, "batch_size": 3, "learning_rate": 0.3, "amp": False,
+         {"epochs": 7, "batch_size": 3, "learning_rate": 0.3, "bilinear": True,
           "resume": "x/last.pt", "checkpoints": "x"}),
-        ("--resume --list pairs.csv --amp --bilinear --cache --class-weights 1 2.5",
-         {"resume": "auto", "list": "pairs.csv", "amp": True, "bilinear": True, "cache": True,
+        ("--resume --list pairs.csv --bilinear --cache --class-weights 1 2.5",
+         {"resume": "auto", "list": "pairs.csv", "bilinear": True, "cache": True,
           "class_weights": (1.0, 2.5)}),
         ("--crop-size 64 96 --nodata -9999 --ignore-index #010203 --class-names e lr -e 3",
          {"crop_size": (64, 96), "nodata": -9999.0, "ignore_index": 0x010203, "epochs": 3,
@@ -116,7 +118,7 @@ def refusal_anywhere(monkeypatch: pytest.MonkeyPatch, *argv: str) -> str:
         ("--imagse a --nonsense --learning-rat 5", "5; did you mean --images, --learning-rate?"),
         ("--checkpointin", "--checkpointin; did you mean --checkpointing?"),
         ("--rate 5", "--rate, 5; did you mean --lr?"),
-        ("--no-ampp", "--no-ampp; did you mean --no-amp?"),
+        ("--no-bilinea", "--no-bilinea; did you mean --no-bilinear?"),
     ],
 )
 def test_the_flag_that_was_meant_is_named(
@@ -147,7 +149,7 @@ def test_every_flag_has_its_line_of_help(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit) as stop:
-        parse_train(["--help"])
+        parse_train(["--help-all"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
     for name in [*TrainConfig().to_dict(), *vars(LaunchConfig())]:
@@ -156,15 +158,118 @@ def test_every_flag_has_its_line_of_help(
     assert "default: 0.001" in text and "--given" not in text
 
 
+SHORT = [
+    "images",
+    "masks",
+    "exp-name",
+    "resume",
+    "config",
+    "epochs",
+    "budget",
+    "batch-size",
+    "learning-rate",
+    "scale",
+    "instances",
+    "augmentation",
+    "encoder",
+    "encoder-weights",
+    "nproc",
+    "device",
+]
+
+
+def test_the_short_help_fits_on_a_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has examples and the flags that most runs need; the rest, extras last, is in --help-all."""
+    monkeypatch.setenv("COLUMNS", "80")
+    texts = []
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            parse_train([flag])
+        texts.append(capsys.readouterr().out)
+    short, whole = texts
+    assert len(short.splitlines()) <= 40 and max(map(len, short.splitlines())) <= 80
+    shown = re.findall(r"^  (?:-\w, )?--([\w-]+)", short, flags=re.M)
+    assert sorted(shown) == sorted(SHORT)
+    assert len(re.findall(r"^ *.*(?:python|torchrun.*) train\.py ", short, flags=re.M)) == 4
+    extras = whole.partition("\nExtras:\n")[2]
+    assert "--instances" in extras and "--wandb" in extras and "--images" not in extras
+    assert "default: None" not in whole and "(default: True)" not in whole
+
+
 def test_a_command_has_the_flags_that_it_uses(recipe: Any) -> None:
     """The others of a recipe are not its business."""
     path = str(recipe("lr: 0.1\nscale: 0.5"))
-    for kind, flags in ((DoctorConfig, "--batch-size 2 --binary"), (PackConfig, "-o a --list b")):
+    for kind, flags in ((DoctorConfig, "--batch-size 2 --invert"), (PackConfig, "-o a --list b")):
         config = parse_train([*flags.split(), "--config", path, "--seed", "3"], prog="x", kind=kind)
         assert config.data.scale == 0.5 and config.optimization.seed == 3
         for flag in ("--lr=1", "--width=3", "--exp-name=a", "--cache"):
             with pytest.raises(UserError, match=rf"{flag[:6]}.*; see x --help$"):
                 parse_train([flag], prog="x", kind=kind)
+
+
+# -- earlier spellings ---------------------------------------------------------------------
+
+
+EARLIER = [  # words as they were and as they are today, and a recipe as it was
+    ("--no-amp", "--precision float32", "amp: false"),
+    ("--amp --amp_dtype bfloat16", "--precision bfloat16", "amp_dtype: bfloat16"),
+    ("--folds 5 --fold=2", "--fold 2/5", "fold: 2\nfolds: 5"),
+    ("--max-steps 7", "--stop-after 7", "max-steps: 7"),
+    ("--max-epochs=3", "--stop-after 3epochs", "max_epochs: 3"),
+    ("--dice-weight 2", "--loss-weights 2 1", "dice_weight: 2"),
+    ("--cross-entropy-weight .5", "--loss-weights 1 .5", "cross_entropy_weight: 0.5"),
+    ("--binary -e 1", "--mask-threshold 0 -e 1", "binary: true\nepochs: 1"),
+    ("--label-smoothing 0.07", "--label-smoothing 7", "label_smoothing: 0.07"),
+    ("--balance 1", "--balance 100", "balance: 1"),
+]
+
+
+@pytest.mark.parametrize(("earlier", "today", "text"), EARLIER)
+def test_earlier_spellings_are_understood_with_a_line(
+    capsys: pytest.CaptureFixture[str], recipe: Any, earlier: str, today: str, text: str
+) -> None:
+    wanted = parse_train(today.split())
+    assert not capsys.readouterr().out
+    assert parse_train(earlier.split()) == wanted
+    flag = today.split()[0]
+    said = f": now {flag} "
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("note: --") and said in line
+    path = str(recipe(text))
+    config = parse_train(["--config", path])
+    assert config.to_dict() == wanted.to_dict()
+    assert config.launch.stop_after == wanted.launch.stop_after
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"note: {path}: --") and said in line
+    saved = {key.replace("-", "_"): each.value if isinstance(each, Scalar) else each
+             for key, each in read_settings(path).items()}  # fmt: skip
+    assert with_saved(TrainConfig(), saved).to_dict() == wanted.to_dict()
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--no-amp --precision float32", "--precision and --amp are one setting: use one"),
+        ("--folds 5", "--fold and --folds are now one flag: --fold 1/5 is the first of five"),
+        ("--fold 2", "--fold and --folds are now one flag: --fold 1/5 is the first of five"),
+        ("--max-steps 3 --max-epochs 1", "--max-steps and --max-epochs are now one flag, --stop-"),
+        ("--no-binary", "Unrecognized options: --no-binary; did you mean"),
+    ],
+)
+def test_earlier_spellings_that_can_t_be_translated(argv: str, said: str) -> None:
+    assert refusal(*argv.split()).startswith(said)
+
+
+def test_an_earlier_spelling_keeps_its_place_among_words() -> None:
+    """A flag that takes several values must not take the words after it."""
+    argv = ["--model", "a.pt", "--overlap", "0.5", "photo.jpg", "--", "--overlap", "0.5"]
+    words = translate_argv(argv, {"model", "overlap"})
+    assert words == ["--model", "a.pt", "--overlap", "50.0", *argv[4:]]
+    assert translate_argv(["--overlap", "small"], {"overlap"}) == ["--overlap", "small"]
+    assert translate_argv(["--no-amp"], {"amp"}) == ["--no-amp"]  # predict.py's own
 
 
 # -- limits and rules ----------------------------------------------------------------------
@@ -188,12 +293,10 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "ground_resolution": ([0.01, 30], [0, -1, math.nan, math.inf]),
     "crop_size": ([[16, 16]], [[15, 16], [16, 15]]),
     "validation": ([0, 99.9], [-0.1, 100]),
-    "folds": ([2], [1, 0]),
-    "fold": ([1], [0]),
     "channels": ([1], [0]),
     "classes": ([2, 255], [1, 256]),
     "mask_threshold": ([0], [-1]),
-    "balance": ([0, 1], [-0.1, 1.1, math.nan]),
+    "balance": ([0, 100], [-0.1, 100.1, math.nan]),
     "scale_jitter": ([[0.1, 10], [1, 1]], [[0.09, 1], [1, 10.1], [-1, 1]]),
     "width": ([1], [0]),
     "epochs": ([1], [0]),
@@ -206,10 +309,9 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "encoder_rate": ([0.01, 2], [0]),
     "weight_decay": ([0], [-0.1]),
     "clip": ([0, math.inf], [-0.1]),
-    "dice_weight": ([0], [-0.1]),
-    "cross_entropy_weight": ([0], [-0.1]),
+    "loss_weights": ([[0, 1]], [[-0.1, 1]]),
     "class_weights": ([[0, 1]], [[1, -0.1], [-0.1, 1]]),
-    "label_smoothing": ([0, 0.9], [-0.1, 1]),
+    "label_smoothing": ([0, 90], [-0.1, 100]),
     "hard_pixels": ([0.1, 100], [0, 101]),
     "boundary_weight": ([0], [-0.1]),
     "ema": ([0, 0.999], [-0.1, 1]),
@@ -217,25 +319,22 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "save_every": ([0], [-1]),
     "save_every_steps": ([0], [-1]),
     "save_every_minutes": ([0], [-0.1]),
-    "max_steps": ([1], [0]),
-    "max_epochs": ([1], [0]),
     "nproc": ([1], [0]),
     "workers": ([0], [-1]),
     "timeout": ([0.1], [0]),
     "max_bad_steps": ([1], [0]),
     "skip_bad_files": ([0], [-1]),
 }
-COMPANIONS = {"folds": {"fold": 1}, "fold": {"folds": 2}}
 
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_limits_of_a_run(name: str) -> None:
-    more, (allowed, refused) = COMPANIONS.get(name, {}), LIMITS[name]
+    allowed, refused = LIMITS[name]
     for value in allowed:
-        configure(**{name: value}, **more)
+        configure(**{name: value})
     for value in refused:
         with pytest.raises(UserError, match=f"^--{name.replace('_', '-')} .*: must be"):
-            configure(**{name: value}, **more)
+            configure(**{name: value})
 
 
 def test_every_limit_is_tested() -> None:
@@ -263,17 +362,16 @@ def test_messages_of_limits() -> None:
 
 
 PAIRS, VAL_PAIRS = {"images": "a", "masks": "b"}, {"val_images": "a", "val_masks": "b"}
-FOLDS = {"folds": 2, "fold": 1}
+FOLD = {"fold": "1/2"}
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ({"list": "a"}, PAIRS), ({"list": "a"}, VAL_PAIRS), ({"list": "a"}, FOLDS),
-        (FOLDS, VAL_PAIRS),
-        ({"binary": True}, {"mask_threshold": 0}), ({"binary": True}, {"palette": "a"}),
+        ({"list": "a"}, PAIRS), ({"list": "a"}, VAL_PAIRS), ({"list": "a"}, FOLD),
+        (FOLD, VAL_PAIRS),
         ({"palette": "a"}, {"invert": True}), ({"mask_threshold": 0}, {"palette": "a"}), ({"class_names": ["a"]}, {"palette": "a"}),
-        ({"binary": True}, {"classes": 2}), ({"mask_threshold": 0}, {"classes": 2}),
+        ({"mask_threshold": 0}, {"classes": 2}),
         ({"compile": True}, {"checkpointing": True}), ({"resume": "auto"}, {"load": "a"}),
     ],
 )  # fmt: skip
@@ -284,11 +382,9 @@ def test_settings_that_exclude_each_other(one: dict[str, Any], other: dict[str, 
     configure(**other)
 
 
-@pytest.mark.parametrize("pair", [VAL_PAIRS, FOLDS])
-def test_settings_that_need_each_other(pair: dict[str, Any]) -> None:
-    message = " and ".join(f"--{name.replace('_', '-')}" for name in pair)
-    for name, value in pair.items():
-        check_refused(f"{message}: use both or neither", **{name: value})
+def test_settings_that_need_each_other() -> None:
+    for name, value in VAL_PAIRS.items():
+        check_refused("--val-images and --val-masks: use both or neither", **{name: value})
 
 
 def test_a_pack_takes_the_place_of_all_folders(tmp_path: Path) -> None:
@@ -337,20 +433,32 @@ def test_a_budget_takes_the_place_of_epochs(recipe: Any) -> None:
 
 
 def test_other_rules() -> None:
-    configure(folds=3, fold=3)
-    check_refused("--fold 4: must be at most 3, as --folds", folds=3, fold=4)
+    assert configure(fold="3/3").data.read_fold() == (3, 3)
+    for fold in ("4/3", "0/3", "1/1", "1/x"):
+        with pytest.raises(
+            UserError, match=f"^--fold {fold}: use I/K, the I-th of K folds, e.g. 1/5$"
+        ):
+            configure(fold=fold)
+    for text in ("0", "-1", "3 epochs", "many"):
+        check_refused(
+            f"--stop-after {text}: use a number of steps, as 500, or of epochs, as 3epochs",
+            stop_after=text,
+        )
     check_refused("--scale-jitter 2 0.5: use 0.5 2, LOW first", scale_jitter=[2, 0.5])
-    configure(dice_weight=0)
-    configure(cross_entropy_weight=0)
-    check_refused(
-        "--loss dice_ce: --dice-weight or --cross-entropy-weight must be above 0",
-        dice_weight=0, cross_entropy_weight=0,
-    )  # fmt: skip
-    configure(loss="focal", dice_weight=0)
-    check_refused(
-        "--loss focal: --cross-entropy-weight must be above 0", loss="focal", cross_entropy_weight=0
-    )
-    for setting in ({"label_smoothing": 0.1}, {"hard_pixels": 9}, {"boundary_weight": 1}):
+    for loss, allowed, refused in (
+        ("dice_ce", [[0, 1], [1, 0]], [0, 0]),
+        ("focal", [[0, 1]], [1, 0]),
+        ("tversky", [[1, 0]], [0, 1]),
+    ):
+        for weights in allowed:
+            configure(loss=loss, loss_weights=weights)
+        shown = " ".join(map(str, refused))
+        check_refused(
+            f"--loss-weights {shown}: one of a term of --loss {loss} must be above 0",
+            loss=loss,
+            loss_weights=refused,
+        )
+    for setting in ({"label_smoothing": 10}, {"hard_pixels": 9}, {"boundary_weight": 1}):
         configure(loss="focal", **setting)
         check_refused(
             "--loss tversky has no pixel term for --label-smoothing, --hard-pixels or "
@@ -362,8 +470,7 @@ def test_other_rules() -> None:
         "--resume continues the run, --overwrite deletes it: use one of them",
         resume="auto", overwrite=True,
     )  # fmt: skip
-    configure(binary=True, class_names=["a", "b"])
-    configure(binary=False, palette="a")
+    configure(mask_threshold=0, class_names=["a", "b"])
     configure(group_pattern="(.)_")
     check_refused("--group-pattern 'abc': has no group, as in '(.+)_'", group_pattern="abc")
     with pytest.raises(UserError, match=r"^--group-pattern '\(': not a regular expression: miss"):
@@ -414,8 +521,7 @@ def recipe(tmp_path: Path) -> Any:
     [
         ("lr: -1", [], "--learning-rate"),
         ("scale: 0.5\nlr: -1", [], "--learning-rate"),
-        ("lr: 1\nbinary: true", ["--mask-threshold", "9"], "--binary"),
-        ("classes: 3\nbinary: true", [], "--binary, --classes"),
+        ("classes: 3\nmask_threshold: 0", [], "--mask-threshold, --classes"),
         ("load: ~/a", [], "--load"),
         ("group_pattern: '('", [], "--group-pattern"),
         ("exp_name: a", ["--resume", "b/last.pt"], "--exp-name"),
@@ -433,22 +539,33 @@ def test_an_error_of_a_recipes_setting_names_the_recipe(
 
 
 def test_an_error_of_a_flag_does_not_name_the_recipe(recipe: Any) -> None:
-    path = str(recipe("lr: 0.1\nbinary: true"))
+    path = str(recipe("lr: 0.1\nbilinear: true"))
     message = refusal("--config", path, "--lr", "-1")
     assert message == "--learning-rate -1.0: must be above 0, or auto"
-    assert path not in refusal("--config", path, "--no-binary", "--folds", "3")
+    assert path not in refusal("--config", path, "--no-bilinear", "--fold", "3")
 
 
 def test_recipe_sets_defaults_and_the_command_line_wins(recipe: Any) -> None:
-    path = str(recipe("epochs: 7\nbatch-size: 2\namp: false\nclass_weights: [1, 2]\nexp_name:\n"))
+    path = str(
+        recipe("epochs: 7\nbatch-size: 2\nprecision: float32\nclass_weights: [1, 2]\nexp_name:\n")
+    )
     config = parse_train(["--config", path, "-e", "9"])
     assert config.optimization.epochs == 9
     assert config.optimization.batch_size == 2
-    assert config.optimization.amp is False
+    assert config.optimization.precision == "float32"
     assert config.optimization.class_weights == (1.0, 2.0)
     assert config.run.exp_name is None
-    assert config.given == {"config", "epochs", "batch_size", "amp", "class_weights"}
-    assert parse_train(["--config", path, "--amp"]).optimization.amp is True
+    assert config.given == {"config", "epochs", "batch_size", "precision", "class_weights"}
+    assert parse_train(["--config", path, "--precision", "auto"]).optimization.precision == "auto"
+
+
+def test_a_flag_takes_the_place_of_a_recipes_settings_that_it_excludes(recipe: Any) -> None:
+    """--config cells --instances keeps touching cells apart, though the recipe has two classes."""
+    config = parse_train(["--config", "cells", "--instances"])
+    assert config.data.mask_threshold is None and config.data.instances  # type: ignore[attr-defined]
+    path = str(recipe("load: a.pt\nfold: 1/3"))
+    config = parse_train(["--config", path, "--resume", "--list", "a.csv"])
+    assert config.run.load is None and config.data.fold is None
 
 
 @pytest.mark.parametrize(
@@ -477,7 +594,9 @@ def test_recipe_sets_defaults_and_the_command_line_wins(recipe: Any) -> None:
         ("ignore_index: 7", "ignore_index", 7),
         ("nodata: -9999", "nodata", -9999.0),
         ("list: a.csv", "list", "a.csv"),
-        ("amp_dtype: float16", "amp_dtype", "float16"),
+        ("precision: float16", "precision", "float16"),
+        ("fold: 1/5", "fold", "1/5"),
+        ("stop_after: 70", "stop_after", "70"),
         ("workers: 0", "workers", 0),
     ],
 )
@@ -492,10 +611,10 @@ def test_recipe_values_have_the_type_of_their_setting(
     "line",
     [
         "epochs: many", "epochs: 1.5", "epochs: true", "epochs: [1]", "epochs: 2020-01-01",
-        "scale: true", "scale: [1]", "scale: {x: 1}", "amp: 1", "amp: 'true'", "model: [unet]",
+        "scale: true", "scale: [1]", "scale: {x: 1}", "bilinear: 1", "bilinear: 'true'", "model: [unet]",
         "crop_size: 64", "crop_size: [64]", "crop_size: [64, 64, 64]",
         "crop_size: [64, x]", "class_weights: [1, [2]]", "class_names: ab", "batch_size: some",
-        "amp_dtype: float64", "ignore_index: '#12'",
+        "precision: float64", "ignore_index: '#12'",
     ],
 )  # fmt: skip
 def test_recipe_values_of_another_type(recipe: Any, line: str) -> None:
@@ -577,12 +696,14 @@ def test_recipe_values_have_the_same_limits(recipe: Any) -> None:
 
 def test_a_saved_recipe_starts_the_same_run(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    argv = "-e 3 -s 0.25 --class-weights 1 3 --bilinear --no-amp --nodata nan --list a.csv"
-    config = parse_train([*argv.split(), "--max-steps", "5"])
+    argv = (
+        "-e 3 -s 0.25 --class-weights 1 3 --bilinear --precision float32 --nodata nan --list a.csv"
+    )
+    config = parse_train([*argv.split(), "--stop-after", "5"])
     save_config(config, path)
     again = parse_train(["--config", str(path)])
     assert repr(again.to_dict()) == repr(config.to_dict())  # nan is not equal to itself
-    assert again.launch.max_steps is None
+    assert again.launch.stop_after is None
     assert list(yaml.safe_load(path.read_text())) == list(config.to_dict())
     with path.open("a") as file:
         file.write("skip_scan: false\n")  # as version 0.1 did
@@ -594,14 +715,16 @@ def test_a_saved_recipe_starts_the_same_run(tmp_path: Path) -> None:
 
 def test_later_sources_win(recipe: Any) -> None:
     """Default, then checkpoint, then recipe, then command line."""
-    saved = {"width": 8, "epochs": 8, "seed": 8, "bilinear": True, "amp": False}
+    saved = {"width": 8, "epochs": 8, "seed": 8, "bilinear": True, "precision": "float32"}
     path = str(recipe("epochs: 9\nseed: 9\n"))
-    config = with_saved(parse_train(["--config", path, "--seed", "10", "--amp"]), saved)
+    config = with_saved(
+        parse_train(["--config", path, "--seed", "10", "--precision", "auto"]), saved
+    )
     assert (config.network.width, config.optimization.epochs) == (8, 9)
     assert config.optimization.seed == 10
-    assert config.network.bilinear is True and config.optimization.amp is True
+    assert config.network.bilinear is True and config.optimization.precision == "auto"
     assert config.optimization.batch_size == 4
-    assert config.given == {"config", "epochs", "seed", "amp"}
+    assert config.given == {"config", "epochs", "seed", "precision"}
 
 
 def test_a_default_that_was_typed_wins_over_the_checkpoint() -> None:
@@ -613,7 +736,7 @@ def test_a_default_that_was_typed_wins_over_the_checkpoint() -> None:
 
 def test_a_resumed_run_stays_in_its_folder_and_this_start_s_options_hold() -> None:
     saved = {
-        "checkpoints": "a", "exp_name": "b", "load": "c.pt", "max_steps": 3, "resume": "d.pt",
+        "checkpoints": "a", "exp_name": "b", "load": "c.pt", "stop_after": "3", "resume": "d.pt",
         "given": ["epochs"], "config": "e.yaml", "of_a_later_version": 1,
     }  # fmt: skip
     assert with_saved(parse_train(["--workers", "2"]), saved) == parse_train(["--workers", "2"])
@@ -642,7 +765,7 @@ def test_saved_lists_are_values_and_never_flags() -> None:
             {"crop_size": [1, 1, "--checkpoints", "/elsewhere", "--profile"]},
             "crop_size: [1, 1, '--checkpoints', '/elsewhere', '--profile'] can't be a value of",
         ),
-        ({"amp": "no"}, "amp: 'no' can't be"),
+        ({"bilinear": "no"}, "bilinear: 'no' can't be"),
         ({"list": 1.5}, "list: 1.5 can't be a value of --list"),
         ({"epochs": 0}, "--epochs 0: must be 1 or more"),
         ({"masks": "a"}, "--images and --masks"),
@@ -674,14 +797,15 @@ def test_the_command_line_switches_tracking_on(
 
 
 def test_a_saved_setting_and_a_given_one_that_exclude_each_other() -> None:
-    with pytest.raises(UserError, match="--binary and --classes: use one of them"):
-        with_saved(parse_train(["--binary"]), {"classes": 3})
+    with pytest.raises(UserError, match="--mask-threshold and --classes: use one of them"):
+        with_saved(parse_train(["--mask-threshold", "0"]), {"classes": 3})
 
 
 def test_settings_that_a_released_version_saved() -> None:
     file = Path(__file__).parent / "checkpoints" / "last-0.1.pt.gz"
     saved = torch.load(io.BytesIO(gzip.decompress(file.read_bytes())), weights_only=True)["config"]
     found = with_saved(parse_train(["--epochs", "99"]), saved).to_dict()
+    saved = translate(saved)
     removed = set(saved) - set(found)
     own = {"checkpoints": "checkpoints", "exp_name": None, "load": None, "epochs": 99}
     assert removed == {"skip_scan"}

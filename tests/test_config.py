@@ -22,7 +22,6 @@ from unet_ddp.errors import Limit, UserError
 from unet_ddp.extras.cloud import Url, put
 from unet_ddp.extras.palettes.rules import read_palette
 from unet_ddp.files import as_path
-from unet_ddp.runs.plan import last_step
 
 
 @pytest.mark.parametrize(
@@ -46,8 +45,8 @@ def test_defaults_and_saved_names() -> None:
     assert TrainConfig().to_dict() == {
         "images": None, "masks": None, "list": None, "reader": [], "mask_suffix": None, "val_images": None,
         "val_masks": None, "scale": 1.0, "ground_resolution": None, "crop_size": None, "validation": 10.0,
-        "group_pattern": None, "folds": None, "fold": None, "channels": None, "nodata": None,
-        "classes": None, "class_names": None, "palette": None, "binary": False,
+        "group_pattern": None, "fold": None, "channels": None, "nodata": None,
+        "classes": None, "class_names": None, "palette": None,
         "mask_threshold": None, "invert": False, "instances": False, "ignore_index": None, "resize_masks": False,
         "balance": 0.0, "scale_jitter": None, "augmentation": "photo",
         "model": "unet", "encoder": None, "encoder_weights": None, "width": 32, "bilinear": False,
@@ -55,8 +54,8 @@ def test_defaults_and_saved_names() -> None:
         "epochs": 10, "patience": 0, "batch_size": 4, "accumulate": 1, "images_per_step": None,
         "learning_rate": 1e-3, "warmup": 5.0, "weight_decay": 1e-4, "clip": 1.0,
         "encoder_rate": 1.0, "freeze": "none",
-        "loss": "dice_ce", "dice_weight": 1.0, "cross_entropy_weight": 1.0, "class_weights": None,
-        "label_smoothing": 0.0, "hard_pixels": 100.0, "boundary_weight": None, "amp": True, "amp_dtype": "auto",
+        "loss": "dice_ce", "loss_weights": [1.0, 1.0], "class_weights": None,
+        "label_smoothing": 0.0, "hard_pixels": 100.0, "boundary_weight": None, "precision": "auto",
         "compile": False, "compress_gradients": False, "ema": 0.0, "seed": 0,
         "checkpoints": "checkpoints", "exp_name": None, "save_every": 0, "save_every_steps": 0,
         "save_every_minutes": 10.0, "load": None, "wandb": False,
@@ -65,20 +64,17 @@ def test_defaults_and_saved_names() -> None:
 
 def test_defaults_of_a_start() -> None:
     assert LaunchConfig() == LaunchConfig(
-        resume=None, overwrite=False, config=None, max_steps=None, nproc=1, workers=None,
+        resume=None, overwrite=False, config=None, stop_after=None, nproc=1, workers=None,
         cache=False, device="auto", timeout=600.0, max_bad_steps=20, skip_bad_files=0,
         rescue_dir=None, profile=False, deterministic=False,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("max_steps", "max_epochs", "last"),
-    [(None, None, None), (7, None, 7), (None, 2, 6), (7, 2, 6), (5, 2, 5)],
+    ("stop_after", "last"), [(None, None), ("7", 7), ("2epochs", 6), ("1epoch", 3)]
 )
-def test_the_earlier_limit_is_the_last_step(
-    max_steps: int | None, max_epochs: int | None, last: int | None
-) -> None:
-    assert last_step(LaunchConfig(max_steps=max_steps, max_epochs=max_epochs), 3) == last
+def test_a_start_ends_after_steps_or_epochs(stop_after: str | None, last: int | None) -> None:
+    assert LaunchConfig(stop_after=stop_after).last_step(3) == last
 
 
 def test_names_are_unique_over_the_groups() -> None:
@@ -91,13 +87,13 @@ def test_saved_settings_are_plain_values_of_the_run_alone() -> None:
     config = TrainConfig(
         data=DataConfig(pairs_file="pairs.csv", crop_size=(64, 96)),
         optimization=OptimizationConfig(class_weights=(1.0, 2.0)),
-        launch=LaunchConfig(max_steps=7),
+        launch=LaunchConfig(stop_after="7"),
         given=frozenset({"list"}),
     )
     saved = config.to_dict()
     assert saved["list"] == "pairs.csv"
     assert saved["crop_size"] == [64, 96] and saved["class_weights"] == [1.0, 2.0]
-    assert not saved.keys() & {"pairs_file", "max_steps", "resume", "workers", "given"}
+    assert not saved.keys() & {"pairs_file", "stop_after", "resume", "workers", "given"}
 
 
 def test_what_was_given_does_not_distinguish_configurations() -> None:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+import unet_ddp
 from tests.conftest import data_flags, make_set
 from tests.ranks import call_main
 from unet_ddp.cli import parse, parse_train
@@ -57,11 +59,13 @@ COMMANDS = {
     "pack": PackConfig, "evaluate": EvaluateConfig, "report": ReportConfig, "compare": CompareConfig,
     "tune": TuneConfig, "export": ExportConfig, "demo": PageConfig, "demo-data": DemoConfig,
 }  # fmt: skip
-OTHERS = """lr help no_amp check nproc_per_node max_restarts nnodes node_rank master_addr master_port
+OTHERS = """lr help help_all no_amp check nproc_per_node max_restarts nnodes node_rank master_addr master_port
 rdzv_id rdzv_backend rdzv_endpoint rdzv_conf local_addr signals_to_handle shm_size storage turns packed
 sample count side carvana camvid minutes seeds against only results seconds kills ranks steps cycles case
-save_tif numa_binding batch power"""
+save_tif numa_binding batch power index_url"""
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+
+ALTERNATIVES = {"docs/reliability.md", "docs/several-hosts.md"}  # one run, started in several ways
 
 
 def read_commands(page: str) -> Iterator[tuple[str, list[str]]]:
@@ -91,6 +95,18 @@ def test_commands_in_the_documents_parse(page: str) -> None:
             parse(kind, words, prog=command)
 
 
+@pytest.mark.parametrize("page", sorted({*PAGES} - ALTERNATIVES))
+def test_the_runs_of_a_page_have_folders_of_their_own(page: str) -> None:
+    """Typed one after the other, none ends in "contains a run"."""
+    runs = [words for command, words in read_commands(page) if command == "train"]
+    names = [
+        words[words.index("--exp-name") + 1] if "--exp-name" in words else "checkpoints"
+        for words in runs
+        if "--resume" not in words
+    ]
+    assert sorted(names) == sorted(set(names))
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_flags_in_the_documents_exist(page: str) -> None:
     """But other programs' in the first column of the migration table, torchrun's and benchmarks'."""
@@ -115,13 +131,13 @@ def read_code(page: str, first: str) -> str:
 def test_the_parts_of_one_s_own_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A loss, a network, an augmentation, a writer and a command as the pages have them, in one run."""
+    """A loss, a network, an augmentation, a callback and a command as the pages have them, in one run."""
     page = "docs/own_parts.md"
     parts = {
         "my_losses": read_code("docs/losses.md", "class SquaredDice:"),
         "my_networks": read_code(page, "from torch import nn\n\n    class Tiny"),
         "my_augmentations": read_code(page, "def darker("),
-        "my_writers": read_code(page, "class Notes:"),
+        "my_callbacks": read_code(page, "class Notes:"),
         "my_commands": read_code(page, "from unet_ddp import Predictor"),
     }
     for name, code in parts.items():
@@ -132,7 +148,7 @@ def test_the_parts_of_one_s_own_run(
     monkeypatch.syspath_prepend(tmp_path)
     argv = [*data_flags(tmp_path), "--epochs", "1", "-b", "2", "--workers", "0", "-v", "25"]
     argv += ["--loss", "my_losses:SquaredDice+ce", "--model", "my_networks:Tiny", "--width", "4"]
-    argv += ["--augmentation", "my_augmentations:darker", "--writer", "my_writers:Notes"]
+    argv += ["--augmentation", "my_augmentations:darker", "--callback", "my_callbacks:Notes"]
     status, out, err = call_main("train", argv, str(tmp_path))
     assert status == 0, err
     assert "saved checkpoints/last.pt" in out and "network: my_networks:Tiny, 3 channels" in out
@@ -195,10 +211,28 @@ def test_constraints_are_within_the_ranges() -> None:
             assert pinned[name] in requirement.specifier, name
 
 
-def test_every_dependency_has_both_bounds() -> None:
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()  # all it must have
+    assert citation["version"] == unet_ddp.__version__
+    assert citation["license"] == read_pyproject()["project"]["license"]
+
+
+def test_torch_without_its_gpu_libraries_stays_installed() -> None:
+    """A later one would be replaced by the line that installs the package."""
+    ranges = {requirement.name: requirement.specifier for requirement in requirements()}
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"pip install (.*) --index-url https://download.pytorch.org/whl/cpu", text)
+    named = [Requirement(word) for word in shlex.split(line)]
+    assert {each.name: each.specifier for each in named} == {
+        name: ranges[name] for name in ("torch", "torchvision")
+    }
+
+
+def test_every_dependency_has_both_bounds_or_one_version() -> None:
     for requirement in requirements():
         operators = {specifier.operator for specifier in requirement.specifier}
-        assert operators == {">=", "<"}, str(requirement)
+        assert operators in ({">=", "<"}, {"=="}), str(requirement)
 
 
 def list_tracked() -> list[str]:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from unet_ddp.errors import (
     Limit,
     UserError,
+    count_of,
     from_plain,
     join_some,
     one_line,
@@ -209,6 +210,11 @@ def test_streams_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sys.stdout is inside
     tqdm.write("dropped", file=sys.stderr)
     sys.stderr.close()
+
+
+def test_a_number_agrees_with_its_noun() -> None:
+    found = [count_of(number, noun) for number in (1, 2) for noun in ("image", "process")]
+    assert found == ["1 image", "1 process", "2 images", "2 processes"]
 
 
 @pytest.mark.parametrize("name", ["train.py", "-m unet_ddp"])

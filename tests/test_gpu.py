@@ -38,7 +38,7 @@ def gpu_state(dtype: str, *, steps: int, rate: float = 1e-2) -> TrainState:
         network,
         network,
         torch.optim.AdamW(network.parameters(), fused=True),
-        Precision(GPU, dtype=dtype),
+        Precision(GPU, dtype),
         SegmentationLoss().to(GPU),
         PIXELS,
         Schedule(rate, steps),
@@ -115,7 +115,7 @@ def test_a_layer_over_ranks_computes_what_torch_s_does(dtype: torch.dtype, layou
 def test_nccl_world_of_one_trains_and_resumes(tmp_path: Path) -> None:
     make_set(tmp_path, 10)
     one = [*TORCHRUN[:-1], "--nproc_per_node=1", TRAIN]
-    done = python(tmp_path, *one, *data_flags(tmp_path), *FLAGS, "--max-steps", "3")
+    done = python(tmp_path, *one, *data_flags(tmp_path), *FLAGS, "--stop-after", "3")
     assert done.returncode == 0, done.stderr
     assert "cuda, bfloat16" in done.stdout
     assert python(tmp_path, *one, "--resume").returncode == 0

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import unet_ddp
 from tests.conftest import install_package
 from unet_ddp.__main__ import COMMANDS, main
 from unet_ddp.errors import RunError, UserError
+
+NAMES = [name for names in COMMANDS.values() for name in names]
 
 
 @pytest.mark.parametrize("argv", [[], ["-h"], ["--help"]])
 def test_overview(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[3] for line in lines] == list(COMMANDS)
-    assert lines[0].startswith("python -m unet_ddp train --images DIR --masks DIR     train a")
+    text = capsys.readouterr().out
+    assert re.findall(r"^  ([\w-]+) ", text, flags=re.M) == NAMES
+    assert re.findall(r"^(\w.*):$", text, flags=re.M) == list(COMMANDS)
+    assert "  train --images DIR --masks DIR    train a U-Net" in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"unet_ddp {unet_ddp.__version__}\n"
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docter"]) == 2
     assert capsys.readouterr().err == (
-        "error: docter: unknown command; use one of train, predict, doctor, import, pack, evaluate, report, compare, tune, export, demo, demo-data\n"
+        "error: docter: unknown command; use one of train, predict, doctor, import, pack, demo-data, evaluate, report, compare, tune, export, demo\n"
     )
 
 
@@ -45,8 +55,7 @@ def test_a_command_of_one_s_own_is_named_by_its_path_or_an_entry_point(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_commands", raising=False)
     assert main([]) == 0 and "my_commands" not in sys.modules
-    listed = capsys.readouterr().out.splitlines()[-1].split()
-    assert listed == ["python", "-m", "unet_ddp", "count", "of", "an", "installed", "package"]
+    assert "Of installed packages:\n  count ...\n" in capsys.readouterr().out
     for name in ("count", "my_commands:count"):
         assert (main([name, "a", "b"]), capsys.readouterr().out) == (3, "2\n")
         assert (main([name]), capsys.readouterr().err) == (2, "error: count: name a file\n")
@@ -55,7 +64,7 @@ def test_a_command_of_one_s_own_is_named_by_its_path_or_an_entry_point(
     assert said.startswith("error: my_commands:other: can't be imported (AttributeError: ")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_help_of_a_command_names_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([name, "--help"])
@@ -89,6 +98,18 @@ def test_a_command_s_end(
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(main=command))  # type: ignore[arg-type]
     assert main(["demo-data", "--folder", "a"]) == status
     assert capsys.readouterr().err == said
+
+
+def test_a_clone_that_is_not_installed_says_what_to_type(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tyro", None)  # type: ignore[arg-type]
+    monkeypatch.delitem(sys.modules, "unet_ddp.extras.report.compare", raising=False)
+    assert main(["compare"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: tyro is not installed in {sys.prefix}; activate the environment that has unet_ddp, or type "
+        "python -m pip install -e .\n"
+    )
 
 
 def test_the_command_line_of_the_process(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -34,6 +35,24 @@ def run(folder: Path, packages: Path, *argv: str) -> str:
     return done.stdout
 
 
+def test_no_name_is_newer_than_the_oldest_python() -> None:
+    """Outside TYPE_CHECKING: the tests may run on another Python."""
+    newer = {
+        "Self",
+        "Never",
+        "LiteralString",
+        "Required",
+        "NotRequired",
+        "Unpack",
+        "assert_never",
+        "override",
+    }
+    for path in (ROOT / "unet_ddp").rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.module == "typing":
+                assert not {name.name for name in node.names} & newer, path
+
+
 @pytest.mark.thorough
 @pytest.mark.processes
 def test_a_wheel_of_the_source_archive_trains_and_predicts(tmp_path: Path) -> None:
@@ -48,11 +67,15 @@ def test_a_wheel_of_the_source_archive_trains_and_predicts(tmp_path: Path) -> No
     run(tmp_path / "clone", tools, "-c", BUILD, "build_sdist", str(tmp_path))
     with tarfile.open(*tmp_path.glob("*.tar.gz")) as archive:
         archive.extractall(tmp_path / "source", filter="data")
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert not {name for name in packed if name.startswith("tests")}  # a part of them can't run
+    assert {name for name in tracked if name.startswith(("unet_ddp/", "docs/"))} <= packed
     run(*(tmp_path / "source").iterdir(), tools, "-c", BUILD, "build_wheel", str(tmp_path))
     with zipfile.ZipFile(*tmp_path.glob("*.whl")) as wheel:
         wheel.extractall(site)
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert names == {name for name in tracked if name.startswith("unet_ddp/")}
+    assert "unet_ddp/py.typed" in names
     assert "unet_ddp.__main__:main" in next(site.glob("*/entry_points.txt")).read_text()
     program = ("-m", "unet_ddp")
     assert "ready to train" in run(work, site, *program, "doctor")

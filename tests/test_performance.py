@@ -71,6 +71,6 @@ def test_compiled_training_is_the_same_training_and_resumes_bit_by_bit(
         torch.testing.assert_close(dict(one[part]), dict(other[part]), rtol=1e-3, atol=1e-3)
     assert one["config"].pop("compile") and not other["config"].pop("compile")
     assert one["config"] == other["config"]
-    train(ranks, 2, stopped, images, "--compile", "--max-steps", "3")
+    train(ranks, 2, stopped, images, "--compile", "--stop-after", "3")
     train(ranks, 2, stopped, images, "--resume", "--cache", "--save-every-steps", "1")
     assert_same_state(one, last(stopped))

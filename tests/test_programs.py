@@ -72,7 +72,7 @@ def test_every_start_trains_and_predicts(finished: Finished, name: str) -> None:
     err = done.stderr
     assert done.returncode == 0, err
     assert done.stdout.count("epoch 2: loss") == 1  # one process prints
-    assert ("on each of 2 process(es)" in done.stdout) == (name != "python")
+    assert ("on each of 2 processes" in done.stdout) == (name != "python")
     assert "Traceback" not in err and "Warning: " not in err, err
     folder = home / "checkpoints"
     files = {path.name for path in folder.iterdir() if "tfevents" not in path.name}
@@ -204,7 +204,7 @@ def test_ctrl_c_in_the_first_seconds_has_no_traceback(
 def test_torchrun_restarts_resume_by_themselves(ranks: Ranks, finished: Finished) -> None:
     """A rank was killed once, in the second epoch: the restarted run has gone on to its end."""
     folder, done = finished("torchrun, and a restart")
-    assert "1 epochs and 0 steps are done" in done.stdout
+    assert "1 epoch and 0 steps are done" in done.stdout
     # Another torchrun's run is not picked up by accident, at its restart either.
     flags = [*data_flags(folder), *FLAGS]
     ((status, _, err),) = ranks.run(1, restarted, flags, str(folder))
@@ -219,7 +219,7 @@ def restarted(argv: list[str], folder: str) -> tuple[int, str, str]:
 
 
 def test_the_demo_set_is_used_where_there_is_no_data(tmp_path: Path) -> None:
-    argv = ["--width", "2", "--max-steps", "1", "--workers", "0"]
+    argv = ["--width", "2", "--stop-after", "1", "--workers", "0"]
     status, out, err = call_main("train", argv, str(tmp_path))
     assert status == 0, err
     assert out.startswith("no data: data/imgs and data/masks are empty")

@@ -18,7 +18,7 @@ from unet_ddp.network.architecture import in_encoder
 
 # 12 images, 2 of them for validation: 5 steps of 2 in each of 2 epochs.
 FLAGS = ["--width", "2", "--epochs", "2", "--validation", "17", "--ema", "0.9", "--workers", "0"]
-SAMPLED = "--balance 0.6 --scale-jitter 0.5 2 --augmentation street --crop-size 16 24"
+SAMPLED = "--balance 60 --scale-jitter 0.5 2 --augmentation street --crop-size 16 24"
 thorough = pytest.mark.thorough
 
 
@@ -94,9 +94,9 @@ def test_stopped_after_any_step(
     ranks: Ranks, images: Path, undisturbed: Path, tmp_path: Path, stops: Any
 ) -> None:
     """One run, stopped after each of these steps and resumed with no flag but --resume."""
-    train(ranks, 2, tmp_path, images, "--max-steps", str(stops[0]))
+    train(ranks, 2, tmp_path, images, "--stop-after", str(stops[0]))
     for stop in (*stops[1:], 10):
-        resume(ranks, 2, tmp_path, "--resume", "--workers", "0", "--max-steps", str(stop))
+        resume(ranks, 2, tmp_path, "--resume", "--workers", "0", "--stop-after", str(stop))
     assert_same_state(last(tmp_path), last(undisturbed))
     found, expected = rows(tmp_path), rows(undisturbed)
     assert [row["step"] for row in found] == ["5", "10"]
@@ -109,7 +109,7 @@ def test_stopped_after_any_step(
     assert last(undisturbed)["threshold"] == float(expected[-1]["threshold"])
 
 
-WEIGHTED = "--hard-pixels 40 --boundary-weight 5 --label-smoothing 0.1"
+WEIGHTED = "--hard-pixels 40 --boundary-weight 5 --label-smoothing 10"
 SMALL = "tu-mobilenetv3_small_050"
 LOSSES = ("dice_focal", "tversky", "focal --hard-pixels 20", "lovasz")
 
@@ -133,7 +133,7 @@ def test_with_other_settings_too(
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     said = train(ranks, size, whole, images, *flags.split())
     assert ("own batch" in said) == ("local" in flags)
-    train(ranks, size, stopped, images, *flags.split(), "--max-steps", "2")
+    train(ranks, size, stopped, images, *flags.split(), "--stop-after", "2")
     resume(ranks, size, stopped, "--resume", "--workers", "0")
     assert_same_state(last(stopped), last(whole))
 
@@ -141,12 +141,12 @@ def test_with_other_settings_too(
 @thorough
 def test_in_the_cpus_own_bfloat16_too(images: Path, tmp_path: Path) -> None:
     """In processes with all instructions of this CPU, which the other tests do without."""
-    flags = ["--amp-dtype", "bfloat16"]
+    flags = ["--precision", "bfloat16"]
     whole, stopped, pool = tmp_path / "whole", tmp_path / "stopped", Ranks(2)
     try:
         pool.run(2, jobs.use_all_instructions)
         train(pool, 2, whole, images, *flags)
-        train(pool, 2, stopped, images, *flags, "--max-steps", "3")
+        train(pool, 2, stopped, images, *flags, "--stop-after", "3")
         resume(pool, 2, stopped, "--resume")
         (((confusion, histogram),),) = pool.run(1, jobs.count_shards, [5], "bfloat16")
         shared = pool.run(2, jobs.count_shards, [5], "bfloat16")
@@ -169,7 +169,7 @@ def test_a_run_without_patience_left_anneals_and_ends(
     content = last(whole)
     first, end = content["anneal"]  # one step in each epoch
     assert end - first == -(-first // 10) and content["position"]["epoch"] == end < 50
-    train(ranks, 1, stopped, images, *argv, "--max-steps", str(first))
+    train(ranks, 1, stopped, images, *argv, "--stop-after", str(first))
     out = resume(ranks, 1, stopped, "--resume", "--workers", "0")
     assert f"the run's patience was over, so it ends after {end} epochs; --patience 0" in out
     assert_same_state(last(stopped), content)
@@ -195,7 +195,7 @@ def test_what_was_planned_leaves_no_trace_and_stays(
     found, plain = tmp_path / "found", tmp_path / "plain"
     load = ["--load", str(alone / "checkpoints" / "best.pt")] if "freeze" in flags else []
     argv = [*data_flags(images), *FLAGS[:2], *FLAGS[4:], "--batch-size", str(max(1, 2 // size))]
-    auto = [*argv, *flags.split(), "--learning-rate", "auto", "--max-steps"]
+    auto = [*argv, *flags.split(), "--learning-rate", "auto", "--stop-after"]
     out = resume(ranks, size, found, *auto, "2", *load)
     config = last(found)["config"]
     rate, epochs = config["learning_rate"], config["epochs"]
@@ -206,7 +206,7 @@ def test_what_was_planned_leaves_no_trace_and_stays(
     out = resume(ranks, size, found, *auto, "5", "--resume")
     assert "--learning-rate" not in out and "--budget" not in out
     assert rows(found, "learning_rate.csv") == curve
-    argv += [*flags.replace("--budget 1h", "").split(), "--lr", repr(rate), "--max-steps", "5"]
+    argv += [*flags.replace("--budget 1h", "").split(), "--lr", repr(rate), "--stop-after", "5"]
     resume(ranks, size, plain, *argv, *load, "--epochs", str(epochs))
     assert_same_state(last(found), last(plain))
 
@@ -229,7 +229,7 @@ def test_fine_tuning_resumes_too(
     flags = [flags[0], source, *flags[1:], "--channels", "1"]
     said = train(ranks, size, whole, images, *flags)
     assert f"tensors of {source}\nadapted: inc.double_conv.0.weight, from 3 to 1" in said
-    train(ranks, size, stopped, images, *flags, "--max-steps", "3")
+    train(ranks, size, stopped, images, *flags, "--stop-after", "3")
     (tmp_path / "old.pt").unlink()
     resume(ranks, size, stopped, "--resume")
     assert_same_state(last(stopped), last(whole))
@@ -246,7 +246,7 @@ def test_an_encoder_is_thawed_by_a_resume(
     """First the head alone, then all of it: the encoder's moments begin there."""
     source, name = alone / "checkpoints" / "best.pt", "inc.double_conv.0.weight"
     frozen = ["--load", str(source), "--freeze", "encoder"]
-    train(ranks, 2, tmp_path, images, *frozen, "--max-steps", "5")
+    train(ranks, 2, tmp_path, images, *frozen, "--stop-after", "5")
     first = last(tmp_path)
     out = resume(ranks, 2, tmp_path, "--resume", "--freeze", "none", "--encoder-rate", "0.1")
     assert "changed since: encoder_rate 1.0 -> 0.1, freeze encoder -> none" in out
@@ -259,7 +259,7 @@ def test_an_encoder_is_thawed_by_a_resume(
 
 def test_best_is_kept_over_a_resume(ranks: Ranks, images: Path, tmp_path: Path) -> None:
     """best.pt changes for a better score only: here the recorded best can't be beaten."""
-    train(ranks, 1, tmp_path, images, "--max-steps", "5")
+    train(ranks, 1, tmp_path, images, "--stop-after", "5")
     folder = tmp_path / "checkpoints"
     for name in ("last.pt", "best.pt"):
         content = checkpoint.load(folder / name)
@@ -283,7 +283,7 @@ def test_to_go_back_takes_a_flag(ranks: Ranks, alone: Path, tmp_path: Path) -> N
 def test_settings_on_which_weights_depend_are_kept_and_others_may_change(
     ranks: Ranks, images: Path, tmp_path: Path
 ) -> None:
-    train(ranks, 1, tmp_path, images, "--max-steps", "1")
+    train(ranks, 1, tmp_path, images, "--stop-after", "1")
     config = tmp_path / "checkpoints" / "config.yaml"
     before = config.read_bytes()
     for size, flags, said in (
@@ -294,7 +294,7 @@ def test_settings_on_which_weights_depend_are_kept_and_others_may_change(
         status, _, err = run(ranks, size, tmp_path, "--resume", *flags)
         assert status == 2 and err.count("error: ") == 1 and said in err, err
         assert config.read_bytes() == before
-    out = resume(ranks, 1, tmp_path, "--resume", "--weight-decay", "0.5", "--max-steps", "2")
+    out = resume(ranks, 1, tmp_path, "--resume", "--weight-decay", "0.5", "--stop-after", "2")
     assert "changed since: weight_decay 0.0001 -> 0.5" in out
     assert last(tmp_path)["optimizer"]["param_groups"][0]["weight_decay"] == 0.5
 
@@ -303,7 +303,7 @@ def test_a_checkpoint_alone_is_enough_to_go_on(
     ranks: Ranks, images: Path, alone: Path, tmp_path: Path
 ) -> None:
     """It contains its settings: config.yaml next to it is for people."""
-    train(ranks, 1, tmp_path, images, "--max-steps", "4")
+    train(ranks, 1, tmp_path, images, "--stop-after", "4")
     moved = tmp_path / "elsewhere" / "last.pt"
     moved.parent.mkdir()
     (tmp_path / "checkpoints" / "last.pt").rename(moved)
@@ -315,7 +315,7 @@ def test_a_checkpoint_alone_is_enough_to_go_on(
 def test_a_damaged_checkpoint_falls_back(
     ranks: Ranks, images: Path, alone: Path, tmp_path: Path
 ) -> None:
-    train(ranks, 1, tmp_path, images, "--max-steps", "7", "--save-every-steps", "2")
+    train(ranks, 1, tmp_path, images, "--stop-after", "7", "--save-every-steps", "2")
     path = tmp_path / "checkpoints" / "last.pt"
     path.write_bytes(path.read_bytes()[:-100])
     out = resume(ranks, 1, tmp_path, "--resume")
@@ -393,7 +393,7 @@ def test_resumed_in_mid_epoch_on_another_number_of_ranks(
     states = []
     for folder, path in ((tmp_path / "whole", [(2, 8)]), (tmp_path / "moved", stops)):
         for size, stop in path:
-            more = ["--batch-size", str(4 // size), "--max-steps", str(stop)]
+            more = ["--batch-size", str(4 // size), "--stop-after", str(stop)]
             more += [] if stop == path[0][1] else ["--resume"]
             train(ranks, size, folder, images, *argv, *more, program=call_main_in_float64)
             assert (last(folder)["position"]["step"] == 0) == (stop == 8)
@@ -412,7 +412,7 @@ def test_a_learning_rate_is_found_alike_on_any_number_of_ranks(
     curves, states = [], []
     for size in (1, 2, 4):
         folder = tmp_path / str(size)
-        flags = ["--lr", "auto", "--batch-size", str(4 // size), "--max-steps", "3"]
+        flags = ["--lr", "auto", "--batch-size", str(4 // size), "--stop-after", "3"]
         out = train(ranks, size, folder, images, *flags, program=call_main_in_float64)
         assert out.count("--learning-rate auto: ") == 1
         curves.append([float(row["loss"]) for row in rows(folder, "learning_rate.csv")])
@@ -428,7 +428,7 @@ def test_resumed_with_other_reading_processes(
     ranks: Ranks, images: Path, alone: Path, tmp_path: Path
 ) -> None:
     """In mid-epoch from none to two, and back: samples do not depend on who reads them."""
-    train(ranks, 1, tmp_path, images, "--max-steps", "3")
-    resume(ranks, 1, tmp_path, "--resume", "--workers", "2", "--max-steps", "7")
+    train(ranks, 1, tmp_path, images, "--stop-after", "3")
+    resume(ranks, 1, tmp_path, "--resume", "--workers", "2", "--stop-after", "7")
     resume(ranks, 1, tmp_path, "--resume", "--workers", "0")
     assert_same_state(last(tmp_path), last(alone))

@@ -69,7 +69,7 @@ try:
     parse_train(["--power", "10"])
 except ValueError as error:
     print(error)
-parse_train(["--help"])
+parse_train(["--help-all"])
 """
     done = run_with_package(tmp_path, OWN, code)
     assert done.returncode == 0, done.stderr
@@ -117,12 +117,12 @@ def test_every_rule_names_settings() -> None:
 
 
 def test_values_by_name() -> None:
-    config = with_values(TrainConfig(), {"list": "a.csv", "epochs": 3, "fold": 2, "folds": 4})
-    assert (config.data.pairs_file, config.data.fold, config.data.folds) == ("a.csv", 2, 4)
+    config = with_values(TrainConfig(), {"list": "a.csv", "epochs": 3, "fold": "2/4"})
+    assert (config.data.pairs_file, config.data.fold) == ("a.csv", "2/4")
     changed = {
         name for name, value in values_of(config).items() if values_of(TrainConfig())[name] != value
     }
-    assert changed == {"list", "epochs", "fold", "folds"}
+    assert changed == {"list", "epochs", "fold"}
 
 
 def test_kinds_of_a_class_are_those_of_its_fields() -> None:

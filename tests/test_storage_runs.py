@@ -150,7 +150,7 @@ def test_training_from_storage_ends_with_the_bits_of_training_from_disk(
     """Stopped in mid-epoch, through faults; a second start downloads no scan again."""
     argv = [*ADDRESSES, *FLAGS, "--workers", workers]
     place.store.set_fault(fault, every=3)
-    place.succeed(2, "one", "train", *argv, "--max-steps", "7")
+    place.succeed(2, "one", "train", *argv, "--stop-after", "7")
     place.store.set_fault("none")
     before = place.store.count_requests()
     place.succeed(2, "one", "train", *argv, "--resume")
@@ -165,11 +165,11 @@ def test_a_run_begun_on_files_ends_on_a_pack(place: Place, undisturbed: Path, pa
     """As the run on the files, with reading processes too, and with the same scores on either."""
     files, packed, folder = data_flags(place.images), ["--images", pack], place.folder
     place.succeed(1, "one", COMMAND, "pack", *files, "--output", pack)
-    place.succeed(2, "one", "train", *files, *FLAGS, "--max-steps", "3")
+    place.succeed(2, "one", "train", *files, *FLAGS, "--stop-after", "3")
     place.succeed(2, "one", "train", *packed, *FLAGS, "--resume", "--workers", "1")
     both = checkpoint.load(folder / "checkpoints" / "last.pt")
     assert_same_state(both, checkpoint.load(undisturbed / "last.pt"))
-    new = [*packed, *FLAGS, "--exp-name", "new", "--max-steps", "1"]
+    new = [*packed, *FLAGS, "--exp-name", "new", "--stop-after", "1"]
     out = place.succeed(2, "one", "train", *new)
     assert "split: image by image; 10 images to train on, 2 to validate" in out
     assert (undisturbed / "split.csv").exists()
@@ -228,7 +228,7 @@ def test_the_other_commands_take_addresses(place: Place, undisturbed: Path, web:
     place.succeed(1, "three", COMMAND, "doctor", "--list", "list.csv")
     out = place.succeed(1, "three", COMMAND, "report", place.address)
     assert out == f"wrote {place.address}/report.html\n" and b"<html" in place.read("report.html")
-    argv = [*files, *FLAGS, "--max-steps", "1", "--load", stored]
+    argv = [*files, *FLAGS, "--stop-after", "1", "--load", stored]
     assert f"network as in {stored}" in place.succeed(1, "three", "train", *argv)
 
 

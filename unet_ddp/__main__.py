@@ -9,22 +9,29 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
+from unet_ddp import __version__
 from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
 from unet_ddp.plugins import find, is_built_in, is_own, list_names
 
-COMMANDS = {  # the built-in ones: arguments, and what each does
-    "train": ("--images DIR --masks DIR", "train a U-Net, as train.py does"),
-    "predict": ("IMAGE ...", "predict masks, as predict.py does"),
-    "doctor": ("--images DIR --masks DIR", "check a data set before training on it"),
-    "import": ("FILE --images DIR -o DIR", "write masks from an annotation tool's file"),
-    "pack": ("--images DIR ... -o URL", "write a data set as tar shards to train on"),
-    "evaluate": ("[--model FILE ...]", "score a network on images and masks"),
-    "report": ("[RUN FOLDER]", "write a run's report.html again"),
-    "compare": ("RUN ... [-o FILE]", "put runs into one table and one chart"),
-    "tune": ("--vary NAME=VALUES ...", "search for settings by successive halving"),
-    "export": ("best.pt model.onnx", "write a network as a file for other programs"),
-    "demo": ("[FILE ...]", "serve a page to try a network on images"),
-    "demo-data": ("[--folder DIR]", "write the built-in demo set"),
+COMMANDS = {  # the built-in ones by groups: arguments, and what each does
+    "Train and predict": {
+        "train": ("--images DIR --masks DIR", "train a U-Net, as train.py does"),
+        "predict": ("IMAGE ...", "predict masks, as predict.py does"),
+    },
+    "Data": {
+        "doctor": ("--images DIR --masks DIR", "check a data set before training on it"),
+        "import": ("FILE --images DIR -o DIR", "write masks from an annotation tool's file"),
+        "pack": ("--images DIR ... -o URL", "write a data set as tar shards to train on"),
+        "demo-data": ("[--folder DIR]", "write the built-in demo set"),
+    },
+    "Results": {
+        "evaluate": ("[--model FILE ...]", "score a network on images and masks"),
+        "report": ("[RUN FOLDER]", "write a run's report.html again"),
+        "compare": ("RUN ... [-o FILE]", "put runs into one table and one chart"),
+        "tune": ("--vary NAME=VALUES ...", "search for settings by successive halving"),
+        "export": ("best.pt model.onnx", "write a network as a file for other programs"),
+        "demo": ("[FILE ...]", "serve a page to try a network on images"),
+    },
 }
 
 
@@ -33,19 +40,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     survive_lost_output()
     name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
-        for command, (arguments, about) in COMMANDS.items():
-            print(f"python -m unet_ddp {f'{command} {arguments}':<33}  {about}")
-        for command in list_names("commands")[len(COMMANDS) :]:
-            print(f"python -m unet_ddp {command:<33}  of an installed package")
+        print(_format_help())
+        return 0
+    if name == "--version":
+        print(f"unet_ddp {__version__}")
         return 0
     return run(name, rest)
+
+
+def _format_help() -> str:
+    lines = ["unet_ddp: train a U-Net on any folder of images and masks, and predict masks", ""]
+    lines += ["usage: python -m unet_ddp COMMAND ...   or: unet-ddp COMMAND ..."]
+    groups = {**COMMANDS}
+    built_in = [name for names in COMMANDS.values() for name in names]
+    installed = [name for name in list_names("commands") if name not in built_in]
+    if installed:
+        groups["Of installed packages"] = dict.fromkeys(installed, ("...", ""))
+    for heading, commands in groups.items():
+        lines += ["", f"{heading}:"]
+        for name, (arguments, about) in commands.items():
+            lines.append(f"  {f'{name} {arguments}':<34}{about}".rstrip())
+    return "\n".join([*lines, "", "COMMAND --help has its flags; --version has the version."])
 
 
 def run(name: str, argv: Sequence[str] | None = None) -> int:
     """Run the command `name` with its own arguments and return its exit status."""
     try:
         if not (is_built_in("commands", name) or is_own("commands", name)):
-            raise UserError(f"{name}: unknown command; use one of {', '.join(COMMANDS)}")
+            known = ", ".join(name for names in COMMANDS.values() for name in names)
+            raise UserError(f"{name}: unknown command; use one of {known}")
         status: int = _import(name)(argv)
         return status
     except (UserError, RunError) as error:
@@ -58,6 +81,9 @@ def run(name: str, argv: Sequence[str] | None = None) -> int:
 def _import(name: str) -> Callable[[Sequence[str] | None], int]:
     """Return the function of a command.
 
+    Raises:
+        UserError: there is none, or a library is missing, as in a clone that is not installed.
+
     Ctrl-C while it is imported ends the process, as libraries would turn its exception into others.
     """
     before = signal.getsignal(signal.SIGINT)
@@ -66,6 +92,13 @@ def _import(name: str) -> Callable[[Sequence[str] | None], int]:
     try:
         command: Callable[[Sequence[str] | None], int] = find("commands", name)
         return command
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("unet_ddp"):
+            raise
+        raise UserError(
+            f"{error.name} is not installed in {sys.prefix}; activate the environment that has unet_ddp, "
+            "or type python -m pip install -e ."
+        ) from None
     finally:
         signal.signal(signal.SIGINT, before)
 

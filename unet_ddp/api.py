@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,35 +22,50 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.join import MISTAKE
 from unet_ddp.distributed.launch import FAULT, Entrypoint, run_on_all_ranks
-from unet_ddp.distributed.stop_signal import die_with_parent
+from unet_ddp.distributed.stop_signal import dying_with_parent
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError
+from unet_ddp.errors import BAR, RunError, UserError, hides_bars
 from unet_ddp.plugins import is_own
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.writers import read_rows
 from unet_ddp.settings import as_flag
 
 _INTERRUPTED = 128 + signal.SIGINT
+_NOTEBOOK = 120  # columns of a bar there
 _ERROR = "error: "  # so begins the line of a program that says what is wrong
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run in its folder."""
+    """A run in its folder, as `train` returns it; `TrainedRun(Path("checkpoints/first"))` is an earlier one.
+
+    Example:
+        run = unet_ddp.train(images="imgs", masks="masks", epochs=2, exp_name="first")
+        print(run.path, run.metrics[-1]["validation_dice"])  # from 0 to 1
+        predictor = run.predictor(tta="mirror")
+        predictor("new.jpg").to_image().save("mask.png")
+    """
 
     path: Path
     """The folder, which has last.pt, best.pt, metrics.csv and report.html."""
     network: str | None = None
-    """Import path of its network, if that was named so; None for one of this package."""
+    """Import path of your own network, for `predictor(network=run.network)`; None for one of this package."""
 
     @property
     def metrics(self) -> list[dict[str, float]]:
-        """The epochs' rows of metrics.csv, by its columns; nan for a number that an epoch does not have."""
+        """A row of metrics.csv per epoch, by its columns; nan for a number that an epoch does not have.
+
+        Raises:
+            UserError: metrics.csv is corrupt.
+        """
         rows = read_rows(self.path / "metrics.csv")
         return [{name: float(value or "nan") for name, value in row.items()} for row in rows]
 
     def predictor(self, **options: Any) -> Predictor:
-        """Return a predictor of the run's best network; the options are those of `Predictor.from_checkpoint`.
+        """Return a predictor of the run's best network; without validation, of its last one.
+
+        Args:
+            **options: as in `Predictor.from_checkpoint`, e.g. `tta="mirror"` or `device="cpu"`.
 
         Raises:
             UserError: the run has no checkpoint yet, or an option is out of range.
@@ -62,21 +79,24 @@ class TrainedRun:
 def train(**settings: Any) -> TrainedRun:
     """Train a U-Net, as train.py does, and return its run.
 
-        run = unet_ddp.train(images="imgs", masks="masks", epochs=20)
-        run.predictor()("new.jpg")
-
-    Each flag of train.py is a setting, with underscores: `batch_size=8`, `crop_size=(256, 256)`,
-    `amp=False`, `resume=True`. None is as if it were left out. A loss, network, augmentation, reader or
-    writer of your own is named as "module:Name", or given as the object itself.
-
     One process trains in this one, so that a debugger works. With `nproc=4` four others do; their lines
     come through, and Ctrl-C here stops them. A script that torchrun has started joins its ranks, where a
     mistake is printed once and ends all of them.
 
+    Example:
+        run = unet_ddp.train(images="imgs", masks="masks", epochs=2, exp_name="first")
+        print(run.path, run.metrics[-1]["validation_dice"])
+        run.predictor()("new.jpg").to_image().save("mask.png")
+
+    Args:
+        **settings: flags of train.py with underscores, as `batch_size=8`, `crop_size=(256, 256)` or `resume=True`;
+            None: left out. Parts of your own are named as "module:Name", or given as the object itself.
+
     Raises:
         UserError: the settings or the data have a mistake.
         RunError: the run failed by nobody's mistake, such as a full disk.
-        KeyboardInterrupt: after Ctrl-C, once the run is saved; `resume=True` goes on.
+        KeyboardInterrupt: after Ctrl-C, once the run is saved; `resume=True` continues it.
+        SystemExit: another signal has stopped the run, or it failed on ranks that torchrun started.
     """
     began = time.monotonic()  # this process may have worked for hours before
     argv = [word for name, value in settings.items() for word in _to_words(name, value)]
@@ -143,9 +163,9 @@ def _to_text(name: str, value: Any) -> str:
 
 
 def _train_in_others(argv: list[str]) -> int:
-    """Start the ranks by a program of their own, pass on what they print, and return its exit status.
+    """Start the ranks in a new program, pass on what they print, and return its exit status.
 
-    Nothing of the caller's is run again, as it would be by spawn: it needs no `__main__` guard.
+    The caller's script is not run again, as multiprocessing's spawn would: it needs no `__main__` guard.
 
     Raises:
         UserError: the ranks have found a mistake.
@@ -153,16 +173,16 @@ def _train_in_others(argv: list[str]) -> int:
     """
     mistakes: list[str] = []
 
-    def show_unless_error(line: str) -> None:
+    def show_unless_error(line: str, file: Any) -> None:
         if line.startswith(_ERROR):
             mistakes.append(line.removeprefix(_ERROR).rstrip())
         else:
-            print(line, end="", file=sys.stderr, flush=True)
+            print(line, end="", file=file, flush=True)
 
     with _start(argv) as child:
         threads = [
-            _follow(child.stdout, partial(print, end="", flush=True)),
-            _follow(child.stderr, show_unless_error),
+            _follow(child.stdout, partial(show_unless_error, file=sys.stdout)),
+            _follow(child.stderr, partial(show_unless_error, file=sys.stderr)),
         ]
         try:
             status = _wait(child)
@@ -177,28 +197,34 @@ def _train_in_others(argv: list[str]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _start(argv: list[str]) -> subprocess.Popen[str]:
-    """Return the program that starts the ranks: that of the command line."""
+def _start(argv: list[str]) -> subprocess.Popen[bytes]:
+    """Return the program that starts the ranks: that of the command line.
+
+    Where bars are seen it has one stream for its lines and its bar, which come in order.
+    """
     folders = os.pathsep.join(filter(None, sys.path))  # a part of the user's is found there, too
+    environment = {**os.environ, "PYTHONPATH": folders, "PYTHONUNBUFFERED": "1"}
+    shows_bar = hides_bars() is False or (sys.stdout.isatty() and sys.stderr.isatty())
+    if shows_bar:
+        columns = shutil.get_terminal_size((_NOTEBOOK, 0)).columns
+        environment |= {BAR: "1", "COLUMNS": str(columns)}
     return subprocess.Popen(
         [sys.executable, "-m", "unet_ddp", "train", *argv],
-        env={**os.environ, "PYTHONPATH": folders, "PYTHONUNBUFFERED": "1"},
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
+        stderr=subprocess.STDOUT if shows_bar else subprocess.PIPE,
         start_new_session=True,  # Ctrl-C comes to this process alone, which passes it on once
-        preexec_fn=partial(die_with_parent, signal.SIGTERM),  # a killed notebook
+        preexec_fn=dying_with_parent(signal.SIGTERM),  # a killed notebook
     )
 
 
-def _follow(stream: IO[str] | None, show: Callable[[str], object]) -> threading.Thread:
-    """Return a thread that shows each line of a stream until its end."""
+def _follow(stream: IO[bytes] | None, show: Callable[[str], object]) -> threading.Thread:
+    """Return a thread that shows each line of a stream, if there is one, until its end."""
 
     def read() -> None:
-        for line in stream or ():
+        # A bar's line ends by a carriage return, which stays one.
+        for line in io.TextIOWrapper(stream, "utf-8", "replace", newline="") if stream else ():
             show(line)
 
     thread = threading.Thread(target=read, daemon=True)
@@ -206,7 +232,7 @@ def _follow(stream: IO[str] | None, show: Callable[[str], object]) -> threading.
     return thread
 
 
-def _wait(child: subprocess.Popen[str]) -> int:
+def _wait(child: subprocess.Popen[bytes]) -> int:
     """Return the exit status of a process, to which each Ctrl-C is passed on."""
     while True:
         try:

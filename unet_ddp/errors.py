@@ -13,6 +13,7 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+BAR = "UNET_DDP_BAR"  # in the environment of what this program starts: its reader shows bars
 _SHOWN = 60  # characters of a value in a message
 _LONGEST = 4096  # text or list in a file
 _LARGEST = 2**53  # whole number in a file; floats count exactly up to here
@@ -68,6 +69,18 @@ def print_lines(*lines: object) -> None:
         print(one_line(line))
 
 
+def hides_bars() -> bool | None:
+    """Return tqdm's `disable`: a notebook shows bars, and so may who reads this output; None asks the stream."""
+    shows = BAR in os.environ or type(sys.stderr).__module__ == "ipykernel.iostream"
+    return False if shows else None
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 image, 2 images, 2 processes."""
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{ending}"
+
+
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table with its columns below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -85,7 +98,7 @@ class _Lossy(io.FileIO):
 
 
 def survive_lost_output() -> None:
-    """Make standard output and errors drop what nobody can take: the work goes on, and its status stays.
+    """Make standard output and errors drop what can't be written: the work and its exit status do not change.
 
     A closed terminal, ``| head`` and a full disk of logs would otherwise end it, or fail at the exit.
     """
@@ -174,8 +187,9 @@ class Limit:
 def typed(value: Any, kind: Any) -> Any:
     """Return a value of a file as the type `kind`, if it is of that type and within its limits.
 
-    A type is int, float, str, bool, a dict, a list, a short tuple (a list in the file), a dataclass
-    (see `from_plain`), one of these or None, or Annotated with a `Limit` or all values that it may have.
+    A type is int, float, str, bool, a dict, a list, a short tuple (a list in the file) or a dataclass
+    (see `from_plain`), or one of these or None. It may be Annotated with a `Limit`, or with all values
+    that it may have.
 
     Raises:
         UserError: it is not: what it is, and what is expected.
@@ -220,9 +234,11 @@ def _fields_of(kind: Any) -> tuple[tuple[Field[Any], ...], dict[str, Any]]:
 def from_plain(kind: type[Checked], plain: Any, *, is_open: bool = False) -> Checked:
     """Return a dataclass from the values of a file by its fields' names, each checked.
 
+    With `is_open`, fields that the class does not have are left out: other readers know them.
+
     Raises:
-        UserError: a field is missing, has a value that it can't have, or is unknown and the class is
-            not open for those of other readers.
+        UserError: a field is missing, has a value that it can't have, or is unknown without
+            `is_open`.
     """
     if not isinstance(plain, Mapping):
         raise UserError(f"{shorten(plain)}; expected fields by name")

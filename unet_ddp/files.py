@@ -49,7 +49,7 @@ def as_local_path(text: str, flag: str) -> Path:
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary file in the folder of `path`; it replaces `path` if the block succeeds.
 
-    Of an address it is in the system's temporary folder, and is put there at the end.
+    Of an address it is in the system's temporary folder, and is uploaded at the end.
     The temporary file is new (O_EXCL, no symbolic link is followed) and its name can't be guessed.
     If the block raises, it is removed and `path` stays as it was. The folder is created. With
     `durable`, file and folder are flushed to the disk, so that a power cut loses neither.
@@ -69,12 +69,12 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
             yield temporary
             if durable:
                 os.fsync(handle)
-            temporary.replace(path)
         finally:
-            os.close(handle)
+            os.close(handle)  # Windows moves no open file
+        temporary.replace(path)
     finally:
         remove_temporary(temporary)
-    if durable:
+    if durable and hasattr(os, "O_DIRECTORY"):  # nor does it open folders
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -89,7 +89,7 @@ def write_text(path: Path, text: str, *, durable: bool = False) -> None:
 
 
 def refuse_special(path: Path) -> None:
-    """Raise a UserError if `path` is a pipe, socket or device, which may wait or go on for ever."""
+    """Raise a UserError if `path` is a pipe, socket or device, which may block or never end."""
     if is_address(path):
         return
     mode = path.stat().st_mode
@@ -119,7 +119,7 @@ def write_errors(path: Path, advice: str = "") -> Iterator[None]:
 def cache_folder(*, warns: bool = True) -> Path | None:
     """Return the folder of this user's caches, made if it can be; None if others may write to it.
 
-    What is in such a folder can't be believed. A line says so once, if this process `warns`.
+    Files in such a folder can't be trusted. If this process `warns`, it prints a line about it, once.
     """
     root = os.environ.get("XDG_CACHE_HOME")  # platformdirs would move the runs there on macOS
     try:
@@ -198,8 +198,6 @@ def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
     Raises:
         UserError: another process has locked it, or it is not writable; `flag` names another one.
     """
-    import fcntl  # Windows has none
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open_own(folder / ".lock", "a+")
@@ -207,12 +205,14 @@ def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
         reason = f"{folder}: {error.strerror or error}"
         raise UserError(f"{reason}; choose a writable folder with {flag}") from None
     try:
+        import fcntl  # Windows has none
+
         # A record lock belongs to this process alone: reading processes do not inherit it, as they do
         # filelock's up to 3.20; and that is a file that a kill leaves where there is no flock.
         fcntl.lockf(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-    except OSError as error:
-        if error.errno in _NO_LOCKS:
-            reason = f"{folder}: its file system has no locks"
+    except (ImportError, OSError) as error:
+        if getattr(error, "errno", errno.ENOSYS) in _NO_LOCKS:
+            reason = f"{folder}: Windows or its file system has no locks"
             print(f"warning: {one_line(reason)}; start no other run in it", file=sys.stderr)
             return lock
         with lock:
@@ -230,6 +230,8 @@ def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
 
 def is_alive(process: int) -> bool:
     """Return whether the process with this id runs; a zombie does not."""
+    if sys.platform == "win32":
+        return True  # its kill(process, 0) would be Ctrl-C
     with suppress(OSError):
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         return state.rpartition(")")[2].split()[0] != "Z"
@@ -287,7 +289,8 @@ def _remove_and_exit(number: int, frame: Any) -> None:
         os._exit(128 + number)
 
 
-exit_on_signals = partial(_handling, _remove_and_exit, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_hangup = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # Windows has none
+exit_on_signals = partial(_handling, _remove_and_exit, signal.SIGINT, signal.SIGTERM, *_hangup)
 """Context in which Ctrl-C, SIGTERM and SIGHUP end the process, and leave no temporary file."""
 ended_by_sigterm = partial(_handling, lambda number, frame: sys.exit(128 + number), signal.SIGTERM)
 """Context in which SIGTERM raises SystemExit: what is temporary is then removed."""

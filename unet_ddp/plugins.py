@@ -98,9 +98,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
         **dict.fromkeys(("pt", "pth", "ckpt"), "unet_ddp.prediction.backends:open_checkpoint"),
         "onnx": "unet_ddp.extras.onnx.backend:open_onnx",
     },
-    # when the log begins, by the setting or --writer, on rank 0; runs/writers.py says which methods it may have:
-    # (RunInfo) -> writer
-    "writers": {
+    # when the log begins, by the setting or --callback, on rank 0; runs/writers.py says which methods it may have:
+    # (RunInfo) -> callback
+    "callbacks": {
         "wandb": "unet_ddp.extras.wandb.writer:WandbWriter",
         "profile": "unet_ddp.extras.diagnose.profiling:StepProfile",
     },
@@ -175,6 +175,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "check_hosts": "unet_ddp.extras.hosts.compare:check_hosts",
         # once the data and the model are known: (Split, texts of own sources, World)
         "check_data": "unet_ddp.extras.hosts.compare:check_data",
+        # -- a loss of the user's own
+        # the loss is made: (name, OptimizationConfig) -> Term
+        "own_loss": "unet_ddp.extras.losses.own:make_own_term",
+        # before the run has its folder: (SegmentationLoss, number of classes, device)
+        "try_loss": "unet_ddp.extras.losses.own:try_loss",
         # -- the scores are known
         # all epochs are done: (TrainConfig, validation Pairs, World, log)
         "write_reports": "unet_ddp.extras.report.write:write_reports",
@@ -234,7 +239,7 @@ def is_own(point: str, name: str) -> bool:
 
 
 def list_names(point: str) -> list[str]:
-    """Return the names of all parts of a point, those of installed packages last, sorted."""
+    """Return the sorted names of all parts of a point, the ones of installed packages last."""
     return [*BUILT_IN[point], *sorted(_installed(point, tuple(sys.path)))]
 
 

@@ -7,19 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple, Self, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import tyro
 
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.plugins import find, list_names
 
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
+
 Config = TypeVar("Config")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Plain = bool | int | float | str | list[Any] | None
-
-_NO_DEFAULT = ("None", "()", "")  # said in the field's own line
 
 NAMES = tyro.conf.Suppress[tyro.conf.Fixed[frozenset[str]]]  # of settings; no flag
 
@@ -73,13 +74,24 @@ class Typed(Rule):
     """In words, what no recipe and no checkpoint switches on."""
 
 
+class Brief(NamedTuple):
+    """The line of a flag in the short help, which has no others."""
+
+    text: str
+
+
+class Heading(NamedTuple):
+    """A heading of the help, above the flag of the field and those after it."""
+
+    text: str
+
+
 def flag(metavar: str, *aliases: str, name: str | None = None) -> Any:
     """Return the annotation of a flag that takes a value; `name` replaces the field's own."""
     return tyro.conf.arg(
         metavar=metavar,
         aliases=aliases or None,
         name=name,
-        help_behavior_hint=lambda text: "" if text in _NO_DEFAULT else f"(default: {text})",
     )
 
 
@@ -151,12 +163,12 @@ def joined(group: str) -> Callable[[type[Config]], type[Config]]:
     return join
 
 
-def _once(function: Function) -> Function:
+def once(function: Function) -> Function:
     """Return a function that computes what it returns for a class once."""
     return cache(function)  # type: ignore[return-value]  # mypy knows no hash of dataclasses
 
 
-@_once
+@once
 def settings_of(kind: Any) -> dict[str, Setting]:
     """Return the fields of a class of configurations and of its groups, by their names in flags and recipes."""
     settings: dict[str, Setting] = {}
@@ -207,7 +219,7 @@ def names_of(kind: Any, *kinds: Kind) -> frozenset[str]:
     )
 
 
-@_once
+@once
 def pairs_of(kind: Any, rule: type[Rule]) -> list[tuple[str, str]]:
     """Return each setting of a class of configurations with each text of such a rule beside its field."""
     return [

@@ -112,7 +112,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.case is None:
             shutil.rmtree(home)
     gc.unfreeze()
-    print(f"{options.faults} fault(s); limits: {SECONDS:g} s and 1 GB for each case")
+    print(f"faults: {options.faults}; limits: {SECONDS:g} s and 1 GB for each case")
     return 1 if options.faults else 0
 
 

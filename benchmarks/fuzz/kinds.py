@@ -38,8 +38,8 @@ from unet_ddp.__main__ import main as command
 from unet_ddp.commands import predict, train
 from unet_ddp.config import TrainConfig
 
-_ONE_STEP = [*TRAIN, "--max-steps", "1", "--timeout", "5", "--nproc", "1", "--checkpoints", "new"]
-_IN_PLACE = ["--workers", "0", "--device", "cpu", "--timeout", "5", "--max-steps", "4"]
+_ONE_STEP = [*TRAIN, "--stop-after", "1", "--timeout", "5", "--nproc", "1", "--checkpoints", "new"]
+_IN_PLACE = ["--workers", "0", "--device", "cpu", "--timeout", "5", "--stop-after", "4"]
 
 
 def _write(path: Path, data: Callable[[], bytes], dice: Dice) -> Path:
@@ -227,7 +227,7 @@ def build_palette(samples: Samples, folder: Path, dice: Dice) -> Case:
 def build_recipe(samples: Samples, folder: Path, dice: Dice) -> Case:
     """Give a mutated recipe to doctor and train."""
     settings = TrainConfig().to_dict() | {
-        "binary": False,
+        "mask_threshold": 0,
         "validation": 20.0,
         "crop_size": [16, 16],
     }

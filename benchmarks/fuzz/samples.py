@@ -92,7 +92,7 @@ def make_samples(home: Path) -> Samples:
 
 def _train(samples: Samples) -> None:
     """Train in a process of its own: this one is forked later, and must have no threads."""
-    argv = [*samples.data_flags, *TRAIN, "--checkpoints", str(samples.run), "--max-steps", "3"]
+    argv = [*samples.data_flags, *TRAIN, "--checkpoints", str(samples.run), "--stop-after", "3"]
     process = os.fork()
     if process == 0:
         os.environ["XDG_CACHE_HOME"] = str(samples.cache)

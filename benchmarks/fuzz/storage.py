@@ -51,7 +51,7 @@ def build_pack(samples: Samples, folder: Path, dice: Dice) -> Case:
         (folder / "pack" / INDEX).write_bytes(mutated())
     if dice.random() < 0.5:
         return Case(command, ["doctor", "--images", "pack", "--batch-size", "2"])
-    one_step = ["--max-steps", "1", "--timeout", "5", "--checkpoints", "new"]
+    one_step = ["--stop-after", "1", "--timeout", "5", "--checkpoints", "new"]
     return Case(train.main, ["--images", "pack", *TRAIN, *one_step])
 
 
@@ -85,7 +85,7 @@ def build_pointer(samples: Samples, folder: Path, dice: Dice) -> Case:
         argv = [image, "--model", model, "-o", "a.png", "--device", "cpu"]
         return Case(lambda argv: predict.main(_in_folder(bucket, argv)), argv)
     flags = ["--resume", "--checkpoints", "s3://bucket/run", "--workers", "0", "--device", "cpu"]
-    flags += ["--timeout", "5", "--max-steps", "4"]
+    flags += ["--timeout", "5", "--stop-after", "4"]
     return Case(lambda argv: train.main(_in_folder(bucket, argv)), flags)
 
 

@@ -68,7 +68,7 @@ def test_each_planted_fault_is_noticed(ranks: Ranks, tmp_path: Path) -> None:
     ("status", "lines", "verdict"),
     [
         (2, ["error: a", "error: b"], "UNCLEAR"),
-        (2, ["error: a", "error: b", "unfit to train: 2 problem(s)"], "one line"),
+        (2, ["error: a", "error: b", "unfit to train: 2 problems"], "one line"),
         (2, ["usage"], "UNCLEAR"),
         (0, ["error: a"], "UNCLEAR"),
         (-11, ["error: a"], "UNCLEAR"),

@@ -420,12 +420,15 @@ def test_the_checkpoint_to_predict_with_is_found(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.touch()
-        os.utime(path, (1e9 - age, 1e9 - age))
+        saved = 1e9 - age * 86400  # days: of one day they could not be chosen from
+        os.utime(path, (saved, saved))
         return path
 
     assert find_model("some.pt", tmp_path) == Path("some.pt")
     assert find_model(str(tmp_path), tmp_path) == tmp_path / "best.pt"
-    with pytest.raises(UserError, match=r"best.pt: not found; train first, or use --model FILE"):
+    with pytest.raises(
+        UserError, match=r"best.pt: not found; train first, or use --model RUN/best.pt"
+    ):
         find_model(None, tmp_path)
     (tmp_path / "broken" / "best.pt").mkdir(parents=True)
     touch("a/best.pt", 30)
@@ -437,4 +440,4 @@ def test_the_checkpoint_to_predict_with_is_found(tmp_path: Path) -> None:
     assert find_model(None, tmp_path) == own  # it was trained on
     last = touch("all/last.pt", 0)  # without validation
     assert find_model(None, tmp_path) == find_model(str(tmp_path / "all")) == last
-    assert list_runs(tmp_path) == [last.parent, tmp_path, newer.parent, tmp_path / "a"]
+    assert list(list_runs(tmp_path)) == [last.parent, tmp_path, newer.parent, tmp_path / "a"]

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,7 +30,7 @@ from tests.conftest import data_flags, make_pair, make_set
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 FLAGS = [
     "--width", "2", "--epochs", "1", "--batch-size", "1", "--workers", "0", "--augmentation", "none",
-    "--max-steps", "1",
+    "--stop-after", "1",
 ]  # fmt: skip
 Array = np.ndarray
 
@@ -150,12 +151,20 @@ def edged(array: Array) -> Array:
     return np.repeat(edges[..., None], 3, axis=2)
 
 
-def numbered(folder: Path) -> None:
-    """Give the masks instance ids of 16 bit."""
+def numbered(folder: Path, *, first: int = 0, dtype: type = np.uint8) -> None:
+    """Give the masks squares with a number each, of which some were deleted.
+
+    Numbers begin at 1 in each mask, or `first` later in each than in the one before.
+    """
     for number, path in enumerate(sorted((folder / "masks").iterdir())):
-        found = (pixels(path) > 0).astype(np.uint16)
-        stripes = np.arange(found.size, dtype=np.uint16).reshape(found.shape) % 60 + 1
-        Image.fromarray(found * (stripes + 60 * number)).save(path)
+        rng = np.random.default_rng(number)
+        cells = np.arange(1, 49).reshape(6, 8)
+        cells = np.where((cells > 25 + 4 * number) | (rng.random(cells.shape) < 0.2), 0, cells)
+        cells = np.where(cells, cells + first * number, 0).repeat(4, 0).repeat(4, 1)
+        side = rng.integers(3, 5, (2, 6, 8)).repeat(4, 1).repeat(4, 2)
+        rows, columns = np.arange(24)[:, None] % 4, np.arange(32) % 4
+        found = np.where((rows < side[0]) & (columns < side[1]), cells, 0)
+        Image.fromarray(found.astype(dtype)).save(path)
 
 
 def with_classes(folder: Path) -> None:
@@ -172,13 +181,6 @@ def per_class(folder: Path) -> None:
     (folder / "car").mkdir()
     (folder / "masks").rename(folder / "car" / "car")
     (folder / "car").rename(folder / "masks")
-
-
-def counted(folder: Path) -> None:
-    """Number the columns of each mask's square from 1 on, more in some than in others."""
-    for number, path in enumerate(sorted((folder / "masks").iterdir())):
-        found = (np.arange(32) % (9 + number) + 1)[None].repeat(24, 0)
-        Image.fromarray(np.where(np.arange(24)[:, None] < 9, found, 0).astype(np.uint8)).save(path)
 
 
 def colours(array: Array) -> Array:
@@ -305,12 +307,13 @@ CASES = [
     Case("one line for a path with a line break", lambda f: (image(f).rename(f / "imgs" / "c\nx.png"), mask(f).rename(f / "masks" / "c\nx.png"), cut(f / "imgs" / "c\nx.png")), 2, ("c\\nx.png",)),
     # pairs
     Case("no images", lambda f: shutil.rmtree(f / "imgs") or (f / "imgs").mkdir(), 2, ("imgs", "contains no images")),
+    Case("a microscope's own files", lambda f: [p.rename(p.with_suffix(".czi")) for p in (f / "imgs").iterdir()], 2, ("imgs", "contains no images", "a microscope's own format (.czi): export as TIFF")),
     Case("a folder that is missing", lambda f: shutil.rmtree(f / "masks"), 2, ("masks", "not found")),
     Case("an image without mask", lambda f: mask(f).unlink(), 2, ("cx.png", "no mask")),
     Case("five images without masks", lambda f: [mask(f, n).unlink() for n in ("ax", "bx", "cx", "dx", "ex")], 2, ("ax.png", "bx.png", "cx.png", "2 more", "doctor")),
     Case("two masks for an image", lambda f: Image.open(mask(f)).save(mask(f).with_suffix(".bmp")), 2, ("two masks", "cx.bmp")),
     Case("two images of one name", lambda f: Image.open(image(f)).save(image(f).with_suffix(".bmp")), 2, ("two images of one name", "cx.bmp")),
-    Case("masks without images", lambda f: image(f).unlink(), 0, ("1 mask(s) without image", "cx.png")),
+    Case("masks without images", lambda f: image(f).unlink(), 0, ("1 mask without image", "cx.png")),
     Case("hidden and system files", lambda f: [(f / "imgs" / n).write_text("?") for n in (".DS_Store", "._cx.png", "Thumbs.db", "notes.txt")], 0, ("6 pairs",)),
     Case("a folder named as an image", lambda f: (f / "imgs" / "zz.png").mkdir(), 0, ("6 pairs",)),
     Case("sub-folders", renamed(lambda n: f"{n[0]}/in/{n}"), 0, ("6 pairs",)),
@@ -353,8 +356,8 @@ CASES = [
     Case("twelve bands of 8 bit", as_tiff("uint8", 12), 0, ("12 bands, 8 bit",)),
     Case("five bands among four", lambda f: (as_tiff("uint16", 5)(f), tifffile.imwrite(f / "imgs" / "cx.tif", np.zeros((24, 32, 4), np.uint16), photometric="minisblack", planarconfig="contig")), 2, ("cx.tif", "4 channels", "5")),
     Case("NPY arrays", numpy_arrays, 0, ("colour, 8 bit",)),
-    Case("images of one colour", lambda f: Image.new("RGB", (32, 24), (9, 9, 9)).save(image(f)), 0, ("1 image(s) of one colour", "cx.png")),
-    Case("a copy of a training image in validation", lambda f: (listing()(f), shutil.copy(image(f, "ax"), image(f, "fx"))), 0, ("copies of training images", "fx.png", "ax.png"), ["--list", "{}/pairs.csv"]),
+    Case("images of one colour", lambda f: Image.new("RGB", (32, 24), (9, 9, 9)).save(image(f)), 0, ("1 image of one colour", "cx.png")),
+    Case("a copy of a training image in validation", lambda f: (listing()(f), shutil.copy(image(f, "ax"), image(f, "fx"))), 0, ("the same as training images", "fx.png", "ax.png"), ["--list", "{}/pairs.csv"]),
     # masks
     Case("masks of 0 and 1", masks_as(lambda a: (a > 0).astype(np.uint8)), 0, ("mask values 0, 1",)),
     Case("masks of 0 and 255", lambda f: None, 0, ("mask values 0, 255",)),
@@ -363,7 +366,7 @@ CASES = [
     Case("0, 1 and 255: nothing is ignored unasked", masks_as(lambda a: np.where(np.arange(32) < 9, 255, a // 255).astype(np.uint8)), 0, ("classes: 3, mask values 0, 1, 255",)),
     Case("the same, with 255 to ignore", masks_as(lambda a: np.where(np.arange(32) < 9, 255, a // 255).astype(np.uint8)), 0, ("classes: 2, mask values 0, 1; 255 is ignored",), ["--ignore-index", "255"]),
     Case("a value to ignore that no mask has", lambda f: None, 2, ("--ignore-index 7", "0, 255"), ["--ignore-index", "7"]),
-    Case("void around instances", masks_as(lambda a: np.where(np.arange(32) < 9, 255, (a > 0) * 7).astype(np.uint8)), 0, ("classes: 2, mask values 0, 255, thresholded at 0; 255 is ignored",), ["--binary", "--ignore-index", "255"]),
+    Case("void around instances", masks_as(lambda a: np.where(np.arange(32) < 9, 255, (a > 0) * 7).astype(np.uint8)), 0, ("classes: 2, mask values 0, 255, thresholded at 0; 255 is ignored",), ["--mask-threshold", "0", "--ignore-index", "255"]),
     Case("palettes that differ", lambda f: (each(f, "masks", with_palette), swapped_palette(mask(f))), 2, ("index 0 is #000000", "#e0e0c0", "cx.png"),),
     Case("palette masks", lambda f: each(f, "masks", with_palette), 0, ("mask values 0, 1",)),
     Case("colour masks", masks_as(colours), 0, ("mask values #000080, #ff0000",)),
@@ -378,32 +381,33 @@ CASES = [
     Case("JPEG masks in colour", lambda f: each(f, "masks", lambda p, a: Image.fromarray(a).convert("RGB").save(p.with_suffix(".jpg"), quality=60)), 2, ("x.jpg", "different colours", "lossy", "--mask-threshold 127")),
     Case("one mask of 1 bit", lambda f: Image.fromarray(pixels(mask(f)) > 0).save(mask(f)), 2, ("masks/cx.png has 1 bit", "255 in")),
     Case("a band for each class", lambda f: each(f, "masks", lambda p, a: np.save(p.with_suffix(".npy"), np.eye(5, dtype=np.uint8)[a // 255])), 2, ("5 bands; a mask has one", "argmax")),
-    Case("Cellpose's own files", lambda f: each(f, "masks", lambda p, a: np.save(p.with_suffix(".npy"), {"masks": a}, allow_pickle=True)), 2, ("holds Python objects", "--save_tif")),
+    Case("Cellpose's own files", lambda f: each(f, "masks", lambda p, a: np.save(p.with_suffix(".npy"), {"masks": a}, allow_pickle=True)), 2, ("holds Python objects", "_seg.npy", "File > Save masks as PNG/tif")),
     Case("soft edges in colour", masks_as(edged), 0, ("soft edges, use --mask-threshold 127",)),
     Case("soft edges", masks_as(soft), 2, ("different values", "soft edges", "--mask-threshold")),
-    Case("instance ids", numbered, 2, ("different values", "--instances", "--binary")),
-    Case("instance ids, each an object", numbered, 0, ("classes: background, object, border",), ["--instances"]),
+    Case("instance ids of 16 bit, over all masks", partial(numbered, first=1000, dtype=np.uint16), 2, ("look like numbers of objects", "--instances", "--classes", "--mask-threshold 0")),
+    Case("instance ids of 8 bit, with gaps", numbered, 2, ("look like numbers of objects", "--instances", "--classes", "--mask-threshold 0")),
+    Case("the same, each an object", numbered, 0, ("classes: background, object, border",), ["--instances"]),
     Case("the same as JPEG", as_format("masks", ".jpg", quality=60), 2, ("x.jpg", "--instances", "16-bit PNG"), ["--instances"]),
     Case("the same, though no object has a number", lambda f: None, 2, ("--instances", "0, 255", "no object has a number of its own"), ["--instances"]),
     Case("instance ids with classes", with_classes, 0, ("classes: background, car, tree, pond, border",), ["--instances", "--class-names", "car", "tree", "pond"]),
     Case("the same, without the third name", with_classes, 2, ("x.tif", "value 3000001", "class * 1000000 + number, both from 1 on, of car, tree"), ["--instances", "--class-names", "car", "tree"]),
     Case("a folder of masks for each class", per_class, 2, ("no mask for", "imgs/ax.png", "python -m unet_ddp import"), ["--instances"]),
-    Case("instance ids of 8 bit", counted, 0, ("warning: the values in each mask run from 1 up, to 14 at most", "--instances"),),
-    Case("instance ids, as one class", numbered, 0, ("classes: 2",), ["--binary"]),
+    Case("instance ids, as classes", numbered, 0, ("classes: 46, mask values 0, 1, 2",), ["--classes", "46"]),
+    Case("instance ids, as one class", numbered, 0, ("classes: 2",), ["--mask-threshold", "0"]),
     Case("dark objects on bright ground", masks_as(lambda a: 255 - a), 0, ("--invert",)),
     Case("the same, inverted", masks_as(lambda a: 255 - a), 0, ("mask values 255, 0",), ["--invert"]),
     Case("masks of fractions", not_whole, 2, ("x.tif", "not whole numbers")),
-    Case("a stray pixel", one_pixel, 0, ("class 77 has 1 pixel(s)", "cx.png")),
+    Case("a stray pixel", one_pixel, 0, ("class 77 has 1 pixel in all", "cx.png")),
     Case("the same, with --classes 2", one_pixel, 2, ("--classes 2", "0, 77, 255", "cx.png"), ["--classes", "2"]),
     Case("all masks empty", masks_as(lambda a: a * 0), 2, ("only the value 0",)),
     Case("class weights for other classes", lambda f: None, 2, ("--class-weights", "3 weights for 2 classes"), ["--class-weights", "1", "2", "3"]),
     # splits
-    Case("one image", lambda f: [p.unlink() for side in ("imgs", "masks") for p in (f / side).iterdir() if p.stem != "ax"], 2, ("1 image(s)", "none left to train on", "--validation 0")),
+    Case("one image", lambda f: [p.unlink() for side in ("imgs", "masks") for p in (f / side).iterdir() if p.stem != "ax"], 2, ("1 image in 1 group", "none left to train on", "--validation 0")),
     Case("a class that occurs in validation only", only_in_validation, 0, ("class 99 occurs in validation only",), ["--list", "{}/pairs.csv"]),
     Case("validation in its own folders", validation_set, 0, ("6 images to train on, 2 to validate",), ["--val-images", "{}/val/imgs", "--val-masks", "{}/val/masks"]),
     Case("training images for validation", lambda f: None, 2, ("--val-images", "is among --images too"), ["--val-images", "{}/imgs", "--val-masks", "{}/masks"]),
-    Case("the second of three folds", lambda f: None, 0, ("fold 2 of 3", "4 images to train on, 2 to validate"), ["--folds", "3", "--fold", "2"]),
-    Case("more folds than images", lambda f: None, 2, ("--folds 9", "6 groups"), ["--folds", "9", "--fold", "1"]),
+    Case("the second of three folds", lambda f: None, 0, ("fold 2 of 3", "4 images to train on, 2 to validate"), ["--fold", "2/3"]),
+    Case("more folds than images", lambda f: None, 2, ("--fold 1/9", "6 groups"), ["--fold", "1/9"]),
 ]  # fmt: skip
 
 

@@ -86,7 +86,7 @@ def test_the_seed_and_the_flags_decide_the_split(tmp_path: Path) -> None:
         for seed in range(5)
     }
     assert len(splits) > 1 and {len(split) for split in splits} == {3}
-    data = prepared(tmp_path, folds=3, fold=2)
+    data = prepared(tmp_path, fold="2/3")
     assert len(data.split.validation) == 4 and "fold 2 of 3" in data.split.how
     data = prepared(tmp_path, group_pattern="^([abc])?")
     assert data.groups["ax"] == "a" and data.groups["dx"] == "" and "4 groups" in data.split.how
@@ -204,13 +204,11 @@ def test_what_can_be_known_in_spite_of_a_problem(tmp_path: Path) -> None:
     report, data = collected(in_folder(tmp_path))
     assert len(report.problems) == 1 and data is not None
     assert data.split is not None and data.labels == Labels((0, 255)) and len(data.groups) == 6
-    report, data = collected(in_folder(tmp_path, resize_masks=True, folds=9, fold=1))
-    assert [problem[:9] for problem in report.problems] == ["--folds 9"]
+    report, data = collected(in_folder(tmp_path, resize_masks=True, fold="1/9"))
+    assert [problem[:10] for problem in report.problems] == ["--fold 1/9"]
     assert data is not None and data.split is None and data.groups == {} and data.labels is not None
     assert report.notes[0].startswith("data: 6 pairs") and len(report.notes) == 2
-    report, data = collected(
-        in_folder(tmp_path, resize_masks=True, classes=3, binary=True, invert=True)
-    )
+    report, data = collected(in_folder(tmp_path, resize_masks=True, mask_threshold=0, invert=True))
     assert report.problems == [] and data is not None
     report, data = collected(in_folder(tmp_path, resize_masks=True, ignore_index=7))
     assert len(report.problems) == 1 and data is not None and data.labels is None
@@ -311,16 +309,14 @@ def test_images_are_drawn_by_the_classes_of_the_training_masks(tmp_path: Path) -
     make_set(tmp_path, 6)
     ignored = np.full((24, 32), 9, np.uint8)
     Image.fromarray(ignored).save(tmp_path / "masks" / "bx.png")
-    flags = {"ignore_index": 9, "balance": 0.5, "pairs_file": str(tmp_path / "pairs.csv")}
+    flags = {"ignore_index": 9, "balance": 50.0, "pairs_file": str(tmp_path / "pairs.csv")}
     rows = [f"imgs/{name}x.png,masks/{name}x.png," for name in "abcdef"]
     for name in "abc":
         sides = ["training" if row[5] in ("b", name) else "validation" for row in rows]
         lines = [row + side for row, side in zip(rows, sides, strict=True)]
         (tmp_path / "pairs.csv").write_text("\n".join(["image,mask,split", *lines]))
         if name == "b":
-            with pytest.raises(
-                UserError, match=r"^--balance 0.5: the training masks have no pixel"
-            ):
+            with pytest.raises(UserError, match=r"^--balance 50: the training masks have no pixel"):
                 prepare_data(DataConfig(**flags), seed=0)
             continue
         data = prepare_data(DataConfig(**flags), seed=0)

@@ -77,8 +77,8 @@ GREY, BANDS = {"channels": 1}, {"channels": 5}
         ([scanned("a", {"dtype": "uint16"}), scanned("b"), scanned("c"), scanned("d", {"dtype": "int16"}), scanned("e", {"dtype": "uint16"}), scanned("f")], {},
          ["i/a.png (and 1 more) has 16 bit, i/b.png has 8 bit", "i/d.png has int16, i/b.png has 8 bit"]),
         ([scanned("a", GREY), scanned("b")], {}, []),
-        ([scanned("a", BANDS), scanned("b"), scanned("c")], {}, ["i/a.png has 5 channels, i/b.png has 3: images"]),
-        ([scanned("a", GREY), scanned("b"), scanned("c", {"channels": 2}), scanned("d")], {}, ["i/a.png has 1", "i/c.png has 2 channels, i/b.png has 3"]),
+        ([scanned("a", BANDS), scanned("b"), scanned("c")], {}, ["i/a.png has 5 channels, i/b.png has 3 channels: images"]),
+        ([scanned("a", GREY), scanned("b"), scanned("c", {"channels": 2}), scanned("d")], {}, ["i/a.png has 1 channel,", "i/c.png has 2 channels, i/b.png has 3 channels"]),
         # palettes
         ([scanned("a", None, {"palette": ((0, 0, 0), (1, 2, 3))}), scanned("b", None, {"palette": ((0, 0, 0), (255, 2, 3))})], {},
          ["index 1 is #010203 in m/a.png and #ff0203 in m/b.png: palettes"]),
@@ -87,7 +87,7 @@ GREY, BANDS = {"channels": 1}, {"channels": 5}
         ([scanned("a", None, {"palette": ((0, 0, 0), (1, 2, 3))}), scanned("b", None, {"palette": ((0, 0, 0), (255, 2, 3))})], {"palette": "p.csv"}, []),
         # bits
         ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 255))], {}, ["m/a.png has 1 bit, so its white is 1, and 255 in m/b.png: save all masks with 8 bit"]),
-        ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 255))], {"binary": True}, []),
+        ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 255))], {"mask_threshold": 0}, []),
         ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 1, 255), counts=(1, 2, 3))], {}, []),
         ([scanned("a", None, {"is_bilevel": True}, values=(0,), counts=(9,)), scanned("b", values=(0, 255))], {}, []),
         ([scanned("a", None, {"is_bilevel": True}), scanned("b", values=(0, 2))], {}, []),

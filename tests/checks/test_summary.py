@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from tests.checks.test_rules import scanned
@@ -12,7 +11,6 @@ from unet_ddp.checks.summary import (
     describe_images,
     warn_of_classes,
     warn_of_images,
-    warn_of_numbers,
 )
 from unet_ddp.checks.table import Table
 from unet_ddp.data.labels import Labels
@@ -59,9 +57,9 @@ def test_images_that_look_wrong_are_a_warning() -> None:
     pairs = [scanned("a"), scanned("b", thumbnail=""), scanned("c", thumbnail="")]
     assert warn_of_images(Table.from_scan(pairs[:1]), []) == []
     blank, copies = warn_of_images(Table.from_scan(pairs), [(pairs[0].pair, pairs[1].pair)] * 3)
-    assert blank == "2 image(s) of one colour, e.g. i/b.png: they show nothing"
+    assert blank == "2 images of one colour, which shows nothing, e.g. i/b.png"
     assert copies.startswith(
-        "3 validation image(s) are (nearly) copies of training images, e.g. i/a.png of i/b.png"
+        "3 validation images (nearly) the same as training images, e.g. i/a.png as i/b.png"
     )
 
 
@@ -93,8 +91,8 @@ EVEN = {0: 10, 5: 10, 9: 10}
         (EVEN, {0: 10, 9: 1}, THREE, ["class car does not occur in validation: it gets no score"]),
         ({0: 10, 5: 10}, {0: 10, 5: 10}, THREE, ["class tree does not occur in validation"]),
         # 5e-4 of all pixels, training and validation together
-        ({0: 10000, 5: 4, 9: 10000}, {0: 1, 5: 6, 9: 1}, THREE, ["class car has 10 pixel(s) in all, e.g. in m/t.png: if that is a mistake"]),
-        ({0: 9995, 5: 5, 9: 9995}, {0: 1, 5: 5, 9: 1}, THREE, ["class car has 10 pixel(s)"]),
+        ({0: 10000, 5: 4, 9: 10000}, {0: 1, 5: 6, 9: 1}, THREE, ["class car has 10 pixels in all, e.g. in m/t.png: if that is a mistake"]),
+        ({0: 9995, 5: 5, 9: 9995}, {0: 1, 5: 5, 9: 1}, THREE, ["class car has 10 pixels"]),
         ({0: 9990, 5: 5, 9: 9994}, {0: 3, 5: 5, 9: 3}, THREE, []),
         (dict.fromkeys(range(5), 1) | {9: 100000}, None, Labels((0, 1, 2, 3, 4, 9)), ["class 0 has 1", "class 1 has 1", "class 2 has 1"]),
         # more than 85 % foreground, of two classes
@@ -142,51 +140,6 @@ def test_pixels_of_each_class() -> None:
     assert class_pixels(result, labels, Pairs()) == [0, 0]
     with pytest.raises(UserError, match=r"m/b\.png: unknown mask value 5"):
         class_pixels(result, Labels((9, 0)), Pairs([pairs[2].pair, pairs[1].pair]))
-
-
-def numbered(*masks: dict[int, int]) -> Table:
-    pairs = [
-        scanned(f"{k}", values=tuple(m), counts=tuple(m.values())) for k, m in enumerate(masks)
-    ]
-    return Table.from_scan(pairs)
-
-
-def draw_objects(rng: np.random.Generator, count: int, lost: int = 0) -> dict[int, int]:
-    """Values and pixels of a mask of cells, some of which were deleted."""
-    kept = np.sort(rng.permutation(np.arange(1, count + 1))[lost:]).tolist()
-    return {0: 9000} | {value: int(rng.integers(50, 400)) for value in kept}
-
-
-def draw_classes(rng: np.random.Generator, lost: int) -> dict[int, int]:
-    """Values and pixels of a street scene: classes of sizes from 20 to 20,000, some of them missing."""
-    kept = np.sort(rng.permutation(13)[lost:]).tolist()
-    return {k: int(20 * 2 ** (0.8 * (k * 5 % 13)) * rng.uniform(0.3, 3)) for k in kept}
-
-
-@pytest.mark.parametrize("kind", ["gapless", "gaps"])
-def test_numbers_of_objects_suggest_instances(kind: str, rng: np.random.Generator) -> None:
-    masks = {
-        "gapless": lambda: [dict.fromkeys(range(n), 9) for n in (13, 5, 1, 3)],
-        "gaps": lambda: [draw_objects(rng, int(rng.integers(15, 80)), k % 3) for k in range(20)],
-    }[kind]()
-    largest = max(max(mask) for mask in masks)
-    labels = Labels((*range(largest + 1),))
-    (line,) = warn_of_numbers(numbered(*masks), labels)
-    assert f"run from 1 up, to {largest} at most" in line and "use --instances" in line
-    assert warn_of_numbers(numbered(*masks), Labels((0, 255), threshold=0)) == []
-
-
-@pytest.mark.parametrize("lost", [0, 1, 3, 9])
-def test_classes_are_not_taken_for_numbers(lost: int, rng: np.random.Generator) -> None:
-    """They have gaps, or end with one number; and few objects are usual classes."""
-    masks = [draw_classes(rng, lost) for _ in range(60)]
-    assert warn_of_numbers(numbered(*masks), Labels((*range(13),))) == []
-    ends = [[k for k in range(13) if k not in (0 if n % 4 else 12, n % 14)] for n in range(60)]
-    masks = [dict.fromkeys(kept, 9) for kept in ends]  # street scenes that have nearly all of them
-    assert warn_of_numbers(numbered(*masks, {0: 9}), Labels((*range(13),))) == []
-    assert (
-        warn_of_numbers(numbered({0: 9}, {0: 9, 1: 9}, {0: 9, 1: 8, 2: 7}), Labels((0, 1, 2))) == []
-    )
 
 
 def test_objects_that_may_be_classes_are_a_warning() -> None:

@@ -97,7 +97,7 @@ def test_long_lists_of_kinds_are_cut_and_those_of_problems_are_not(
     make_set(tmp_path, 4)
     status, lines = examine(tmp_path, capsys)
     assert status == 2 and len(of_kind(lines, "error")) >= 18
-    assert lines[-1] == f"unfit to train: {len(of_kind(lines, 'error'))} problem(s)"
+    assert lines[-1] == f"unfit to train: {len(of_kind(lines, 'error'))} problems"
 
 
 def test_settings_that_do_not_fit_the_set_are_problems(
@@ -127,7 +127,7 @@ def test_all_faults_in_one_pass(tmp_path: Path, capsys: pytest.CaptureFixture[st
     image(tmp_path, "gx").unlink()
     status, lines = examine(tmp_path, capsys)
     said = "\n".join(of_kind(lines, "error"))
-    assert status == 2 and lines[-1] == "unfit to train: 6 problem(s)", said
+    assert status == 2 and lines[-1] == "unfit to train: 6 problems", said
     for name in ("ax", "bx", "cx", "dx", "ex", "fx"):
         assert f"{name}." in said
     for name in ("hx", "ix", "jx", "kx", "lx"):

@@ -138,7 +138,7 @@ def test_without_flags_the_runs_validation_images_are_scored(
     )
     assert lines[-1] == f"wrote checkpoints/evaluation/: {', '.join(sorted(EVALUATION_FILES))}"
     page = (here / "checkpoints/evaluation/report.html").read_text(encoding="utf-8")
-    assert "<dd>7 epoch(s)</dd>" in page and "<h1>Evaluation of checkpoints/best.pt</h1>" in page
+    assert "<dd>7 epochs</dd>" in page and "<h1>Evaluation of checkpoints/best.pt</h1>" in page
     assert page.count('<li class="card"') == 5 and "<dt>images</dt><dd>5 images of" in page
 
 
@@ -159,7 +159,7 @@ def test_the_last_checkpoint_has_no_score_to_compare_with(
     run("--model", "checkpoints/last.pt")
     assert "the checkpoint says" not in capsys.readouterr().out
     page = (here / "checkpoints/evaluation/report.html").read_text(encoding="utf-8")
-    assert "epoch(s)" not in page
+    assert "trained for" not in page
 
 
 def test_without_a_threshold_the_most_probable_class_counts(

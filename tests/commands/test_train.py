@@ -86,9 +86,9 @@ def test_a_validation_that_a_signal_cuts_short_does_not_count(
 @pytest.mark.parametrize(
     ("limits", "step", "is_over"),
     [
-        (["--max-epochs", "2"], 6, True),  # the last epoch of all
-        (["--max-steps", "4", "--max-epochs", "1"], 3, False),
-        (["--max-steps", "2", "--max-epochs", "1"], 2, False),
+        (["--stop-after", "2epochs"], 6, True),  # the last epoch of all
+        (["--stop-after", "1epochs"], 3, False),
+        (["--stop-after", "2"], 2, False),
     ],
 )
 def test_a_limit_stops_a_run_that_has_more_to_do(
@@ -124,7 +124,7 @@ def test_two_steps_are_read_ahead_of_the_one_that_is_taken(
     monkeypatch.setattr(
         SegmentationDataset, "__getitem__", lambda self, key: read.append(key) or READ(self, key)
     )
-    flags = ["--accumulate", "2", "--validation", "0", "--max-steps", "1"]
+    flags = ["--accumulate", "2", "--validation", "0", "--stop-after", "1"]
     assert run(images, tmp_path, "--epochs", "1", *flags)[0] == 0
     assert seen == [8]  # two steps of two batches of two
 

@@ -75,13 +75,26 @@ def test_it_is_a_function_of_seed_epoch_and_index(own: Path, name: str) -> None:
         ("image, mask + 5", f"returns class 5; expected 0 to 1, or {IGNORE_ID} to ignore"),
         ("image", "ValueError: "),
         ("1 / 0", "ZeroDivisionError: division by zero"),
+        (
+            "numpy.random.rand(*image.shape).astype('f4').view('u1')[..., ::4], mask",
+            "gives two results",
+        ),
     ],
 )
 def test_what_it_must_not_return_is_a_line(own: Path, returned: str, said: str) -> None:
-    text = f"def wrong(image, mask, generator):\n    return {returned}\n"
+    text = f"import numpy\ndef wrong(image, mask, generator):\n    return {returned}\n"
     (own / "my_augmentations.py").write_text(text)
     with pytest.raises(UserError, match=f"--augmentation my_augmentations:wrong: {said}"):
         make("my_augmentations:wrong")(IMAGE, MASK, epoch=0, index=0)
+
+
+def test_it_may_write_into_its_arrays(own: Path) -> None:
+    """A cache has the same ones."""
+    text = "def dark(image, mask, generator):\n    image //= 2\n    return image, mask\n"
+    (own / "my_augmentations.py").write_text(text)
+    image = IMAGE.copy()
+    for _ in range(2):
+        assert (make("my_augmentations:dark")(image, MASK, epoch=0, index=0)[0] == IMAGE // 2).all()
 
 
 def test_pixels_may_be_ignored(own: Path) -> None:

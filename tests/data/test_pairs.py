@@ -58,7 +58,7 @@ def test_masks_without_image_do_no_harm(tmp_path: Path) -> None:
     touch(tmp_path / "m", "a_mask.png", "z_mask.png", "b_mask.png")
     pairs, report = matched(tmp_path / "i", tmp_path / "m")
     assert report.problems == [] and [pair.name for pair in pairs] == ["a"]
-    assert report.notes == [f"2 mask(s) without image, e.g. {tmp_path}/m/b_mask.png"]
+    assert report.notes == [f"2 masks without image, e.g. {tmp_path}/m/b_mask.png"]
 
 
 def test_three_of_many_files_of_one_name_are_named(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_images_and_masks_in_one_folder(tmp_path: Path) -> None:
         assert [(p.image.name, p.mask.name) for p in pairs] == [
             ("a.png", "a_mask.png"), ("b.png", "b_mask.png"),
         ]  # fmt: skip
-        assert report.notes == [f"1 mask(s) without image, e.g. {tmp_path}/c_mask.png"]
+        assert report.notes == [f"1 mask without image, e.g. {tmp_path}/c_mask.png"]
 
 
 def test_links_in_a_circle_are_followed_once(tmp_path: Path) -> None:

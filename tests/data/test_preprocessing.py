@@ -118,8 +118,8 @@ def test_a_checkpoint_of_version_0_1_says_max_value(max_value: int, dtype: str) 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"mean": (0.5, 0.5)}, "mean: [0.5, 0.5] for 1 channels; expected one number each"),
-        ({"std": ()}, "std: [] for 1 channels; expected one number each"),
+        ({"mean": (0.5, 0.5)}, "mean: [0.5, 0.5] for 1 channel; expected one number each"),
+        ({"std": ()}, "std: [] for 1 channel; expected one number each"),
         ({"std": (0.0,)}, "low: 0.0, high: 255.0, std: [0.0]; expected a range with high above"),
         ({"low": 256.0}, "low: 256.0, high: 255.0, std: [0.25]; expected a range"),
         ({"high": 1e38, "std": (1.5,)}, "whose numbers 32 bits can hold"),

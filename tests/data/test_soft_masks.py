@@ -192,7 +192,7 @@ def test_classes_that_may_be_soft_edges_are_a_warning(
         ({0: 900, 128: 9, 191: 9, 255: 900}, {}, {}),
         ({BLACK: 900, 0x8000: 9, 0x80: 9, 0x800000: 9, WHITE: 900}, {"rgb": True}, {}),
         (soft(1000, 1, 8), {"palette": ((0, 0, 0),)}, {}),
-        (soft(1000, 1, 8), {}, {"binary": True}),
+        (soft(1000, 1, 8), {}, {"mask_threshold": 0}),
     ],
 )
 def test_what_is_not_taken_for_soft_edges(

@@ -143,13 +143,13 @@ def test_views_of_one_car_stay_on_one_side() -> None:
 def test_split_is_a_function_of_names_and_seed() -> None:
     pairs = fake_pairs(*CARS)
     shuffled = Pairs(random.Random(1).sample(pairs, len(pairs)))
-    for folds in (None, (3, 2)):
-        first = split_pairs(pairs, validation=30, seed=3, folds=folds)
-        again = split_pairs(shuffled, validation=30, seed=3, folds=folds)
+    for fold in (None, (2, 3)):
+        first = split_pairs(pairs, validation=30, seed=3, fold=fold)
+        again = split_pairs(shuffled, validation=30, seed=3, fold=fold)
         sides = [[*split.training, *split.validation] for split in (first, again)]
         assert sides[0] == sides[1] and len(first.training) == len(again.training)
-    for folds in (None, (3, 2)):
-        others = [split_pairs(pairs, validation=30, seed=s, folds=folds) for s in range(8)]
+    for fold in (None, (2, 3)):
+        others = [split_pairs(pairs, validation=30, seed=s, fold=fold) for s in range(8)]
         assert len({tuple(split.validation) for split in others}) > 1
 
 
@@ -180,7 +180,7 @@ def test_a_pattern_that_is_in_no_name_would_mix_groups() -> None:
 
 
 def test_nothing_left_to_train_on() -> None:
-    with pytest.raises(UserError, match=r"1 image\(s\) in 1 group\(s\): none left to train on"):
+    with pytest.raises(UserError, match=r"1 image in 1 group: none left to train on"):
         split_pairs(fake_pairs("only"), validation=10, seed=0)
     assert not split_pairs(fake_pairs("only"), validation=0, seed=0).validation
 
@@ -190,7 +190,7 @@ def test_folds_share_out_the_groups(count: int) -> None:
     """Every image is validated on in one fold, groups are whole, sizes are close."""
     pairs = fake_pairs(*CARS)
     splits = [
-        split_pairs(pairs, validation=10, seed=1, folds=(count, fold))
+        split_pairs(pairs, validation=10, seed=1, fold=(fold, count))
         for fold in range(1, count + 1)
     ]
     parts = [split.validation for split in splits]
@@ -206,16 +206,16 @@ def test_large_groups_are_dealt_out_first() -> None:
     sizes = {"ax": 3, "bx": 5, "cx": 4, "dx": 4}
     pairs = fake_pairs(*[f"{g}_{n}" for g, size in sizes.items() for n in range(size)])
     first, second = (
-        split_pairs(pairs, validation=10, seed=0, folds=(2, fold)).validation for fold in (1, 2)
+        split_pairs(pairs, validation=10, seed=0, fold=(fold, 2)).validation for fold in (1, 2)
     )
     assert {name[:2] for name in names(first)} == {"bx", "ax"}
     assert {name[:2] for name in names(second)} == {"cx", "dx"}
 
 
 def test_more_folds_than_groups() -> None:
-    with pytest.raises(UserError, match="--folds 7: there are 6 groups of images"):
-        split_pairs(fake_pairs(*CARS), validation=10, seed=0, folds=(7, 1))
-    assert split_pairs(fake_pairs(*CARS), validation=10, seed=0, folds=(6, 6)).validation
+    with pytest.raises(UserError, match="--fold 1/7: there are 6 groups of images"):
+        split_pairs(fake_pairs(*CARS), validation=10, seed=0, fold=(1, 7))
+    assert split_pairs(fake_pairs(*CARS), validation=10, seed=0, fold=(6, 6)).validation
 
 
 def test_a_list_decides_the_sides() -> None:

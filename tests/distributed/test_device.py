@@ -57,7 +57,7 @@ def test_a_missing_gpu_is_said_with_what_to_type(monkeypatch: pytest.MonkeyPatch
     for rank in range(4):  # every process finds it
         with pytest.raises(
             UserError,
-            match=r"^4 processes, but this machine has 2 GPU\(s\): use --nproc_per_node=2, or --dev",
+            match=r"^4 processes, but this machine has 2 GPUs: use --nproc_per_node=2, or --dev",
         ):
             pick_device("auto", rank, 4)
 

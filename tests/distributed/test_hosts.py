@@ -204,7 +204,7 @@ def test_hosts_that_share_no_folder(
         lines = [line for log in logs for line in log.splitlines()]
         return statuses, [line for line in lines if line.startswith("error: ")]
 
-    assert run("--max-steps", "7") == ([0, 0], [])
+    assert run("--stop-after", "7") == ([0, 0], [])
     assert run("--resume") == ([0, 0], [])
     assert_same_state(last(folders[0]), last(one_host))
     assert scores(folders[0]) == scores(one_host)
@@ -310,7 +310,7 @@ class Elastic:
 
     def wait_for_world(self, size: int) -> None:
         """Wait until an epoch has ended since the latest start of a world of this size."""
-        text = {1: "(2 on each of 1 process(es), 2 times", 2: "on each of 2 process(es), 2 times"}
+        text = {1: "(2 on each of 1 process, 2 times", 2: "on each of 2 processes, 2 times"}
         wait_for(
             lambda: (
                 "\nepoch" in self.log.read_text().rpartition("\nrun: ")[2].partition(text[size])[2]
@@ -354,7 +354,7 @@ def check_undisturbed(run: Elastic, ranks: Ranks, folder: Path) -> None:
     """Compare the scores of each epoch with those of a run of two processes on one host."""
     found = scores(run.folder)
     folder.mkdir()
-    flags = [*run.flags, "--max-steps", str(2 * len(found))]
+    flags = [*run.flags, "--stop-after", str(2 * len(found))]
     outcomes = ranks.run(2, call_main_in_float64, flags, str(folder))
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
     assert last(run.folder)["images_per_step"] == 4

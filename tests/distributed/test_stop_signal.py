@@ -231,6 +231,8 @@ def stop_after_one_rank(kind: str) -> tuple[list[bool], Any, bool, str]:
             if step == 1 and world.rank == 1:
                 if kind == "error":
                     stop.request_stop(UserError("b.png: corrupt"))
+                elif kind == "callback":
+                    stop.request_stop()
                 else:
                     os.kill(os.getpid(), signal.SIGTERM)
                     wait_for_signal(stop)
@@ -255,6 +257,7 @@ def stop_after_one_rank(kind: str) -> tuple[list[bool], Any, bool, str]:
     [
         ("signal", StopReason(signal.SIGTERM), ""),
         ("error", StopReason(is_error=True), "b.png: corrupt"),
+        ("callback", StopReason(is_limit=True), ""),
         ("both", StopReason(is_error=True), "a.png: corrupt"),  # an error wins over a signal
     ],
 )

@@ -69,7 +69,7 @@ def test_a_line_about_the_network() -> None:
     classic = "classic U-Net of width 32, {} upsampling, 3 channels, 2 classes"
     assert str(Architecture("unet", 3, 2)) == classic.format("transposed")
     assert str(Architecture("unet", 3, 2, bilinear=True)) == classic.format("bilinear")
-    assert str(Architecture("fpn", 1, 9, "resnet18")) == "fpn with resnet18, 1 channels, 9 classes"
+    assert str(Architecture("fpn", 1, 9, "resnet18")) == "fpn with resnet18, 1 channel, 9 classes"
 
 
 @pytest.mark.parametrize(

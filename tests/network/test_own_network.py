@@ -215,7 +215,10 @@ def test_a_run_with_an_own_network_predicts_and_is_resumed_if_it_is_told(
     status, _, err = call_main("train", [*argv, "--resume"], folder)
     assert status == 2 and f"type --model {NAME}, too" in err and not mark.exists()
     resume = [*argv, "--resume", "--epochs", "2", "--model", NAME, "--batch-size", "4"]
-    status, out, err = call_main("train", resume, folder)
+    status, _, err = call_main("train", resume, folder)
+    assert status == 2 and "Continue with the new one by --changed-code" in err
+    sys.modules.pop("my_networks", None)
+    status, out, err = call_main("train", [*resume, "--changed-code"], folder)
     assert status == 0, err
     assert f"--model {NAME}: its source has changed since the run's last save" in out
     with (own_network / "checkpoints" / "metrics.csv").open() as file:

@@ -21,11 +21,9 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 def test_bfloat16_on_a_cpu_only_where_asked_for() -> None:
     assert Precision(CPU).dtype == torch.float32
-    assert Precision(CPU, dtype="bfloat16").dtype == torch.bfloat16
-    assert Precision(CPU, amp=False, dtype="bfloat16").dtype == torch.float32
-    assert Precision(CPU, amp=False, dtype="float16").dtype == torch.float32
-    with pytest.raises(UserError, match=r"--amp-dtype float16: needs a GPU"):
-        Precision(CPU, dtype="float16")
+    assert Precision(CPU, "bfloat16").dtype == torch.bfloat16
+    with pytest.raises(UserError, match=r"--precision float16: needs a GPU"):
+        Precision(CPU, "float16")
 
 
 def test_a_cpu_that_may_not_use_its_bfloat16_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +39,7 @@ def test_a_cpu_that_may_not_use_its_bfloat16_has_none(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
 def test_autocast_computes_in_the_type_and_leaves_float32_alone_when_off(dtype: str) -> None:
-    precision = Precision(CPU, dtype=dtype)
+    precision = Precision(CPU, dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16), precision.autocast():
         product = torch.ones(2, 2) @ torch.ones(2, 2)
     assert product.dtype == precision.dtype
@@ -67,11 +65,11 @@ def test_a_gpu_takes_bfloat16_where_it_is_not_emulated(
     monkeypatch.setattr(
         "torch.cuda.amp.common.amp_definitely_not_available", lambda: False, raising=True
     )
-    precision = Precision(CUDA, dtype=dtype)
+    precision = Precision(CUDA, dtype)
     assert precision.dtype == expected
     assert precision.scaler.is_enabled() == (expected == torch.float16)
     assert dtype != "auto" or Precision(CUDA).dtype == expected
-    full = Precision(CUDA, amp=False, dtype=dtype)
+    full = Precision(CUDA, "float32")
     assert full.dtype == torch.float32
     monkeypatch.setattr(torch, "autocast", lambda *args, **how: (*args, how))
     assert precision.autocast() == ("cuda", {"dtype": expected, "enabled": True})

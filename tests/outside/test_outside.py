@@ -24,20 +24,30 @@ ENTRY_POINTS = {
     "--model": "field-small",
     "--loss": "field-squared+ce",
     "--augmentation": "field-dim",
-    "--writer": "field-lines",
+    "--callback": "field-lines",
 }
 PATHS = {
     "--model": "field_parts.networks:Small",
     "--loss": "field_parts.losses:Squared+ce",
     "--augmentation": "field_parts.augmentations:dim",
-    "--writer": "field_parts.writers:Lines",
+    "--callback": "field_parts.callbacks:Lines",
     "--reader": "field_parts.readers:FieldFile",
 }
 BY_PATH = [word for pair in PATHS.items() for word in pair]
 BY_NAME = [word for pair in ENTRY_POINTS.items() for word in pair]
 SETTINGS = [
     *("--width", "4", "--epochs", "2", "--validation", "25", "--workers", "0", "--seed", "3"),
-    *("--clip", "0", "--no-amp", "--device", "cpu", "--images", "imgs", "--masks", "masks"),
+    *(
+        "--clip",
+        "0",
+        "--precision=float32",
+        "--device",
+        "cpu",
+        "--images",
+        "imgs",
+        "--masks",
+        "masks",
+    ),
 ]
 
 

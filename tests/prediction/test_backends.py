@@ -63,6 +63,9 @@ def test_in_bfloat16_a_backend_is_autocast_and_an_image_has_no_neighbours() -> N
 @pytest.mark.parametrize(
     ("config", "amp", "expected"),
     [
+        ({"precision": "bfloat16"}, True, torch.bfloat16),
+        ({"precision": "float32"}, True, torch.float32),
+        # of earlier runs:
         ({"amp": True, "amp_dtype": "bfloat16"}, True, torch.bfloat16),
         ({"amp": True, "amp_dtype": "bfloat16"}, False, torch.float32),
         ({"amp": False, "amp_dtype": "bfloat16"}, True, torch.float32),

@@ -15,7 +15,7 @@ def test_defaults() -> None:
     config = parse_predict(["a.png"])
     assert config == PredictConfig(("a.png",))
     assert (config.tta, config.mask_format, config.probabilities) == ("none", "auto", "none")
-    assert (config.rle_order, config.device, config.overlap) == ("rows", "auto", OVERLAP)
+    assert (config.rle_order, config.device, config.overlap) == ("rows", "auto", 100 * OVERLAP)
     assert not (config.overlay or config.overwrite or config.skip_existing)
     assert config.model == () and config.output is config.tile is config.threshold is None
 

@@ -283,14 +283,37 @@ def test_the_bar_counts_all_processes_images(
 
 
 def test_the_newest_run_is_found(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless one of the same day is for other images or classes: then the user says which."""
+    day = 86400
     (here / "checkpoints" / "best.pt").unlink()
-    for age, name in ((20, "old"), (10, "new"), (30, "oldest")):
-        path = here / "checkpoints" / name / "best.pt"
-        write_model(path, Labels((0, 255)))
-        os.utime(path, (1e9 - age, 1e9 - age))
     write_photo(here / "a.png")
+
+    def save(name: str, age: int, labels: Labels, channels: int = 3) -> None:
+        path = here / "checkpoints" / name / "best.pt"
+        write_model(path, labels, channels=channels)
+        os.utime(path, (1e9 - age, 1e9 - age))
+
+    save("oldest", 3 * day, Labels((0, 1, 2)))
+    save("old", day // 2, Labels((0, 255)))
+    save("new one", 0, Labels((0, 255)))
     assert run("a.png") == 0
-    assert "checkpoints/new/best.pt" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert (
+        "model: checkpoints/new one/best.pt (the newest of 3 runs; --model takes another)\n" in said
+    )
+    (here / "checkpoints" / "best.pt").write_bytes(b"half a file")
+    os.utime(here / "checkpoints" / "best.pt", (1e9 - 60, 1e9 - 60))
+    save("grey", 10, Labels((0, 255)), channels=1)
+    assert run("a.png", "--overwrite") == 2
+    assert capsys.readouterr().err == (
+        "error: checkpoints: its newest runs are of one day and for other data; use --model "
+        "'checkpoints/new one/best.pt' (channels: 3, classes: 2, mask values 0, 255) or --model "
+        "checkpoints/grey/best.pt (channels: 1, classes: 2, mask values 0, 255)\n"
+    )
+    save("old", 20, Labels((0, 1, 2)))
+    assert run("a.png", "--overwrite") == 2
+    assert "or --model checkpoints/old/best.pt (channels: 3, classes: 3," in capsys.readouterr().err
+    assert run("a.png", "--overwrite", "--model", "checkpoints/old") == 0
 
 
 def test_16_bit_images(here: Path) -> None:
@@ -306,6 +329,8 @@ def test_16_bit_images(here: Path) -> None:
     [
         (["nowhere.jpg"], "nowhere.jpg: not found"),
         (["empty"], "empty: contains no images"),
+        (["slides"], ".webp); a microscope's own format (.czi, .lif): export as TIFF"),
+        (["slides/a.czi"], "slides/a.czi: a microscope's own format (.czi): export as TIFF"),
         (["a.png", "-m", "nowhere.pt"], "nowhere.pt"),
         (["a.png", "-m", "a.png"], "a.png: no checkpoint"),
         (["a.png", "-o", "out.jpg"], "out.jpg"),
@@ -313,15 +338,15 @@ def test_16_bit_images(here: Path) -> None:
         (["a.png", "--overlay"], "a_overlay.png: already exists"),
         (["a.png", "--scale", "0.3"], "--scale 0.3"),
         (["a.png", "sub/a.png", "-o", "out"], "a.png and sub/a.png would both write out/a_mask"),
-        (["deep.png"], "16 bit"),
+        (["deep.png"], "deep.png: 16 bit, the network was trained on 8 bit images; convert it"),
         ([], "inputs"),
         (["a.png", "--tta"], "--tta"),
         (["a.png", "--tta", "cubes"], "--tta"),
         (["a.png", "-o", "a.png/x/y.png"], "can't be written"),
         (["bands.tif"], "5 channels"),
         (["a.png", "--tile", "8"], "--tile 8: smaller than the network's stride of 16"),
-        (["a.png", "--overlap", "1"], "--overlap 1"),
-        (["a.png", "--overlap", "-0.1"], "--overlap -0.1"),
+        (["a.png", "--overlap", "100"], "--overlap 100"),
+        (["a.png", "--overlap", "-10"], "--overlap -10"),
         (["a.png", "-t", "1.5"], "--threshold 1.5"),
         (["a.png", "-m", "three.pt", "-t", "0.4"], "this network has 3"),
         (["a.png", "-m", "three.pt", "--rle", "x.csv"], "--rle: its format has two classes"),
@@ -338,6 +363,9 @@ def test_mistakes_are_one_line_and_nothing_is_written(
     write_photo(here / "a.png")
     write_photo(here / "sub" / "a.png")
     (here / "empty").mkdir()
+    (here / "slides").mkdir()
+    for name in ("a.czi", "b.lif"):
+        (here / "slides" / name).write_bytes(b"ZISRAWFILE")
     Image.fromarray(np.zeros((20, 20), np.uint16)).save(here / "deep.png")
     tifffile.imwrite(here / "bands.tif", np.zeros((20, 20, 5), np.uint8), planarconfig="contig")
     (here / "a_overlay.png").write_bytes(b"by hand")
@@ -370,7 +398,7 @@ def test_an_interrupted_job_continues(here: Path, capsys: pytest.CaptureFixture[
     assert Path("out/a_mask.png").stat().st_mtime_ns == before
     assert Path("b.csv").read_text() == Path("whole.csv").read_text()
     out = capsys.readouterr().out
-    assert "\n3 images skipped: their files already exist\nb.csv: 4 images\n" in out
+    assert "\n3 images skipped: the files already exist\nb.csv: 4 images\n" in out
     assert not list(here.rglob(".*"))
 
 

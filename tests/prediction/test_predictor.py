@@ -117,8 +117,8 @@ def test_windows_of_an_ensemble_start_where_all_its_networks_pool(order: int) ->
         ({"tta": "cubes"}, "--tta cubes: must be one of none, mirror, flips, d4"),
         ({"tile": 8}, "--tile 8"),
         ({"tile": 15}, "--tile 15: .* 16"),
-        ({"overlap": 1}, "--overlap 1"),
-        ({"overlap": -0.1}, "--overlap -0.1:"),
+        ({"overlap": 1}, "overlap 1"),
+        ({"overlap": -0.1}, "overlap -0.1:"),
     ],
 )
 def test_options_out_of_range_are_named(options: Any, message: str) -> None:

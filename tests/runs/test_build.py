@@ -61,7 +61,7 @@ def build_run(
 
 
 def test_a_new_run_s_model_is_that_of_the_flags() -> None:
-    config = with_options(dice_weight=2.0, cross_entropy_weight=3.0, class_weights=(1.0, 4.0))
+    config = with_options(loss_weights=(2.0, 3.0), class_weights=(1.0, 4.0))
     data = make_data(
         format=ImageFormat(4, "uint16", 7.0), range=PixelRange(1, 9, (0.5,) * 4, (0.1,) * 4)
     )
@@ -73,11 +73,9 @@ def test_a_new_run_s_model_is_that_of_the_flags() -> None:
     assert loss.options is config.optimization
     assert loss.class_weights is not None and loss.class_weights.tolist() == [1.0, 4.0]
     assert model.precision.dtype == torch.float32
-    half = choose_model(with_options(amp_dtype="bfloat16"), data, Resumed(), WORLD.device)
+    half = choose_model(with_options(precision="bfloat16"), data, Resumed(), WORLD.device)
     assert half.precision.dtype == torch.bfloat16
-    full = choose_model(
-        with_options(amp=False, amp_dtype="bfloat16"), data, Resumed(), WORLD.device
-    )
+    full = choose_model(with_options(precision="float32"), data, Resumed(), WORLD.device)
     assert full.precision.dtype == torch.float32
     network = NetworkConfig(model="fpn", encoder="resnet18")
     chosen = choose_model(
@@ -260,7 +258,7 @@ def test_slow_depthwise_layers_train_in_float32_in_bfloat16_alone(
     monkeypatch.setattr(build, "train_depthwise_in_float32", found.append)
     build_run(CONFIG)
     assert not found
-    half = replace(CONFIG.optimization, amp_dtype="bfloat16")
+    half = replace(CONFIG.optimization, precision="bfloat16")
     _, _, state = build_run(replace(CONFIG, optimization=half))
     assert found == [state.network]
 
@@ -323,19 +321,22 @@ def test_the_lines_about_a_run() -> None:
     lines = describe_run(config, model, state, loaders, World(size=2))
     count = sum(parameter.numel() for parameter in state.network.parameters())
     assert lines == [
-        f"network: {PLAIN}; {count / 1e6:.1f} million parameters",
-        f"run: {Path('here/one')}; 3 epochs of 3 steps of 4 images (2 on each of 2 process(es)), "
-        "cpu, float32, 0 reading process(es) each",
+        f"network: {PLAIN}; {count:,} parameters",
+        f"run: {Path('here/one')}; 3 epochs of 3 steps of 4 images (2 on each of 2 processes), "
+        "cpu, float32, 0 reading processes each",
     ]
+    short = replace(config, optimization=replace(config.optimization, epochs=state.epoch))
+    last = describe_run(short, model, state, loaders, WORLD)[-1]
+    assert last == f"all epochs are done; for more, use --epochs above {state.epoch}"
     compiled = replace(config, optimization=replace(config.optimization, compile=True))
     gpus = World(size=2, device=torch.device("cuda"))
     assert "--compile on several GPUs: " in describe_run(compiled, model, state, loaders, gpus)[2]
     assert len(describe_run(compiled, model, state, loaders, WORLD)) == 2
-    for accumulate, start in ((2, "1 steps of 4"), (3, "1 steps of 6")):
+    for accumulate, start in ((2, "1 step of 4"), (3, "1 step of 6")):
         config = with_options(accumulate=accumulate)
         model, loaders, state = build_run(config)
         line = describe_run(config, model, state, loaders, WORLD)[1]
-        assert f"{start} images (2 on each of 1 process(es), {accumulate} times), cpu" in line
+        assert f"{start} images (2 on each of 1 process, {accumulate} times), cpu" in line
 
 
 def test_patience_needs_validation_images() -> None:

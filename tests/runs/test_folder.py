@@ -346,7 +346,7 @@ def test_a_run_is_resumed_from_its_last_checkpoint(tmp_path: Path) -> None:
     path = write(tmp_path / "last.pt", value=7)
     resumed = opened(tmp_path, resume="auto")
     assert resumed.content is not None and resumed.content["value"] == 7
-    assert resumed.notes == [f"resuming {path}: 1 epochs and 2 steps are done"]
+    assert resumed.notes == [f"resuming {path}: 1 epoch and 2 steps are done"]
     write(tmp_path / "epoch_0001.pt")
     other = opened(tmp_path, resume=str(path))
     assert other.content is not None and other.content["value"] == 7

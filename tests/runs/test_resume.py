@@ -29,7 +29,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, count_of
 from unet_ddp.extras.transfer.fit import GivenWeights
 from unet_ddp.runs import resume as resume_module
 from unet_ddp.runs.resume import Resumed
@@ -73,8 +73,8 @@ def test_new_weights_are_not_frozen() -> None:
         ({}, "cpu", True, "bfloat16"),
         ({}, "cpu", False, "auto"),
         ({}, "cuda", True, "auto"),
-        ({"amp": False}, "cpu", True, "auto"),
-        ({"amp_dtype": "float16"}, "cpu", True, "float16"),  # refused later, in a line
+        ({"precision": "float32"}, "cpu", True, "float32"),
+        ({"precision": "float16"}, "cpu", True, "float16"),  # refused later, in a line
     ],
 )
 def test_a_new_run_takes_bfloat16_where_the_cpu_has_it_and_keeps_it(
@@ -87,17 +87,19 @@ def test_a_new_run_takes_bfloat16_where_the_cpu_has_it_and_keeps_it(
     monkeypatch.setattr(resume_module, "has_native_bfloat16", lambda: is_native)
     world = World(device=torch.device(device))
     config = Resumed().resolve_settings(with_options(**options), world)
-    assert config.optimization.amp_dtype == expected
-    assert config.to_dict()["amp_dtype"] == expected  # saved with the run
-    earlier = saved(8, amp_dtype="auto").resolve_settings(TrainConfig(), world)
-    assert earlier.optimization.amp_dtype == "auto"  # of an earlier version: float32, as it was
-    resumed = saved(8, amp_dtype="bfloat16")
+    assert config.optimization.precision == expected
+    assert config.to_dict()["precision"] == expected  # saved with the run
+    earlier = saved(8, precision="auto").resolve_settings(TrainConfig(), world)
+    assert earlier.optimization.precision == "auto"  # of an earlier version: float32, as it was
+    resumed = saved(8, precision="bfloat16")
     again = resumed.resolve_settings(
-        with_options("amp_dtype", amp_dtype="auto"), world
+        with_options("precision", precision="auto"), world
     )  # as a recipe says
-    assert again.optimization.amp_dtype == "bfloat16"
+    assert again.optimization.precision == "bfloat16"
     slow = device == "cpu" and not is_native
-    assert ("bfloat16 is slow on this CPU; --no-amp goes on in float32" in resumed.notes) == slow
+    assert (
+        "bfloat16 is slow on this CPU; --precision float32 goes on without it" in resumed.notes
+    ) == slow
 
 
 @pytest.mark.parametrize(
@@ -124,11 +126,11 @@ def test_a_new_run_takes_its_images_per_step(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"images_per_step": 9, "batch_size": 2}, r"--images-per-step 9: 2 process\(es\) take 4 at once"),
-        ({"images_per_step": 9, "batch_size": "auto"}, r"9: 2 process\(es\) take 2 at once"),
+        ({"images_per_step": 9, "batch_size": 2}, r"--images-per-step 9: 4 at once on 2 processes do"),
+        ({"images_per_step": 9, "batch_size": "auto"}, r"9: 2 at once on 2 processes do"),
         (
             {"images_per_step": 8, "batch_size": 2, "accumulate": 4},
-            r"8 of --batch-size 2 on 2 process\(es\) means --accumulate 2, not 4; leave one",
+            r"8 of --batch-size 2 on 2 processes means --accumulate 2, not 4; leave one",
         ),
     ],
 )  # fmt: skip
@@ -151,7 +153,7 @@ def test_the_images_per_step_are_kept_on_any_number_of_processes(
     config = resumed.resolve_settings(TrainConfig(), World(size=processes))
     assert numbers(config) == expected
     note = (
-        f"batch size {expected[0]} on each of {processes} process(es) keeps the run's 8 images per "
+        f"batch size {expected[0]} on each of {count_of(processes, 'process')} keeps the run's 8 images per "
         "step"
     )
     assert resumed.notes == ([] if expected[0] == 4 else [note])
@@ -163,7 +165,7 @@ def test_another_accumulation_is_noted_with_the_images_of_the_statistics() -> No
     assert numbers(config) == (2, 2, None)
     assert resumed.notes == [
         "changed since: accumulate 1 -> 2",
-        "batch size 2 on each of 2 process(es) keeps the run's 8 images per step",
+        "batch size 2 on each of 2 processes keeps the run's 8 images per step",
         "--accumulate 2: batch statistics and Dice are now those of 4 images",
     ]
 
@@ -235,12 +237,18 @@ def test_an_edited_recipe_of_the_run_is_not_read_and_a_line_says_so(tmp_path: Pa
     assert resumed.notes == []
     recipe.write_text(recipe.read_text().replace("epochs: 10", "epochs: 50"))
     assert resumed.resolve_settings(TrainConfig(), World()).optimization.epochs == 10
-    assert resumed.notes == [f"{recipe} was edited (epochs): --resume does not read it; use flags"]
+    assert resumed.notes == [
+        f"{recipe} has epochs 50, last.pt 10: --resume reads the latter; use flags"
+    ]
     resumed.notes.clear()
     resumed.resolve_settings(
         with_options("epochs", epochs=50), World()
     )  # as --config config.yaml does
     assert resumed.notes == ["changed since: epochs 10 -> 50"]
+    resumed.notes.clear()  # as a resume on another number of processes writes it
+    save_config(with_saved(TrainConfig(), {"nodata": math.nan, "batch_size": 8}), recipe)
+    resumed.resolve_settings(TrainConfig(), World())
+    assert resumed.notes == []
 
 
 @pytest.mark.parametrize(
@@ -256,7 +264,6 @@ def test_an_edited_recipe_of_the_run_is_not_read_and_a_line_says_so(tmp_path: Pa
         ("classes", 3, None),
         ("class_names", ["a", "b"], None),
         ("palette", "classes.csv", None),
-        ("binary", True, False),
         ("mask_threshold", 9, None),
         ("invert", True, False),
         ("ignore_index", 255, None),
@@ -381,7 +388,7 @@ def test_a_run_of_version_0_1_is_continued_and_predicts(tmp_path: Path) -> None:
     argv = ["--resume", "--checkpoints", "stopped", "--workers", "0"]
     status, out, err = call_main("train", argv, str(tmp_path))
     assert (status, err) == (0, "")
-    assert "1 epochs and 2 steps are done" in out
+    assert "1 epoch and 2 steps are done" in out
     content = checkpoint.load(last)
     assert (content["position"]["epoch"], content["position"]["step"]) == (2, 0)
     sums = {name: float(value.double().abs().sum()) for name, value in content["model"].items()}

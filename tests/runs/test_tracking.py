@@ -287,13 +287,13 @@ def test_what_is_not_compiled_is_said_once_after_the_first_step(
     compiled: bool,
 ) -> None:
     found = "unet_ddp.extras.diagnose.compiled.log_uncompiled"
-    monkeypatch.setattr(found, lambda log: log("compile: 1 graph break(s)"))
+    monkeypatch.setattr(found, lambda log: log("compile: 1 graph break"))
     with open_tracker(tmp_path, compiled=compiled) as tracker:
         said = []
         for step in range(2):
             tracker.step(report(), step, waited=0.0)
             said.append(capsys.readouterr().out)
-    assert said == ["compile: 1 graph break(s)\n" if compiled else "", ""]
+    assert said == ["compile: 1 graph break\n" if compiled else "", ""]
 
 
 class BadWriter:

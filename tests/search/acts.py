@@ -15,21 +15,21 @@ Acts = Sequence[tuple[Any, ...]]
 KEPT: list[Acts] = [
     [
         ("place", "", "notes.tmp", "my own"), ("place", "", "epoch_best.pt", "my own"),
-        ("start", "x.tmp", ["--max-steps=1"], None, False, None),
+        ("start", "x.tmp", ["--stop-after=1"], None, False, None),
         ("start", "evaluation", [], None, False, None),
         ("start", "", ["--overwrite"], None, False, None),
     ],
-    [("start", "a", ["--max-epochs=2"], Fault("ENOSPC", 2, on="metrics.csv"), False, None)],
-    [("start", "a", ["--max-epochs=2", "--lr=1e-9"], Fault("ENOSPC", on="best.pt"), False, None)],
+    [("start", "a", ["--stop-after=2epochs"], Fault("ENOSPC", 2, on="metrics.csv"), False, None)],
+    [("start", "a", ["--stop-after=2epochs", "--lr=1e-9"], Fault("ENOSPC", on="best.pt"), False, None)],
     *[
         [
-            ("start", "", ["--max-steps=1"], fault, False, None),  # after the list of its files
+            ("start", "", ["--stop-after=1"], fault, False, None),  # after the list of its files
             ("place", "", "config.yaml", "lr: 0.1"),
-            ("start", "", ["--max-steps=1"], None, False, None),
+            ("start", "", ["--stop-after=1"], None, False, None),
         ]
         for fault in (Fault("EIO", 27, lasts=True), Fault("EIO", 33, lasts=True), Fault("kill", 31))
     ],
-    [("start", "", ["--max-steps=1"], Fault("EIO", 0, lasts=True), False, None)],  # .lock
+    [("start", "", ["--stop-after=1"], Fault("EIO", 0, lasts=True), False, None)],  # .lock
     [
         ("start", "-r", ["--resume", "--patience=1", "--validation=0"],
          Fault("EDQUOT", 0, lasts=True), False, None),  # the folder

@@ -65,11 +65,12 @@ def check_run(run: Run, folder: Path, own: set[Path], start: Start) -> None:
 
 
 def _check_end(run: Run, start: Start, last: Saved) -> None:
-    limit = next((int(f.split("=")[1]) for f in start.flags if "--max-epochs" in f), 99)
-    epochs = next((int(f.split("=")[1]) for f in start.flags if "--epochs" in f), 0)
+    flags = dict(flag.split("=") for flag in start.flags if "=" in flag)
+    epochs, limit = int(flags.get("--epochs", 0)), flags.get("--stop-after", "99epochs")
     if start.status == 0 and epochs:
-        expect(last.position >= (min(limit, epochs), 0) or run.has_patience
-               or "--max-steps" in str(start.flags), f"ended at {last.position}")  # fmt: skip
+        least = min(int(limit.removesuffix("epochs")), epochs)
+        expect(last.position >= (least, 0) or run.has_patience or "epochs" not in limit,
+               f"ended at {last.position}")  # fmt: skip
     if stopped := re.search(r"after step (\d+); continue with --resume", start.out):
         per_epoch = int(re.search(r"epochs of (\d+) steps", start.out)[1])  # type: ignore[index]
         done = last.position[0] * per_epoch + last.position[1]

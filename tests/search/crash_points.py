@@ -15,10 +15,10 @@ from tests.search.disk import Fault, Operation
 from tests.search.program import BrokenError, Saved, Start, expect, read, run_program
 from tests.search.promise import World
 
-COMMON = ("--save-every=1", "--max-epochs=2", "--epochs=3")
+COMMON = ("--save-every=1", "--stop-after=2epochs", "--epochs=3")
 PHASES: dict[str, list[tuple[str, ...]]] = {
     "new": [COMMON],
-    "resume": [("--save-every=1", "--max-epochs=1", "--epochs=3"), (*COMMON, "--resume")],
+    "resume": [("--save-every=1", "--stop-after=1epochs", "--epochs=3"), (*COMMON, "--resume")],
     "overwrite": [("--save-every=1", "--epochs=1", "--lr=0.1"), (*COMMON, "--overwrite")],
     "go back": [
         COMMON,

@@ -23,7 +23,7 @@ from unet_ddp.errors import UserError
 PROGRAM = "train"
 FLAGS = [
     "--width", "1", "--batch-size", "8", "--workers", "0", "--device", "cpu",
-    "--augmentation", "none", "--no-amp",
+    "--augmentation", "none", "--precision=float32",
 ]  # fmt: skip
 LONGEST = 60  # seconds of a start
 _contents: dict[str, Saved | None] = {}

@@ -30,7 +30,7 @@ SETTINGS = [
     "--epochs=5", "--batch-size=4", "--validation=0", "--loss=ce", "--scale=0.5",
 ]  # fmt: skip
 WRITTEN = ["last.pt", "best.pt", "epoch_0", "metrics.csv", ".files", "config.yaml"]
-LIMITS = ["--max-epochs=1", "--max-epochs=2", "--max-steps=1", "--max-steps=3"]
+LIMITS = ["--stop-after=1epochs", "--stop-after=2epochs", "--stop-after=1", "--stop-after=3"]
 KINDS = ["kill"] * 6 + ["ENOSPC", "EDQUOT", "EROFS", "EIO", "EPERM", "SIGTERM", "SIGINT", "clock"]
 
 COMMON = settings(

@@ -19,10 +19,10 @@ from unet_ddp.training.losses import SegmentationLoss
 
 NAMES = LOSSES
 OPTIONS: list[dict[str, Any]] = [
-    {"loss": "ce", "label_smoothing": 0.1},
+    {"loss": "ce", "label_smoothing": 10.0},
     {"loss": "ce", "hard_pixels": 25.0},
     {"loss": "ce", "boundary_weight": 5.0},
-    {"loss": "dice_focal", "label_smoothing": 0.2, "hard_pixels": 40.0, "boundary_weight": 2.0},
+    {"loss": "dice_focal", "label_smoothing": 20.0, "hard_pixels": 40.0, "boundary_weight": 2.0},
 ]
 CASES = [{"loss": name} for name in NAMES] + OPTIONS
 
@@ -78,7 +78,7 @@ def test_half_precision_does_not_overflow(dtype: torch.dtype) -> None:
 def test_weights_of_the_terms(masks: torch.Tensor) -> None:
     logits = logits_for(masks, 3, 1)
     plain = SegmentationLoss()(logits, masks)
-    both = make_loss(dice_weight=3, cross_entropy_weight=2)(logits, masks)
+    both = make_loss(loss_weights=(3, 2))(logits, masks)
     assert (both.region, both.pixel) == (plain.region, plain.pixel)
     expected = 3 * float(plain.region) + 2 * float(plain.pixel)
     assert float(both.total) == pytest.approx(expected)
@@ -152,7 +152,7 @@ def test_each_loss_is_the_formula_of_its_paper(
             masks,
             vector,
             gamma=2.0 if terms[-1] == "focal" else 0.0,
-            smoothing=options.get("label_smoothing", 0.0),
+            smoothing=options.get("label_smoothing", 0.0) / 100,
             percent=options.get("hard_pixels", 100.0),
             boundary=options.get("boundary_weight", 0.0),
         )
@@ -236,5 +236,5 @@ def test_the_hardest_pixels_take_one_collective_more(monkeypatch: pytest.MonkeyP
     for name in NAMES:
         make_loss(loss=name)(*batch)
     assert kinds == [torch.float32] * len(NAMES)
-    make_loss(hard_pixels=20, boundary_weight=1, label_smoothing=0.1)(*batch)
+    make_loss(hard_pixels=20, boundary_weight=1, label_smoothing=10.0)(*batch)
     assert kinds[len(NAMES) :] == [torch.int64, torch.float32]

@@ -312,7 +312,7 @@ def test_it_learns(rng: Any) -> None:
     for dtype in ("auto", "bfloat16"):
         network = make_network().float()
         state = make_state(network, steps=60)
-        state.precision = type(state.precision)(torch.device("cpu"), dtype=dtype)
+        state.precision = type(state.precision)(torch.device("cpu"), dtype)
         reports = list(train_steps(state, iter([batch] * 60)))
         assert reports[-1].losses[0] < reports[0].losses[0] * 0.7
 

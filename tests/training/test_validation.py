@@ -50,7 +50,7 @@ def test_it_computes_in_the_run_s_precision() -> None:
     network = nn.Conv2d(3, 2, 1)
     dtypes: list[torch.dtype] = []
     network.register_forward_hook(lambda module, inputs, output: dtypes.append(output.dtype))
-    precision = Precision(CPU, dtype="bfloat16")
+    precision = Precision(CPU, "bfloat16")
     state = SimpleNamespace(validation_network=network, preprocess=PIXELS, precision=precision)
     count_pixels(state, [make_batch(0)], num_classes=2)
     assert dtypes == [torch.bfloat16]

@@ -1,4 +1,4 @@
-"""The values in a checkpoint of ours beside its tensors, each of them checked."""
+"""The values in a checkpoint of ours besides its tensors, each of them checked."""
 
 from __future__ import annotations
 

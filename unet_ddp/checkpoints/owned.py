@@ -129,7 +129,7 @@ def may_write(config: TrainConfig, name: str) -> bool:
     if number.isdecimal() and int(number) and name == f"epoch_{int(number):04d}.pt":
         return config.run.save_every > 0 and int(number) % config.run.save_every == 0
     return name in FILES and (
-        name != "profile.json" or "profile" in called(config.launch, "writers")
+        name != "profile.json" or "profile" in called(config.launch, "callbacks")
     )
 
 
@@ -153,10 +153,10 @@ def find_checkpoints(folder: Path) -> list[Path]:
 def owning(path: Path, folder: Path | None = None) -> Iterator[Path]:
     """Yield where to write a run's file `path`: in its place, or beside it until the list has its name.
 
-    `folder` is that of the run (default: the file's own). What is not written is not the run's.
+    `folder` is the run's folder (default: the file's own). A file that is not written is not recorded.
 
     Raises:
-        UserError: the file is there already and the user's.
+        UserError: the file already exists and is the user's.
         OSError: the list can't be written, or the file can't get its name.
     """
     folder = folder or path.parent
@@ -181,7 +181,7 @@ def record_owned(folder: Path, names: Iterable[str]) -> None:
     """Write that `names` are files of the run in `folder`.
 
     Raises:
-        UserError: one of them is there already and the user's.
+        UserError: one of them already exists and is the user's.
         OSError: the list can't be written.
     """
     names = set(names)

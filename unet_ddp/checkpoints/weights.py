@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.plugins import find
 
 RUNS = Path("checkpoints")  # where runs are saved without --checkpoints
+_DAY = 86400.0
 
 State = dict[str, Tensor]
 
@@ -50,7 +52,7 @@ def read_model(path: Path, scale: float | None = None) -> SavedModel:
         UserError: no checkpoint, or one without weights, or the scale is known or out of range.
     """
     content = load(path)
-    if not {"architecture", "labels", "preprocessing"} <= content.keys():
+    if not _is_ours(content):
         model: SavedModel = find("extras", "foreign_weights")(path, content)
         if scale is None or model.preprocessing is None:
             return model
@@ -68,6 +70,10 @@ def read_model(path: Path, scale: float | None = None) -> SavedModel:
         run.pop("best", None)
     described = about.architecture, about.labels, about.preprocessing
     return SavedModel(about.ema or about.model, *described, [], about.threshold, run)
+
+
+def _is_ours(content: Content) -> bool:
+    return {"architecture", "labels", "preprocessing"} <= content.keys()
 
 
 def build_blank(architecture: Architecture, source: Path) -> nn.Module:
@@ -142,25 +148,62 @@ def _compare(found: Tensor | None, wanted: Tensor | None) -> str:
     return ""
 
 
-def find_model(given: str | None, folder: Path = RUNS) -> Path:
-    """Return the checkpoint to use: the given, or that of the given or the newest run; else a UserError."""
+def find_model(given: str | None, folder: Path = RUNS, *, typed: str = "--model {}") -> Path:
+    """Return the checkpoint to use: the given, or that of the given or the newest run.
+
+    `typed` is what a user types to name one, of which {} is the path.
+
+    Raises:
+        UserError: there is no run, or runs of the newest one's day are for other data.
+    """
     if given is None:
         runs = list_runs(folder)
         if not runs:
-            raise UserError(f"{folder}/best.pt: not found; train first, or use --model FILE")
-        return best_of(runs[0])
+            named = typed.format("RUN/best.pt")
+            raise UserError(f"{folder}/best.pt: not found; train first, or use {named}")
+        _check_alike(runs, folder, typed)
+        return best_of(next(iter(runs)))
     path = as_path(given)
     return best_of(path) if path.is_dir() else path
 
 
-def list_runs(folder: Path = RUNS) -> list[Path]:
-    """Return the folders of the runs in `folder`, itself among them, the newest first."""
-    ages: dict[Path, float] = {}
+def list_runs(folder: Path = RUNS) -> dict[Path, float]:
+    """Return the folders of the runs in `folder`, itself among them, and when each was last saved.
+
+    The newest is the first.
+    """
+    times: dict[Path, float] = {}
     for name in ("best.pt", "last.pt"):
         for path in (folder / name, *folder.glob(f"*/{name}")):
             if path.is_file():
-                ages[path.parent] = max(ages.get(path.parent, 0.0), path.stat().st_mtime)
-    return sorted(ages, key=lambda run: -ages[run])
+                times[path.parent] = max(times.get(path.parent, 0.0), path.stat().st_mtime)
+    return {run: times[run] for run in sorted(times, key=lambda run: -times[run])}
+
+
+def _check_alike(runs: Mapping[Path, float], folder: Path, typed: str) -> None:
+    """Check that of the runs that were saved within a day of the newest, all are for the same data."""
+    kinds: dict[str, Path] = {}
+    for run, saved in runs.items():
+        if max(runs.values()) - saved < _DAY:
+            kinds.setdefault(_describe_data(best_of(run)), best_of(run))
+    kinds.pop("", None)
+    if len(kinds) > 1:
+        choices = [f"{typed.format(quote(str(path)))} ({data})" for data, path in kinds.items()]
+        raise UserError(
+            f"{folder}: its newest runs are of one day and for other data; use {' or '.join(choices)}"
+        )
+
+
+def _describe_data(path: Path) -> str:
+    """Return the channels and classes of a network; empty if its checkpoint can't be read."""
+    try:
+        content = load(path, mapped=True)
+        if not _is_ours(content):
+            return "of another program"
+        about = check_content(Description, path, content)
+    except UserError:
+        return ""
+    return f"channels: {about.preprocessing.channels}, {about.labels.describe()}"
 
 
 def best_of(run: Path) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from unet_ddp.checks.object_numbers import NOTE, find_numbers
 from unet_ddp.checks.rules import (
     check_rules,
     common_values,
@@ -23,7 +24,6 @@ from unet_ddp.checks.summary import (
     describe_images,
     warn_of_classes,
     warn_of_images,
-    warn_of_numbers,
 )
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
@@ -36,7 +36,7 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import can_read, find_readers
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.splits import Split, group_names, split_by_folders, split_pairs
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, count_of
 from unet_ddp.files import as_path
 from unet_ddp.plugins import find
 from unet_ddp.settings import called
@@ -100,8 +100,9 @@ def check_dataset(
 ) -> CheckedData | None:
     """Check the data set that `config` names; None if no pair can be read.
 
-    All that is found goes into the report. The seed is the split's. `labels` are those of a resumed
-    run; chosen by the masks' values if None. `skip_bad` pairs that can't be read are left out.
+    All that is found goes into the report. The seed is the split's. `labels` come from a
+    resumed run; None: they are chosen by the masks' values. Up to `skip_bad` pairs that can't be read
+    are left out.
     """
     training, validation = _find_sides(config, report)
     if not len(training) and not validation:
@@ -125,12 +126,12 @@ def check_dataset(
     for reader in find_readers(pair.image for *_, pair in table.groups):
         table = report.attempt(partial(reader.check_kinds, config, table)) or table
     values = common_values(table)
-    labels = labels or report.attempt(lambda: choose_labels(values, config))
+    labels = labels or _choose_labels(config, report, table, values)
     return _summarise(config, report, CheckedData(table, form, values, labels, split, groups))
 
 
 def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None]:
-    """Return the pairs, and those of a validation folder if there is one."""
+    """Return the pairs, and the validation folder's pairs if there is one."""
     if config.images is not None and config.masks is None:
         folder, open_pack = as_path(config.images), find("extras", "open_pack")
         return report.attempt(lambda: open_pack(folder).divide(config)) or (Pairs(), None)
@@ -172,7 +173,7 @@ def _split(config: DataConfig, training: Pairs, validation: Pairs | None, seed: 
         validation=config.validation,
         seed=seed,
         pattern=config.group_pattern,
-        folds=(config.folds, config.fold) if config.folds and config.fold else None,
+        fold=config.read_fold(),
     )
 
 
@@ -191,6 +192,18 @@ def _skip_bad(
     return rest
 
 
+def _choose_labels(
+    config: DataConfig, report: Report, table: Table, values: MaskValues
+) -> Labels | None:
+    """Return the classes of the masks; None if their values are a problem."""
+    problem = find_numbers(table, values, config)
+    if problem is None:
+        return report.attempt(lambda: choose_labels(values, config))
+    report.notes.insert(0, NOTE)
+    report.add_problems([problem])
+    return None
+
+
 def _summarise(config: DataConfig, report: Report, data: CheckedData) -> CheckedData:
     """Return the data set after describing it, and warning of what looks wrong."""
     table, labels, split = data.table, data.labels, data.split
@@ -200,10 +213,10 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> Checked
         report.notes.append(labels.describe())
     if split:
         report.notes.append(
-            f"split: {split.how}; {len(split.training)} images to train on, "
+            f"split: {split.how}; {count_of(len(split.training), 'image')} to train on, "
             f"{len(split.validation)} to validate"
         )
-    if labels and not warn_of_numbers(table, labels):  # of which the small are no edges
+    if labels:
         report.warnings += warn_soft_edges(data.values, labels)
     copies = find_copies(table, split) if split else []
     if copies is None:

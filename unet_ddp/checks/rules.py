@@ -21,7 +21,7 @@ from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.readers.base import ImageFormat, bits_of
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.splits import Split
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, count_of
 from unet_ddp.settings import called
 
 ALIKE = 0.995
@@ -65,9 +65,8 @@ def _check_kinds(table: Table, config: DataConfig) -> Iterator[str]:
         yield from _odd_ones(
             table,
             "image",
-            lambda kind: str(kind.image.channels),
-            "has {0} channels, {other} has {1}: images of one data set must have equally many; "
-            "convert them",
+            lambda kind: count_of(kind.image.channels, "channel"),
+            "has {0}, {other} has {1}: images of one data set must have equally many; convert them",
         )
 
 
@@ -86,7 +85,9 @@ def _check_bits(table: Table, config: DataConfig) -> Iterator[str]:
     for row, kind, value, _ in table.values:
         whites.setdefault((table.kinds[kind].mask.is_bilevel, value), table.pairs[row].mask)
     one, other = whites.get((True, 1)), whites.get((False, 255))
-    is_one_kind = config.binary or called(config, "label_rules") or (False, 1) in whites
+    is_one_kind = (
+        config.mask_threshold == 0 or called(config, "label_rules") or (False, 1) in whites
+    )
     if one and other and not is_one_kind:
         yield f"{one} has 1 bit, so its white is 1, and 255 in {other}: save all masks with 8 bit"
 
@@ -230,7 +231,9 @@ def measure_range(table: Table, chosen: Flags, channels: int) -> PixelRange | No
     if not count:
         return None
     if own not in (1, channels):  # of a pack; those of files are equally many
-        raise UserError(f"the statistics are of {own} channels, not {channels}; pack again")
+        raise UserError(
+            f"the statistics are of {count_of(own, 'channel')}, not {channels}; pack again"
+        )
     low, high = min(column(1)), max(column(2))
     extent = (high - low) or 1.0
     mean, std = [], []
@@ -254,7 +257,7 @@ def normalise(thumbnails: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def find_copies(table: Table, split: Split) -> list[tuple[Pair, Pair]] | None:
-    """Return validation pairs whose images are (nearly) those of training pairs, with those.
+    """Return each validation pair whose image is (nearly) a training image, with its training pair.
 
     None if there are too many to compare.
     """

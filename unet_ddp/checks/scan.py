@@ -26,7 +26,7 @@ from unet_ddp.data.readers.base import Header, ImageFormat, Pixels, as_user_erro
 from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_readers
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.distributed.device import usable_cores
-from unet_ddp.errors import UnreachableError, UserError
+from unet_ddp.errors import UnreachableError, UserError, hides_bars
 from unet_ddp.files import cache_folder, refuse_special, write_text
 
 THUMBNAIL = 8
@@ -87,8 +87,8 @@ def scan(
 ) -> tuple[list[ScannedPair], dict[str, str]]:
     """Return the metadata of every pair, and why others can't be read, by name.
 
-    All cores read, behind a bar if this is a terminal. `nodata` and `channels` are those of the data
-    set; each image's own, without alpha, if None.
+    All cores read, behind a bar if this is a terminal. `nodata` and `channels` describe the
+    data set; None: each image's own, without alpha.
     """
     files = [
         file
@@ -99,7 +99,9 @@ def scan(
     readers = [sorted({each.missing() for each in find_readers(paths)}), describe_readers(paths)]
     scanner = _Scanner(pairs, nodata, channels, readers)
     results: Iterable[Any] = scanner.read_all(files)
-    results = tqdm(results, "checking files", len(files), unit="file", leave=False, disable=None)
+    results = tqdm(
+        results, "checking files", len(files), unit="file", leave=False, disable=hides_bars()
+    )
     try:
         found = list(results)
     finally:

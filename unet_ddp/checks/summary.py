@@ -12,16 +12,11 @@ from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.base import ImageFormat, bits_of
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.splits import Split
-from unet_ddp.errors import join_some
+from unet_ddp.errors import count_of, join_some
 
 _SHOWN = 16  # classes in a line
 _RARE = 5e-4  # share of the pixels below which a value is suspicious
 _MOST_RARE = 3  # warnings of them
-_FEW = 8  # classes, or objects, that masks often have
-_LOOKED_AT = 1000  # masks in search of numbered objects
-_DENSE = 0.8  # of the numbers up to the largest: masks of objects have most
-_GAPS = 2  # that masks of few objects may have
-_MOST = 0.9  # of the masks
 _BRIGHT = 0.85  # share of the pixels above which the foreground may be the background
 
 
@@ -33,7 +28,7 @@ def describe_images(table: Table, form: ImageFormat, *, count: int, scale: float
     rows, columns = scaled_size(height, width, scale)
     colours = {1: "grey", 3: "colour"}.get(form.channels, f"{form.channels} bands")
     return (
-        f"data: {count} pairs, {many} pixels ({columns}x{rows} at scale {scale:g}), {colours}, "
+        f"data: {count_of(count, 'pair')}, {many} pixels ({columns}x{rows} at scale {scale:g}), {colours}, "
         f"{bits_of(form.dtype)}"
     )
 
@@ -46,12 +41,14 @@ def warn_of_images(table: Table, copies: list[tuple[Pair, Pair]]) -> list[str]:
     blank = np.flatnonzero(~np.concatenate(shows))
     if len(blank):
         first = table.pairs[int(blank[0])].image
-        lines.append(f"{len(blank)} image(s) of one colour, e.g. {first}: they show nothing")
+        lines.append(
+            f"{count_of(len(blank), 'image')} of one colour, which shows nothing, e.g. {first}"
+        )
     if copies:
         one, other = copies[0]
         lines.append(
-            f"{len(copies)} validation image(s) are (nearly) copies of training images, e.g. "
-            f"{one.image} of {other.image}: scores will be too good; remove them, or keep them "
+            f"{count_of(len(copies), 'validation image')} (nearly) the same as training images, e.g. "
+            f"{one.image} as {other.image}: scores will be too good; remove them, or keep them "
             "together with --group-pattern"
         )
     return lines
@@ -62,7 +59,6 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
     training = class_pixels(table, labels, split.training)
     validation = class_pixels(table, labels, split.validation)
     lines = [*labels.doubt(values.values, values.show(values.values))]
-    lines += warn_of_numbers(table, labels)
     names = labels.class_names[: labels.num_mask_classes]
     counts = list(zip(names, training, validation, strict=False))
     only = [name for name, n, m in counts if m and not n]
@@ -77,7 +73,7 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
             f"class {join_some(never, _SHOWN)} does not occur in validation: it gets no score"
         )
     rare = [
-        f"class {name} has {values.counts[value]} pixel(s) in all, e.g. in {values.examples[value]}: "
+        f"class {name} has {count_of(values.counts[value], 'pixel')} in all, e.g. in {values.examples[value]}: "
         "if that is a mistake, fix the mask"
         for value, name in labels.named_values.items()
         if 0 < values.counts.get(value, 0) < _RARE * sum(values.counts.values())
@@ -90,28 +86,6 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
             f"background, {'leave --invert out' if is_inverted else 'use --invert'}"
         )
     return lines
-
-
-def warn_of_numbers(table: Table, labels: Labels) -> list[str]:
-    """Return a warning if the classes look like objects, numbered from 1 on in each mask.
-
-    Classes leave gaps in some masks, and end with one of the last numbers in most.
-    """
-    if labels.threshold is not None or len(labels.named_values) <= _FEW:
-        return []
-    ends = table.columns["end"][:_LOOKED_AT]
-    values = table.columns["value"][: int(ends[-1])]
-    largest, starts = values[ends - 1], np.concatenate([[0], ends[:-1]])
-    found = ends - starts - (values[starts] == 0)  # numbers in each mask
-    dense = np.minimum(_DENSE * largest, largest - _GAPS)
-    if np.mean(found >= dense) <= _MOST or len(np.unique(largest)) < 3:
-        return []
-    if np.median(largest[largest > 0]) >= largest.max() - _GAPS:
-        return []
-    return [
-        f"the values in each mask run from 1 up, to {largest.max()} at most: if they are the numbers of "
-        "objects, use --instances, or --binary for two classes"
-    ]
 
 
 def class_pixels(table: Table, labels: Labels, pairs: Pairs) -> list[int]:

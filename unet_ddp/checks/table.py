@@ -36,9 +36,12 @@ class Table:
     pairs: Pairs
     kinds: list[FileKind]  # all different, in the order of their first pairs
     columns: Mapping[str, Any]
-    """kind (N,); thumbnail (N, 64) uint8, zeros for an image of one colour; moments (N, 3 + 2 C)
-    float64: pixels, low, high, sums and sums of squares, or (N, 0) for 8 bit; end (N,): end of the
-    pair's part of value (V,) and pixels (V,), its mask's values and the pixels of each."""
+    """`kind` (N,): index into `kinds`. `thumbnail` (N, 64): uint8, zeros for an image of one colour.
+
+    `moments` (N, 3 + 2 C): float64 pixels, low, high, sums and sums of squares; (N, 0) for 8 bit.
+    `value` (V,) and `pixels` (V,): each mask's values, and the pixels of each. `end` (N,): the end of
+    a pair's part of these two.
+    """
 
     @classmethod
     def from_scan(cls, scanned: Sequence[ScannedPair]) -> Table:

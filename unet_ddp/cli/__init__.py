@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import tyro
 
+from unet_ddp.cli.help import format_help
 from unet_ddp.cli.recipes import (
     Scalar,
     check_own_code,
@@ -25,6 +26,7 @@ from unet_ddp.cli.recipes import (
     read_settings,
     suggest,
 )
+from unet_ddp.cli.spellings import EARLIER, translate, translate_argv
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.files import is_address, write_text
@@ -62,19 +64,17 @@ def parse_train(
     """
     # torch.distributed.launch passes the rank, which the environment has, too.
     argv = [word for word in argv if not re.fullmatch(r"--local[-_]rank=\d+", word)]
-    shown = hide(kind, kind.unused) if kind.unused else kind
-    # Other processes get the settings: pickle finds no class that was made here.
-    config = with_values(kind(), values_of(_read_flags(shown, argv, prog)))
+    argv = translate_argv(argv, settings_of(kind).keys())
+    # Other processes get the settings: pickle finds no class that was made there.
+    config = with_values(kind(), values_of(_read_flags(kind, argv, prog)))
     check_values(config)
     typed, path = _find_given(argv), config.launch.config
-    recipe = read_recipe(path) if path is not None else {}
+    recipe = read_recipe(path, tells=True) if path is not None else {}
     for where, names in (("", typed), (f"{path}: ", recipe.keys())):
         for pair in pairs_of(kind, Replaces):
             if names >= set(pair):
                 raise UserError(f"{where}{' and '.join(map(as_flag, pair))}: use one of them")
-    hidden = typed | {name for name, other in pairs_of(kind, Replaces) if other in typed}
-    if "list" in typed:  # in place of the recipe's folders
-        hidden |= {"images", "masks", "val_images", "val_masks"}
+    hidden = _replaced_by(typed, kind)
     values = {name: value for name, value in recipe.items() if name not in hidden}
     for name, _ in pairs_of(kind, Typed):
         if values.get(name):
@@ -91,26 +91,42 @@ def parse_train(
     return replace(config, given=frozenset(given), recipe=frozenset(values))
 
 
+def _replaced_by(typed: set[str], kind: type[TrainConfig]) -> set[str]:
+    """Return the names of a recipe's settings that the flags replace: the same, and what they exclude."""
+    replaced = typed | {name for name, other in pairs_of(kind, Replaces) if other in typed}
+    for pair in pairs_of(kind, Excludes):
+        replaced |= {*pair} if typed.intersection(pair) else set()
+    if "list" in typed:
+        replaced |= {"images", "masks", "val_images", "val_masks"}
+    return replaced
+
+
 def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
     """Return a `kind` of configuration from a command line.
 
     Raises:
         UserError: an unknown flag, or values that `check` refuses.
     """
-    config = _read_flags(kind, argv, prog)
+    config = _read_flags(kind, translate_argv(argv, settings_of(kind).keys()), prog)
     check(config)
     return config
 
 
 def _read_flags(kind: type[Config], argv: Sequence[str], prog: str) -> Config:
-    """Return a configuration as typed; what tyro says in a box is a UserError of one line."""
+    """Return a configuration as typed; what tyro says in a box is a UserError of one line.
+
+    If the help is asked for, it is printed, and the program ends.
+    """
+    unused = getattr(kind, "unused", frozenset[str]())
+    if not {"-h", "--help", "--help-all"}.isdisjoint(argv):
+        print(format_help(kind, prog, is_whole="--help-all" in argv, unused=unused), end="")
+        raise SystemExit(0)
+    shown = hide(kind, unused) if unused else kind
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
-            return tyro.cli(kind, args=argv, prog=prog, config=(tyro.conf.OmitArgPrefixes,))
-    except SystemExit:  # after --help, too
-        if not box.getvalue():
-            raise
+            return tyro.cli(shown, args=argv, prog=prog, config=(tyro.conf.OmitArgPrefixes,))
+    except SystemExit:
         said, near = read_box(box.getvalue())
         hint = f"did you mean {', '.join(near)}? " if near else ""
         raise UserError(f"{said}; {hint}see {prog} --help") from None
@@ -156,6 +172,7 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
         UserError: a value that its setting can't have.
     """
     names = config.to_dict().keys() - names_of(type(config), Kind.RUN_PLACE) - config.given
+    saved = translate(saved)
     values = {name: value for name, value in saved.items() if name in names and value is not None}
     for name in values.keys() & names_of(type(config), Kind.DATA_PLACE):
         if is_address(values[name]):  # a stranger's checkpoint must not have it contacted
@@ -175,8 +192,10 @@ def save_config(config: TrainConfig, path: Path) -> None:
     write_text(path, yaml.safe_dump(config.to_dict(), sort_keys=False))
 
 
-def read_recipe(path: Path | str) -> dict[str, Any]:
+def read_recipe(path: Path | str, *, tells: bool = False) -> dict[str, Any]:
     """Return the settings in a YAML file, or in a recipe of this package, by their names.
+
+    If it `tells`, it prints a line for each earlier spelling.
 
     Raises:
         UserError: no YAML file, an unknown key, or a value that its setting can't have.
@@ -185,7 +204,8 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
     settings = read_settings(path)
     settings.pop("skip_scan", None)  # version 0.1 wrote it into every config.yaml
     for key, value in settings.items():
-        name = _NAMES.get(key.replace("-", "_").lstrip("_"), "config")
+        name = key.replace("-", "_").lstrip("_")
+        name = _NAMES.get(name, name if name in EARLIER else "config")
         if name == "config":
             raise UserError(f"{path}: unknown key {shorten(key)}; {suggest(key[:80], _NAMES)}")
         if name in keys:
@@ -193,7 +213,7 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
         keys[name] = key
         if value is not None:
             values[name] = value
-    return _typed_values(values, str(path))
+    return _typed_values(translate(values, f"{path}: " if tells else None), str(path))
 
 
 def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:

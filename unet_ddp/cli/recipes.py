@@ -1,4 +1,4 @@
-"""Recipes, and what tyro is told and says."""
+"""Recipes, and the parsing of flags by tyro."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import Report
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.data.samplers import TrainingSampler
-from unet_ddp.errors import align, join_some, print_lines
+from unet_ddp.errors import align, count_of, join_some, print_lines
 from unet_ddp.settings import Kind
 
 _MOST_CLASSES = 21  # rows of the table, as many as Pascal VOC has
@@ -78,9 +78,9 @@ def format_findings(report: Report, data: CheckedData | None) -> list[str]:
     lines += [f"error: {line}" for line in report.problems]
     lines += [f"warning: {line}" for line in report.warnings]
     if report.problems:
-        return [*lines, f"unfit to train: {len(report.problems)} problem(s)"]
+        return [*lines, f"unfit to train: {count_of(len(report.problems), 'problem')}"]
     if report.warnings:
-        return [*lines, f"ready to train, with {len(report.warnings)} warning(s)"]
+        return [*lines, f"ready to train, with {count_of(len(report.warnings), 'warning')}"]
     return [*lines, "ok: ready to train"]
 
 

@@ -27,7 +27,7 @@ from unet_ddp.data.readers.read import read_mask, use_own_readers
 from unet_ddp.distributed.device import has_native_bfloat16
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import Limit, UserError, print_lines
+from unet_ddp.errors import Limit, UserError, count_of, print_lines
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
@@ -165,11 +165,11 @@ def finish(
     if job.images is not None and not evaluation.confusion.sum(axis=1).all():
         check_threshold(job.pairs, evaluation.labels)
     place = "of its run's validation" if job.images is None else f"in {job.images}"
-    scored = f"{len(job.pairs)} images {place}"
+    scored = f"{count_of(len(job.pairs), 'image')} {place}"
     facts = [("model", str(job.source)), ("images", scored)]
     best = job.model.run.get("best")  # training's "score", and its "epoch" from 0
     if best is not None:
-        facts.append(("trained for", f"{best['epoch'] + 1} epoch(s)"))
+        facts.append(("trained for", count_of(best["epoch"] + 1, "epoch")))
     files = result_files(evaluation, {"model": str(job.source), "scored": scored})
     title, facts = f"Evaluation of {job.source}", [*facts, *headline(evaluation)]
     render = find("extras", "render_evaluation")

@@ -22,7 +22,7 @@ from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.distributed.device import has_native_bfloat16
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import one_line, print_lines
+from unet_ddp.errors import count_of, one_line, print_lines
 from unet_ddp.files import exit_on_signals
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.outputs.base import open_outputs
@@ -72,7 +72,7 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
         scale=config.scale,
         amp=config.amp and all(world.gather(has_native_bfloat16())),
         tile=config.tile,
-        overlap=config.overlap,
+        overlap=config.overlap / 100,
         tta=config.tta,
         threshold=config.threshold,
         ground_resolution=config.ground_resolution,
@@ -121,12 +121,14 @@ def print_summary(job: Job, failed: int, single_class: int, skipped: int) -> Non
     """Print how the job went."""
     total = len(job.files)
     if total > FEW:
-        print_lines(f"{total - failed - skipped} masks written, e.g. {job.files[0].mask}")
+        print_lines(
+            f"{count_of(total - failed - skipped, 'mask')} written, e.g. {job.files[0].mask}"
+        )
         if single_class:
             print(f"warning: {single_class} of them have one class only")
     if skipped:
-        print(f"{skipped} images skipped: their files already exist")
+        print(f"{count_of(skipped, 'image')} skipped: the files already exist")
     for records in job.records:
-        print_lines(f"{records.path}: {total - failed} images")
+        print_lines(f"{records.path}: {count_of(total - failed, 'image')}")
     if failed:
         print(f"{failed} of {total} images could not be predicted", file=sys.stderr)

@@ -14,7 +14,7 @@ Where parts that not all runs need enter this one (plugins.py has them all), in 
     choose_model            networks and losses, own ones too
     run_planners            --budget, --batch-size auto, --lr auto
     builder.build           --compile, --cache, reading from addresses
-    Tracker                 --wandb, --writer, --profile
+    Tracker                 --wandb, --callback, --profile
     labels.tuner            how objects are told apart
     write_reports           report.html, samples.png
 """
@@ -28,8 +28,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import check_own_code, naming_recipe
 from unet_ddp.config import TrainConfig
@@ -37,7 +35,7 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.data.readers.read import use_own_readers
-from unet_ddp.distributed.device import cudnn_autotuning
+from unet_ddp.distributed.device import cudnn_autotuning, tf32_products
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
@@ -45,7 +43,7 @@ from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
 from unet_ddp.runs.build import build_metadata, choose_model, describe_run
 from unet_ddp.runs.folder import RunFolder
-from unet_ddp.runs.plan import RunBuilder, last_step, run_planners
+from unet_ddp.runs.plan import RunBuilder, run_planners
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.settings import called
@@ -81,7 +79,7 @@ class Run:
     tuner: Any
     """Chooses how the best network's predictions are decoded; None if nothing is to choose."""
     limit: int | None
-    """Steps at which --max-steps or --max-epochs stops it; None for the end of its epochs."""
+    """Steps at which --stop-after stops it; None for the end of its epochs."""
 
 
 def train(config: TrainConfig, world: World, *, began: float | None = None) -> int:
@@ -91,12 +89,11 @@ def train(config: TrainConfig, world: World, *, began: float | None = None) -> i
     imports).
     """
     began, log = began or time.monotonic() - time.process_time(), console(world)
-    torch.set_float32_matmul_precision("high")  # TF32, on a GPU that has it
     determinism = nullcontext()
     if called(config.launch, "deterministic"):
         determinism = find("extras", "deterministic")(log)
     recipe = naming_recipe(config.launch.config, config.recipe)
-    with recipe, determinism, RunFolder(config, world, log) as folder:
+    with tf32_products(), recipe, determinism, RunFolder(config, world, log) as folder:
         run = prepare(config, folder, world, began)
         state, stop = run.state, run.stop
         with run.loaders, run.tracker, stop:
@@ -139,7 +136,7 @@ def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) 
     tracker.log(describe_run(config, spec, state, loaders, world))
     folder.begin(state, resumed, world)  # no thread may write when processes are forked
     tuner = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
-    limit = last_step(config.launch, state.steps_per_epoch)
+    limit = config.launch.last_step(state.steps_per_epoch)
     return Run(config, data, resumed, state, loaders, folder, tracker, stop, world, tuner, limit)
 
 

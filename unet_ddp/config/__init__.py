@@ -26,7 +26,11 @@ __all__ = [
 class TrainConfig:
     """Train a U-Net on a folder of images and a folder of masks.
 
-    torchrun --nproc_per_node=4 train.py --images DIR --masks DIR
+    own images     python train.py --images imgs --masks masks --exp-name cells
+    half an hour   python train.py --images imgs --masks masks --budget 30m
+
+    four GPUs      torchrun --nproc_per_node=4 train.py --images imgs --masks masks
+    after a stop   torchrun --nproc_per_node=4 train.py --exp-name cells --resume
     """
 
     unused: ClassVar[frozenset[str]] = frozenset()  # settings that are no flags of the command

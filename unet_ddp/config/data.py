@@ -8,6 +8,7 @@ from unet_ddp.errors import Limit, UserError
 from unet_ddp.plugins import is_own
 from unet_ddp.settings import (
     MASK_VALUE,
+    Brief,
     Excludes,
     Kind,
     Names,
@@ -29,14 +30,18 @@ class DataConfig:
 
     kinds: ClassVar = (Kind.DATA,)
 
-    images: Annotated[str | None, Kind.DATA_PLACE, DIR] = None
+    images: Annotated[
+        str | None, Kind.DATA_PLACE, DIR, Brief("Folder of images (default: data/imgs or a demo).")
+    ] = None
     """Folder of images, or its address (s3://bucket/folder, gs://, az://), or a pack, which has the masks too (default: data/imgs, or the built-in demo set if that is empty)."""
-    masks: Annotated[str | None, Kind.DATA_PLACE, DIR] = None
+    masks: Annotated[
+        str | None, Kind.DATA_PLACE, DIR, Brief("Folder of masks (default: data/masks).")
+    ] = None
     """Folder, or address, of masks named like their images, e.g. image.png or image_mask.gif for image.jpg (default: data/masks)."""
     pairs_file: Annotated[
         str | None,
         Kind.DATA_PLACE,
-        Excludes("images", "val_images", "folds"),
+        Excludes("images", "val_images", "fold"),
         flag("FILE", name="list"),
     ] = None
     """CSV file of pairs instead of two folders, with paths or addresses (http:// too): columns image,mask and optionally group,split (training, validation or test)."""
@@ -48,7 +53,13 @@ class DataConfig:
     """Folder of validation images, instead of a share of --images."""
     val_masks: Annotated[str | None, Kind.DATA_PLACE, DIR] = None
     """Folder of the masks of --val-images."""
-    scale: Annotated[float, Kind.FIXED, flag("FACTOR", "-s"), Limit(above=0, at_most=1)] = 1.0
+    scale: Annotated[
+        float,
+        Kind.FIXED,
+        flag("FACTOR", "-s"),
+        Limit(above=0, at_most=1),
+        Brief("Resize images to this fraction."),
+    ] = 1.0
     """Resize images to this fraction of their size, 0 < FACTOR <= 1, in training and prediction."""
     ground_resolution: Annotated[float | None, flag("METRES"), Limit(above=0, at_most=1e6)] = None
     """Bring images with map coordinates, which need not have one resolution then, to pixels of this size on the ground, before scaling."""
@@ -58,12 +69,8 @@ class DataConfig:
     """Percentage of the images held out for validation, 0 <= PERCENT < 100; groups are kept whole."""
     group_pattern: Annotated[str | None, flag("REGEX")] = None
     """Images whose names match with the same text in the first bracket are one group, never split between training and validation (default: detected)."""
-    folds: Annotated[
-        int | None, Needs("fold"), Excludes("val_images"), flag("K"), Limit(at_least=2)
-    ] = None
-    """Cross-validation: divide the groups of images into K folds and validate on one, --fold."""
-    fold: Annotated[int | None, flag("I"), POSITIVE] = None
-    """The fold to validate on, from 1 to K."""
+    fold: Annotated[str | None, Excludes("val_images"), flag("I/K")] = None
+    """Cross-validation: divide the groups of images into K folds and validate on the I-th, e.g. 1/5."""
     channels: Annotated[int | None, Kind.FIXED, N, POSITIVE] = None
     """Channels of the network's input: 1 grey, 3 colour, 4 colour and transparency (default: as in the images)."""
     nodata: Annotated[float | None, Kind.FIXED, flag("VALUE")] = None
@@ -79,27 +86,43 @@ class DataConfig:
         tuple[str, ...] | None, Kind.FIXED, Excludes("palette"), flag("NAME ...")
     ] = None
     """A name for each class, in the order of the mask values; with --instances, for each class of objects (docs/objects.md)."""
-    binary: Annotated[bool, Kind.FIXED, Excludes("mask_threshold", "palette", "classes")] = False
-    """Two classes: every non-zero value is foreground (e.g. instance ids)."""
     mask_threshold: Annotated[
         int | None, Kind.FIXED, Excludes("palette", "classes"), flag("VALUE"), NOT_NEGATIVE
     ] = None
-    """Two classes: every value above this one is foreground (e.g. masks with soft edges)."""
+    """Two classes: every value above this one is foreground: 0 for numbered objects, 127 for masks with soft edges."""
     invert: Annotated[bool, Kind.FIXED] = False
     """Two classes: treat dark pixels as foreground."""
     ignore_index: Annotated[int | None, Kind.FIXED, MASK_VALUE, flag("VALUE")] = None
     """Mask value, or colour as #rrggbb, of pixels excluded from the loss and the scores."""
     resize_masks: bool = False
     """Resize masks that differ in size from their images, by nearest neighbour."""
-    augmentation: Annotated[str, Names("augmentations"), flag("|".join(PRESETS))] = "photo"
-    """photo: mirroring, small shifts, zooms and rotations, brightness, contrast and colour; overhead: also upside down, for microscope, aerial and satellite images; street: mirroring and strong changes of colour; none; or one of your own as MODULE:NAME; docs/own_parts.md."""
+    augmentation: Annotated[
+        str,
+        Names("augmentations"),
+        flag("|".join(PRESETS)),
+        Brief("What the images are of; none: no changes."),
+    ] = "photo"
+    """photo: mirroring, small shifts, zooms and rotations, brightness, contrast and colour; overhead: also upside down, for microscope, aerial and satellite images; street: mirroring and strong changes of colour; none. MODULE:NAME is one of your own; docs/own_parts.md."""
+
+    def read_fold(self) -> tuple[int, int] | None:
+        """Return the fold to validate on, from 1, and their number; None without --fold.
+
+        Raises:
+            UserError: it is no fold.
+        """
+        if self.fold is None:
+            return None
+        found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", self.fold)
+        index, count = map(int, found.groups()) if found else (0, 0)
+        if not 1 <= index <= count or count < 2:
+            raise UserError(f"--fold {self.fold}: use I/K, the I-th of K folds, e.g. 1/5")
+        return index, count
 
     def check(self) -> None:
         """Raise a UserError if settings contradict each other."""
         if self.masks is not None and self.images is None:  # images alone are a pack
             raise UserError("--images and --masks: use both or neither")
-        if self.folds and self.fold and self.fold > self.folds:
-            raise UserError(f"--fold {self.fold}: must be at most {self.folds}, as --folds")
+        self.read_fold()
         if self.augmentation not in PRESETS and not is_own("augmentations", self.augmentation):
             known = ", ".join(PRESETS)
             raise UserError(

@@ -1,5 +1,6 @@
 """Settings of a run's folder, and of a start."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -7,6 +8,7 @@ from unet_ddp.config.data import DIR, NOT_NEGATIVE, POSITIVE, N
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.settings import (
     OPTIONAL_FILE,
+    Brief,
     Excludes,
     Kind,
     Names,
@@ -21,8 +23,14 @@ class RunConfig:
     """The run's folder, its files, and the weights it starts from."""
 
     checkpoints: Annotated[str, Kind.RUN_PLACE, Kind.FILES, DIR] = "checkpoints"
-    """Folder of runs, or its address in object storage (s3://bucket/folder, gs://, az://): each file is then written to the user's cache folder (XDG_CACHE_HOME) and put from there."""
-    exp_name: Annotated[str | None, Kind.RUN_PLACE, Kind.FILES, flag("NAME")] = None
+    """Folder of runs, or its address in object storage (s3://bucket/folder, gs://, az://): files are then written to the user's cache folder first (XDG_CACHE_HOME), and uploaded from there."""
+    exp_name: Annotated[
+        str | None,
+        Kind.RUN_PLACE,
+        Kind.FILES,
+        flag("NAME"),
+        Brief("Save the run in checkpoints/NAME."),
+    ] = None
     """Save the run in the sub-folder NAME of --checkpoints (default: in --checkpoints itself)."""
     save_every: Annotated[int, Kind.FILES, flag("EPOCHS"), NOT_NEGATIVE] = 0
     """Also keep the checkpoint of every so many epochs, as epoch_0005.pt; 0: last.pt and best.pt only."""
@@ -39,23 +47,34 @@ class RunConfig:
 class LaunchConfig:
     """Settings of one start; never saved with the run."""
 
-    resume: Annotated[str | None, Kind.EXTENT, Excludes("load"), OPTIONAL_FILE, flag("[FILE]")] = (
-        None
-    )
+    resume: Annotated[
+        str | None,
+        Kind.EXTENT,
+        Excludes("load"),
+        OPTIONAL_FILE,
+        flag("[FILE]"),
+        Brief("Continue the run where it stopped."),
+    ] = None
     """Continue the run in its folder where it stopped, on any machine if that is an address, or continue from the checkpoint FILE."""
     overwrite: Annotated[bool, Kind.EXTENT] = False
     """Delete the run in the folder and start a new one."""
-    config: Annotated[str | None, Kind.DATA, Kind.OF_HOST, flag("FILE")] = None
+    config: Annotated[
+        str | None,
+        Kind.DATA,
+        Kind.OF_HOST,
+        flag("FILE"),
+        Brief("Recipe: carvana, cells, camvid or your own file."),
+    ] = None
     """Recipe: a YAML file of settings, named as the flags are, or camvid, carvana or cells, which are in the package; flags take precedence."""
-    max_steps: Annotated[int | None, Kind.EXTENT, N, POSITIVE] = None
-    """Stop after N optimizer steps in all; continue with --resume."""
-    max_epochs: Annotated[int | None, Kind.EXTENT, N, POSITIVE] = None
-    """Stop after N of the --epochs in all; continue with --resume."""
-    nproc: Annotated[int, Kind.OF_HOST, N, POSITIVE] = 1
+    stop_after: Annotated[str | None, Kind.EXTENT, flag("N|Nepochs")] = None
+    """Stop after N optimizer steps in all, or after N of the --epochs, e.g. 500 or 3epochs; continue with --resume."""
+    nproc: Annotated[int, Kind.OF_HOST, N, POSITIVE, Brief("Processes on this machine.")] = 1
     """Start N processes on this machine, as torchrun --nproc_per_node=N does."""
     workers: Annotated[int | None, Kind.OF_HOST, N, NOT_NEGATIVE] = None
     """Data loading processes per training process (default: by the number of cores, at most 16)."""
-    device: Annotated[Literal["auto", "cpu", "cuda"], Kind.OF_HOST] = "auto"
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], Kind.OF_HOST, Brief("auto: a GPU if there is one")
+    ] = "auto"
     """auto: a GPU if there is one."""
     timeout: Annotated[float, Kind.OF_HOST, flag("SECONDS"), Limit(above=0, at_most=1e6)] = 600.0
     """Longest wait of a process for the others before it gives up."""
@@ -65,10 +84,28 @@ class LaunchConfig:
     """Leave out up to N pairs whose files the scan can't read; 0: stop at the first."""
     rescue_dir: Annotated[str | None, Kind.OF_HOST, DIR] = None
     """Fallback folder for the final checkpoint, if the run's folder can't be written to; made and tried at the start (default: the system's temporary folder)."""
-    writer: Annotated[tuple[str, ...], Names("writers"), flag("MODULE:CLASS ...")] = ()
-    """Writers of your own, which follow the run; docs/own_parts.md."""
+    callback: Annotated[tuple[str, ...], Names("callbacks"), flag("MODULE:CLASS ...")] = ()
+    """Callbacks of your own, which follow the run and may end it; docs/own_parts.md."""
+    changed_code: Annotated[bool, Kind.EXTENT] = False
+    """Continue a run although the source of a part of your own has changed since its last save."""
+
+    def last_step(self, steps_per_epoch: int) -> int | None:
+        """Return the steps of the run at which --stop-after stops it.
+
+        Raises:
+            UserError: it is no number of steps or epochs.
+        """
+        if self.stop_after is None:
+            return None
+        found = re.fullmatch(r"([1-9]\d{0,15})(epochs?)?", self.stop_after)
+        if not found:
+            raise UserError(
+                f"--stop-after {self.stop_after}: use a number of steps, as 500, or of epochs, as 3epochs"
+            )
+        return int(found[1]) * (steps_per_epoch if found[2] else 1)
 
     def check(self) -> None:
         """Raise a UserError if settings contradict each other."""
+        self.last_step(1)
         if self.resume == "auto" and self.overwrite:
             raise UserError("--resume continues the run, --overwrite deletes it: use one of them")

@@ -7,6 +7,7 @@ from unet_ddp.config.data import NOT_NEGATIVE, POSITIVE, N
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.plugins import is_built_in, is_own
 from unet_ddp.settings import (
+    Brief,
     Calls,
     Excludes,
     Kind,
@@ -31,9 +32,13 @@ class NetworkConfig:
 
     model: Annotated[str, Kind.FIXED, Names("networks"), flag("NAME")] = "unet"
     """unet (the classic U-Net), unet++, fpn, deeplabv3plus, segformer or another of segmentation-models-pytorch; or one of your own as MODULE:FUNCTION; docs/own_parts.md."""
-    encoder: Annotated[str | None, Kind.FIXED, flag("NAME")] = None
+    encoder: Annotated[
+        str | None, Kind.FIXED, flag("NAME"), Brief("Pretrained encoder, e.g. resnet34.")
+    ] = None
     """Encoder of segmentation-models-pytorch, e.g. resnet34 or tu-efficientnet_b0; unet is then that library's."""
-    encoder_weights: Annotated[str | None, flag("NAME|FILE")] = None
+    encoder_weights: Annotated[
+        str | None, flag("NAME|FILE"), Brief("Its weights, e.g. imagenet.")
+    ] = None
     """Pretrained weights for the encoder, e.g. imagenet, downloaded once; or a file of timm, torchvision or this program."""
     width: Annotated[int, Kind.FIXED, flag("CHANNELS"), POSITIVE] = 32
     """Classic U-Net: channels of the first level; the paper's has 64."""
@@ -50,7 +55,9 @@ class NetworkConfig:
 class OptimizationConfig:
     """Settings of the optimizer, the loss and the steps."""
 
-    epochs: Annotated[int, flag("N", "-e"), POSITIVE] = 10
+    epochs: Annotated[int, flag("N", "-e"), POSITIVE, Brief("Passes over the training images.")] = (
+        10
+    )
     """Passes over the training images."""
     patience: Annotated[int, flag("EPOCHS"), NOT_NEGATIVE] = 0
     """When so many epochs bring no better validation Dice, lower the learning rate to its end within a tenth of the epochs done, then stop; 0: off."""
@@ -61,6 +68,7 @@ class OptimizationConfig:
         Kind.LIMITED_BY_DATA,
         flag("N", "-b"),
         Limit(at_least=1, note=", or auto"),
+        Brief("Images per batch and process, or auto."),
     ] = 4
     """Images per batch and process; auto: as many as fit into memory, with --accumulate to reach --images-per-step."""
     accumulate: Annotated[int, Kind.LIMITED_BY_DATA, N, POSITIVE] = 1
@@ -72,6 +80,7 @@ class OptimizationConfig:
         Calls("planners", "auto"),
         flag("RATE", "-l", "--lr"),
         Limit(above=0, note=", or auto"),
+        Brief("Peak learning rate, or auto."),
     ] = 1e-3
     """Peak learning rate of AdamW, reached after the warm-up; a cosine then lowers it to a hundredth. auto: found by steps at a rising rate, which are thrown away."""
     warmup: Annotated[float, flag("PERCENT"), Limit(at_least=0, below=100)] = 5.0
@@ -85,21 +94,17 @@ class OptimizationConfig:
     clip: Annotated[float, flag("NORM"), NOT_NEGATIVE] = 1.0
     """Largest norm of the gradients, longer ones are scaled down to it; 0: no clipping."""
     loss: Annotated[str, Names("losses"), flag("|".join(LOSSES))] = "dice_ce"
-    """Terms of the loss: dice, tversky (misses weigh more than false alarms; for small objects) or lovasz (IoU), over regions; ce (cross-entropy) or focal (sure pixels count less), over pixels; or one of your own as MODULE:CLASS, +ce added for both; docs/losses.md."""
-    dice_weight: Annotated[float, flag("WEIGHT"), NOT_NEGATIVE] = 1.0
-    """Weight of the Dice, Tversky or Lovász term."""
-    cross_entropy_weight: Annotated[float, flag("WEIGHT"), NOT_NEGATIVE] = 1.0
-    """Weight of the cross-entropy or focal term."""
+    """Terms of the loss. Over regions: dice, tversky (misses weigh more than false alarms; for small objects) or lovasz (IoU). Over pixels: ce (cross-entropy) or focal (sure pixels count less). MODULE:CLASS is one of your own, +ce added for both; docs/losses.md."""
+    loss_weights: Annotated[tuple[float, float], flag("REGION PIXEL"), NOT_NEGATIVE] = (1.0, 1.0)
+    """Weights of the loss's terms: of Dice, Tversky or Lovász, and of cross-entropy or focal."""
     class_weights: Annotated[
         tuple[float, ...] | None, Kind.LIMITED_BY_DATA, flag("WEIGHT ..."), NOT_NEGATIVE
     ] = None
     """One weight per class, used in both terms."""
-    label_smoothing: Annotated[float, flag("SHARE"), Limit(at_least=0, below=1)] = 0.0
-    """Share of each pixel's truth that the pixel term gives to all classes alike, e.g. 0.1."""
-    amp: bool = True
-    """Mixed precision on a GPU, and on a CPU that computes in bfloat16."""
-    amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"
-    """auto: bfloat16 if the GPU, or the CPU (AVX512-BF16), supports it, else float16 on a GPU and float32 on a CPU."""
+    label_smoothing: Annotated[float, flag("PERCENT"), Limit(at_least=0, below=100)] = 0.0
+    """Percentage of each pixel's truth that the pixel term gives to all classes alike, e.g. 10."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type that the network computes in. auto: mixed precision in bfloat16 if the GPU, or the CPU (AVX512-BF16), supports it, else in float16 on a GPU and float32 on a CPU."""
     compile: Annotated[bool, Excludes("checkpointing")] = False
     """Compile network and loss with torch.compile: a minute at the start, faster steps after it; not with --checkpointing."""
     compress_gradients: bool = False
@@ -124,10 +129,7 @@ class OptimizationConfig:
         region = [term for term in terms if term not in PIXEL_TERMS]
         if len(pixel) > 1 or len(region) > 1:
             raise UserError(f"--loss {self.loss}: at most one region term, and one of ce and focal")
-        weights = {"--dice-weight": self.dice_weight} if region else {}
-        if pixel:
-            weights["--cross-entropy-weight"] = self.cross_entropy_weight
-        elif self.label_smoothing or called(self, "pixel_factors"):
+        if not pixel and (self.label_smoothing or called(self, "pixel_factors")):
             factors = [
                 name for name, point in pairs_of(type(self), Calls) if point == "pixel_factors"
             ]
@@ -137,5 +139,8 @@ class OptimizationConfig:
                 f"--loss {self.loss} has no pixel term for {', '.join(names)} or {last}; "
                 f"use one with a term ce or focal, e.g. {self.loss}{sign}ce"
             )
-        if not any(weights.values()):
-            raise UserError(f"--loss {self.loss}: {' or '.join(weights)} must be above 0")
+        if not any(w for w, term in zip(self.loss_weights, (region, pixel), strict=True) if term):
+            shown = " ".join(f"{weight:g}" for weight in self.loss_weights)
+            raise UserError(
+                f"--loss-weights {shown}: one of a term of --loss {self.loss} must be above 0"
+            )

@@ -16,7 +16,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.plugins import find
 
 Cut = Callable[[Pixels, Ids, Size, int | None, np.random.Generator], tuple[Pixels, Ids]]
-"""Of an image, its mask, the size of a crop, and the class it was drawn for: a part of both."""
+"""Of an image, its mask, the size of a crop, and the class it was chosen for: a part of both."""
 
 _BANDS = 64  # at a time: OpenCV, which turns and shifts them, takes 128 at most, and two otherwise
 
@@ -58,6 +58,7 @@ class Augmentation:
         import albumentations
 
         self._own: Any = None
+        self._is_tried = False  # in this process
         if preset not in PRESETS:
             self._own = find("augmentations", preset)
         kinds = albumentations.BasicTransform, albumentations.BaseCompose
@@ -75,17 +76,17 @@ class Augmentation:
 
         A random pixel of the class `drawn`, if the mask has one, is in the crop.
         """
-        sequence = np.random.SeedSequence([self.seed, epoch, index])
-        generator = np.random.default_rng(sequence)
+        generator = self._new_generator(epoch, index)
         if self.crop_size and self.cut:
             image, mask = self.cut(image, mask, self.crop_size, drawn, generator)
         if self._own is None:
             return self._change(image, mask, generator)
         try:
-            changed, ids = self._change(image, mask, generator)
-            if self._is_function:
-                changed, ids = self._own(changed, ids, generator)
+            changed, ids = self._change_by_own(image, mask, generator)
             self._check(changed, ids, image, self.crop_size or mask.shape)
+            if not self._is_tried:
+                self._is_tried = True
+                self._check_repeats(image, mask)
         except Exception as error:  # of code that is not ours
             reason = (
                 str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
@@ -94,6 +95,26 @@ class Augmentation:
                 f"--augmentation {self.preset}: {reason}; see docs/own_parts.md"
             ) from error
         return changed, ids
+
+    def _new_generator(self, epoch: int, index: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence([self.seed, epoch, index]))
+
+    def _change_by_own(
+        self, image: Pixels, mask: Ids, generator: np.random.Generator
+    ) -> tuple[Pixels, Ids]:
+        changed, ids = self._change(image, mask, generator)
+        if self._is_function:  # it may write into its arrays, and a cache has the same
+            changed, ids = self._own(changed.copy(), ids.copy(), generator)
+        return changed, ids
+
+    def _check_repeats(self, image: Pixels, mask: Ids) -> None:
+        """Refuse an augmentation whose result depends on more than the generator."""
+        one, other = (self._change_by_own(image, mask, self._new_generator(0, 0)) for _ in range(2))
+        if not all(map(np.array_equal, one, other)):
+            raise UserError(
+                "gives two results for one generator, so a run could not be repeated; take all random "
+                "numbers from the generator"
+            )
 
     def _check(self, changed: Pixels, ids: Ids, image: Pixels, size: tuple[int, ...]) -> None:
         """Refuse arrays that a batch can't have, as the user's own augmentation may return them."""

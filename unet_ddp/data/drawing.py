@@ -28,7 +28,7 @@ def draw_mask(image: Pixels, ids: Ids, labels: Labels) -> Tensor:
 
 
 def class_colours(labels: Labels) -> dict[int, Colour]:
-    """Return the colours that classes are drawn in: one tint for the class beside a background."""
+    """Return the colours that classes are drawn in: one tint for the class that is not the background."""
     if labels.num_mask_classes == 2:
         return {1: TINT}
     return {k: labels.colours[k] for k in labels.drawn}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unet_ddp.config import DataConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Colour, Flags, unpack_colour
-from unet_ddp.errors import UserError, join_some
+from unet_ddp.errors import UserError, count_of, join_some
 from unet_ddp.plugins import find
 from unet_ddp.settings import called
 
@@ -50,8 +50,8 @@ def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
     """Return the classes of the data set; the values must be classes, and agree with the flags."""
     for name in called(config, "label_rules"):
         return cast(Labels, find("label_rules", name)(masks, config))
-    if config.binary or config.mask_threshold is not None:
-        labels = _threshold(masks, config.mask_threshold or 0, config.ignore_index)
+    if config.mask_threshold is not None:
+        labels = _threshold(masks, config.mask_threshold, config.ignore_index)
     else:
         refuse_soft(masks)
         labels = infer_labels(masks, classes=config.classes, ignore=config.ignore_index)
@@ -104,7 +104,7 @@ def infer_labels(
         rarest = min(values, key=lambda value: masks.counts[value])
         raise UserError(
             f"--classes {classes}: the masks contain {len(kept)} values ({masks.show(values)}); "
-            f"{masks.show([rarest])} has {masks.counts[rarest]} pixel(s), e.g. in "
+            f"{masks.show([rarest])} has {count_of(masks.counts[rarest], 'pixel')}, e.g. in "
             f"{masks.examples[rarest]}; fix the masks, leave --classes out for one class per value, "
             "or name one of them with --ignore-index"
         )
@@ -117,7 +117,7 @@ def _refuse_impossible(values: list[int], masks: MaskValues) -> None:
     if outside:
         raise UserError(
             f"mask value {outside[0]}, e.g. in {masks.examples[outside[0]]}: classes are values from 0 to "
-            "65535; fix the masks, name the value with --ignore-index, or use --binary"
+            "65535; fix the masks, name the value with --ignore-index, or use --mask-threshold 0"
         )
     if len(values) > IGNORE_ID:
         raise UserError(
@@ -176,7 +176,7 @@ def refuse_soft(masks: MaskValues) -> None:
     if len(values) > IGNORE_ID:
         raise UserError(
             f"{found}: too many for classes; if they are numbers of objects, use --instances "
-            "to learn each object, or --binary for two classes, zero and above"
+            "to learn each object, or --mask-threshold 0 for two classes, zero and above"
         )
 
 
@@ -207,7 +207,7 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
     objects = (
         ""
         if masks.rgb or labels.palette
-        else "; if they are numbers of objects, --instances or --binary"
+        else "; if they are numbers of objects, --instances or --mask-threshold 0"
     )
     return [
         f"{soft} of the {len(values)} classes have few pixels and lie {ends}: if they are soft edges, "
@@ -216,7 +216,7 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
 
 
 def _colours_of(values: list[int], labels: Labels) -> _Points:
-    """Return the colours (N, 3) of mask values; those of grey are grey."""
+    """Return the colours (N, 3) of mask values; a grey value is its grey."""
     if labels.palette:
         palette = dict(enumerate(labels.palette))
         colours = [palette.get(value, (0, 0, 0)) for value in values]

@@ -1,4 +1,4 @@
-"""Mask values, as files contain them, to class ids, as the network counts them, and back."""
+"""Mask values, as files contain them, to class ids, as the network counts them, and back; other code does not depend on their kind."""
 
 from __future__ import annotations
 
@@ -37,10 +37,22 @@ _Int32 = Annotated[int, Limit(-(2**31), 2**31 - 1)]
 
 @dataclass(frozen=True)
 class Labels:
-    """Classes of a data set: class id k is the mask value ``values[k]``.
+    """Classes of a data set: class id k is the mask value ``values[k]``; subclasses mean other kinds of masks.
 
-    This is the kind in which masks contain classes. A subclass is another kind: numbers of objects, for
-    instance. All other code asks the labels for the meaning of a mask, and never for their kind.
+    Example:
+        labels = Labels(values=(0, 255), names=("background", "car"))
+        print(labels.class_names[1], labels.to_ids(np.array([[0, 255]]), Path("mask.png")))  # car [[0 1]]
+
+    Args:
+        values: mask values, at most 255, all different: 0 to 65535, or colours as 0xRRGGBB with `rgb`.
+        rgb: True if masks are colour images.
+        ignore: mask value of pixels that loss and scores leave out; None: all count.
+        palette: colours (red, green, blue), 0 to 255, of the indices in palette masks.
+        names: one for each value, all different; None: the values are shown.
+        threshold: two classes: mask values above it are the larger of `values`, the others the smaller.
+
+    Raises:
+        UserError: no mask can have these values, or some are equal.
     """
 
     kind: ClassVar[str] = "classes"
@@ -181,8 +193,7 @@ class Labels:
     def to_image(self, ids: Mask) -> Image.Image:
         """Return class ids (H, W) as a mask with the training masks' own values, `nodata` for no class.
 
-        Colour masks give a colour image. Values that would all look black, or that came with a
-        palette, give a palette image whose indices are the values.
+        Colour masks give a colour image; values that all look black, or had a palette, are a palette image's indices.
         """
         image = Image.fromarray(self.to_values(ids))
         if image.mode == "L" and (max(self.values) < 128 or self.palette):
@@ -207,10 +218,7 @@ class Labels:
         return np.asarray(cv2.LUT(ids, table.astype(np.uint8)))
 
     def decode(self, bands: Iterable[Band], size: Size) -> tuple[Mask, Shares | None]:
-        """Return the mask (H, W) of a prediction in bands, and each pixel's probability to be of an object.
-
-        The latter is None where masks contain classes.
-        """
+        """Return the mask (H, W) of a prediction in bands, and each pixel's probability of an object or None."""
         ids = allocate(size, np.uint8)
         for band in bands:
             ids[band.rows] = band.ids
@@ -235,11 +243,11 @@ class Labels:
         return Regions(mask, mask < self.num_classes, are_numbers=False)
 
     def score(self, mask: Mask, truth: Mask) -> list[Any]:
-        """Count what `mask` shares with `truth` beside pixels of classes; counts add up over images."""
+        """Count what `mask` shares with `truth` besides pixels of classes; counts add up over images."""
         return []
 
     def average(self, others: Sequence[Labels]) -> Labels:
-        """Return the labels of an ensemble, from those of its networks."""
+        """Return the labels of an ensemble, from its networks' labels."""
         return self
 
     def describe(self) -> str:
@@ -253,10 +261,7 @@ class Labels:
         return f"classes: {classes}{threshold}{ignored}"
 
     def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
-        """Return what chooses how a best network's predictions are decoded, on validation images.
-
-        `data` is the PreparedData of a run in a `world`. None: there is nothing to choose.
-        """
+        """Return what chooses how a run's predictions are decoded, on its PreparedData `data`, if anything."""
         return None
 
     def describe_tuning(self) -> list[str]:
@@ -264,7 +269,7 @@ class Labels:
         return []
 
     def doubt(self, values: Sequence[int], shown: str) -> list[str]:
-        """Return a warning if the values of all masks look like those of another kind."""
+        """Return a warning if the values of all masks look like another kind of labels."""
         return []
 
     def summarise(self, mask: Mask) -> str:

@@ -52,7 +52,7 @@ class SampleLoader:
         workers: reading processes; 0 to read in this one.
         pin: put batches into page-locked memory.
         unbatch: yield the samples as batches of one.
-        timeout: seconds to wait for a batch of a reading process; 0 for ever.
+        timeout: seconds to wait for a batch of a reading process; 0: no limit.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class SampleLoader:
     def close(self) -> None:
         """End the reading processes.
 
-        The garbage collector might close their queues before it asks them to end, and then wait
-        for ever.
+        The garbage collector might close their queues before it asks them to end, and then never
+        stop waiting.
         """
         self.dataset.pairs.fetch_ahead([])
         iterator = getattr(self._loader, "_iterator", None)

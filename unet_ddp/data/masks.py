@@ -67,7 +67,7 @@ class Regions(NamedTuple):
 
 @dataclass(frozen=True)
 class ValueTable:
-    """Class ids of mask values; the fields are those of `Labels`."""
+    """Class ids of mask values; the fields are as in `Labels`."""
 
     values: tuple[int, ...]
     rgb: bool

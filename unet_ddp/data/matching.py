@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.pairs import Pair, Pairs, Stamp, collect
+from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import can_read, list_suffixes
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, count_of
 from unet_ddp.files import as_path, is_address
 from unet_ddp.plugins import find
 
@@ -78,7 +79,7 @@ def find_pairs(
     for folder, found, kind in ((images, found_images, "images"), (masks, found_masks, "masks")):
         if not found:
             read = ", ".join(list_suffixes())
-            raise UserError(f"{folder}: contains no {kind} ({read}); {_OTHERS}")
+            raise UserError(f"{folder}: contains no {kind} ({read}); {_advise_on_others(folder)}")
     one_folder = images.resolve() == masks.resolve()
     if suffix is None:
         suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
@@ -103,7 +104,7 @@ def find_pairs(
     report.add_problems(problems)
     if found_masks:
         first = found_masks[min(found_masks)][0]
-        report.notes.append(f"{len(found_masks)} mask(s) without image, e.g. {first}")
+        report.notes.append(f"{count_of(len(found_masks), 'mask')} without image, e.g. {first}")
     return collect(pairs)
 
 
@@ -131,6 +132,12 @@ def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]
             if stem and name[0] != "." and can_read((dot + suffix).lower()):
                 files[prefix + stem].append(f"{parent}/{name}")
     return files
+
+
+def _advise_on_others(folder: Path) -> str:
+    """Return what to do with the files below a folder, none of which can be read."""
+    below = [] if is_address(folder) else os.walk(folder)
+    return advise_export((name for *_, names in below for name in names), _OTHERS)
 
 
 def _cannot_list(error: OSError) -> None:

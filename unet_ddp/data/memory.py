@@ -54,8 +54,8 @@ def unpack(stored: Any, image_format: ImageFormat, size: tuple[int, int], first:
 class SampleMemory:
     """Samples that are decoded and scaled once, shared by the ranks of a machine and what they fork.
 
-    A process reads what another has written only in a later epoch, all of whose keys are given out
-    after the batches of the one before have arrived on all ranks: nothing has to be locked.
+    No locks are needed: a process reads what another has written only in a later epoch. An epoch's keys
+    are given out once the batches of the one before have arrived on all ranks.
 
     Args:
         memory: of `needed` bytes, all 0; see `share_memory`.
@@ -93,7 +93,7 @@ def share_memory(sizes: Sequence[int], world: World) -> list[mmap.mmap]:
     """Return memory of these sizes in bytes, each the same for all ranks of this machine.
 
     Every rank calls it; the `sizes` of the machine's first rank count. Without /proc, or in a
-    container of its own, a rank has none. A page is taken when it is written, and freed when the last
+    container without the first rank, a rank has none. A page is taken when it is written, and freed when the last
     process that has it ends.
     """
     files: list[int] = []

@@ -98,7 +98,7 @@ class Pairs(Sequence[Pair]):
         return collect(sorted((self[row] for row in rows), key=lambda pair: pair.name))
 
     def rows_of(self, part: Pairs) -> NDArray[np.uint32]:
-        """Return the rows of those of `part` that are in this set."""
+        """Return the rows of this set's pairs that are in `part`, in its order."""
         rows = {name: row for row, name in enumerate(self.names())}
         return np.array([rows[name] for name in part.names() if name in rows], np.uint32)
 
@@ -133,7 +133,7 @@ class Pairs(Sequence[Pair]):
         return nullcontext(path)
 
     def fetch_ahead(self, paths: Iterable[Path]) -> None:
-        """Begin to fetch files that are needed next, and drop those of an earlier call."""
+        """Begin to fetch files that are needed next, and drop the files of an earlier call."""
 
 
 def collect(pairs: Iterable[Pair]) -> Pairs:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unet_ddp.data.readers.base import DTYPES, ImageFormat
-from unet_ddp.errors import Limit, UserError, from_plain, shorten
+from unet_ddp.errors import Limit, UserError, count_of, from_plain, shorten
 
 # Mean and standard deviation of ImageNet's colours (torchvision's reference), which its weights
 # expect and which suit photographs; other channels are centred.
@@ -54,7 +54,7 @@ class Preprocessing:
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != self.channels:
                 raise UserError(
-                    f"{name}: {shorten(values)} for {self.channels} channels; expected one number each"
+                    f"{name}: {shorten(values)} for {count_of(self.channels, 'channel')}; expected one number each"
                 )
         extent = (self.high - self.low) or 1.0
         if extent < 0 or any(not 1e-38 < std * extent < 1e38 for std in self.std):

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.utils.data import DistributedSampler, Sampler
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, count_of
 
 Key = tuple[int, int]
 """(epoch, index): all that a sample depends on, so that reading processes keep no state."""
 Draw = Callable[[int, int], tuple[int, int | None]]
-"""Of an epoch and an index, the index of the image to take, and the class it was drawn for, None if for none."""
+"""Of an epoch and an index, the index of the image to take, and the class it was chosen for, None if for none."""
 
 _AT_ONCE = 4096  # indices that are Python's at a time
 
@@ -35,8 +35,8 @@ class TrainingSampler(DistributedSampler[Key]):
         self.steps = count // (per_step * size)  # of the optimizer in a whole epoch
         if self.steps == 0:
             raise UserError(
-                f"--batch-size: one step takes {per_step * size} images ({per_step} for each of "
-                f"{size} process(es)), but there are {count} to train on; use a smaller one"
+                f"--batch-size: one step takes {count_of(per_step * size, 'image')} ({per_step} for each of "
+                f"{count_of(size, 'process')}), but there are {count} to train on; use a smaller one"
             )
 
     def start_at(self, epoch: int, step: int) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from unet_ddp.data.pairs import SIDES, Pairs
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, count_of, hides_bars
 from unet_ddp.files import replacing
 
 OWN_FOLDER = "validation has its own folder"
@@ -64,7 +64,7 @@ def split_pairs(
     validation: float,
     seed: int,
     pattern: str | None = None,
-    folds: tuple[int, int] | None = None,
+    fold: tuple[int, int] | None = None,
 ) -> Split:
     """Split off about `validation` percent of `pairs`, keeping groups whole where found.
 
@@ -76,14 +76,14 @@ def split_pairs(
         seed: of the draw.
         pattern: regular expression, searched for in each name, whose first bracket is the group;
             a name that does not match is a group by itself. None: groups are detected.
-        folds: (number of folds, index from 1); that fold is the validation split instead.
+        fold: (index from 1, number of folds); it is the validation split instead.
     """
     if (sides := pairs.sides()).any():
         return _split_by_list(pairs, sides)
     groups = _group(pairs, pattern, seed)
     how = groups.how
-    if folds is not None:
-        chosen, how = _choose_fold(groups.sizes, folds), f"fold {folds[1]} of {folds[0]}, {how}"
+    if fold is not None:
+        chosen, how = _choose_fold(groups.sizes, *fold), f"fold {fold[0]} of {fold[1]}, {how}"
     else:
         target = max(1, round(len(pairs) * validation / 100)) if validation else 0
         chosen = _choose(groups.sizes, target)
@@ -101,12 +101,12 @@ def split_pairs(
 
 
 def _divide(pairs: Pairs, groups: _Groups, chosen: NDArray[np.bool_], how: str) -> Split:
-    """Return the split whose validation pairs are those of the `chosen` groups."""
+    """Return the split whose validation pairs are the `chosen` groups."""
     held_out = np.zeros(len(pairs), bool)
     held_out[groups.order] = np.repeat(chosen, groups.sizes)
     if held_out.all():
         raise UserError(
-            f"{len(pairs)} image(s) in {len(chosen)} group(s): none left to train on; "
+            f"{count_of(len(pairs), 'image')} in {count_of(len(chosen), 'group')}: none left to train on; "
             "add images, or use --validation 0"
         )
     return Split(pairs.select(~held_out), pairs.select(held_out), how)
@@ -135,7 +135,7 @@ def split_by_folders(training: Pairs, validation: Pairs) -> Split:
 
 
 class _Groups:
-    """Groups of pairs that stay on one side, in an order drawn by the seed.
+    """Groups of pairs that stay on one side, in a random order that depends on the seed.
 
     A hash of seed and name sorts the groups, so that a new image moves no other. `labels` gives the
     groups' names, pair by pair.
@@ -146,7 +146,13 @@ class _Groups:
     ) -> None:
         self.labels, self.are_guessed = labels, False
         bar = tqdm(
-            labels(), "splitting", len(pairs), unit="pair", leave=False, disable=None, delay=2
+            labels(),
+            "splitting",
+            len(pairs),
+            unit="pair",
+            leave=False,
+            disable=hides_bars(),
+            delay=2,
         )
         keys = np.fromiter((_hash(label, seed) for label in bar), np.uint64, len(pairs))
         self.order = np.argsort(keys)  # rows of the pairs, group after group
@@ -215,12 +221,11 @@ def _choose(sizes: NDArray[np.int64], target: int) -> NDArray[np.bool_]:
     return chosen
 
 
-def _choose_fold(sizes: NDArray[np.int64], folds: tuple[int, int]) -> NDArray[np.bool_]:
+def _choose_fold(sizes: NDArray[np.int64], index: int, count: int) -> NDArray[np.bool_]:
     """Choose the groups of one fold: large ones are dealt out first, to the emptiest fold."""
-    count, index = folds
     if len(sizes) < count:
         raise UserError(
-            f"--folds {count}: there are {len(sizes)} groups of images; use fewer folds"
+            f"--fold {index}/{count}: there are {len(sizes)} groups of images; use fewer folds"
         )
     chosen = np.zeros(len(sizes), bool)
     filled = [0] * count

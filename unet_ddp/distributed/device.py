@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, count_of
 
 _UNKNOWN = 4 << 30  # bytes, where the system does not say
 CPUS = Path("/sys/devices/system/cpu")
@@ -47,7 +47,7 @@ def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.
         return torch.device("cuda", 0)  # srun and mpirun can show each process its own alone
     if local_size > count:  # every process finds this, so that the main one can say it
         raise UserError(
-            f"{local_size} processes, but this machine has {count} GPU(s): use "
+            f"{local_size} processes, but this machine has {count_of(count, 'GPU')}: use "
             f"--nproc_per_node={count}, or --device cpu"
         )
     return torch.device("cuda", local_rank)
@@ -147,6 +147,17 @@ def _read_limits() -> list[tuple[int, int]]:
             spare = int(text.partition("\ninactive_file ")[2].split("\n")[0])  # files': given back
             found[-1] = (limit, used - spare)
     return found
+
+
+@contextmanager
+def tf32_products() -> Iterator[None]:
+    """Let a GPU that has TF32 multiply float32 matrices in it."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager

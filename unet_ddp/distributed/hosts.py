@@ -52,7 +52,7 @@ def agree_on_attempt(store: dist.Store, rank: int, size: int, timeout: float) ->
 def host_id() -> str:
     """Return what the processes of one host have in common: they see each other by their process ids.
 
-    Containers on one machine are hosts of their own, and often have the machine's name.
+    Each container on a machine is a separate host, and often has the machine's name.
     """
     with suppress(OSError):  # a system without /proc
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

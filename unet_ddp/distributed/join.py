@@ -38,7 +38,7 @@ def join(device: str, timeout: float) -> World:
         timeout: seconds that a process waits in a collective.
 
     Raises:
-        UserError: a process has no GPU of its own, or a variable is missing or impossible.
+        UserError: a process has no GPU, or shares one, or a variable is missing or impossible.
         RunError: this rank can't reach the store.
     """
     if os.environ.keys().isdisjoint(_PLACE):

@@ -61,6 +61,8 @@ def run_on_all_ranks(
         if "LOCAL_RANK" in os.environ:
             said = "--nproc under torchrun: it starts the processes; leave --nproc out"
             exit_with_error(UserError(said))
+        if not hasattr(signal, "pthread_sigmask"):
+            exit_with_error(UserError(f"--nproc {nproc}: not on Windows; use one process"))
         run = partial(run_on_all_ranks, entrypoint, config, nproc=1, device=device, timeout=timeout)
         sys.exit(_spawn(run, nproc))
     find("extras", "explain_error")  # imported now: where memory or files are short, nothing can be

@@ -6,11 +6,13 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +24,8 @@ from unet_ddp.files import is_alive
 
 Item = TypeVar("Item")
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+_NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
+SIGNALS = tuple(signal.Signals[name] for name in _NAMES if hasattr(signal, name))  # Windows has two
 _LINGER = 60  # seconds that a reading process outlives a SIGTERM
 _TWICE = 1.0  # seconds; terminal and launcher may both pass on one Ctrl-C
 
@@ -33,7 +36,7 @@ class StopReason:
 
     signal: signal.Signals | None = None  # the signal that a rank was sent; None for another reason
     is_error: bool = False  # True if a rank met a file that it can't read
-    is_limit: bool = False  # True if the run has done what --max-steps or --max-epochs asks for
+    is_limit: bool = False  # True if a limit on steps is reached, or a callback asks for the end
 
     @property
     def exit_status(self) -> int:
@@ -41,35 +44,37 @@ class StopReason:
         return 0 if self.signal is None else 128 + self.signal
 
 
-_ERROR = 1000  # above all signals: an error wins over a signal where ranks agree on the maximum
+# Above all signals, as ranks agree on the maximum: an error wins, and a callback would ask again.
+_ASKED, _ERROR = 999, 1000
+_REASONS = {_ASKED: StopReason(is_limit=True), _ERROR: StopReason(is_error=True)}
 
 
 class StopSignal:
     """Context in which a signal to any rank stops all of them after the same step.
 
-    A thread waits for the signals, as the main one may be deep in a collective that never ends:
-    torchrun sends the survivors of a dead rank the same SIGTERM that a cluster sends to all. If a
+    A thread waits for the signals, as the main one may be deep in a collective that never ends. After
+    the death of a rank, torchrun sends the others the same SIGTERM that a cluster sends to all. If a
     rank on this machine is dead, and on a second Ctrl-C, the process exits at once.
     """
 
     def __init__(self, world: World) -> None:
         self.reason: StopReason | None = None
         """The reason on which all ranks have agreed; None to continue."""
-        self._code = 0  # this rank's: a signal's number, _ERROR, or 0
+        self._code = 0  # this rank's: a signal's number, _ASKED, _ERROR, or 0
         self._error: str | None = None  # no exception: its traceback would keep loaders alive
         self._world = world
         self._heard = 0.0
         self._pending: tuple[Callable[[], Any], torch.Tensor] | None = None
 
     def __enter__(self) -> StopSignal:
-        self._inlet, self._outlet = os.pipe()
-        os.set_blocking(self._outlet, False)
+        self._inlet, self._outlet = socket.socketpair()  # Windows has no pipes that do not block
+        self._outlet.setblocking(False)
         self._before = {
             number: signal.signal(number, _do_nothing)
             for number in SIGNALS
             if signal.getsignal(number) is not signal.SIG_IGN  # nohup sets it
         }
-        self._fd_before = signal.set_wakeup_fd(self._outlet, warn_on_full_buffer=False)
+        self._fd_before = signal.set_wakeup_fd(self._outlet.fileno(), warn_on_full_buffer=False)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
         return self
@@ -78,15 +83,15 @@ class StopSignal:
         signal.set_wakeup_fd(self._fd_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        os.write(self._outlet, b"\0")
+        self._outlet.send(b"\0")
         self._listener.join()
-        os.close(self._inlet)
-        os.close(self._outlet)
+        self._inlet.close()
+        self._outlet.close()
         if error is None and self._pending is not None:
             self._pending[0]()
 
     def _listen(self) -> None:
-        while number := os.read(self._inlet, 1)[0]:
+        while number := self._inlet.recv(1)[0]:
             if number not in SIGNALS:
                 continue
             again = number == self._code == signal.SIGINT
@@ -112,8 +117,7 @@ class StopSignal:
                 code = int(flag)
             self._pending = self._ask()
         if code and self.reason is None:
-            is_error = code == _ERROR
-            self.reason = StopReason(None if is_error else signal.Signals(code), is_error)
+            self.reason = _REASONS.get(code) or StopReason(signal.Signals(code))
         return self.reason
 
     def _ask(self) -> tuple[Callable[[], Any], torch.Tensor]:
@@ -148,9 +152,12 @@ class StopSignal:
         except UserError as error:
             self.request_stop(error)
 
-    def request_stop(self, error: UserError) -> None:
-        """Ask all ranks to stop, as a signal would, because of a file that this rank can't read."""
-        self._error, self._code = str(error), _ERROR
+    def request_stop(self, error: UserError | None = None) -> None:
+        """Ask all ranks to stop, as a signal would, for an error of this rank or because a callback wants it."""
+        if error is not None:
+            self._error, self._code = str(error), _ERROR
+        elif self._code != _ERROR:
+            self._code = _ASKED
 
     def check_limit(self, done: int, limit: int | None) -> None:
         """Stop if `done` steps of the run reach the limit; every rank knows it without asking."""
@@ -184,7 +191,7 @@ def ignore_signals_in_worker() -> None:
     signal.signal(signal.SIGTERM, _linger)
     # It must not outlive its rank: it would keep the pipe open by which a launcher sees that the
     # rank has ended.
-    die_with_parent(signal.SIGKILL)
+    die_with_parent(getattr(signal, "SIGKILL", signal.SIGTERM))  # Windows has none
     with contextlib.suppress(ValueError):
         signal.set_wakeup_fd(-1)
 
@@ -194,6 +201,11 @@ def die_with_parent(number: signal.Signals) -> None:
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, number)
+
+
+def dying_with_parent(number: signal.Signals) -> Callable[[], None] | None:
+    """Return what a new process is to call at its start, so that it ends with its parent (Linux)."""
+    return partial(die_with_parent, number) if sys.platform == "linux" else None
 
 
 def _linger(number: int, frame: Any) -> None:

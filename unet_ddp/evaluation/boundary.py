@@ -49,10 +49,10 @@ def count_boundaries(
 ) -> list[BoundaryCounts]:
     """Count the boundary pixels of each class in class ids (H, W), and those that are matched.
 
-    The boundary F-score of Csurka et al., What is a good evaluation measure for semantic
-    segmentation?, BMVC 2013, and of the DAVIS benchmark (Perazzi et al., CVPR 2016): a boundary
-    pixel is matched if the other side has one of the same class within the tolerance. A boundary
-    pixel of a class is one of its pixels with one of another class among its 4 neighbours. The
+    They make the boundary F-score of Csurka et al. (What is a good evaluation measure for semantic
+    segmentation?, BMVC 2013) and of the DAVIS benchmark (Perazzi et al., CVPR 2016). A boundary pixel
+    is matched if the other side has one of the same class within the tolerance. A boundary pixel of a
+    class is one of its pixels with one of another class among its 4 neighbours. The
     image's edge and pixels where `truth` is IGNORE_ID make no boundary. The tolerance is a
     Euclidean distance in pixels.
     """

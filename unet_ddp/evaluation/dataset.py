@@ -16,7 +16,7 @@ from unet_ddp.data.loaders import count_workers, how_to_read
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.samplers import Key, ScoringSampler
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, hides_bars
 from unet_ddp.prediction.predictor import Predictor
 
 
@@ -97,7 +97,7 @@ def fetch(
 ) -> Iterator[EvaluationSample]:
     """Yield this rank's share of the samples, read by `workers` processes; see `count_workers`.
 
-    The main process shows a progress bar, on a terminal only.
+    The main process shows a progress bar, on a terminal or in a notebook only.
     """
     count = count_workers(world, workers)
     sampler = ScoringSampler(len(dataset), rank=world.rank, size=world.size)
@@ -106,7 +106,7 @@ def fetch(
         collate_fn=_share,
         pin_memory=world.device.type == "cuda",
     )
-    is_silent = None if world.is_main else True  # None: if this is no terminal
+    is_silent = hides_bars() if world.is_main else True
     for sample in tqdm(loader, unit="image", leave=False, disable=is_silent):
         if isinstance(sample, UserError):
             raise sample

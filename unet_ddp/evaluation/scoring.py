@@ -39,7 +39,7 @@ def score_pairs(
     """Score every pair, each on one rank, and return the same result on every rank.
 
     The network of `predictor` is not folded, as in training's validation; `threshold` and
-    `tolerance` are those of `Evaluation`, `workers` those of `fetch`.
+    `tolerance` are as in `Evaluation`, `workers` as in `fetch`.
 
     Raises:
         UserError: a file that can't be read or scored, or a memory too small, on every rank.
@@ -93,7 +93,7 @@ def _score(
     threshold: float | None,
     tolerance: float | None,
 ) -> ImageRecord:
-    """Return the counts of an image, and add to those of the set, `counts`.
+    """Return the counts of an image, and add to the set's `counts`.
 
     The confusion matrix of `counts` is that of the most probable classes at the network's scale.
     """

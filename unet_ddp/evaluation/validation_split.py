@@ -19,7 +19,7 @@ _ADVICE = "use --images and --masks"
 def rebuild(content: Content, source: Path, labels: Labels) -> Pairs:
     """Find and split the pairs as the run did; return those it was validated on.
 
-    `content` (see `SavedModel.run`) and `labels` are those of the checkpoint `source`.
+    `content` (see `SavedModel.run`) and `labels` come from the checkpoint `source`.
 
     Raises:
         UserError: the checkpoint does not say which they were, or they are gone or others now.

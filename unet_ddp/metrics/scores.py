@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from unet_ddp.metrics.counts import Counts
 from unet_ddp.metrics.curves import Calibration, ThresholdCurve
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def _summary(per_class: list[float]) -> float:
 
 
 class Tally(Protocol):
-    """Counts of one image beside those of pixels, which labels make; they add up over images."""
+    """Counts of one image that labels make besides the counts of pixels; they add up over images."""
 
     @property
     def name(self) -> str:

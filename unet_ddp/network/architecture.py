@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import nn
 
-from unet_ddp.errors import Limit, UserError, shorten
+from unet_ddp.errors import Limit, UserError, count_of, shorten
 from unet_ddp.network.any_size import AnySize, fit_any_size
 from unet_ddp.plugins import find, is_built_in, is_own
 
@@ -51,7 +51,9 @@ class Architecture:
         kind = {"unet": classic, "smp": f"{self.model} with {self.encoder}"}.get(
             self.part, self.model
         )
-        return f"{kind}, {self.channels} channels, {self.num_classes} classes"
+        return (
+            f"{kind}, {count_of(self.channels, 'channel')}, {count_of(self.num_classes, 'class')}"
+        )
 
 
 def choose_architecture(

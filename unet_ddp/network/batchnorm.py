@@ -46,9 +46,9 @@ def correct_bias(network: nn.Module, before: Mapping[Tensor, Tensor], *, batches
 
 @torch.no_grad()
 def average_over_ranks(network: nn.Module) -> None:
-    """Make the running averages those of all ranks' batches, where each rank normalises its own.
+    """Replace the running averages by their mean over ranks, where each rank normalises its own batch.
 
-    In each step, so that all ranks have one network whenever it is validated or saved. The averages
+    This is done in each step, so that all ranks have one network whenever it is validated or saved. The averages
     are linear: once an epoch would give the same.
     """
     norms = [norm for norm in _batchnorms(network) if norm.training]
@@ -60,7 +60,7 @@ def average_over_ranks(network: nn.Module) -> None:
 
 
 def count_as_sound(network: nn.Module) -> None:
-    """Count averages that came with weights, but without a count, as those of many batches."""
+    """Set the count of averages that came with weights, but without a count, to `FIRST_STEPS`."""
     for norm in _batchnorms(network):
         assert norm.running_mean is not None and norm.num_batches_tracked is not None
         if not norm.num_batches_tracked and norm.running_mean.any():

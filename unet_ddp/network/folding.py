@@ -48,8 +48,8 @@ def fold_batchnorm(network: nn.Module, channels: int) -> nn.Module:
     """Return a copy that computes the same with each batch norm folded into its convolution.
 
     Only where one is applied to the output of the other, which nothing else uses. That is seen in a
-    forward pass of a small image of `channels`; a network that can't take one stays as it is. What
-    timm's batch norm does beside normalising stays too.
+    forward pass of a small image of `channels`; a network that can't take one stays as it is. The
+    activation in timm's batch norm stays, too.
     """
     network = copy.deepcopy(network).eval()
     uses = _Uses()

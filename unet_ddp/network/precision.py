@@ -14,16 +14,15 @@ class Precision:
 
     Args:
         device: the network's device.
-        amp: use mixed precision where it pays; on a CPU only for an explicit `dtype`.
-        dtype: auto, bfloat16 or float16.
+        precision: float32, bfloat16, float16, or auto: mixed where it pays, on a CPU float32.
 
     Raises:
         UserError: float16 on a CPU.
     """
 
-    def __init__(self, device: torch.device, *, amp: bool = True, dtype: str = "auto") -> None:
+    def __init__(self, device: torch.device, precision: str = "auto") -> None:
         self.device = device
-        self.dtype = _choose_dtype(device, dtype) if amp else torch.float32
+        self.dtype = _choose_dtype(device, precision)
         """The type autocast computes in; float32 when off."""
         self.scaler = GradScaler(device.type, enabled=self.dtype == torch.float16)
 
@@ -35,15 +34,19 @@ class Precision:
         )
 
 
-def _choose_dtype(device: torch.device, dtype: str) -> torch.dtype:
+def _choose_dtype(device: torch.device, precision: str) -> torch.dtype:
+    if precision == "float32":
+        return torch.float32
     if device.type == "cuda":
-        if dtype == "auto":  # before Ampere bfloat16 is emulated, many times slower than float16
+        if (
+            precision == "auto"
+        ):  # before Ampere bfloat16 is emulated, many times slower than float16
             native = torch.cuda.is_bf16_supported(including_emulation=False)
             return torch.bfloat16 if native else torch.float16
-        return torch.float16 if dtype == "float16" else torch.bfloat16
-    if dtype == "float16":
-        raise UserError("--amp-dtype float16: needs a GPU; on a CPU use bfloat16 or leave it out")
-    return torch.bfloat16 if dtype == "bfloat16" else torch.float32
+        return torch.float16 if precision == "float16" else torch.bfloat16
+    if precision == "float16":
+        raise UserError("--precision float16: needs a GPU; on a CPU use bfloat16 or leave it out")
+    return torch.bfloat16 if precision == "bfloat16" else torch.float32
 
 
 # -- depthwise convolutions ----------------------------------------------------------------
@@ -52,7 +55,7 @@ def _choose_dtype(device: torch.device, dtype: str) -> torch.dtype:
 class _InFloat32(nn.Module):
     """A mixin before a class of convolutions: where gradients are needed, it computes in float32.
 
-    Scores, which need none, stay those of plain autocast.
+    Without gradients it computes as under plain autocast.
     """
 
     def forward(self, features: Tensor) -> Tensor:
@@ -68,9 +71,9 @@ class _InFloat32(nn.Module):
 def train_depthwise_in_float32(network: nn.Module) -> None:
     """Have the depthwise convolutions of `network` that need it compute in float32 in training.
 
-    oneDNN has no fast bfloat16 gradient of those with a stride or a kernel above 3x3: it took 2 to 28
-    times as long as in float32, and a network with many of them gained nothing from bfloat16.
-    Which ones depends on the network alone, so that a run is the same on all ranks and when resumed.
+    They are the ones with a stride or a kernel above 3x3, of which oneDNN has no fast bfloat16 gradient. It
+    took 2 to 28 times as long as in float32: a network with many of them gained nothing from bfloat16.
+    The choice depends on the network alone, so that a run is the same on all ranks and when resumed.
     """
     for module in network.modules():
         if not isinstance(module, nn.Conv2d) or not 1 < module.in_channels == module.groups:

@@ -136,7 +136,8 @@ def build_model(
     architecture, labels, preprocessing = check_described(model, source)
     built = build_loaded(trust(architecture, network, source), model.state, source)
     config = model.run.get("config") or {}
-    was_half = config.get("amp") is True and config.get("amp_dtype") == "bfloat16"
+    earlier = config.get("amp") and config.get("amp_dtype")  # of earlier runs
+    was_half = config.get("precision", earlier) == "bfloat16"
     is_half = amp and was_half and device.type == "cpu"
     dtype = torch.bfloat16 if is_half else torch.float32
     notes = [*model.notes, *["in bfloat16, as it was trained (--no-amp: float32)"] * is_half]

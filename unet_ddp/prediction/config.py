@@ -11,7 +11,7 @@ import tyro
 from unet_ddp.cli import parse
 from unet_ddp.errors import Limit
 from unet_ddp.plugins import is_built_in
-from unet_ddp.settings import Calls, Excludes, flag, joined
+from unet_ddp.settings import Calls, Excludes, Heading, flag, joined
 
 _MODULE_CLASS = re.compile(r"[\w.]+:\w+")
 
@@ -24,17 +24,24 @@ class PredictConfig:
     python predict.py image.jpg [more.jpg folder/ ...]
     """
 
-    inputs: Annotated[tuple[str, ...], tyro.conf.Positional, flag("IMAGE ...")]
+    inputs: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        flag("IMAGE ..."),
+        Heading("What to predict, and with which network"),
+    ]
     """Images, folders of images, patterns such as 'a/**/*.jpg', and .txt files with a path on each line; also at s3://, gs:// or az:// addresses, single files at http:// ones."""
-    output: Annotated[str | None, flag("PATH", "-o")] = None
+    output: Annotated[str | None, flag("PATH", "-o"), Heading("What to write")] = None
     """The mask's file, or the folder for the masks of several images, or its address (default: next to each image)."""
-    model: Annotated[tuple[str, ...], flag("FILE ...", "-m")] = ()
+    model: Annotated[
+        tuple[str, ...], flag("FILE ...", "-m"), Heading("What to predict, and with which network")
+    ] = ()
     """Checkpoint or exported network, or its address (s3://bucket/run/best.pt); several are averaged (default: that of the newest run in checkpoints)."""
     network: Annotated[str | None, flag("MODULE:FUNCTION")] = None
     """The network of your own that the checkpoint was trained with: a checkpoint starts no code."""
     reader: Annotated[tuple[str, ...], flag("MODULE:CLASS ...")] = ()
     """Reader of your own for other kinds of files; docs/own_parts.md."""
-    scale: Annotated[float | None, flag("FACTOR", "-s")] = None
+    scale: Annotated[float | None, flag("FACTOR", "-s"), Heading("How")] = None
     """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
     threshold: Annotated[float | None, flag("P", "-t")] = None
     """Two classes: predict foreground where its probability is at least P (default: the checkpoint's, the mean of several; else the class with the highest probability)."""
@@ -42,13 +49,15 @@ class PredictConfig:
     """Average over transformed copies of the image: mirror: left-right (2 times the work); flips: also upside down (4); d4: also quarter turns (8)."""
     tile: Annotated[int | None, flag("PIXELS")] = None
     """Predict in overlapping square tiles with this side, after scaling (default: 1024 if an image does not fit into memory)."""
-    overlap: Annotated[float, flag("SHARE")] = 0.25
-    """Share of a tile's side that neighbouring tiles have in common, 0 <= SHARE < 1."""
-    mask_format: Literal["auto", "png", "tif"] = "auto"
+    overlap: Annotated[float, flag("PERCENT"), Limit(at_least=0, below=100)] = 25.0
+    """Percentage of a tile's side that neighbouring tiles have in common."""
+    mask_format: Annotated[Literal["auto", "png", "tif"], Heading("What to write")] = "auto"
     """Format of masks whose names --output does not give. auto: tif for images with map coordinates, or for several classes of objects, else png."""
-    ground_resolution: Annotated[float | None, flag("METRES"), Limit(above=0, at_most=1e6)] = None
+    ground_resolution: Annotated[
+        float | None, flag("METRES"), Limit(above=0, at_most=1e6), Heading("How")
+    ] = None
     """Bring images with map coordinates to pixels of this size, before scaling (default: the training images' size)."""
-    overlay: Annotated[bool, Calls("outputs")] = False
+    overlay: Annotated[bool, Calls("outputs"), Heading("What to write")] = False
     """Also write each image with its mask drawn over it, as image_overlay.png."""
     probabilities: Annotated[Literal["none", "png", "npy"], Calls("outputs")] = "none"
     """Also write the probabilities. png: a 16-bit image_probability_CLASS.png per class; npy: one image_probabilities.npy."""
@@ -58,7 +67,7 @@ class PredictConfig:
     """Replace existing files."""
     skip_existing: bool = False
     """Skip images whose files already exist, to continue an interrupted job."""
-    batch_size: Annotated[int | None, flag("N", "-b"), Limit(at_least=1)] = None
+    batch_size: Annotated[int | None, flag("N", "-b"), Limit(at_least=1), Heading("How")] = None
     """Images of equal size per batch (default: 8 on a GPU; one per core on a CPU)."""
     workers: Annotated[int | None, flag("N"), Limit(at_least=1)] = None
     """Threads that read, write and, on a CPU, predict (default: one per core)."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import Source, can_read, find_readers, list_suffixes
 from unet_ddp.errors import UserError
 from unet_ddp.files import (
@@ -58,7 +59,9 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
         except OSError as error:
             raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
         if not found:
-            raise UserError(f"{path}: {reason}")
+            others = path.iterdir() if path.is_dir() else ()
+            advice = advise_export(others, "export others as TIFF or PNG")
+            raise UserError(f"{path}: {reason}; {advice}")
         images.update(dict.fromkeys(found))
     return list(images)
 
@@ -66,8 +69,7 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
 def _in_list(path: Path) -> list[Path]:
     """Return the paths in a list: addresses, or from the current folder, or else from the list's.
 
-    Empty lines and comments (#) are skipped; what is no image is reported when its turn comes.
-    Names need not be UTF-8.
+    Empty lines and comments (#) are skipped. A file that is no image is reported once it is read. Names need not be UTF-8.
     """
     try:
         refuse_special(path)
@@ -181,7 +183,7 @@ def _check_written(
 
 
 def find_done(files: Sequence[ImageFiles]) -> list[ImageFiles]:
-    """Return those of which all files exist."""
+    """Return the images of which all files exist."""
     existing = find_existing(path for each in files for path in each.written)
     return [each for each in files if existing.issuperset(each.written)]
 
@@ -230,7 +232,7 @@ def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: La
 
 
 def _list_edited(files: Sequence[ImageFiles], outputs: Iterable[Output]) -> list[Path]:
-    """Return the files that are written after the mask: those of images without one are a person's."""
+    """Return existing files of later outputs, of images that are not done: a person may have edited them."""
     edited = [each for each in outputs if each.turn > 1]
     done = {image.index for image in find_done(files)} if edited else set()
     rest = [image for image in files if image.index not in done]

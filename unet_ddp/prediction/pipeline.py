@@ -171,7 +171,7 @@ def in_threads(
 
 @contextmanager
 def one_core_each(threads: int) -> Iterator[None]:
-    """Share the cores among `threads` threads of ours: torch and OpenCV start none of their own."""
+    """Share the cores among `threads` threads of ours: torch and OpenCV start no further ones."""
     import cv2
 
     before, cv2_before = torch.get_num_threads(), cv2.getNumThreads()

@@ -63,21 +63,30 @@ class PredictedBand:
 
 @dataclass(eq=False)
 class Prediction:
-    """The prediction for one image; ids and probabilities are computed when first used."""
+    """The prediction for an image of H x W pixels and C classes; each array is computed when it is used.
+
+    Example:
+        prediction = Predictor.from_checkpoint("checkpoints/best.pt")("image.jpg")
+        print(prediction.mask.shape, prediction.mask.dtype)  # (H, W) uint8, class ids from 0 to C - 1
+        print(prediction.probabilities.shape)  # (C, H, W) float32, from 0 to 1
+        print(dict(zip(prediction.labels.class_names, prediction.shares)))
+        prediction.to_image().save("mask.png")  # with the training masks' values
+    """
 
     scores: Iterable[ScoreBand]
-    """At the network's input size, from the top without a gap; iterated over at each use."""
+    """Scores at the network's input size, in bands from the top without a gap; iterated over at each use."""
     labels: Labels
+    """The classes; `labels.class_names[k]` is the name of class id k."""
     input_size: Size
-    """Of the scores."""
+    """(height, width) of the scores, in pixels."""
     size: Size
-    """Of the image."""
+    """(height, width) of the image, in pixels."""
     _: KW_ONLY
     threshold: float | None = None
-    """For two classes, predict the second where its probability is at least this; None for the most
-    probable class."""
+    """For two classes, predict the second where its probability is at least this, 0 < threshold < 1;
+    None for the most probable class."""
     nodata: int = 0
-    """Pixels that `mark_nodata` found."""
+    """Number of pixels that `mark_nodata` found."""
 
     extent: Shares | None = field(default=None, init=False)
     """Each pixel's probability (H, W) to be of an object, in 255ths, once there is a mask of objects."""
@@ -99,14 +108,14 @@ class Prediction:
 
     @cached_property
     def mask(self) -> Mask:
-        """Class ids (H, W) uint8, or what else the labels say; see `Labels.decode`."""
+        """Class ids (H, W) uint8, or numbers of objects, 16 or 32 bit; IGNORE_ID or 0 where there is no data."""
         self.compute()
         found: Mask = self.__dict__["mask"]
         return found
 
     @cached_property
     def ids(self) -> Ids:
-        """Class ids (H, W) at the image's size; of objects their class, on their border too."""
+        """Class ids (H, W) uint8 at the image's size; of objects their class, on their border too."""
         return self.labels.ids_of(self.mask)
 
     def mark_nodata(self, source: Source) -> None:
@@ -119,7 +128,7 @@ class Prediction:
 
     @property
     def probabilities(self) -> Scores:
-        """Probabilities (C, H, W) at the image's size; over the classes they add up to 1."""
+        """Probabilities (C, H, W) float32 at the image's size, computed at each use; over C they add up to 1."""
         probabilities = allocate((self.labels.num_classes, *self.size), np.float32)
         for band in self.bands():
             probabilities[:, band.rows] = band.probabilities
@@ -127,7 +136,7 @@ class Prediction:
 
     @cached_property
     def shares(self) -> list[float]:
-        """The share of the pixels with data of each class; they add up to 1."""
+        """Share of each class in the pixels with data, 0 to 1; they add up to 1."""
         counts = [int(np.count_nonzero(self.ids == k)) for k in range(1, self.labels.num_classes)]
         size = self.ids.size - self.nodata
         return [count / (size or 1) for count in (size - sum(counts), *counts)]

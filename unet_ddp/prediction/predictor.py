@@ -42,18 +42,23 @@ _WINDOWS = 8  # seen at once on a GPU; on a CPU one at a time is fastest
 
 
 class Predictor:
-    """One trained network, or several whose probabilities are averaged.
+    """One trained network, or several whose probabilities are averaged; made by `from_checkpoint`.
+
+    Example:
+        predictor = Predictor.from_checkpoint("checkpoints/best.pt", tta="mirror")
+        prediction = predictor("image.jpg")  # a path, a Pillow image or an array
+        print(prediction.mask.shape, predictor.labels.class_names)  # (H, W), and what 0, 1, ... mean in it
+        prediction.to_image().save("mask.png")
 
     Args:
-        models: of the same classes, channels and scale.
+        models: loaded networks, of the same classes, channels and scale.
         device: where they are.
-        tile: side of the windows, in pixels of the scaled image; None for whole images if they fit
-            into memory.
-        overlap: share of a window's side that its neighbours see too.
-        tta: test-time augmentation: none, mirror, flips or d4.
-        threshold: for two classes, predict the second where its probability is at least this; None
-            for the checkpoint's, or the mean of several.
-        ground_resolution: in metres, of a pixel of the training images; None for the checkpoint's.
+        tile: side of the windows, in pixels of the scaled image; None: whole images if they fit into memory.
+        overlap: share of a window's side that its neighbours see too, 0 <= overlap < 1.
+        tta: test-time augmentation: none, mirror (2 times the work), flips (4) or d4 (8).
+        threshold: two classes: probability, 0 < threshold < 1, from which a pixel is of the second;
+            None: the checkpoint's, or the mean of several.
+        ground_resolution: in metres, of a pixel of the training images; None: the checkpoint's.
 
     Raises:
         UserError: an option is out of range.
@@ -112,12 +117,17 @@ class Predictor:
     ) -> Predictor:
         """Return a predictor of the networks in checkpoints (any U-Net program's) or ONNX files.
 
-        `device` is auto, cpu or cuda; `scale` is for checkpoints that do not say theirs. With `fold`, batch
-        norm is folded: faster, but not the last bits that training scored. `amp` and
-        `network` are as in `build_model`, the options as in the class.
+        Args:
+            *paths: one file, or several of one data set at one scale, to be averaged.
+            device: auto (a GPU if there is one), cpu or cuda.
+            scale: share of their size, 0 < scale <= 1, to which images are resized: for another program's file (None: 0.5).
+            fold: fold batch norm into the convolutions: faster, but the last bits differ from training's.
+            amp: compute in bfloat16 on a CPU that has it (AVX512-BF16) if the network was trained in it.
+            network: "module:function" of your own network, which a checkpoint does not start by itself.
+            **options: tile, overlap, tta, threshold and ground_resolution, as in the class.
 
         Raises:
-            UserError: one can't be loaded, they do not match, or an option is out of range.
+            UserError: a file can't be loaded, the networks do not match, or an option is out of range.
         """
         if not paths:
             raise UserError("no checkpoint was named; give the path of one, or several")
@@ -137,7 +147,7 @@ class Predictor:
                 f"use {self.stride} or more, e.g. 1024"
             )
         if not 0 <= self.tiling.overlap < 1:
-            raise UserError(f"--overlap {self.tiling.overlap:g}: must be 0 or more and below 1")
+            raise UserError(f"overlap {self.tiling.overlap:g}: must be 0 or more and below 1")
         if threshold is None:
             return
         if (count := self.labels.num_classes) != 2:
@@ -150,10 +160,12 @@ class Predictor:
     def __call__(self, image: str | Path | Image.Image | NDArray[np.generic]) -> Prediction:
         """Return the prediction for a file, a Pillow image or an array, at its own size.
 
-        Arrays are (H, W) or (H, W, C), of the network's type; see `open_array`.
+        Args:
+            image: path or address of a file, a Pillow image, or an array (H, W), (H, W, C) or (C, H, W). It has the
+                training images' channels and type (uint8, uint16, int16 or float32), values as in a file.
 
         Raises:
-            UserError: it can't be read, or is not of the network's format.
+            UserError: it can't be read, has another format than the network, or its windows exceed the memory.
         """
         if isinstance(image, (str, Path)):
             with Source(as_path(str(image))) as source:
@@ -204,10 +216,7 @@ class Predictor:
     def predict_batch(
         self, images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]
     ) -> list[Prediction]:
-        """Return predictions of these (height, width) for images scaled to one size already.
-
-        Images of which not even one fits into the memory are seen in windows.
-        """
+        """Return predictions of these (height, width) of scaled images, in windows if not even one fits."""
         try:
             found = self.scores(images)  # (N, C, h, w)
             input_size = found.shape[2], found.shape[3]
@@ -226,10 +235,7 @@ class Predictor:
         ]
 
     def scores(self, images: Sequence[Pixels], *, is_second: bool = False) -> Scores:
-        """Return the scores (N, C, H, W), see `Scores`, of N images (H, W, C) at the network's scale.
-
-        Out of memory, the batch is halved, and an image alone is tried a second time.
-        """
+        """Return the `Scores` (N, C, H, W) of N scaled images (H, W, channels); out of memory, halve the batch."""
         self.on_window()
         try:
             with self._running:  # writing threads predict windows again: one has a GPU's memory
@@ -267,11 +273,7 @@ class Predictor:
 
 
 class _TiledScores:
-    """The blended scores of an image in windows, predicted each time they are iterated over.
-
-    Raises:
-        UserError: when iterated over, a window does not fit into the memory.
-    """
+    """The blended scores of an image in windows, predicted at each iteration; UserError if a window exceeds the memory."""
 
     def __init__(self, predictor: Predictor, image: SourceImage) -> None:
         self.predictor = predictor

@@ -109,7 +109,7 @@ class ScaledReader:
         self._kept: tuple[int, Pixels] = (0, np.empty((0, 0, 0), np.uint8))
 
     def read(self, top: int, bottom: int) -> Pixels:
-        """Return the rows `top` to `bottom`; those of the last call are not read again."""
+        """Return the rows `top` to `bottom`; rows of the last call are not read again."""
         kept_top, kept = self._kept
         rows = kept[max(0, top - kept_top) : max(0, bottom - kept_top)]
         if top < kept_top or not len(rows):

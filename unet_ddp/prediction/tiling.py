@@ -22,8 +22,8 @@ The rest, up to the same share from the other window's edge, is a smooth ramp.""
 class Tiling:
     """Square windows that start at multiples of the network's stride.
 
-    A window's pooling grids are then those of the whole image, and where the network's receptive
-    field does not reach a cut edge, its scores are the whole image's.
+    So a window has the same pooling grids as the whole image, and the same scores wherever the network's
+    receptive field does not reach a cut edge.
     """
 
     side: int  # side of a window, in pixels of the scaled image

@@ -18,7 +18,7 @@ from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import describe_untried
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, from_plain
+from unet_ddp.errors import UserError, count_of, from_plain
 from unet_ddp.network.architecture import (
     Architecture,
     build_network,
@@ -30,7 +30,7 @@ from unet_ddp.network.architecture import (
 from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.precision import Precision, train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.plugins import find, read_sources
+from unet_ddp.plugins import find, is_built_in, read_sources
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import measure_files
 from unet_ddp.settings import values_of, with_values
@@ -61,7 +61,9 @@ def choose_model(
         if values_of(options)[name] is None:
             options = with_values(options, {name: default})
     loss = SegmentationLoss(options).to(device)
-    precision = Precision(device, amp=options.amp, dtype=options.amp_dtype)
+    if not all(is_built_in("losses", name) for name in options.loss_terms):
+        notes += find("extras", "try_loss")(loss, data.labels.num_classes, device)
+    precision = Precision(device, options.precision)
     named = dict.fromkeys(options.loss_terms, ("--loss", "losses"))
     named[architecture.part] = ("--model", "networks")
     if config.data.augmentation not in PRESETS:
@@ -69,11 +71,15 @@ def choose_model(
     named |= dict.fromkeys(config.data.reader, ("--reader", "readers"))
     sources = read_sources((point, name) for name, (_, point) in named.items())
     before = (resumed.content or {}).get("sources") or {}
-    notes += [
-        f"{named[name][0]} {name}: its source has changed since the run's last save"
-        for name, text in sources.items()
-        if before.get(name, text) != text
-    ]
+    changed = [name for name, text in sources.items() if before.get(name, text) != text]
+    for name in changed:
+        said = f"{named[name][0]} {name}: its source has changed since the run's last save"
+        if not config.launch.changed_code:
+            raise UserError(
+                f"{said}; {resumed.source} has the old text, under sources. Continue with the new one by "
+                "--changed-code"
+            )
+        notes.append(said)
     return ModelSpec(architecture, preprocessing, precision, loss, sources, notes)
 
 
@@ -211,11 +217,14 @@ def describe_run(
             "warning: --compile on several GPUs: batch norm over GPUs interrupts the compiled "
             "code at each layer, which was never tried; what does not compile runs as it is"
         )
+    if state.epoch >= options.epochs:
+        notes.append(f"all epochs are done; for more, use --epochs above {options.epochs}")
     return [
-        f"network: {spec.architecture}; {count / 1e6:.1f} million parameters",
-        f"run: {config.address}; {options.epochs} epochs of {state.steps_per_epoch} steps of {images} images "
-        f"({options.batch_size} on each of {world.size} process(es){each}), {world.device.type}, "
+        f"network: {spec.architecture}; {count:,} parameters",
+        f"run: {config.address}; {count_of(options.epochs, 'epoch')} of "
+        f"{count_of(state.steps_per_epoch, 'step')} of {count_of(images, 'image')} "
+        f"({options.batch_size} on each of {count_of(world.size, 'process')}{each}), {world.device.type}, "
         f"{str(spec.precision.dtype).removeprefix('torch.')}, "
-        f"{count_workers(world, config.launch.workers)} reading process(es) each",
+        f"{count_of(count_workers(world, config.launch.workers), 'reading process')} each",
         *notes,
     ]

@@ -36,7 +36,7 @@ class Mirror:
         """
 
     def saved(self) -> None:
-        """Begin to copy what has changed in the folder; any thread may call it, and goes on."""
+        """Begin to copy what has changed in the folder; any thread may call it, and does not wait."""
 
     def log_failures(self, *, waits: bool) -> None:
         """Log why copies have failed; `waits`: of the one that runs, too, once it has ended.

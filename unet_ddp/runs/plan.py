@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unet_ddp.config import LaunchConfig, TrainConfig
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.distributed.world import World
@@ -31,7 +31,7 @@ class RunBuilder:
     """Of the run, once a planner or the run has needed it."""
 
     def build(self, config: TrainConfig) -> tuple[TrainState, Loaders]:
-        """Return the run's state, and loaders with reading processes of their own.
+        """Return the run's state, and new loaders with new reading processes.
 
         A planner leaves the state as it was.
         """
@@ -45,12 +45,6 @@ class RunBuilder:
                 config, self.spec, self.data, self.resumed, loaders, self.world
             )
         return self.state, loaders
-
-
-def last_step(launch: LaunchConfig, steps_per_epoch: int) -> int | None:
-    """Return the steps of the run at which --max-steps or --max-epochs stops it."""
-    limits = (launch.max_steps, (launch.max_epochs or 0) * steps_per_epoch)
-    return min((limit for limit in limits if limit), default=None)
 
 
 def run_planners(config: TrainConfig, builder: RunBuilder) -> TrainConfig:

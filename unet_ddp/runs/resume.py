@@ -21,7 +21,7 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.device import has_native_bfloat16
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, check_installed, join_some, shorten, typed
+from unet_ddp.errors import UserError, check_installed, count_of, join_some, shorten, typed
 from unet_ddp.runs.same_data import check_same_data
 from unet_ddp.settings import Kind, Typed, as_flag, names_of, pairs_of, with_values
 from unet_ddp.training.state import TrainState
@@ -68,7 +68,7 @@ class Resumed:
         """
         if self.content is None:
             return self._resolve_new(config, world)
-        settled = {"learning_rate", "amp_dtype"}  # auto: the run has chosen its own at its start
+        settled = {"learning_rate", "precision"}  # auto: the run has chosen its own at its start
         autos = {name for name in settled if getattr(config.optimization, name) == "auto"}
         config = replace(config, given=config.given - autos)
         config = with_saved(config, self.content["config"])
@@ -76,8 +76,10 @@ class Resumed:
         found = self.source.parent / "learning_rate.csv"  # by a run that was begun with auto
         if "learning_rate" in autos and not found.exists():
             self.notes.append(f"--learning-rate auto: the run keeps its {options.learning_rate:g}")
-        if is_cpu and options.amp and options.amp_dtype == "bfloat16" and not has_native_bfloat16():
-            self.notes.append("bfloat16 is slow on this CPU; --no-amp goes on in float32")
+        if is_cpu and options.precision == "bfloat16" and not has_native_bfloat16():
+            self.notes.append(
+                "bfloat16 is slow on this CPU; --precision float32 goes on without it"
+            )
         self._note_changes(config)
         return self._keep_images_per_step(config, world)
 
@@ -87,24 +89,24 @@ class Resumed:
         The main process's CPU decides on bfloat16. It is saved with the run, whose precision then depends
         neither on the rank nor on where it resumes.
         """
-        options, processes = config.optimization, f"{world.size} process(es)"
+        options, processes = config.optimization, count_of(world.size, "process")
         has_weights = self.weights is not None or config.network.encoder_weights is not None
         if options.freeze != "none" and not has_weights:
             raise UserError(
                 "--freeze encoder: its weights are new, and nothing would train them; use --load or "
                 "--encoder-weights too"
             )
-        is_open = world.device.type == "cpu" and options.amp and options.amp_dtype == "auto"
+        is_open = world.device.type == "cpu" and options.precision == "auto"
         if is_open and world.on_main(has_native_bfloat16):
-            config = with_values(config, {"amp_dtype": "bfloat16"})
+            config = with_values(config, {"precision": "bfloat16"})
         images, batch_size = options.images_per_step, options.batch_size
         if images is None:
             return config
         at_once = world.size if batch_size == "auto" else batch_size * world.size
         if images % at_once:
             raise UserError(
-                f"--images-per-step {images}: {processes} take {at_once} at once, which does not divide "
-                "it; change the number of images or processes, or --batch-size"
+                f"--images-per-step {images}: {at_once} at once on {processes} do not divide it; "
+                "change the number of images or processes, or --batch-size"
             )
         if batch_size == "auto":
             return config
@@ -136,7 +138,7 @@ class Resumed:
                 self.notes.append(f"no longer {switched}: that takes {as_flag(name)} each time")
         if changed:
             self.notes.append(f"changed since: {', '.join(changed.values())}")
-        edits = _describe_edits(self.source.with_name("config.yaml"), before, config)
+        edits = _describe_edits(self.source, before, config)
         self.notes.extend(edits)
 
     def _keep_images_per_step(self, config: TrainConfig, world: World) -> TrainConfig:
@@ -160,8 +162,8 @@ class Resumed:
         batch_size = images // (world.size * accumulate)
         if batch_size != options.batch_size:
             self.notes.append(
-                f"batch size {batch_size} on each of {world.size} process(es) keeps the run's "
-                f"{images} images per step"
+                f"batch size {batch_size} on each of {count_of(world.size, 'process')} keeps the run's "
+                f"{count_of(images, 'image')} per step"
             )
         if accumulate != self.content["config"].get("accumulate", accumulate):
             self.notes.append(
@@ -247,18 +249,27 @@ def _name_moments(
     return found, wanted
 
 
-def _describe_edits(recipe: Path, before: Mapping[str, Any], config: TrainConfig) -> list[str]:
-    """Return a line about settings that a user has changed in the run's config.yaml in vain."""
+def _describe_edits(source: Path, before: Mapping[str, Any], config: TrainConfig) -> list[str]:
+    """Return a line about settings of the run's config.yaml that differ from its checkpoint's.
+
+    They were edited, or typed for a resume that was killed before it saved. The batch size is left out:
+    each resume writes that of its number of processes.
+    """
+    recipe = source.with_name("config.yaml")
     with suppress(UserError):  # none, or no recipe any more: it is replaced all the same
         values = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in read_recipe(recipe).items()
-            if name in before.keys() - config.given
+            if name in before.keys() - config.given - {"batch_size"}
         }
-        edited = [name for name in values if not is_same(values[name], before[name])]
+        edited = [
+            f"{name} {_show(value)}, {source.name} {_show(before[name])}"
+            for name, value in values.items()
+            if not is_same(value, before[name])
+        ]
         if edited:
             shown = join_some(edited, 3)
-            return [f"{recipe} was edited ({shown}): --resume does not read it; use flags"]
+            return [f"{recipe} has {shown}: --resume reads the latter; use flags"]
     return []
 
 

@@ -15,7 +15,7 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.splits import Split
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, count_of
 
 _SAMPLED = 16  # pairs whose contents are read
 
@@ -44,7 +44,7 @@ def check_same_data(saved: Content, data: PreparedData, source: Path) -> list[st
         )
     if (then.channels, then.dtype) != (now.channels, now.dtype):
         raise UserError(
-            f"--resume: the images have {now.channels} channels of {now.dtype}, those that the run "
+            f"--resume: the images have {count_of(now.channels, 'channel')} of {now.dtype}, those that the run "
             f"started with {then.channels} of {then.dtype}; {own}"
         )
     crop = list(data.crop_size) if data.crop_size else None

@@ -18,10 +18,10 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, one_line
+from unet_ddp.errors import UserError, count_of, hides_bars, one_line
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
-from unet_ddp.runs.writers import OwnWriter, open_files, open_named, score_columns
+from unet_ddp.runs.writers import OwnCallback, open_files, open_named, score_columns
 from unet_ddp.training.guard import FiniteGuard
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport
@@ -37,7 +37,7 @@ def console(world: World) -> Callable[[str], None]:
 class Tracker:
     """Follows a run from where it starts, on one rank; prints and writes only on the main one.
 
-    `on_error` gets the error of a writer of the user's own, which is to end the run.
+    `request_stop` ends the run: with the error of a callback of the user's own, or None if one asks for the end.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Tracker:
         state: TrainState,
         loaders: Loaders,
         world: World,
-        on_error: Callable[[UserError], None],
+        request_stop: Callable[[UserError | None], None],
     ) -> None:
         self._log = console(world)
         self._guard = FiniteGuard(
@@ -64,7 +64,7 @@ class Tracker:
         self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
         self._began = self._refreshed = self._last = time.perf_counter()
         self._writers: list[Any] = []
-        self._on_error = on_error
+        self._request_stop = request_stop
         self._open_files = partial(open_files, config, state)
         world.on_main(lambda: self._writers.extend(open_named(config, state, loaders, self._log)))
         self._compiles = config.optimization.compile
@@ -72,7 +72,7 @@ class Tracker:
             total=state.schedule.end,
             initial=state.done,
             unit="step",
-            disable=None if world.is_main else True,
+            disable=hides_bars() if world.is_main else True,
             dynamic_ncols=True,
             smoothing=0.05,
         )
@@ -85,17 +85,17 @@ class Tracker:
         for writer in self._writers:
             try:
                 method = getattr(writer, moment, None)  # a failure on another thread takes it away
-                if method is not None:
-                    method(*values)
+                if method is not None and method(*values):
+                    self._log(f"--callback {writer.name} ends the run")
+                    self._request_stop(None)
             except (OSError, UserError) as error:  # a full disk does not end a run
                 self._explain(writer, moment, error)
 
     def _explain(self, writer: object, moment: str, error: OSError | UserError) -> None:
-        if isinstance(writer, OwnWriter):
+        if isinstance(writer, OwnCallback):
             assert isinstance(error, UserError)
-            self.log(traceback.format_exception(error.__cause__))
-            self._log(f"warning: {error}")
-            self._on_error(error)
+            self.log("".join(traceback.format_exception(error.__cause__)).splitlines())
+            self._request_stop(error)
             return
         end = "this row is written with the next"
         if moment == "close":
@@ -106,7 +106,7 @@ class Tracker:
         """Open the files in the run's folder, which is the run's by now."""
 
         def begin() -> None:
-            self._writers[:0] = self._open_files()  # where own writers find the row of an epoch
+            self._writers[:0] = self._open_files()  # where own callbacks find the row of an epoch
 
         self._world.on_main(begin)
         return self
@@ -210,7 +210,7 @@ class Tracker:
             self._log(
                 f"--patience {state.patience}: best validation Dice {state.best:.4f} in epoch "
                 f"{state.best_epoch + 1}; the learning rate falls to its end in "
-                f"{(end - first) // state.steps_per_epoch} more epoch(s), then the run ends"
+                f"{count_of((end - first) // state.steps_per_epoch, 'more epoch')}, then the run ends"
             )
 
 

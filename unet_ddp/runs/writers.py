@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run, for a writer; the writer is made before the folder is the run's."""
+    """A run, for a callback, which is made before the folder is the run's."""
 
     folder: Path
     name: str | None
@@ -41,29 +41,31 @@ class RunInfo:
     """Prints a line above the progress bar."""
 
 
-class OwnWriter:
-    """A writer of the user's own: it has the methods that the user's has.
+class OwnCallback:
+    """A callback of the user's own: it has the methods that the user's has.
 
     Raises:
         UserError: it can't be made, or one of its methods fails; then it has none any more.
     """
 
     def __init__(self, name: str, run: RunInfo) -> None:
-        self.name, self._writer = name, None
-        kind = find("writers", name)
-        self._writer = self._guarded(kind)(run)
+        self.name, self._callback = name, None
+        kind = find("callbacks", name)
+        self._callback = self._guarded(kind)(run)
 
     def __getattr__(self, moment: str) -> Callable[..., Any]:
-        return self._guarded(getattr(self._writer, moment))
+        return self._guarded(getattr(self._callback, moment))
 
     def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*values: object) -> Any:
             try:
                 return method(*values)
             except (Exception, SystemExit) as error:  # of code that is not ours
-                self._writer = None
+                self._callback = None
                 reason = f"{type(error).__name__}: {error}"
-                raise UserError(f"--writer {self.name}: {reason}; see docs/own_parts.md") from error
+                raise UserError(
+                    f"--callback {self.name}: {reason}; see docs/own_parts.md"
+                ) from error
 
         return call
 
@@ -71,18 +73,19 @@ class OwnWriter:
 def open_named(
     config: TrainConfig, state: TrainState, loaders: Loaders, log: Callable[[str], None]
 ) -> list[Any]:
-    """Return the writers that settings call, as Weights & Biases', and those of the user's own.
+    """Return the callbacks that settings call, as Weights & Biases', and then the user's own.
 
-    Each has any of `step(report, done)`, `epoch(row)`, `saved(path)` and `close()`.
+    Each has any of `step(report, done)`, `epoch(row)`, `saved(path)` and `close()`. One that returns True ends
+    the run, on all ranks after the same step.
 
     Raises:
         UserError: one refuses, or the validation image to log can't be read.
     """
     images = loaders.validation.dataset if loaders.validation else None
     run = RunInfo(config.folder, config.run.exp_name, config.to_dict(), state, images, log)
-    names = [*called(config.run, "writers"), *called(config.launch, "writers")]
-    ours = [find("writers", name)(run) for name in names]
-    return [*ours, *(OwnWriter(name, run) for name in config.launch.writer)]
+    names = [*called(config.run, "callbacks"), *called(config.launch, "callbacks")]
+    ours = [find("callbacks", name)(run) for name in names]
+    return [*ours, *(OwnCallback(name, run) for name in config.launch.callback)]
 
 
 def open_files(config: TrainConfig, state: TrainState) -> list[Any]:

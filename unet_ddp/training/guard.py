@@ -96,8 +96,8 @@ class FiniteGuard:
         if self._in_a_row >= self.most:
             raise RunError(
                 f"{message}; stopped after {self._in_a_row} skipped steps in a row, which no file "
-                "contains: continue with --resume and a lower --lr, or with --amp-dtype bfloat16 or "
-                "--no-amp if float16 was used; check the images if they are always the same"
+                "contains: continue with --resume and a lower --lr, or with --precision bfloat16 or "
+                "float32 if float16 was used; check the images if they are always the same"
             )
         self.log(f"warning: {message} ({self._in_a_row} in a row, {self.skipped} in all)")
 

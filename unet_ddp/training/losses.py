@@ -15,16 +15,9 @@ from torch import Tensor, nn
 from unet_ddp.config import PIXEL_TERMS, OptimizationConfig
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import sum_over_ranks
-from unet_ddp.errors import UserError, shorten
+from unet_ddp.errors import UserError
 from unet_ddp.plugins import find, is_built_in
 from unet_ddp.settings import called
-
-# Columns of metrics.csv that are others', and the beginnings of those of scores.
-_TAKEN = {
-    "epoch", "step", "learning_rate", "loss", "threshold", "calibration_error", "skipped_steps",
-    "images_per_second", "data_wait", "seconds", "cross_entropy", "focal_loss",
-}  # fmt: skip
-_SCORES = ("validation_", "dice_", "iou_")
 
 
 class Losses(NamedTuple):
@@ -40,6 +33,8 @@ class Losses(NamedTuple):
 class Batch(NamedTuple):
     """One rank's pixels, and the weights of the classes."""
 
+    logits: Tensor
+    """(N, C, H, W), float32 or better."""
     log_probabilities: Tensor
     """(N, C, H, W)."""
     probabilities: Tensor
@@ -98,14 +93,14 @@ class CrossEntropy:
     column: ClassVar[str] = "cross_entropy"
 
     def __init__(self, options: OptimizationConfig) -> None:
-        self.label_smoothing = options.label_smoothing
+        self.smoothing = options.label_smoothing / 100
         self.factors: list[Callable[[Batch], Tensor]] = [
             find("pixel_factors", name)(options) for name in called(options, "pixel_factors")
         ]
 
     def targets(self, batch: Batch) -> Tensor:
         """Return the factors of the pixels' log-probabilities (N, C, H, W)."""
-        targets, share = batch.truth, self.label_smoothing
+        targets, share = batch.truth, self.smoothing
         if share:
             valid = (batch.masks != IGNORE_ID).unsqueeze(1).to(batch.weights.dtype)
             targets = valid * share / targets.shape[1] + targets * (1 - valid * share)
@@ -187,7 +182,7 @@ class SegmentationLoss(nn.Module):
             # One softmax for both terms. Not F.cross_entropy, which a GPU adds up in random order.
             log_probabilities = logits.log_softmax(1)
             probabilities = log_probabilities.exp() * (masks != IGNORE_ID).unsqueeze(1)
-            batch = Batch(log_probabilities, probabilities, truth, masks, weights)
+            batch = Batch(logits, log_probabilities, probabilities, truth, masks, weights)
             region_sums = self.region.sums(batch) if self.region else {}
             pixel_sums = self.pixel.sums(batch) if self.pixel else {}
             occurring = truth.sum((0, 2, 3)).to(weights.dtype)  # (C,)
@@ -199,7 +194,8 @@ class SegmentationLoss(nn.Module):
                 region = self.region.value({**shared, **region_sums}, weights)
             if self.pixel:
                 pixel = self.pixel.value({**shared, **pixel_sums}, weights)
-            loss = self.options.dice_weight * region + self.options.cross_entropy_weight * pixel
+            by_region, by_pixel = self.options.loss_weights
+            loss = by_region * region + by_pixel * pixel
             return Losses(loss, region.detach(), pixel.detach())
 
 
@@ -207,23 +203,12 @@ def make_term(name: str, options: OptimizationConfig) -> Term:
     """Return a term of the loss by its name.
 
     Raises:
-        UserError: one of the user's own can't be made, or has no column of its own.
+        UserError: one of the user's own can't be made, or its column's name is missing or taken.
     """
-    kind = find("losses", name)
     if is_built_in("losses", name):
-        term: Term = kind(options)
-        return term
-    try:
-        term = kind(options)
-        column: object = term.column
-    except Exception as error:  # of code that is not ours
-        raise UserError(
-            f"--loss {name}: {type(error).__name__}: {error}; see docs/losses.md"
-        ) from None
-    if not isinstance(column, str) or not column or column in _TAKEN or column.startswith(_SCORES):
-        raise UserError(
-            f"--loss {name}: its column is {shorten(column)}; it must be a name that metrics.csv lacks"
-        )
+        term: Term = find("losses", name)(options)
+    else:
+        term = find("extras", "own_loss")(name, options)
     return term
 
 

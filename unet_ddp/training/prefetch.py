@@ -22,9 +22,8 @@ class Prefetcher(Iterator[Sample]):
     """Batches on the device, some of them read before they are needed.
 
     It reads ahead so that a file that can't be read is known on all ranks before the step that
-    needs it: no rank begins the step, and the run can be saved as it is. It copies to a GPU on a
-    stream of its own while the GPU computes, and it measures how long it waited for data. The
-    batches are in host memory, pinned for a GPU; `on_error` gets the error that ends them.
+    needs it. Then no rank begins the step, and the run can be saved as it is. It copies to a GPU on a
+    separate stream while the GPU computes, and it measures how long it waited for data. The batches are in host memory, pinned for a GPU; `on_error` gets the error that ends them.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ class Schedule:
     lowest: float = 0.01
     """Rate at the end of the cosine, as a share of `highest`."""
     anneal: tuple[int, int] | None = None
-    """Steps between which the rate falls to its lowest, by a cosine of their own; the last ends the run."""
+    """Steps between which the rate falls to its lowest, by a separate cosine; the last ends the run."""
 
     @property
     def end(self) -> int:
@@ -131,9 +131,9 @@ class TrainState:
     frozen: Sequence[nn.Module] = ()
     """Parts of the network that stay as they are: always in evaluation mode."""
     has_local_norms: bool = False
-    """Batch norm sees each rank's own batch; its running averages are those of all ranks."""
+    """Batch norm sees each rank's own batch; its running averages are the mean over all ranks."""
     unbiased: bool = True
-    """Correct the bias of batch norm's averages; a run of an earlier version goes on without."""
+    """Correct the bias of batch norm's averages; a run of an earlier version continues without it."""
     epoch: int = 0
     step: int = 0
     """Steps of the optimizer done in this epoch."""

@@ -83,7 +83,7 @@ def train_step(
 
 
 def correct_averages(state: TrainState, buffers: Snapshot, *, batches: int) -> None:
-    """Make batch norm's running averages those of all ranks, without the bias of their start."""
+    """Average batch norm's running averages over ranks where each has its own; remove the bias of their start."""
     if state.has_local_norms:
         average_over_ranks(state.network)
     if state.unbiased and state.done < FIRST_STEPS:  # they may still be biased

@@ -28,7 +28,7 @@ FLAGS = [
     "1",
     "--validation",
     "20",
-    "--amp-dtype=auto",
+    "--precision=auto",
     "--batch-size",
     "2",
 ]
@@ -122,7 +122,7 @@ def test_a_suffix_starts_no_code(own: Path) -> None:
 
 def test_a_set_is_trained_on_by_processes_that_read_and_predicted(own: Path, ranks: Ranks) -> None:
     argv = [*data_flags(own), *FLAGS, *OWN]
-    for more in (["--workers", "1", "--max-steps", "1"], ["--workers", "0", "--resume"]):
+    for more in (["--workers", "1", "--stop-after", "1"], ["--workers", "0", "--resume"]):
         outcomes = ranks.run(2, call_main, "train", [*argv, *more], str(own))
         assert [status for status, _, _ in outcomes] == [0, 0], outcomes
     saved = checkpoint.load(own / "checkpoints" / "last.pt")

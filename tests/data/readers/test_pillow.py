@@ -130,7 +130,9 @@ def test_sixteen_bit_stays_sixteen_bit(tmp_path: Path) -> None:
         assert read_header(tmp_path / name) == Header(8, 8, 1, "uint16")
         read = read_image(tmp_path / name, ImageFormat(1, "uint16"))
         assert read.dtype == np.uint16 and (read[..., 0] == levels).all()
-        with pytest.raises(UserError, match="16 bit, the other images have 8 bit; convert it"):
+        with pytest.raises(
+            UserError, match="16 bit, the network was trained on 8 bit images; convert it"
+        ):
             read_image(tmp_path / name, GREY)
 
 

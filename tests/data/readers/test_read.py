@@ -56,9 +56,11 @@ def test_grey_becomes_colour_and_nothing_else(tmp_path: Path, bands: int) -> Non
     np.save(tmp_path / "x.npy", values)
     read = read_image(tmp_path / "x.npy", ImageFormat(bands, "int16"))
     assert (read == values[..., None]).all() and read.shape == (4, 5, bands)
-    with pytest.raises(UserError, match=r"x\.npy: 1 channels, the network takes 2; convert it"):
+    with pytest.raises(UserError, match=r"x\.npy: 1 channel, the network takes 2; convert it"):
         read_image(tmp_path / "x.npy", ImageFormat(2, "int16"))
-    with pytest.raises(UserError, match=r"x\.npy: int16, the other images have 16 bit; convert it"):
+    with pytest.raises(
+        UserError, match=r"x\.npy: int16, the network was trained on 16 bit images; convert it"
+    ):
         read_image(tmp_path / "x.npy", ImageFormat(1, "uint16"))
     np.save(tmp_path / "x.npy", np.stack([values, values], axis=-1))
     with pytest.raises(UserError, match="2 channels, the network takes 1"):  # none is alpha
@@ -100,15 +102,13 @@ def test_pixels_without_data_are_filled_before_scaling(tmp_path: Path) -> None:
 def test_nan_and_infinity_must_be_explained(tmp_path: Path) -> None:
     values = np.array([[1, NAN, NAN, 2]], np.float32)
     np.save(tmp_path / "x.npy", values)
-    expected = (
-        r"x\.npy: nan or infinity in 2 pixel\(s\); fix it, or train with --nodata nan to ignore"
-    )
+    expected = r"x\.npy: nan or infinity in 2 pixels; fix it, or train with --nodata nan to ignore"
     with pytest.raises(UserError, match=expected):
         read_image(tmp_path / "x.npy", FLOAT)
     read = read_image(tmp_path / "x.npy", ImageFormat(1, "float32", NAN, (8.0,)))
     assert read[0, :, 0].tolist() == [1, 8, 8, 2]
     np.save(tmp_path / "x.npy", np.array([[1, np.inf]], np.float32))
-    with pytest.raises(UserError, match=r"nan or infinity in 1 pixel\(s\)"):
+    with pytest.raises(UserError, match=r"nan or infinity in 1 pixel;"):
         read_image(tmp_path / "x.npy", ImageFormat(1, "float32", NAN, (8.0,)))
 
 

@@ -41,7 +41,7 @@ def test_folders_in_storage_have_the_pairs_of_folders_on_disk(
     remote = find_pairs(url / "i", url / "m", report)
     assert [pair.name for pair in remote] == [pair.name for pair in local]
     assert remote[1].mask == url / "m" / "sub" / "b_mask.gif"
-    assert report.notes == [f"2 mask(s) without image, e.g. {url}/m/c_mask.png"]
+    assert report.notes == [f"2 masks without image, e.g. {url}/m/c_mask.png"]
     for pair in remote:
         assert pair.stamps == (find_stamp(pair.image), find_stamp(pair.mask))
     with pytest.raises(UserError, match=r"s3://bucket/pairs/none: contains no images"):

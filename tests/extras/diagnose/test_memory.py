@@ -129,10 +129,10 @@ def test_only_settings_that_help_are_named() -> None:
     )
     for network in (NetworkConfig(encoder="resnet18"), NetworkConfig(model="fpn")):
         assert "--checkpointing" not in explain("training", TrainConfig(network=network))
-    full = with_options(amp=False)
-    assert "--amp" in explain("training", full, GPU_WORLD)
-    assert "--amp" not in explain("training", full)
-    assert "--amp" not in explain("training", world=GPU_WORLD)
+    full = with_options(precision="float32")
+    assert "--precision auto" in explain("training", full, GPU_WORLD)
+    assert "--precision auto" not in explain("training", full)
+    assert "--precision auto" not in explain("training", world=GPU_WORLD)
 
 
 def test_other_errors_are_not_hidden() -> None:

@@ -80,7 +80,7 @@ CONFIG = TrainConfig()
     [
         (replace(CONFIG, optimization=OptimizationConfig(learning_rate=0.5)), "--learning-rate is 0.5 on b, but 0.001 on a (rank 0): start the same program"),
         (replace(CONFIG, data=DataConfig(classes=3)), "--classes is 3 on b, but None on a"),
-        (replace(CONFIG, launch=LaunchConfig(max_steps=7)), "--max-steps is 7 on b, but None on a"),
+        (replace(CONFIG, launch=LaunchConfig(stop_after="7")), "--stop-after is 7 on b, but None on a"),
         (replace(CONFIG, launch=LaunchConfig(budget="1h")), "--budget is 1h on b, but None on a"),
         (replace(CONFIG, launch=LaunchConfig(resume="auto")), "--resume is True on b, but False on a"),
         (replace(CONFIG, data=DataConfig(images="x", masks="y"), run=RunConfig(checkpoints="z")), None),

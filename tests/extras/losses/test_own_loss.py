@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from tests import jobs
 from tests.conftest import data_flags, install_package, make_set
@@ -43,7 +45,7 @@ class SquaredDice:
         return 1 - 2 * sums["overlap"].squeeze() / whole.squeeze()
 '''
 FLAGS = [
-    "--width", "2", "--epochs", "1", "--validation", "20", "--workers", "0", "--amp-dtype=auto",
+    "--width", "2", "--epochs", "1", "--validation", "20", "--workers", "0", "--precision=auto",
 ]  # fmt: skip
 
 
@@ -111,6 +113,95 @@ def test_what_is_no_term_is_a_line(own_loss: Path, text: str, said: str) -> None
         SegmentationLoss(OptimizationConfig(loss="my_losses:Faulty"))
 
 
+PLAIN = """
+import torch
+from torch.nn import functional as F
+
+
+def smooth(logits, masks):
+    return F.cross_entropy(logits, masks, ignore_index=255, label_smoothing=0.1)
+
+
+class Weighed(torch.nn.CrossEntropyLoss):
+    def __init__(self):
+        super().__init__(torch.tensor([1.0, 2.0, 3.0]), ignore_index=255)
+
+
+weighed = Weighed()
+
+
+def images(logits, masks):
+    return F.cross_entropy(logits, masks, reduction="none").mean((1, 2))
+
+
+def number(logits, masks):
+    return 3.0
+
+
+def constant(logits, masks):
+    return torch.zeros(())
+"""
+
+
+@pytest.mark.parametrize("name", ["smooth", "Weighed", "weighed"])
+def test_a_plain_function_or_module_is_a_loss(own_loss: Path, name: str) -> None:
+    (own_loss / "my_losses.py").write_text(PLAIN)
+    torch.manual_seed(3)
+    logits, masks = torch.randn(2, 3, 8, 8), torch.randint(0, 3, (2, 8, 8))
+    if name == "smooth":
+        expected = F.cross_entropy(logits, masks, label_smoothing=0.1)
+    else:
+        expected = F.cross_entropy(logits, masks, torch.tensor([1.0, 2.0, 3.0]))
+    total, region, pixel = losses(f"my_losses:{name}+ce")
+    assert region == pytest.approx(float(expected)) and total == pytest.approx(region + pixel)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("images", r"--loss my_losses:images: returns \(2,\); expected one number"),
+        ("number", "--loss my_losses:number: returns float; expected one number"),
+        ("constant", "--loss my_losses:constant: has no gradient"),
+    ],
+)
+def test_what_is_no_loss_is_a_line_before_the_run_has_its_folder(
+    own_loss: Path, name: str, said: str
+) -> None:
+    make_set(own_loss, 4)
+    (own_loss / "my_losses.py").write_text(PLAIN)
+    argv = [*data_flags(own_loss), *FLAGS, "--loss", f"my_losses:{name}"]
+    status, _, err = call_main("train", argv, str(own_loss))
+    assert status == 2 and re.search(f"error: {said}", err), err
+    assert not (own_loss / "checkpoints" / "last.pt").exists()
+
+
+def mean_ce(logits: Tensor, masks: Tensor) -> Tensor:
+    """Return a plain loss, where the ranks of the tests find it; the ranks' valid pixels are not as many."""
+    return F.cross_entropy(logits, masks, ignore_index=255).nan_to_num()
+
+
+def mean_square(logits: Tensor, masks: Tensor) -> Tensor:
+    """Return one whose mean over ranks is that of all images."""
+    return logits.softmax(1).square().mean()
+
+
+def test_a_plain_loss_is_the_mean_over_ranks_and_a_line_says_so(
+    own_loss: Path, ranks: Ranks
+) -> None:
+    cases = [{"loss": f"{__name__}:mean_ce"}, {"loss": f"{__name__}:mean_square"}]
+    alone = ranks.run(1, jobs.loss_gradients, cases)[0]
+    for uneven, even in ranks.run(2, jobs.loss_gradients, cases):
+        assert np.abs(uneven[1] - alone[0][1]).max() > 1e-3 and uneven[0][0] != alone[0][0][0]
+        for one, other in zip(even, alone[1], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9)
+        assert np.abs(even[1]).max() > 1e-3
+    make_set(own_loss, 6)
+    argv = [*data_flags(own_loss), *FLAGS, "--loss", f"{__name__}:mean_ce", "--stop-after", "1"]
+    status, out, err = call_main("train", argv, str(own_loss))
+    assert status == 0, err
+    assert out.count("mean over processes is used, so the run depends on their number") == 1
+
+
 def test_sums_that_are_no_vectors_are_named(own_loss: Path) -> None:
     (own_loss / "my_losses.py").write_text(SOURCE.replace(".sum().view(1)}", ".sum()}"))
     with pytest.raises(UserError, match="--loss: squares is of 0 dimensions; sums must be vectors"):
@@ -130,7 +221,7 @@ def test_code_runs_only_if_the_command_line_names_it(own_loss: Path) -> None:
     with pytest.raises(UserError, match="starts no code"):  # it would type the loss for its trials
         tune.tune([*argv, "--config", "evil.yaml", "--vary", "learning_rate=1e-4..1e-2"])
     typed = ["--loss", "my_losses:SquaredDice"]
-    assert call_main("train", [*argv, *typed, "--max-steps", "1"], str(own_loss))[0] == 0
+    assert call_main("train", [*argv, *typed, "--stop-after", "1"], str(own_loss))[0] == 0
     mark.unlink()
     del sys.modules["my_losses"]
     status, _, err = call_main("train", [*argv, "--resume"], str(own_loss))
@@ -149,7 +240,7 @@ def test_two_terms_of_a_kind_are_refused(name: str) -> None:
 def test_advice_has_the_form_of_the_loss() -> None:
     for name, advice in (("my_losses:A", r"my_losses:A\+ce"), ("lovasz", "lovasz_ce")):
         with pytest.raises(UserError, match=f"e.g. {advice}"):
-            OptimizationConfig(loss=name, label_smoothing=0.1).check()
+            OptimizationConfig(loss=name, label_smoothing=10.0).check()
 
 
 @pytest.mark.parametrize("name", ["squarish", "dice+squarish", "dice_"])
@@ -192,7 +283,7 @@ def test_a_run_with_an_own_loss_has_its_column_and_is_resumed(own_loss: Path, ra
     argv = [
         *data_flags(own_loss), *FLAGS, "--loss", "my_losses:SquaredDice+ce", "--batch-size", "2",
     ]  # fmt: skip
-    for more in (["--max-steps", "1"], ["--resume"]):
+    for more in (["--stop-after", "1"], ["--resume"]):
         outcomes = ranks.run(2, call_main, "train", [*argv, *more], str(own_loss))
         assert [status for status, _, _ in outcomes] == [0, 0], outcomes
     text = (own_loss / "checkpoints" / "metrics.csv").read_text()
@@ -202,8 +293,11 @@ def test_a_run_with_an_own_loss_has_its_column_and_is_resumed(own_loss: Path, ra
     (own_loss / "my_losses.py").write_text(SOURCE.replace("**2", "**3"))
     more = ["--resume", "--epochs", "2", "--loss", "my_losses:SquaredDice+ce"]
     sys.modules.pop("my_losses", None)
-    status, out, _ = call_main("train", [*argv, *more, "--batch-size", "4"], str(own_loss))
-    assert status == 0
-    assert "--loss my_losses:SquaredDice: its source has changed since the run's last save" in out
+    argv = [*argv, *more, "--batch-size", "4"]
+    status, _, err = call_main("train", argv, str(own_loss))
+    said = "--loss my_losses:SquaredDice: its source has changed since the run's last save"
+    assert status == 2 and f"error: {said}" in err and "by --changed-code" in err
+    status, out, _ = call_main("train", [*argv, "--changed-code"], str(own_loss))
+    assert status == 0 and said in out
     saved = checkpoint.load(own_loss / "checkpoints" / "last.pt")
     assert saved["config"]["loss"] == "my_losses:SquaredDice+ce"

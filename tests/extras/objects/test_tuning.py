@@ -105,7 +105,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("objects")
     draw_ellipses(folder, count=9, side=48)
     argv = [*data_flags(folder), *FLAGS, "--epochs", "2"]
-    for more in (["--max-steps", "4"], ["--resume"]):
+    for more in (["--stop-after", "4"], ["--resume"]):
         status, out, err = call_main("train", [*argv, *more], str(folder))
         assert status == 0, err
     assert "classes: background, object, border, from the numbers of the objects" in out
@@ -116,7 +116,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_best_network_is_written_with_the_separation_that_suits_it(tmp_path: Path) -> None:
     """Also if the run is stopped before its end."""
     draw_ellipses(tmp_path, count=9, side=48)
-    argv = [*data_flags(tmp_path), *FLAGS, "--epochs", "9", "--max-epochs", "4", "--lr", "0.03"]
+    argv = [
+        *data_flags(tmp_path),
+        *FLAGS,
+        "--epochs",
+        "9",
+        "--stop-after",
+        "4epochs",
+        "--lr",
+        "0.03",
+    ]
     assert call_main("train", argv, str(tmp_path))[0] == 0
     best, world = tmp_path / "checkpoints" / "best.pt", World(device=CPU)
     predictor, model = Predictor.from_checkpoint(best, device=CPU, fold=False), read_model(best)
@@ -148,7 +157,7 @@ def test_of_large_images_the_middle_is_tuned_and_read_once(
     state: Any = SimpleNamespace(
         validation_network=Grey(3),
         preprocess=Preprocessing(1, (0.5,), (0.5,), 1.0),
-        precision=Precision(CPU, amp=False),
+        precision=Precision(CPU, "float32"),
     )
     for _ in range(2):
         found = tuner.tune(state, watch=lambda samples: samples)

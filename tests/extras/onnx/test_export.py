@@ -192,9 +192,12 @@ def test_an_export_does_not_replace_its_checkpoint(
     monkeypatch.setattr(module, "largest_difference", lambda *args: 0.0)
     (here / "a.onnx").hardlink_to(here / "a.pt")
     before = (here / "a.onnx").read_bytes()
-    assert run("a.pt", "a.onnx", "--overwrite") == 2
-    message = "error: export a.onnx: would replace the checkpoint a.pt; name another file\n"
-    assert capsys.readouterr().err == message and (here / "a.onnx").read_bytes() == before
+    (here / "run").mkdir()
+    (here / "run" / "best.pt").hardlink_to(here / "a.pt")
+    for given, read in (("a.pt", "a.pt"), ("run", "run/best.pt")):
+        assert run(given, "a.onnx", "--overwrite") == 2
+        message = f"error: export a.onnx: would replace the checkpoint {read}; name another file\n"
+        assert capsys.readouterr().err == message and (here / "a.onnx").read_bytes() == before
 
 
 def test_without_the_extra(

@@ -21,7 +21,7 @@ from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import NetworkConfig, OptimizationConfig, TrainConfig
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError
+from unet_ddp.errors import RunError, count_of
 from unet_ddp.extras.planners import batch_size
 from unet_ddp.extras.planners.batch_size import (
     BatchSizeProbe,
@@ -294,7 +294,8 @@ def test_auto_becomes_numbers(
     assert list(settled) == ["batch_size", "accumulate", "images_per_step"]
     (note,) = resumed.notes
     batch, accumulate, _ = expected
-    start = f"batch size auto: {batch} image(s) at once fit on each of {processes} process(es)"
+    images, ranks = count_of(batch, "image"), count_of(processes, "process")
+    start = f"batch size auto: {images} at once on each of {ranks}"
     more = (
         f", {accumulate} times per step for {batch * accumulate * processes}; batch statistics and "
         f"Dice are those of {batch * processes} images"
@@ -359,10 +360,7 @@ def test_one_rank_out_of_memory_ends_both_and_auto_finds_what_fits(
         [*argv, "--batch-size", "auto"], str(auto),
     )  # fmt: skip
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
-    assert (
-        "batch size auto: 2 image(s) at once fit on each of 2 process(es), 4 times"
-        in outcomes[0][1]
-    )
+    assert "batch size auto: 2 images at once on each of 2 processes, 4 times" in outcomes[0][1]
     argv += ["--batch-size", "2", "--images-per-step", "16"]
     outcomes = ranks.run(2, call_main, "train", argv, str(given))
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes

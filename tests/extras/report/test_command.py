@@ -48,7 +48,7 @@ def test_a_page_written_again_has_the_same_bytes(
     assert (
         STRANGE in page.texts_of("h3") and len([a for a in page.all("svg") if "viewbox" in a]) == 5
     )
-    for argv in ([], ["checkpoints"]):
+    for argv in ([], ["checkpoints"], ["checkpoints/best.pt"]):
         path.unlink()
         assert main(argv) == 0
         assert capsys.readouterr().out == "wrote checkpoints/report.html\n"

@@ -144,6 +144,8 @@ def test_nothing_to_compare_is_one_line(
             main([str(place)])
     with pytest.raises(UserError, match=r"typo/best\.pt: checkpoint not found"):
         main([str(runs[1]), "typo"])
+    with pytest.raises(UserError, match=r"^no runs were named; name folders of runs, as"):
+        main([])
     with pytest.raises(UserError, match=r"--output best\.pt: the page is HTML"):
         main([str(runs[1]), "-o", "best.pt"])
     assert not (tmp_path / "compare.html").exists()

@@ -89,7 +89,7 @@ def test_none_or_all_by_class(share: float, count: int) -> None:
 
 
 def test_no_class_in_any_image_is_one_line() -> None:
-    with pytest.raises(UserError, match=r"^--balance 0.5: the training masks have no pixel of any"):
+    with pytest.raises(UserError, match=r"^--balance 50: the training masks have no pixel of any"):
         make_draw(np.zeros((3, 9), bool), 0.5)
     assert make_draw(np.eye(2, 9, dtype=bool), 0.5).describe() == (
         "balance: 50% of the samples drawn by class, 25.0% for each"

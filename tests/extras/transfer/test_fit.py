@@ -138,7 +138,7 @@ def test_bands_are_adapted_as_timm_does(have: int, want: int) -> None:
 def test_grey_images_give_what_they_gave_in_colour_and_the_other_way_round() -> None:
     colour = new_network()
     grey, fitted = fit(colour.state_dict(), replace(PLAIN, channels=1))
-    assert fitted.adapted == ["inc.double_conv.0.weight, from 3 to 1 channels"]
+    assert fitted.adapted == ["inc.double_conv.0.weight, from 3 to 1 channel"]
     images = torch.rand(2, 1, 32, 32)
     same = images.expand(-1, 3, -1, -1)
     with torch.no_grad():

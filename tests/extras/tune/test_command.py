@@ -88,22 +88,22 @@ def test_rungs() -> None:
 
 def test_flags_give_the_configuration() -> None:
     """Switches, lists, what is drawn in words, and nothing that is the default already."""
-    argv = "--no-amp --crop-size 32 48 --lr auto --nproc 2 --mask-suffix=-mask --nodata -9999"
+    argv = "--precision float32 --crop-size 32 48 --lr auto --nproc 2 --mask-suffix=-mask --nodata -9999"
     config = parse_train(argv.split())
     drawn = {
         "bilinear": "true",
         "loss": "ce",
         "ema": 0.912345,
         "class_weights": "1 2",
-        "amp": "true",
+        "precision": "auto",
     }
-    words = as_argv(config, drawn, max_epochs=3)
+    words = as_argv(config, drawn, stop_after="3epochs")
     again = parse_train(words)
     assert again.data == config.data and again.network.bilinear
     assert again.optimization == replace(
-        config.optimization, loss="ce", ema=0.912, class_weights=(1.0, 2.0), amp=True
+        config.optimization, loss="ce", ema=0.912, class_weights=(1.0, 2.0), precision="auto"
     )
-    assert again.launch == replace(config.launch, max_epochs=3)
+    assert again.launch == replace(config.launch, stop_after="3epochs")
     assert as_argv(config, {"bilinear": "false"}) == as_argv(config, {})
     assert as_argv(TrainConfig(), {}) == []
 
@@ -161,7 +161,7 @@ def test_a_training_begins_or_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     ):  # fmt: skip
         assert (config.run.checkpoints, config.run.exp_name) == (str(tmp_path), "trial_000")
         assert (config.network.width, config.optimization.epochs) == (5, 9)
-        assert (config.launch.overwrite, config.launch.max_epochs) == (overwrite, epochs)
+        assert (config.launch.overwrite, config.launch.stop_after) == (overwrite, f"{epochs}epochs")
         assert (config.launch.resume is None) == (resume is None)
         assert config.run.load == load
     assert Path(f"{search.place(0)}.log").read_text() == "said\n" * 3

@@ -15,7 +15,7 @@ memory needs two methods:
         def read_bands(self) -> NDArray[Any]:
             return pixels  # (height, width, channels)
 
-What it raises becomes one line with the file's name; a UserError stays as it is.
+Its exceptions become one line with the file's name; a UserError stays as it is.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
 
@@ -177,7 +178,7 @@ def _explain(error: Exception, path: Path) -> str:
         return "is empty (0 bytes); replace or remove it"
     if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
         return "is a web page, not an image, as a failed download leaves; download it again"
-    return "not a readable image; replace or remove it"
+    return advise_export([path], "not a readable image; replace or remove it")
 
 
 # -- what a reader is ----------------------------------------------------------------------
@@ -204,7 +205,7 @@ class OpenFile(ABC):
     """An open image file, and what is known of all files of its suffixes."""
 
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """Those of its files, in lower case with a dot."""
+    """Suffixes of its files, in lower case with a dot."""
     may_be_scenes: ClassVar[bool] = False
     """True if such files may exceed the memory, or have a place on a map.
 
@@ -266,7 +267,7 @@ class OpenFile(ABC):
 
     @staticmethod
     def find_places(sources: Sequence[Any], metres: float | None) -> set[Any]:
-        """Return those of the images to predict, each a `Source`, that have map coordinates.
+        """Return the images to predict, each a `Source`, that have map coordinates.
 
         Raises:
             UserError: their ground resolutions differ and the network's, `metres`, is None.

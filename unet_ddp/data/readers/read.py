@@ -2,7 +2,7 @@
 
 Images keep their type (uint8, uint16, int16, float32) and come with the data set's number of
 channels; masks come as the values that the file holds. The orientation that a file notes is
-applied. What is a property of the data set is never decided per image. What can't be read is a
+applied. A property of the data set is never decided per image. A file that can't be read is a
 UserError.
 """
 
@@ -36,7 +36,7 @@ READERS = 8
 """Version of the readers, and of what the scan keeps: caches of another one are not used."""
 
 _own: dict[str, str] = {}
-"""By suffix, the import paths of the readers that this process was told to use; see `use_own_readers`."""
+"""By suffix, the import paths that `use_own_readers` was given in this process."""
 _found: dict[str, type[OpenFile]] = {}
 """By suffix, the readers that were found."""
 
@@ -44,7 +44,7 @@ _found: dict[str, type[OpenFile]] = {}
 def use_own_readers(names: Iterable[str]) -> None:
     """Have readers at import paths, and none that were named before, read the files of their suffixes.
 
-    Another process is told itself.
+    Only this process does so: every other one calls this function, too.
 
     Raises:
         UserError: one can't be imported, or is no reader.
@@ -61,7 +61,7 @@ def use_own_readers(names: Iterable[str]) -> None:
 
 
 def own_readers() -> list[str]:
-    """Return the import paths that this process was told to use."""
+    """Return the import paths that `use_own_readers` was given."""
     return list(dict.fromkeys(_own.values()))
 
 
@@ -97,7 +97,7 @@ def find_readers(paths: Iterable[Path]) -> list[type[OpenFile]]:
 
 
 def describe_readers(paths: Iterable[Path]) -> list[str]:
-    """Return the digests of the sources of files' readers, but for those of this package."""
+    """Return the digests of the source code of files' readers, except this package's."""
     names = {_name_reader(path.suffix.lower()) for path in paths}
     texts = read_sources(("readers", name) for name in names).values()
     return sorted(hashlib.sha256(text.encode()).hexdigest()[:8] for text in texts)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.base import ImageFormat, Pixels, bits_of
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, count_of
 
 Value = TypeVar("Value", bound=np.generic)
 
@@ -85,7 +85,7 @@ def fit_pixels(
     if pixels.dtype == np.float32 and not np.isfinite(pixels).all():
         count = int((~np.isfinite(pixels)).any(axis=2).sum())
         raise UserError(
-            f"{source}: nan or infinity in {count} pixel(s); fix it, or train with --nodata nan to ignore "
+            f"{source}: nan or infinity in {count_of(count, 'pixel')}; fix it, or train with --nodata nan to ignore "
             "such pixels"
         )
     return resize_area(pixels, size), nodata_mask
@@ -105,8 +105,8 @@ def _convert(pixels: Pixels, wanted: ImageFormat, source: Path | str, *, has_alp
     """Return `pixels` with the channels of the data set: grey as colour, or without alpha."""
     if pixels.dtype != wanted.dtype:
         raise UserError(
-            f"{source}: {bits_of(str(pixels.dtype))}, the other images have {bits_of(wanted.dtype)}; "
-            "convert it"
+            f"{source}: {bits_of(str(pixels.dtype))}, the network was trained on "
+            f"{bits_of(wanted.dtype)} images; convert it"
         )
     found = pixels.shape[2]
     if found == wanted.channels:
@@ -115,4 +115,5 @@ def _convert(pixels: Pixels, wanted: ImageFormat, source: Path | str, *, has_alp
         return cast(Pixels, np.repeat(pixels, 3, axis=2))
     if found - 1 == wanted.channels and has_alpha:
         return pixels[..., :-1]
-    raise UserError(f"{source}: {found} channels, the network takes {wanted.channels}; convert it")
+    has = count_of(found, "channel")
+    raise UserError(f"{source}: {has}, the network takes {wanted.channels}; convert it")

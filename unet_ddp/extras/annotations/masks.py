@@ -120,9 +120,9 @@ def clean_label(text: object) -> str:
 
 
 def derive_labels(source: Source, file: Path | None) -> Labels:
-    """Return the classes: the background, and those of a palette, else of the file in its order.
+    """Return the classes: the background, then the palette's, or without one the file's in its order.
 
-    Those of a file that does not list them are in the order of their names.
+    If the file does not list its classes, they are in the order of their names.
     """
     colours = dict(source.classes)
     if file is not None:

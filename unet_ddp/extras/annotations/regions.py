@@ -2,8 +2,8 @@
 
 Coordinates are pixels, x to the right and y down, from the upper left corner of the upper left
 pixel. A pixel is inside an outline if its centre is, by the even-odd rule: a hole may be joined to
-its outline by a line there and back. pycocotools knows no clipping, and returns memory that nobody wrote
-for run lengths that end too early (2.0.11).
+its outline by a line there and back. The library pycocotools is not used: it does not clip,
+and returns unwritten memory for run lengths that end too early (2.0.11).
 """
 
 from __future__ import annotations

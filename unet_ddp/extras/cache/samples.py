@@ -1,8 +1,8 @@
 """Decoded samples on disk, one uncompressed file each, shared by all processes and runs.
 
-The operating system keeps the files in memory as long as it has room. A file's name is a digest of
-all that its pixels depend on, and files are written whole or not at all: no process waits for
-another, and two that write the same sample write the same bytes.
+The operating system keeps the files in memory while it has space. A file's name is a digest of all
+that its pixels depend on, and files are written whole or not at all. So no process waits for another,
+and two that write the same sample write the same bytes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SampleCache:
 
     A file's modification time is, to the day, when the sample was last used.
 
-    `folder` is that of the user's caches; the other arguments are those of `SegmentationDataset`. With
+    `folder` is the user's cache folder; the other arguments are as in `SegmentationDataset`. With
     `warns`, for one rank per machine, a line is printed if samples can't be written.
     """
 

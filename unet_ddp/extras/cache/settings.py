@@ -6,7 +6,7 @@ from unet_ddp.settings import Calls, Kind
 
 
 class CacheSettings:
-    """Joins those of a start."""
+    """Joins the settings of a start."""
 
     place = "launch", "workers"
     cache: Annotated[bool, Kind.OF_HOST, Calls("open_cache")] = False

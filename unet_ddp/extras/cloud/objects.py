@@ -74,7 +74,7 @@ def fetch_ahead(paths: Iterable[Path]) -> None:
 
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
-    """Return the threads that read for `fetch_ahead`, those of each process."""
+    """Return the threads of a process that read for `fetch_ahead`."""
     return ThreadPoolExecutor(_AT_ONCE, "storage")
 
 
@@ -148,7 +148,7 @@ def put(
     A large one goes in parts. With `replaces` a version, only that one is replaced; False: none.
 
     Raises:
-        FileExistsError: it is there already, or in another version, with another content.
+        FileExistsError: it already exists, or in another version, with another content.
         UserError: it can't be put.
     """
     store, key = open_client(path)

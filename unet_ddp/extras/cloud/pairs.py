@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from unet_ddp.data.pairs import Pair, Pairs, Stamp
 from unet_ddp.data.readers.read import can_read
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, hides_bars
 from unet_ddp.extras.cloud import (
     StorageError,
     Url,
@@ -36,7 +36,9 @@ class CloudPairs(Pairs):
         """Return the images below an address, by relative path without suffix; note their stamps."""
         files: dict[str, list[str]] = defaultdict(list)
         objects = list_objects(folder)
-        for key, *stamp in tqdm(objects, f"listing {folder}", unit="", leave=False, disable=None):
+        for key, *stamp in tqdm(
+            objects, f"listing {folder}", unit="", leave=False, disable=hides_bars()
+        ):
             stem, dot, suffix = key.rpartition(".")
             is_hidden = any(part.startswith(".") for part in key.split("/"))
             if stem[-1:] not in ("", "/") and not is_hidden and can_read((dot + suffix).lower()):
@@ -48,7 +50,9 @@ class CloudPairs(Pairs):
         """Return those whose files are there, with the stamps of objects; the others are problems."""
         files = [file for pair in self for file in (pair.image, pair.mask)]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            bar = tqdm(pool.map(_find, files), "finding", len(files), leave=False, disable=None)
+            bar = tqdm(
+                pool.map(_find, files), "finding", len(files), leave=False, disable=hides_bars()
+            )
             stamps = list(bar)
         kept = []
         for pair, image, mask in zip(self, stamps[::2], stamps[1::2], strict=True):
@@ -69,7 +73,7 @@ class CloudPairs(Pairs):
         return local_file(path)
 
     def fetch_ahead(self, paths: Iterable[Path]) -> None:
-        """Begin to fetch objects that are needed next, and drop those of an earlier call."""
+        """Begin to fetch objects that are needed next, and drop the objects of an earlier call."""
         fetch_ahead(paths)
 
 

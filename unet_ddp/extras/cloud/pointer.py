@@ -1,9 +1,10 @@
 """The checkpoints of a run in object storage, and the pointer to the last one.
 
-A checkpoint is put under a name that is never used again, last/000012-1a2b3c4d.pt, and so is the best
-network of its time, last/000012-5e6f7a8b.best.pt; then last.json, the pointer, which names both and the
-checkpoint before. Each start of a run writes its token into the pointer and from then on replaces only
-the version that it knows: of two starts that write, one wins, and the other one's objects stay unnamed.
+A checkpoint is uploaded under a name that is never used again, last/000012-1a2b3c4d.pt, and so is the
+best network so far, last/000012-5e6f7a8b.best.pt. Then last.json is uploaded, the pointer, which names
+both and the checkpoint before. Each start of a run writes its token into the pointer, and from then on
+replaces only the version that it knows. Of two starts that write, one wins, and the other one's objects
+stay unnamed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from unet_ddp.extras.cloud.objects import (
 )
 
 COPIED = ("learning_rate.csv", "best.pt", "metrics.csv")
-"""Files that a run needs on another machine, beside its last.pt."""
+"""Files that a run needs on another machine, besides its last.pt."""
 _KEPT = 2  # checkpoints
 _CHUNK = 1 << 24  # bytes that are hashed at a time
 _OWN = re.compile(r"\d{6}-[0-9a-f]{8}(\.best)?\.pt")  # other objects below last/ are the user's

@@ -1,4 +1,4 @@
-"""Addresses of objects as the core has them: paths like those of files."""
+"""Addresses of objects as the core has them: paths that behave like paths of files."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def local_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_object(path: Url) -> Iterator[Path]:
-    """Yield a temporary file of this machine; it is put at `path` if the block succeeds."""
+    """Yield a temporary file of this machine; it is uploaded to `path` if the block succeeds."""
     temporary = _make_temporary(path.suffix)
     try:
         yield temporary

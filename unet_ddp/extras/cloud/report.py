@@ -13,7 +13,7 @@ from unet_ddp.extras.cloud.pointer import COPIED, StoredRun, find_newest
 
 @contextmanager
 def local_run(place: Path) -> Iterator[Path]:
-    """Yield a folder with the files of the run at `place`; its report is put there at the end."""
+    """Yield a folder with the files of the run at `place`; its report is uploaded there at the end."""
     names = {name for name, _, _ in list_objects(place, is_deep=False)}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, place.name)

@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         os.environ |= {"GRADIO_ANALYTICS_ENABLED": "False", "GRADIO_TEMP_DIR": folder}
         import gradio  # reads the environment
 
-        models = [find_model(name) for name in config.model or [None]]
+        models = [find_model(name, typed="demo {}") for name in config.model or [None]]
         predictor = Predictor.from_checkpoint(*models, network=config.network)
         page = build_page(gradio, predictor)
         _, url, _ = page.launch(

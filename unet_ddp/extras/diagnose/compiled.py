@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, count_of
 
 # Per device: language, environment variable, usual commands (the GPU's is for triton).
 _COMPILERS = {
@@ -59,6 +59,6 @@ def log_uncompiled(log: Callable[[str], None]) -> None:
     failed = counters["frames"]["total"] - counters["frames"]["ok"]
     if breaks or failed:
         log(
-            f"compile: {breaks} graph break(s), {failed} function(s) that failed; these parts run "
+            f"compile: {count_of(breaks, 'graph break')}, {count_of(failed, 'function')} that failed; these parts run "
             "uncompiled: TORCH_LOGS=graph_breaks shows them"
         )

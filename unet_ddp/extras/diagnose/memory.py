@@ -45,8 +45,8 @@ def _advise(config: TrainConfig, world: World, phase: str) -> str:
     is_classic = config.network.encoder is None and config.network.model == "unet"
     if phase != "validation" and is_classic and not config.network.checkpointing:
         smaller_settings.append("--checkpointing")
-    if world.device.type == "cuda" and not options.amp:
-        smaller_settings.append("--amp")
+    if world.device.type == "cuda" and options.precision == "float32":
+        smaller_settings.append("--precision auto")
     smaller_settings.append(f"in a new run a --scale below {config.data.scale:g}")
     advice.append(f"less memory is needed with {', or '.join(smaller_settings)}")
     if phase != "building":

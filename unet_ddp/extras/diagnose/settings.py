@@ -6,16 +6,16 @@ from unet_ddp.settings import Calls, Kind
 
 
 class ProfileSettings:
-    """Joins those of a start."""
+    """Joins the settings of a start."""
 
     place = "launch", "rescue_dir"
-    profile: Annotated[bool, Kind.OF_HOST, Calls("writers")] = False
+    profile: Annotated[bool, Kind.OF_HOST, Calls("callbacks")] = False
     """Print where the time of ten steps goes, and save their trace in the run's folder."""
 
 
 class DeterministicSettings:
-    """Joins those of a start."""
+    """Joins the settings of a start."""
 
-    place = "launch", "writer"
+    place = "launch", "callback"
     deterministic: Annotated[bool, Calls("deterministic")] = False
     """Use deterministic algorithms, slower on a GPU; warn where torch has none."""

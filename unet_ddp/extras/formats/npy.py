@@ -27,8 +27,8 @@ class NpyFile(BandsFile):
             if "object" not in str(error):
                 raise
             raise UserError(
-                f"{path}: holds Python objects, not an array of numbers; if it is Cellpose's, save "
-                "the masks as TIFF there (--save_tif)"
+                f"{path}: holds Python objects, not an array of numbers; if it is Cellpose's _seg.npy, "
+                "export the masks there: File > Save masks as PNG/tif"
             ) from None
         self._bands = as_bands(stored, path)
 

@@ -1,4 +1,4 @@
-"""TIFF files: Pillow reads the usual ones, tifffile those of which Pillow loses a part."""
+"""TIFF files: Pillow reads the usual ones, and tifffile the ones of which Pillow loses a part."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def read(cls, file: IO[bytes]) -> Layout:
-        """Return those of an open file's one image, overviews aside."""
+        """Return the layout of an open file's one image, overviews aside."""
         with suppress(Exception):
             directories = _read_directories(file)
             (tags,) = [tags for tags in directories if not tags.get(_KIND, 0) & 1]

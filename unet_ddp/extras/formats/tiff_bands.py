@@ -34,7 +34,7 @@ _MOST_APPENDED = 1 << 22  # bytes that a strip may hold beyond its size
 class TiffBandsFile(BandsFile):
     """An open TIFF that tifffile reads, inflating no more of it than its strips or tiles need.
 
-    tifffile's own decoders ignore the size that they are given; those of imagecodecs keep to it.
+    tifffile's own decoders ignore the size that they are given; imagecodecs' decoders keep to it.
     Use pages, not series: the XML in a TIFF may name other files, which series would open.
     """
 

@@ -135,9 +135,9 @@ def check_resolutions(found: Iterable[tuple[float | None, Path]]) -> None:
 
 
 def ground_scale(path: Path, own: float | None, scale: float, resolution: float) -> float:
-    """Return the scale for pixels of `own` metres to become those of `resolution` at `scale`.
+    """Return the scale at which pixels of `own` metres become pixels of `resolution` metres at `scale`.
 
-    That is `scale` for an image without a known resolution.
+    For an image without a known resolution it is `scale`.
 
     Raises:
         UserError: its pixels are larger already.

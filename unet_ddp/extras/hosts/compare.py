@@ -13,7 +13,7 @@ import unet_ddp
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, count_of
 from unet_ddp.extras.hosts.elastic import is_elastic
 from unet_ddp.files import is_address, write_errors
 from unet_ddp.runs.recovery import read_state
@@ -96,7 +96,7 @@ def _digest(content: bytes) -> str:
 
 
 def check_folders(config: TrainConfig, launchers: Sequence[str], world: World) -> None:
-    """Check that rank 0's host has the run to continue: another one might begin it anew.
+    """Check that rank 0's host has the run to continue: otherwise it might start a new one.
 
     A run that `launchers` restarted continues without --resume.
 
@@ -116,7 +116,7 @@ def check_folders(config: TrainConfig, launchers: Sequence[str], world: World) -
     newest, host, place = max(found, key=lambda each: each[0])  # the first of equal ones
     if newest > main_done:
         raise UserError(
-            f"{place}: the run after {newest[0]} epochs and {newest[1]} steps is on {host}, not on "
+            f"{place}: the run after {count_of(newest[0], 'epoch')} and {count_of(newest[1], 'step')} is on {host}, not on "
             f"{main_host} (rank 0), which shares no folder with it: give it rank 0, or {_SHARE}"
         )
     if any(world.gather(is_elastic())):
@@ -124,7 +124,7 @@ def check_folders(config: TrainConfig, launchers: Sequence[str], world: World) -
 
 
 def _check_shared(folder: Path, hosts: Sequence[str], world: World) -> None:
-    """Raise UserError if a host does not see what rank 0 writes: a survivor would begin anew."""
+    """Raise UserError if a host does not see what rank 0 writes: after a loss it would start a new run."""
     probe = folder / world.on_main(lambda: _make_probe(folder))
     found = world.gather(probe.is_dir())
     world.on_main(probe.rmdir)

@@ -13,9 +13,9 @@ _SILENCE = 15  # seconds; torchrun too takes a host for lost after them
 
 
 def follow_launcher(rank: int) -> None:
-    """Have an elastic run hear of a lost host soon, and warn if one that comes back would end it.
+    """Make an elastic run notice a lost host soon, and warn if a host that returns would end it.
 
-    The others can go on without a host that is lost.
+    The others can continue without a host that is lost.
     """
     if not is_elastic():
         return
@@ -29,7 +29,7 @@ def follow_launcher(rank: int) -> None:
 
 
 def is_elastic() -> bool:
-    """Return whether this process's torchrun goes on with fewer hosts, as --nnodes=1:2 says."""
+    """Return whether this process's torchrun continues with fewer hosts, as with --nnodes=1:2."""
     nodes = os.environ.get("PET_NNODES", "")
     with suppress(OSError):
         argv = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace")
@@ -42,8 +42,8 @@ def is_elastic() -> bool:
 def end_silent_connections(seconds: float) -> None:
     """Have the system end this process's connections on which the other host no longer answers.
 
-    It would repeat what it sends for a quarter of an hour, and wait for ever for what it receives
-    (Linux; elsewhere --timeout decides alone).
+    Otherwise it would repeat what it sends for a quarter of an hour, and wait for data without a limit.
+    This is done on Linux; elsewhere --timeout alone decides.
     """
     if sys.platform != "linux":
         return

@@ -1,1 +1,1 @@
-"""Terms of the loss beside Dice and cross-entropy, and factors of its pixels."""
+"""Terms of the loss other than Dice and cross-entropy, and factors of its pixels."""

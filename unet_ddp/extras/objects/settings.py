@@ -2,24 +2,25 @@
 
 from typing import Annotated
 
-from unet_ddp.settings import Calls, Excludes, Kind, flag
+from unet_ddp.settings import Brief, Calls, Excludes, Kind, flag
 
 
 class ObjectSettings:
-    """Joins those of the data."""
+    """Joins the settings of the data."""
 
     place = "data", "invert"
     instances: Annotated[
         bool,
         Kind.FIXED,
         Calls("label_rules"),
-        Excludes("binary", "mask_threshold", "palette", "classes", "invert"),
+        Excludes("mask_threshold", "palette", "classes", "invert"),
+        Brief("Masks number their objects; keep these apart."),
     ] = False
-    """Each object has a number, or colour, of its own in its mask: learn background, objects and the borders between touching ones, and predict numbered objects (needs the extra objects; docs/objects.md)."""
+    """Each object has a different number, or colour, in its mask: learn background, objects and the borders between touching ones, and predict numbered objects (needs the extra objects; docs/objects.md)."""
 
 
 class ObjectTableSettings:
-    """Joins those of a prediction."""
+    """Joins the settings of a prediction."""
 
     place = "predict", "polygons"
     objects: Annotated[str | None, Calls("outputs"), flag("FILE")] = None

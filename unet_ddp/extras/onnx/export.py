@@ -15,12 +15,12 @@ import torch
 import tyro
 from torch import Tensor, nn
 
-from unet_ddp.checkpoints.weights import read_model
+from unet_ddp.checkpoints.weights import find_model, read_model
 from unet_ddp.cli import parse
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError, print_lines
 from unet_ddp.extras.onnx.backend import METADATA, OnnxBackend, import_extra
-from unet_ddp.files import as_local_path, as_path, check_no_input, replacing, write_errors
+from unet_ddp.files import as_local_path, check_no_input, replacing, write_errors
 from unet_ddp.prediction.backends import LoadedModel, TorchBackend, build_model
 from unet_ddp.settings import flag
 
@@ -39,7 +39,7 @@ class ExportConfig:
     """
 
     checkpoint: Annotated[str, tyro.conf.Positional, flag("CHECKPOINT")]
-    """The checkpoint, or its address (s3://…)."""
+    """The checkpoint or its run's folder, or an address (s3://…)."""
     output: Annotated[str, tyro.conf.Positional, flag("FILE")]
     """The file to write, .onnx."""
     network: Annotated[str | None, flag("MODULE:FUNCTION")] = None
@@ -80,7 +80,7 @@ class Exported(nn.Module):
 
 def export(config: ExportConfig) -> list[str]:
     """Write the file, compare it with the network at several sizes, and return lines to print."""
-    path, source = as_local_path(config.output, "FILE"), as_path(config.checkpoint)
+    path, source = as_local_path(config.output, "FILE"), find_model(config.checkpoint)
     if path.suffix.lower() != ".onnx":
         raise UserError(f"{path}: the name must end in .onnx")
     if path.exists() and not config.overwrite:

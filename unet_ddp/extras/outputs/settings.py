@@ -6,7 +6,7 @@ from unet_ddp.settings import Calls, flag
 
 
 class ListSettings:
-    """Join those of a prediction."""
+    """Join the settings of a prediction."""
 
     place = "predict", "probabilities"
     rle: Annotated[str | None, Calls("outputs"), flag("FILE")] = None
@@ -18,7 +18,7 @@ class ListSettings:
 
 
 class AnnotationSettings:
-    """Join those of a prediction."""
+    """Join the settings of a prediction."""
 
     place = "predict", "objects"
     annotations: Annotated[str | None, Calls("outputs"), flag("FILE|labelme")] = None

@@ -34,7 +34,7 @@ from unet_ddp.data.pairs import SIDES, Pair
 from unet_ddp.data.readers.base import as_user_error
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.data.splits import OWN_FOLDER
-from unet_ddp.errors import UserError, print_lines
+from unet_ddp.errors import UserError, count_of, print_lines
 from unet_ddp.extras.cloud import Url, delete, local_file, put
 from unet_ddp.extras.cloud.pointer import hash_file
 from unet_ddp.extras.packs.pack_columns import write_columns
@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
         shards = write_pack(folder, data, config.data)
     size = sum(shard.size for shard in shards) / 1e9
     print_lines(
-        f"packed {len(data.table.pairs)} pairs into {len(shards)} shard(s) of {size:.2f} GB in all; "
+        f"packed {count_of(len(data.table.pairs), 'pair')} into {count_of(len(shards), 'shard')} of {size:.2f} GB in all; "
         f"train on them with: train.py --images {output}"
     )
     return 0
@@ -108,7 +108,7 @@ def _new_pack(output: Path) -> Iterator[Path]:
         attempts = {match[1]: None for name in sorted(found) if (match := SHARD.fullmatch(name))}
         if left := [f"shard-{attempt}*.tar" for attempt in attempts if attempt]:
             print_lines(
-                f"warning: {output}: has shards of {len(left)} attempt(s) that did not finish, "
+                f"warning: {output}: has shards of {count_of(len(left), 'attempt')} that did not finish, "
                 f"{', '.join(left)}: delete them, unless one still runs"
             )
         yield output
@@ -244,7 +244,7 @@ def _new_file(path: Path) -> Iterator[Path]:
     """Yield a file to write: `path`, or one that becomes this object if the block succeeds.
 
     Raises:
-        FileExistsError: the object is there already, with another content.
+        FileExistsError: the object already exists, with another content.
     """
     if not isinstance(path, Url):
         yield path

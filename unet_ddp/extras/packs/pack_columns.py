@@ -1,4 +1,4 @@
-"""Columns of numbers in a file, read slice by slice: ten million rows take no memory of their own.
+"""Columns of numbers in a file, read slice by slice: ten million rows need no extra memory.
 
 The file is a SHA-256 of all that follows, a line of JSON, and the columns' bytes.
 """

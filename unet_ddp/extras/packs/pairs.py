@@ -20,7 +20,7 @@ from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.memory import remove_unused
 from unet_ddp.data.pairs import SIDES, Pair, Pairs
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, hides_bars
 from unet_ddp.extras.cloud import (
     NotFoundError,
     Url,
@@ -56,7 +56,7 @@ def member_name(name: str) -> str:
     """Return the name of a pair's files in a shard, without suffix.
 
     WebDataset takes the text before the first dot for the name of a sample, and tar programs refuse
-    paths to folders above: dots are written as in addresses, and so is a slash at the beginning.
+    paths to folders above. So dots are written as in addresses (%2E), and so is a slash at the beginning.
     """
     quoted = name.replace("%", "%25").replace(".", "%2E")
     return f"%2F{quoted[1:]}" if quoted.startswith("/") else quoted
@@ -70,9 +70,11 @@ class Pack:
     digest: str  # of its index
     index: PackIndex
     columns: Mapping[str, StoredColumn]
-    """Those of a `Table`, and place (N, 4): first block and bytes of image and of mask in the shard;
-    name and group, each text ended by a zero byte, with name_end and group_end (N,); side (N,). The
-    last three only if a list names groups or sides."""
+    """The columns of a `Table`, and `place` (N, 4): first block and bytes of image and of mask in the shard.
+
+    `name` and `group`: each text is ended by a zero byte, with `name_end` and `group_end` (N,).
+    `group` and `group_end` exist only if a list names groups, `side` (N,) only if it names sides.
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _open, (self.folder, self.digest)
@@ -205,7 +207,7 @@ class PackedPairs(CloudPairs):
         self._check_shards(whole=True)
 
     def _check_shards(self, *, whole: bool = False) -> None:
-        """Check that the shards are those of the index: their sizes, or the `whole` content.
+        """Check that the shards match the index: their sizes, or the `whole` content.
 
         Raises:
             UserError: one is missing, or another.
@@ -214,7 +216,7 @@ class PackedPairs(CloudPairs):
         if str(pack.folder).startswith("http"):
             return  # web servers do not list their files
         found = list_files(pack.folder)
-        shards = tqdm(pack.index.shards, "reading", unit="shard", leave=False, disable=None)
+        shards = tqdm(pack.index.shards, "reading", unit="shard", leave=False, disable=hides_bars())
         for number, shard in enumerate(shards if whole else pack.index.shards):
             path = pack.shard(number)
             fault = "missing" if path.name not in found else ""

@@ -11,7 +11,7 @@ from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
-from unet_ddp.errors import UserError, shorten
+from unet_ddp.errors import UserError, count_of, shorten
 from unet_ddp.extras.palettes.settings import PaletteSettings
 from unet_ddp.files import as_path
 
@@ -70,9 +70,10 @@ def match_palette(masks: MaskValues, config: DataConfig) -> Labels:
         raise UserError(f"--classes {config.classes}: {path} names {len(kept)}")
     missing = [value for value in masks.values if value not in (*kept.values(), ignore)]
     if missing:
+        pixels = sum(masks.counts[value] for value in missing)
         raise UserError(
             f"--palette {path}: the masks also contain {masks.show(missing)} in "
-            f"{sum(masks.counts[value] for value in missing)} pixel(s), e.g. in "
+            f"{count_of(pixels, 'pixel')}, e.g. in "
             f"{masks.examples[missing[0]]}; add a line for each (named ignore to leave it out), or "
             "fix the masks"
         )

@@ -6,7 +6,7 @@ from unet_ddp.settings import Calls, Excludes, Kind, flag
 
 
 class PaletteSettings:
-    """Joins those of the data."""
+    """Joins the settings of the data."""
 
     place = "data", "class_names"
     palette: Annotated[

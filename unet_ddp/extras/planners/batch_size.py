@@ -17,7 +17,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import cudnn_autotuning, free_memory, is_out_of_memory
 from unet_ddp.distributed.world import World, local_only
-from unet_ddp.errors import RunError
+from unet_ddp.errors import RunError, count_of
 from unet_ddp.network.architecture import Architecture, build_network, freeze_encoder
 from unet_ddp.network.precision import Precision
 from unet_ddp.plugins import find
@@ -39,7 +39,7 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     """Return the batch of each process, and how often it is accumulated.
 
     A resumed run keeps its batch if that fits: its batch statistics depend on it. A step takes no more
-    images than there are to train on, unless --images-per-step says so.
+    images than there are to train on, unless --images-per-step asks for more.
     """
     options, size = config.optimization, builder.world.size
     spec, data, resumed = builder.spec, builder.data, builder.resumed
@@ -60,7 +60,8 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     start = share // options.accumulate if keeps else share
     batch_size = find_batch_size(probe, builder.world, share, start=start)
     accumulate = share // batch_size
-    note = f"batch size auto: {batch_size} image(s) at once fit on each of {size} process(es)"
+    each = count_of(size, "process")
+    note = f"batch size auto: {count_of(batch_size, 'image')} at once on each of {each}"
     if accumulate > 1:
         note += (
             f", {accumulate} times per step for {images}; batch statistics and Dice are those of "
@@ -104,7 +105,7 @@ class BatchSizeProbe:
                     if self._has_room(batch, processes):
                         self.compute_gradients(batch)
                         return batch, ""
-                    reason = f"{batch} image(s) at once need more memory than is available"
+                    reason = f"not enough memory for {count_of(batch, 'image')} at once"
                 except RuntimeError as error:
                     if not is_out_of_memory(error):
                         raise

@@ -12,7 +12,7 @@ from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.device import cudnn_autotuning
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, count_of
 from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps, trying
 from unet_ddp.extras.planners.settings import BudgetSettings, parse_time
 from unet_ddp.runs.plan import RunBuilder
@@ -50,7 +50,7 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     pace = Pace(step, state.steps_per_epoch, validation)
     epochs = world.on_main(lambda: pace.count_epochs(budget, time.monotonic() - builder.began))
     builder.resumed.notes.append(
-        f"--budget {given}: {epochs} epochs of about {describe_time(pace.epoch)} "
+        f"--budget {given}: {count_of(epochs, 'epoch')} of about {describe_time(pace.epoch)} "
         f"({describe_time(pace.step)} a step, {describe_time(pace.validation)} to validate)"
     )
     return {"epochs": epochs}
@@ -81,7 +81,7 @@ class Pace:
         epochs = math.floor(((1 - _SHARE) * budget - fixed) / self.epoch)
         if epochs < 1:
             raise UserError(
-                f"--budget {describe_time(budget)}: one epoch of {self.steps} steps takes about "
+                f"--budget {describe_time(budget)}: one epoch of {count_of(self.steps, 'step')} takes about "
                 f"{describe_time(self.epoch)}, start and report {describe_time(fixed)}; use at least "
                 f"{math.ceil((fixed + self.epoch) / (1 - _SHARE) / 60)}m"
             )

@@ -68,9 +68,8 @@ def measure_losses(state: TrainState, loaders: Loaders, options: OptimizationCon
 def choose_rate(points: Sequence[Point]) -> float:
     """Return the rate at which the loss has fallen half its way to the lowest, to two digits.
 
-    There the loss falls fastest, and it is found where the noise of batches moves it least; the rate
-    of the lowest loss itself says more of the number of steps, as AdamW may diverge late or never.
-    Each loss is the median of nine, so that one batch does not decide.
+    There the loss falls fastest, and the noise of batches moves the result least. The rate of the lowest
+    loss itself depends more on the number of steps, as AdamW may diverge late or never. Each loss is the median of nine, so that one batch does not decide.
 
     Raises:
         UserError: too few steps were finite.

@@ -4,15 +4,20 @@ import re
 from typing import Annotated
 
 from unet_ddp.errors import UserError, shorten
-from unet_ddp.settings import Calls, Kind, Replaces, flag
+from unet_ddp.settings import Brief, Calls, Kind, Replaces, flag
 
 
 class BudgetSettings:
-    """Joins those of a start."""
+    """Joins the settings of a start."""
 
     place = "launch", "config"
     budget: Annotated[
-        str | None, Kind.EXTENT, Calls("planners"), Replaces("epochs"), flag("TIME")
+        str | None,
+        Kind.EXTENT,
+        Calls("planners"),
+        Replaces("epochs"),
+        flag("TIME"),
+        Brief("Plan the epochs for a time, e.g. 30m or 2h."),
     ] = None
     """Time of a whole new run, e.g. 90s, 30m or 2h, instead of --epochs: some steps are timed, and as many epochs planned as end in it."""
 

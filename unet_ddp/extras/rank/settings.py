@@ -6,7 +6,7 @@ from unet_ddp.settings import Calls, Excludes, flag
 
 
 class RankSettings:
-    """Joins those of a prediction."""
+    """Joins the settings of a prediction."""
 
     place = "predict", "annotations"
     rank: Annotated[str | None, Calls("outputs"), Excludes("skip_existing"), flag("FILE")] = None

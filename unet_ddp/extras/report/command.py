@@ -18,6 +18,7 @@ from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, print_lines
 from unet_ddp.evaluation.validation_split import rebuild
+from unet_ddp.extras.report.compare import folder_of
 from unet_ddp.extras.report.write import write_report
 from unet_ddp.files import as_path, is_address
 from unet_ddp.plugins import find
@@ -46,7 +47,8 @@ def main(argv: Sequence[str]) -> int:
     """Score a run's best network on its validation images again, and write the page."""
     config = parse(ReportConfig, argv, prog="python -m unet_ddp report")
     use_own_readers(config.reader)
-    place = as_path(config.folder) if config.folder is not None else find_model(None).parent
+    named = config.folder
+    place = folder_of(find_model(None, typed="report {}") if named is None else as_path(named))
     copied = find("extras", "run_copy")(place) if is_address(place) else nullcontext(place)
     with copied as folder:
         if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):

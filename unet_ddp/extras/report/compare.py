@@ -14,6 +14,7 @@ import tyro
 
 from unet_ddp.checkpoints.weights import best_of, build_blank, read_model
 from unet_ddp.cli import parse
+from unet_ddp.cli.spellings import translate
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, align, join_some, print_lines
 from unet_ddp.extras.report.page import Page, render
@@ -72,7 +73,7 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
         try:
             if _is_other(place):
                 left.append(str(place))
-            elif _folder_of(place) not in map(_folder_of, found):  # else another file of a run
+            elif folder_of(place) not in map(folder_of, found):  # else another file of a run
                 found[place] = read_run(place)
         except UserError as error:
             if is_address(place) or not place.exists():
@@ -80,6 +81,7 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
             lines.append(f"left out: {error}")
     lines += [f"left out, no runs: {join_some(left, 4)}"] if left else []
     if not found:
+        lines = lines or ["no runs were named"]
         raise UserError(f"{'; '.join(lines)}; name folders of runs, as checkpoints/NAME")
     names = Counter(run.name for run in found.values())
     runs = [
@@ -102,7 +104,8 @@ def _is_other(place: Path) -> bool:
     return not is_address(place) and place.exists() and has_none
 
 
-def _folder_of(place: Path) -> Path:
+def folder_of(place: Path) -> Path:
+    """Return the folder of a run that is named by itself or by a checkpoint."""
     return place.parent if place.suffix == ".pt" else place
 
 
@@ -114,7 +117,7 @@ def find_best(dice: Sequence[float]) -> tuple[int, float]:
 
 def read_run(place: Path) -> Run:
     """Return the run of a folder, of a checkpoint, or at an address; see `compare` for errors."""
-    folder, source = _folder_of(place), place
+    folder, source = folder_of(place), place
     name = folder.name or folder.absolute().name
     if source == folder:
         source = best_of(folder)
@@ -142,7 +145,7 @@ def read_run(place: Path) -> Run:
         "parameters": f"{sum(p.numel() for p in parameters) / 1e6:.2f} M",
     }
     name += f"/{place.name}" * (place != folder)
-    return Run(name, dice, list(accumulate(seconds)), cells, model.run["config"])
+    return Run(name, dice, list(accumulate(seconds)), cells, translate(model.run["config"]))
 
 
 def tabulate(runs: Sequence[Run]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""``--balance``: rare classes are drawn as often as any other."""
+"""``--balance``: rare classes are chosen as often as any other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plan_draw(
     config: DataConfig, table: Table, labels: Labels, pairs: Pairs, *, seed: int
 ) -> ClassDraw:
     """Return the draw that --balance asks for, of training pairs in a table."""
-    share = cast(SamplingSettings, config).balance
+    share = cast(SamplingSettings, config).balance / 100
     return ClassDraw(find_classes(table, labels, pairs), share=share, seed=seed)
 
 
@@ -46,11 +46,11 @@ class ClassDraw:
     """Draw of the image in each place of an epoch, and of the class that its crop is to show.
 
     A function of (seed, epoch, index), so the same in any process. As in class-uniform sampling (Zhu
-    et al., 2019), a share is drawn by class: one of the classes that occur, then an image that has it.
+    et al., 2019), a share of the samples is chosen by class: one of the classes that occur, then an image that has it.
 
     Args:
         bits: (classes, images / 8) uint8, as of `np.packbits`: 1 if the image has the class.
-        share: of the samples that are drawn by class; the others are the images as they come.
+        share: of the samples that are chosen by class; the others are the images as they come.
         seed: of the run.
 
     Raises:
@@ -64,7 +64,9 @@ class ClassDraw:
         self.ends = chunks.sum(axis=2, dtype=np.int64).cumsum(axis=1)  # (classes, chunks)
         self.classes = np.flatnonzero(self.ends[:, -1])
         if not len(self.classes):
-            raise UserError(f"--balance {share:g}: the training masks have no pixel of any class")
+            raise UserError(
+                f"--balance {100 * share:g}: the training masks have no pixel of any class"
+            )
 
     def describe(self) -> str:
         """Return a line for the user."""
@@ -72,7 +74,7 @@ class ClassDraw:
         return f"balance: {self.share:.0%} of the samples drawn by class, {each:.1%} for each"
 
     def __call__(self, epoch: int, index: int) -> tuple[int, int | None]:
-        """Return the index of the image to take, and the class it was drawn for, None if for none."""
+        """Return the index of the image to take, and the class it was chosen for, None if for none."""
         generator = np.random.default_rng([self.seed, epoch, index, _STREAM])
         if generator.random() >= self.share:
             return index, None

@@ -7,11 +7,13 @@ from unet_ddp.settings import Calls, flag
 
 
 class SamplingSettings:
-    """Joins those of the data."""
+    """Joins the settings of the data."""
 
     place = "data", "resize_masks"
-    balance: Annotated[float, Calls("plan_draw"), flag("SHARE"), Limit(at_least=0, at_most=1)] = 0.0
-    """Share of the training samples that are drawn by class, each class as often as any other, their crops around one of its pixels; e.g. 0.5 where classes are rare; 0: off."""
+    balance: Annotated[
+        float, Calls("plan_draw"), flag("PERCENT"), Limit(at_least=0, at_most=100)
+    ] = 0.0
+    """Percentage of the training samples that are chosen by class, each class as often as any other, with crops around one of its pixels; e.g. 50 if classes are rare; 0: off."""
     scale_jitter: Annotated[
         tuple[float, float] | None,
         Calls("plan_cuts"),

@@ -22,7 +22,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import join_some
+from unet_ddp.errors import count_of, join_some
 from unet_ddp.files import as_path
 from unet_ddp.network.architecture import Architecture, in_encoder, trust
 
@@ -43,7 +43,7 @@ class GivenWeights:
     ) -> tuple[Architecture, Preprocessing, list[str]]:
         """Return the network and its input as far as the file describes them, and a line for the user.
 
-        `architecture` and `preprocessing` are those of the flags and the data.
+        `architecture` and `preprocessing` come from the flags and the data.
         """
         described, other = self.model.architecture, self.model.preprocessing
         if described is None:
@@ -154,7 +154,7 @@ def _fit_bands(fitted: FittedWeights, name: str, like: Tensor) -> None:
     have, want = (tensor.shape[1] if tensor.ndim == 4 else 0 for tensor in (kernels, like))
     if 0 < have != want and kernels[:, 0].shape == like[:, 0].shape and kernels.is_floating_point():
         fitted.state[name] = adapt_bands(kernels, want)
-        fitted.adapted.append(f"{name}, from {have} to {want} channels")
+        fitted.adapted.append(f"{name}, from {have} to {count_of(want, 'channel')}")
 
 
 def adapt_bands(kernels: Tensor, channels: int) -> Tensor:

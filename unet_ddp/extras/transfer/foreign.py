@@ -26,9 +26,9 @@ _FOREIGN_SCALE = 0.5  # the default of the well-known U-Net scripts, which do no
 def read_foreign(path: Path, content: Content) -> SavedModel:
     """Return the network in the `content` of a file that does not describe its network.
 
-    It accepts plain state dicts, with prefixes of DDP, DataParallel and torch.compile in any order,
-    under "model", "state_dict" or "model_state_dict", and those of the well-known Carvana U-Net with
-    their mask values.
+    It accepts plain state dicts, with prefixes of DDP, DataParallel and torch.compile in any order. They
+    may stand under "model", "state_dict" or "model_state_dict". State dicts of the well-known Carvana
+    U-Net are accepted with their mask values.
 
     Raises:
         UserError: it contains no weights, or mask values that no mask has.

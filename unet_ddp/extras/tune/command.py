@@ -1,7 +1,7 @@
 """``python -m unet_ddp tune``: a search for settings by successive halving, with runs that resume.
 
 One process draws, and starts the trainings one after another: all ranks of one are given the same.
-A draw depends on the seed and the trials before it alone. tune.json has these: a killed search goes on.
+A draw depends on the seed and the trials before it alone. tune.json has these: a killed search continues from them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import Annotated, Any
@@ -24,7 +23,7 @@ from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import name_recipe, naming_recipe, suggest
 from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.distributed.join import exit_with_error
-from unet_ddp.distributed.stop_signal import die_with_parent
+from unet_ddp.distributed.stop_signal import dying_with_parent
 from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_lines, shorten
 from unet_ddp.extras.report.compare import compare
 from unet_ddp.files import as_local_path, lock_folder, write_errors, write_text
@@ -272,7 +271,7 @@ class Search:
             raise UserError(f"{place}: no validation Dice to choose by; use --validation")
         reached[str(epochs)], took = max(dice), describe_time(time.monotonic() - began)
         self._save()
-        print_lines(f"{about}: validation Dice {max(dice):.4f} after {epochs} epoch(s) ({took})")
+        print_lines(f"{about}: validation Dice {max(dice):.4f} at epoch {epochs} ({took})")
         return max(dice)
 
     def start(self, k: int, epochs: int) -> int:
@@ -281,13 +280,13 @@ class Search:
         begin = "--overwrite"
         if (self.place(k) / "last.pt").is_file():
             own["load"], begin = None, "--resume"
-        argv = as_argv(self.config, self.trials[k]["drawn"], **own, max_epochs=epochs)
+        argv = as_argv(self.config, self.trials[k]["drawn"], **own, stop_after=f"{epochs}epochs")
         with Path(f"{self.place(k)}.log").open("ab") as log:
             process = subprocess.Popen(
                 [*_TRAIN, *argv, begin],
                 stdout=log,
                 stderr=log,
-                preexec_fn=partial(die_with_parent, SIGTERM),
+                preexec_fn=dying_with_parent(SIGTERM),
             )
             try:
                 return process.wait()

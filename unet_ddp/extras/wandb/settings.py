@@ -7,13 +7,13 @@ from unet_ddp.settings import Calls, Kind, Typed
 
 
 class WandbSettings:
-    """Joins those of the run's folder and files."""
+    """Joins the settings of the run's folder and files."""
 
     place = "run", "load"
     wandb: Annotated[
-        bool, Kind.RUN_PLACE, Kind.FILES, Calls("writers"), Typed("logged to Weights & Biases")
+        bool, Kind.RUN_PLACE, Kind.FILES, Calls("callbacks"), Typed("logged to Weights & Biases")
     ] = False
-    """Also log to Weights & Biases (pip install 'unet-ddp[wandb]'); no file switches it on."""
+    """Also log to Weights & Biases (pip install 'unet-ddp[wandb]'); a recipe or checkpoint can't turn it on."""
 
     def check(self) -> None:
         """Raise a UserError if the library is not installed."""

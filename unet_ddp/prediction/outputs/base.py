@@ -59,7 +59,7 @@ class ImageFiles:
 class Output:
     """An output of a job; what its methods do by default suits one without files.
 
-    Threads write several images at once, each `watch`, `write`, `record`. What can't be written is a
+    Threads write several images at once, each `watch`, `write`, `record`. A file that can't be written is a
     UserError. A file is replaced whole by `unet_ddp.files.replacing` or `write_text`.
     """
 

@@ -23,7 +23,7 @@ Span = tuple[int, int, int]  # index of an image, offset of its record, length
 class Records:
     """One process's records of an output, in a temporary file without a name.
 
-    Those of a hundred thousand images need not fit into memory. They come to rank 0 through the
+    Records of a hundred thousand images need not fit into memory. They come to rank 0 through the
     process group, as several hosts may have no folder in common.
     """
 

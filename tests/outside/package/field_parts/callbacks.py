@@ -1,4 +1,4 @@
-"""A writer."""
+"""A callback."""
 
 from __future__ import annotations
 

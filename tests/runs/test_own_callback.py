@@ -1,4 +1,4 @@
-"""A writer of the user's own, which follows a run on the main process."""
+"""A callback of the user's own, which follows a run on the main process."""
 
 from __future__ import annotations
 
@@ -41,6 +41,14 @@ class Faulty:
         raise ValueError("no such place")
 
 
+class Enough:
+    def __init__(self, run):
+        pass
+
+    def epoch(self, row):
+        return row["epoch"] == 2
+
+
 class Impossible:
     def __init__(self):
         pass
@@ -53,17 +61,17 @@ FLAGS = [
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a data set and a module, and a package that is installed there with an entry point."""
-    (tmp_path / "my_writers.py").write_text(SOURCE)
-    info = tmp_path / "my_writers_package-1.0.dist-info"
+    (tmp_path / "my_callbacks.py").write_text(SOURCE)
+    info = tmp_path / "my_callbacks_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: my-writers-package\nVersion: 1.0\n"
+        "Metadata-Version: 2.1\nName: my-callbacks-package\nVersion: 1.0\n"
     )
-    (info / "entry_points.txt").write_text("[unet_ddp.writers]\nnotes = my_writers:Notes\n")
+    (info / "entry_points.txt").write_text("[unet_ddp.callbacks]\nnotes = my_callbacks:Notes\n")
     make_set(tmp_path, 4)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_writers", raising=False)
+    monkeypatch.delitem(sys.modules, "my_callbacks", raising=False)
     return tmp_path
 
 
@@ -79,7 +87,7 @@ def train_where_installed(argv: list[str], folder: str) -> tuple[int, str, str]:
 def test_it_hears_of_steps_epochs_and_checkpoints_on_the_main_process(
     own: Path, ranks: Ranks
 ) -> None:
-    argv = [*data_flags(own), *FLAGS, "--epochs", "1", "--writer", "notes"]
+    argv = [*data_flags(own), *FLAGS, "--epochs", "1", "--callback", "notes"]
     outcomes = ranks.run(2, train_where_installed, argv, str(own))
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
     notes = (own / "notes.txt").read_text().splitlines()
@@ -94,15 +102,29 @@ def test_it_finds_the_row_of_an_epoch_in_the_folder(own: Path) -> None:
         "class Rows:\n    def __init__(self, run): self.file = run.folder / 'metrics.csv'\n"
         "    def epoch(self, row): assert len(self.file.read_text().splitlines()) == 1 + row['epoch']\n"
     )
-    argv = [*data_flags(own), *FLAGS, "--epochs", "2", "--writer", "my_readers:Rows"]
+    argv = [*data_flags(own), *FLAGS, "--epochs", "2", "--callback", "my_readers:Rows"]
     status, _, err = call_main("train", argv, str(own))
     assert status == 0, err
 
 
+def test_one_that_returns_true_ends_the_run_on_all_ranks(own: Path, ranks: Ranks) -> None:
+    argv = [*data_flags(own), *FLAGS, "--batch-size", "1", "--callback", "my_callbacks:Enough"]
+    outcomes = ranks.run(2, train_where_installed, argv, str(own))
+    assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+    out = "".join(out for _, out, _ in outcomes)
+    assert out.count("--callback my_callbacks:Enough ends the run") == 1
+    assert out.count("stopped as asked after step 4; continue with --resume") == 1
+    position = checkpoint.load(own / "checkpoints" / "last.pt")["position"]
+    assert (position["epoch"], position["step"]) == (2, 0)
+    outcomes = ranks.run(2, train_where_installed, [*argv[:-2], "--resume"], str(own))
+    assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+    assert checkpoint.load(own / "checkpoints" / "last.pt")["position"]["epoch"] == 3
+
+
 def test_a_failure_stops_the_run_saved_and_is_said_with_its_name(own: Path) -> None:
-    argv = [*data_flags(own), *FLAGS, "--writer", "my_writers:Faulty", "my_writers:Notes"]
+    argv = [*data_flags(own), *FLAGS, "--callback", "my_callbacks:Faulty", "my_callbacks:Notes"]
     status, out, err = call_main("train", argv, str(own))
-    said = "--writer my_writers:Faulty: ValueError: no such place"
+    said = "--callback my_callbacks:Faulty: ValueError: no such place"
     assert status == 2 and f"error: {said}" in err
     assert 'raise ValueError("no such place")' in out  # its traceback
     assert (own / "notes.txt").read_text().splitlines()[-1] == "close"  # another's is closed
@@ -117,29 +139,29 @@ def test_a_failure_in_the_last_epoch_is_one_too(own: Path, moment: str) -> None:
     (own / "my_failures.py").write_text(
         f"class Faulty:\n    def __init__(self, run): pass\n    def {moment}(self, *_): 1 / 0\n"
     )
-    argv = [*data_flags(own), *FLAGS, "--epochs", "1", "--writer", "my_failures:Faulty"]
+    argv = [*data_flags(own), *FLAGS, "--epochs", "1", "--callback", "my_failures:Faulty"]
     status, _, err = call_main("train", argv, str(own))
-    assert status == 2 and "error: --writer my_failures:Faulty: ZeroDivisionError" in err
+    assert status == 2 and "error: --callback my_failures:Faulty: ZeroDivisionError" in err
     assert checkpoint.load(own / "checkpoints" / "last.pt")["position"]["epoch"] <= 1
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("my_writers:Impossible", "TypeError: Impossible.__init__"),
-        ("my_writers:None", "can't be imported"),
-        ("nots", "nots: no installed package has it for unet_ddp.writers; use MODULE:NAME"),
+        ("my_callbacks:Impossible", "TypeError: Impossible.__init__"),
+        ("my_callbacks:None", "can't be imported"),
+        ("nots", "nots: no installed package has it for unet_ddp.callbacks; use MODULE:NAME"),
     ],
 )
 def test_what_can_not_be_made_is_a_line_before_the_run_has_its_folder(
     own: Path, name: str, said: str
 ) -> None:
-    status, _, err = call_main("train", [*data_flags(own), *FLAGS, "--writer", name], str(own))
+    status, _, err = call_main("train", [*data_flags(own), *FLAGS, "--callback", name], str(own))
     assert status == 2 and name in err and said in err and "Traceback" not in err
     assert not (own / "checkpoints" / "last.pt").exists()
 
 
 def test_a_recipe_starts_none(own: Path) -> None:
-    (own / "evil.yaml").write_text("writer: ['my_writers:Notes']\n")
-    with pytest.raises(UserError, match="type --writer my_writers:Notes, too"):
+    (own / "evil.yaml").write_text("callback: ['my_callbacks:Notes']\n")
+    with pytest.raises(UserError, match="type --callback my_callbacks:Notes, too"):
         parse_train(["--config", "evil.yaml"])

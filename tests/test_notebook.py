@@ -1,0 +1,67 @@
+"""`unet_ddp.train(...)` in a notebook: the shell's run, with a bar, and with the kernel's interrupt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import make_set
+from tests.extras.losses.test_own_loss import SOURCE
+from tests.notebooks import run_notebook
+from tests.ranks import ROOT, TRAIN, python
+from tests.test_api import assert_same_weights
+
+pytestmark = [pytest.mark.thorough, pytest.mark.processes]
+
+SETTINGS = """
+    import unet_ddp
+
+    settings = dict(
+        images="imgs", masks="masks", width=2, epochs={epochs}, batch_size={batch}, nproc={nproc}, seed=3,
+        workers=0, device="cpu", loss="parts:SquaredDice", exp_name="cells",
+    )
+    """
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return make_set(tmp_path)
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+def test_an_interrupted_run_of_cells_ends_as_that_of_the_shell(folder: Path, nproc: int) -> None:
+    printed = run_notebook(
+        folder,
+        f"%%writefile parts.py\n{SOURCE}",
+        SETTINGS.format(epochs=10, batch=2 // nproc, nproc=nproc),
+        """
+        try:
+            unet_ddp.train(**settings)
+        except KeyboardInterrupt:
+            print("interrupted")
+        """,
+        """
+        run = unet_ddp.train(**settings, resume=True)
+        print("mask", run.predictor(device="cpu")("imgs/ax.png").to_image().size)
+        """,
+        """
+        class Mine: ...
+        try:
+            unet_ddp.train(**{**settings, "loss": Mine})
+        except unet_ddp.UserError as error:
+            print("caught", error)
+        """,
+        interrupt_at="epoch 1: loss",
+    )
+    assert "interrupted\n" in printed and "mask (32, 24)" in printed, printed
+    assert "\repoch 1/10: " in printed and "step/s" in printed
+    assert "caught loss=Mine: " in printed and "%%writefile parts.py" in printed
+    flags = ["--images=imgs", "--masks=masks", "--width=2", "--epochs=10", "--workers=0"]
+    how = [f"--batch-size={2 // nproc}", f"--nproc={nproc}", "--seed=3", "--device=cpu"]
+    own = ["--loss=parts:SquaredDice", "--exp-name=typed"]
+    done = python(folder, TRAIN, *flags, *how, *own)
+    assert done.returncode == 0, done.stderr
+    assert_same_weights(folder / "checkpoints/cells", folder / "checkpoints/typed")

@@ -1,0 +1,111 @@
+"""Masks in which each object has a number, told from those in which each value is a class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.checks.table import Table
+from unet_ddp.config import DataConfig
+from unet_ddp.data.label_rules import MaskValues
+from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.readers.base import Codes
+from unet_ddp.data.readers.read import Source
+from unet_ddp.settings import called
+
+NOTE = "numbered objects: add --instances to learn each of them"
+"""First line of the doctor about such masks."""
+
+_LOOKED_AT = 1000  # masks whose values and areas are compared; what the scan kept of them
+_READ = 16  # masks that are read again, and values in each, if those may be numbers
+_FEW = 8  # values that masks of classes often have
+_PER_MASK = 3  # values; one object per image is usual in masks of classes
+_SMALL = 8  # pixels: soft edges and noise are smaller
+_RARE = 0.1  # of the masks: numbers counted over a whole set are in fewer
+_EXPLAINED = 0.3  # of the variance of areas: by classes it is more, by numbers about 0
+_WHOLE = 0.9  # of the values in a mask: those of objects are one connected area each
+
+
+def find_numbers(table: Table, values: MaskValues, config: DataConfig) -> str | None:
+    """Return what is wrong if values are numbers of objects without a flag for it; None otherwise."""
+    is_told = called(config, "label_rules") or config.mask_threshold is not None
+    is_told = is_told or config.classes is not None or config.class_names is not None
+    if is_told or values.lossy or not _are_numbers(table, config.ignore_index):
+        return None
+    count = len({*values.values} - {config.ignore_index})
+    classes = f"--classes {count} if each is a class, " if count <= IGNORE_ID else ""
+    return (
+        f"the {count} values of the masks look like numbers of objects, e.g. in "
+        f"{values.examples[max(values.values)]}: use --instances if each is an object, {classes}or "
+        "--mask-threshold 0 for two classes, zero and above"
+    )
+
+
+def _are_numbers(table: Table, ignore: int | None) -> bool:
+    """Return whether each value in a mask is one connected area, that it has little to do with.
+
+    Numbers are in few masks, or their areas differ as much in one value as among all. Gaps between
+    them mean nothing: objects may have been deleted, and classes may be missing.
+    """
+    ends = table.columns["end"][:_LOOKED_AT]
+    value = table.columns["value"][: int(ends[-1])]
+    kept = ~np.isin(value, [0] if ignore is None else [0, ignore])
+    row = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))[kept]
+    value, area = value[kept], table.columns["pixels"][: int(ends[-1])][kept]
+    rows = np.unique(row)
+    if len(np.unique(value)) <= _FEW or len(value) < _PER_MASK * len(rows):
+        return False
+    if np.median(area) < _SMALL or not _are_strangers(row, value, area):
+        return False
+    found = [
+        _is_whole(codes, one)
+        for k in _some(rows)
+        for codes in [_read_mask(table, int(k))]
+        for one in _some(value[row == k])
+    ]
+    return bool(np.mean(found) >= _WHOLE)
+
+
+def _are_strangers(row: NDArray[Any], value: NDArray[Any], area: NDArray[Any]) -> bool:
+    """Return whether the areas of one value, a row each, have no more in common than all areas.
+
+    Compared are logarithms, less their mean in each mask. Programs may number objects by their size:
+    the trend from the first value of a mask to its last is subtracted.
+    """
+    _, row, count = np.unique(row, return_inverse=True, return_counts=True)
+    _, value, shared = np.unique(value, return_inverse=True, return_counts=True)
+    if np.median(shared) <= max(1, _RARE * len(count)):
+        return True
+    size = np.log(area)
+    order = (np.arange(len(row)) - (count.cumsum() - count)[row]) / count[row]
+    size -= (np.bincount(row, size) / count)[row]
+    size -= np.polyval(np.polyfit(order, size, 2), order)
+    size -= (np.bincount(row, size) / count)[row]
+    within = np.square(size - (np.bincount(value, size) / shared)[value]).sum()
+    freedom = max(len(size) - len(shared), 1) / (len(size) - 1)
+    return bool(within > (1 - _EXPLAINED) * freedom * np.square(size).sum())
+
+
+def _some(items: NDArray[Any]) -> NDArray[Any]:
+    """Return at most `_READ` items, from the first to the last."""
+    places = np.unique(np.linspace(0, len(items) - 1, _READ).astype(int))
+    some: NDArray[Any] = items[places]
+    return some
+
+
+def _read_mask(table: Table, row: int) -> Codes:
+    """Return the values (H, W) of the mask in a row of the table."""
+    with table.pairs.local(table.pairs[row].mask) as local, Source(local) as source:
+        return source.mask()
+
+
+def _is_whole(codes: Codes, value: int) -> bool:
+    """Return whether the pixels of a value in a mask (H, W) are one connected area."""
+    import cv2
+
+    found = (codes == value).astype(np.uint8)
+    left, top, width, height = cv2.boundingRect(found)
+    parts, _ = cv2.connectedComponents(found[top : top + height, left : left + width])
+    return bool(parts == 2)  # with the background

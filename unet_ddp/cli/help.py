@@ -1,0 +1,150 @@
+"""The text of --help, with the flags that most runs need, and of --help-all, with every flag."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import shutil
+import textwrap
+from collections.abc import Set
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import tyro
+
+from unet_ddp.settings import Brief, Heading, Setting, as_flag, once, settings_of
+
+_COLUMN = 29  # where the text of a flag begins
+_WIDEST = 100  # characters of a line
+
+
+def format_help(kind: Any, prog: str, *, is_whole: bool, unused: Set[str] = frozenset()) -> str:
+    """Return the help of the command `prog`, whose configurations are of class `kind`.
+
+    Unless it `is_whole`, it has no other flags of a run than those with a `Brief` line.
+    """
+    settings = {name: each for name, each in settings_of(kind).items() if name not in unused}
+    settings = dict(sorted(settings.items(), key=lambda item: bool(item[1].group)))  # its own first
+    short = {
+        name: each for name, each in settings.items() if find_note(each, Brief) or not each.group
+    }
+    lines = [f"usage: {prog} [-h]{_name_positionals(settings)} [OPTIONS]", ""]
+    lines += [inspect.getdoc(kind) or "", ""]
+    if len(short) < len(settings) and not is_whole:
+        for name, each in short.items():
+            lines += _format_row(
+                _name_flag(name, each, at_most=2), _describe(kind, each, is_short=True)
+            )
+        lines += ["", f"{prog} --help-all has every flag."]
+    else:
+        for heading, names in _divide(kind, settings).items():
+            lines += [f"{heading}:"] if heading else []
+            for name in names:
+                each = settings[name]
+                lines += _format_row(_name_flag(name, each), _describe(kind, each))
+            lines.append("")
+        lines.pop()
+    return "\n".join(lines) + "\n"
+
+
+def find_note(setting: Setting, kind: type[Any]) -> Any:
+    """Return what of a class stands beside a setting; None without."""
+    return next((note for note in setting.notes if isinstance(note, kind)), None)
+
+
+def _name_positionals(settings: dict[str, Setting]) -> str:
+    names = [_metavar(name, each) for name, each in settings.items() if _is_positional(each)]
+    return "".join(f" {name}" for name in names)
+
+
+def _is_positional(setting: Setting) -> bool:
+    return tyro.conf.Positional in setting.notes
+
+
+def _divide(kind: Any, settings: dict[str, Setting]) -> dict[str, list[str]]:
+    """Return the names of the settings by heading: a group's docstring is its heading; extras come last."""
+    sections: dict[str, list[str]] = {}
+    extras, heading, groups = [], "", get_type_hints(kind)
+    for name, each in settings.items():
+        marked = find_note(each, Heading)
+        if marked:
+            heading = marked.text
+        if each.group:
+            heading = (inspect.getdoc(groups[each.group]) or "").partition("\n")[0].rstrip(".")
+        if each.group and not _is_core(_owner(kind, each)):
+            extras.append(name)
+        else:
+            sections.setdefault(heading, []).append(name)
+    return {**sections, "Extras": extras} if extras else sections
+
+
+def _owner(kind: Any, setting: Setting) -> type[Any]:
+    """Return the class in whose source the field of a setting stands."""
+    owner: type[Any] = get_type_hints(kind)[setting.group] if setting.group else kind
+    found: type[Any] = next(each for each in owner.__mro__ if setting.field in read_docs(each))
+    return found
+
+
+def _is_core(owner: type[Any]) -> bool:
+    return owner.__module__.startswith("unet_ddp.") and ".extras." not in owner.__module__
+
+
+@once
+def read_docs(kind: Any) -> dict[str, str]:
+    """Return the docstrings under the fields of a class, by their names."""
+    if kind.__module__ == "builtins":
+        return {}
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
+    docs = {}
+    for field, text in zip(body, [*body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            docs[field.target.id] = ""
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                docs[field.target.id] = inspect.cleandoc(str(text.value.value))
+    return docs
+
+
+def _describe(kind: Any, setting: Setting, *, is_short: bool = False) -> str:
+    """Return the docstring of a setting, or its `Brief` line, with its default."""
+    text = read_docs(_owner(kind, setting))[setting.field]
+    brief = find_note(setting, Brief)
+    if is_short and brief:
+        text = brief.text
+    default = setting.default
+    has_none = default in (None, (), "") or isinstance(default, bool) or _is_positional(setting)
+    if has_none or "default:" in text:
+        return text
+    return f"{text} (default: {default})"
+
+
+def _name_flag(name: str, setting: Setting, at_most: int = 9) -> str:
+    """Return a flag with its short forms and the name of its value."""
+    if _is_positional(setting):
+        return _metavar(name, setting)
+    short = [f"-{alias}" for alias in setting.names[1:] if len(alias) == 1]
+    long = [as_flag(alias) for alias in setting.names if len(alias) > 1]
+    names = ", ".join([*short, *long][:at_most])
+    if setting.default is True:
+        return f"{names}, {as_flag(f'no_{name}')}"
+    return f"{names} {_metavar(name, setting)}".rstrip()
+
+
+def _metavar(name: str, setting: Setting) -> str:
+    """Return what stands for a setting's value: empty for a switch."""
+    for note in setting.notes:
+        if getattr(note, "metavar", None):
+            return str(note.metavar)
+    kind = setting.hint
+    while get_origin(kind) not in (Literal, None):
+        kind = get_args(kind)[0]
+    return "|".join(map(str, get_args(kind)))
+
+
+def _format_row(flag: str, text: str) -> list[str]:
+    width = min(shutil.get_terminal_size((80, 24)).columns, _WIDEST)
+    lines = textwrap.wrap(
+        text, max(width - _COLUMN, 30), break_long_words=False, break_on_hyphens=False
+    ) or [""]
+    begin = f"  {flag}"
+    if len(begin) > _COLUMN - 2:
+        return [begin, *(" " * _COLUMN + line for line in lines)]
+    return [f"{begin if k == 0 else '':<{_COLUMN}}{line}".rstrip() for k, line in enumerate(lines)]

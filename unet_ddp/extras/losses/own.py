@@ -1,0 +1,122 @@
+"""A loss of the user's own: a term of sums and value, or any function of logits and masks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from unet_ddp.config import OptimizationConfig
+from unet_ddp.errors import UserError, shorten
+from unet_ddp.plugins import find
+from unet_ddp.training.losses import Batch, SegmentationLoss, Term
+
+# Columns of metrics.csv that are others', and the beginnings of those of scores.
+_TAKEN = {
+    "epoch", "step", "learning_rate", "loss", "threshold", "calibration_error", "skipped_steps",
+    "images_per_second", "data_wait", "seconds", "cross_entropy", "focal_loss",
+}  # fmt: skip
+_SCORES = ("validation_", "dice_", "iou_")
+_SIDE = 64  # pixels
+
+
+class MeanOverRanks(nn.Module):
+    """The mean over ranks of a function (logits, masks) -> loss, each on the images of its rank.
+
+    It is not the loss of the global batch: the run depends on the number of processes.
+    """
+
+    column: ClassVar[str] = "own_loss"
+
+    def __init__(self, name: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.name, self.function = name, function  # a module moves to the device with the loss
+
+    @property
+    def note(self) -> str:
+        """A line for the user."""
+        return (
+            f"--loss {self.name}: its mean over processes is used, so the run depends on their number; "
+            "a loss with sums does not (docs/losses.md)"
+        )
+
+    def sums(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the value (1,), and the number of processes (1,)."""
+        value = self.function(batch.logits, batch.masks)
+        if not isinstance(value, Tensor) or value.ndim:
+            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise UserError(
+                f"--loss {self.name}: returns {found}; expected one number, a tensor ()"
+            )
+        return {"value": value.view(1), "processes": value.new_ones(1)}
+
+    def value(self, sums: dict[str, Tensor], weights: Tensor) -> Tensor:
+        """Return the mean ()."""
+        return (sums["value"] / sums["processes"]).squeeze()
+
+
+def make_own_term(name: str, options: OptimizationConfig) -> Term:
+    """Return a term of the user's own.
+
+    A class with `sums` and `value` is called with the options. Another `nn.Module` class is called without
+    arguments, and a function of two arguments is taken as it is.
+
+    Raises:
+        UserError: it can't be made, or its column's name is missing or taken.
+    """
+    kind = find("losses", name)
+    try:
+        if _is_plain(kind):
+            function: Any = kind() if inspect.isclass(kind) else kind
+            return MeanOverRanks(name, function)
+        term: Term = kind(options)
+        column: object = term.column
+    except Exception as error:  # of code that is not ours
+        raise UserError(
+            f"--loss {name}: {type(error).__name__}: {error}; see docs/losses.md"
+        ) from None
+    if not isinstance(column, str) or not column or column in _TAKEN or column.startswith(_SCORES):
+        raise UserError(
+            f"--loss {name}: its column is {shorten(column)}; it must be a name that metrics.csv lacks"
+        )
+    return term
+
+
+def _is_plain(kind: Any) -> bool:
+    """Return whether a loss is a function of logits and masks, or an nn.Module that is one."""
+    if inspect.isclass(kind):
+        return issubclass(kind, nn.Module) and not hasattr(kind, "sums")
+    if isinstance(kind, nn.Module):
+        return True
+    needed = [
+        each
+        for each in inspect.signature(kind).parameters.values()
+        if each.default is each.empty and each.kind is not each.VAR_KEYWORD
+    ]
+    return len(needed) > 1
+
+
+def try_loss(loss: SegmentationLoss, num_classes: int, device: torch.device) -> list[str]:
+    """Compute a loss and its gradient once, on random logits, and return lines for the user.
+
+    So a fault ends the run before it has a folder.
+
+    Raises:
+        UserError: it is no number (), or has no gradient. An exception of the user's code is not changed.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shape = 2, num_classes, _SIDE, _SIDE
+    logits = torch.randn(shape, generator=generator).to(device).requires_grad_()
+    masks = torch.randint(num_classes, (2, _SIDE, _SIDE), generator=generator).to(device)
+    total, name = loss(logits, masks).total, loss.options.loss
+    if total.ndim:
+        raise UserError(
+            f"--loss {name}: its value is {tuple(total.shape)}; expected one number, a tensor ()"
+        )
+    if not total.requires_grad:
+        raise UserError(f"--loss {name}: has no gradient; compute it from the logits with torch")
+    total.backward()
+    return [loss.region.note] if isinstance(loss.region, MeanOverRanks) else []
