@@ -248,7 +248,7 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("preprocessing.scale", -1.0, "above 0"),
     ("preprocessing.scale", float("nan"), "above 0"),
     ("preprocessing.scale", "0.5", "a number"),
-    ("preprocessing.channels", 1, "channels"),
+    ("preprocessing.channels", 1, "channel"),
     ("preprocessing.mean", [0.0] * 2, "mean"),
     ("preprocessing.mean", [0.0, 0.0, float("inf")], "inf"),
     ("preprocessing.mean", "000", "a list"),

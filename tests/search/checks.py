@@ -72,7 +72,7 @@ def _check_end(run: Run, start: Start, last: Saved) -> None:
         expect(last.position >= (least, 0) or run.has_patience or "epochs" not in limit,
                f"ended at {last.position}")  # fmt: skip
     if stopped := re.search(r"after step (\d+); continue with --resume", start.out):
-        per_epoch = int(re.search(r"epochs of (\d+) steps", start.out)[1])  # type: ignore[index]
+        per_epoch = int(re.search(r"epochs? of (\d+) steps?", start.out)[1])  # type: ignore[index]
         done = last.position[0] * per_epoch + last.position[1]
         expect(done == int(stopped[1]), f"stopped at {stopped[1]}, last.pt at {done}")
 
