@@ -63,7 +63,10 @@ OTHERS = """lr help help_all no_amp check nproc_per_node max_restarts nnodes nod
 rdzv_id rdzv_backend rdzv_endpoint rdzv_conf local_addr signals_to_handle shm_size storage turns packed
 sample count side carvana camvid minutes seeds against only results seconds kills ranks steps cycles case
 save_tif numa_binding batch power index_url"""
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+PAGES = [
+    "README.md",
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
+]
 
 ALTERNATIVES = {"docs/reliability.md", "docs/several-hosts.md"}  # one run, started in several ways
 

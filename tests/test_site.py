@@ -49,4 +49,4 @@ def test_each_page_is_in_the_navigation_and_on_the_home_page_once() -> None:
     settings = tomllib.loads((ROOT / "docs/zensical.toml").read_text(encoding="utf-8"))
     assert Counter(walk(settings["project"]["nav"])) == pages
     home = (ROOT / "docs/index.md").read_text(encoding="utf-8")
-    assert Counter(["index.md", *re.findall(r"\]\((\w[\w-]*\.md)\)", home)]) == pages
+    assert Counter(["index.md", *re.findall(r"\]\((\w[\w/-]*\.md)\)", home)]) == pages
