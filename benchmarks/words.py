@@ -22,6 +22,7 @@ from benchmarks.timing import print_table
 
 ROOT = Path(__file__).parents[1]
 
+IN_ROOT = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 LONGEST = 35  # words
 PRIVATE = (
     r"a line says so", r"those of", r"of (?:its|their) own", r"(?:is|are) told", r"(?:begun )?anew", r"undisturbed",
@@ -82,8 +83,8 @@ def read_docstrings(text: str) -> Iterator[str]:
 
 
 def read_all() -> Iterator[Sentence]:
-    """Yield the sentences of README, docs and the package's docstrings."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """Yield the sentences of the pages in the root and in docs, and of the package's docstrings."""
+    pages = [*(ROOT / name for name in IN_ROOT), *sorted((ROOT / "docs").rglob("*.md"))]
     for path in [*pages, *sorted((ROOT / "unet_ddp").rglob("*.py"))]:
         read = read_markdown if path.suffix == ".md" else read_docstrings
         for paragraph in read(path.read_text(encoding="utf-8")):
