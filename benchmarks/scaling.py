@@ -5,7 +5,7 @@
     python -m benchmarks.scaling published    # the same model on a vendor's published figures
     python -m benchmarks.scaling here         # and on two gloo ranks, over benchmarks.ranks' step
 
-docs/scaling.md has the formulas, and where each figure is from.
+docs/scaling-model.md has the formulas, and where each figure is from.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Step time, efficiency and cost of data-parallel training, from what a step is made of.
 
-docs/scaling.md has the formulas.
+docs/scaling-model.md has the formulas.
 """
 
 from __future__ import annotations
