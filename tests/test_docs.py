@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -187,6 +188,22 @@ def test_the_python_example_runs(
     out = capsys.readouterr().out
     assert "(50, 70)\n(2, 50, 70)\n" in out and "'car': " in out
     assert (tmp_path / "mask.png").exists()
+
+
+@pytest.mark.thorough
+def test_the_readme_s_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With fewer epochs and a smaller network."""
+    make_set(tmp_path, 8)
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(next((tmp_path / "imgs").iterdir()), "new.jpg")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    small = program.replace("epochs=20", 'epochs=1, width=2, batch_size=2, device="cpu"')
+    assert small != program
+    exec(small, {})
+    assert "checkpoints/first 0." in capsys.readouterr().out and Path("mask.png").is_file()
 
 
 def test_a_recipe_is_found_by_its_name_and_names_its_run(
