@@ -11,18 +11,27 @@ from unet_ddp.extras.demo_set import command as demo_data
 
 
 @pytest.mark.parametrize(
-    ("argv", "folder"), [([], Path("data/demo")), (["--folder", "a"], Path("a"))]
+    ("argv", "folder", "kind"),
+    [
+        ([], Path("data/demo"), "leaves"),
+        (["--folder", "a"], Path("a"), "leaves"),
+        (["--kind", "cells"], Path("data/cells"), "cells"),
+        (["--kind", "cells", "--folder", "a"], Path("a"), "cells"),
+    ],
 )
 def test_demo_data(
     argv: list[str],
     folder: Path,
+    kind: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     written = []
-    monkeypatch.setattr(demo_data, "write_demo", lambda path: written.append(path) or path)
+    monkeypatch.setattr(
+        demo_data, "write_demo", lambda path, kind: written.append((path, kind)) or path
+    )
     assert demo_data.main(argv) == 0
-    assert written == [folder]
+    assert written == [(folder, kind)]
     assert capsys.readouterr().out == f"{folder}: imgs and masks to train on, unseen to predict\n"
 
 

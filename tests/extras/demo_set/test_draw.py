@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,16 @@ def test_views_differ_and_are_drawn_again_alike() -> None:
         == len({mask for _, mask in drawn.values()})
         == 3
     )
+
+
+def test_leaves_are_the_pictures_of_version_0_1() -> None:
+    """The same images give the figures of the README in later versions."""
+    pixels = hashlib.sha256()
+    for scene in range(demo.SCENES + demo.UNSEEN):
+        for view in range(demo.VIEWS):
+            for picture in draw(scene, view):
+                pixels.update(picture.tobytes())
+    assert pixels.hexdigest() == "c05c115c86a266f70012a45fd66323d20c06925e33211c8f96c76bd0944311aa"
 
 
 def test_leaves_differ_from_the_background_by_their_texture() -> None:

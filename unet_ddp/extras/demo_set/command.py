@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from unet_ddp.cli import parse
 from unet_ddp.errors import print_lines
@@ -17,13 +17,16 @@ from unet_ddp.settings import flag
 class DemoConfig:
     """Write the built-in demo set: drawn images with masks, and a few without."""
 
-    folder: Annotated[str, flag("DIR")] = "data/demo"
-    """Folder for its sub-folders imgs, masks and unseen."""
+    kind: Literal["leaves", "cells"] = "leaves"
+    """leaves: 160 scenes with masks of two classes; cells: 60 grey images, masks with numbered nuclei."""
+    folder: Annotated[str | None, flag("DIR")] = None
+    """Folder for its sub-folders imgs, masks and unseen; default: data/demo, and data/cells for cells."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Write the demo set and return the exit status."""
     config = parse(DemoConfig, argv, prog="python -m unet_ddp demo-data")
-    folder = write_demo(as_local_path(config.folder, "--folder"))
+    default = "data/demo" if config.kind == "leaves" else f"data/{config.kind}"
+    folder = write_demo(as_local_path(config.folder or default, "--folder"), config.kind)
     print_lines(f"{folder}: imgs and masks to train on, unseen to predict")
     return 0

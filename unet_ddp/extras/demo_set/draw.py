@@ -1,4 +1,4 @@
-"""The built-in demo set: drawn scenes of leaves among bars and lines.
+"""The built-in demo set: drawn scenes of leaves among bars and lines, or nuclei.
 
 Drawn from a seed alone, so that the first command works anywhere. Leaves and background share
 their colours; texture and outline tell them apart.
@@ -6,41 +6,75 @@ their colours; texture and outline tell them apart.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from unet_ddp.errors import UserError
+from unet_ddp.extras.demo_set.cells import draw_nuclei
+from unet_ddp.extras.demo_set.shapes import (
+    HEIGHT,
+    WIDTH,
+    Array,
+    draw_background,
+    draw_outline,
+    to_polygon,
+)
 from unet_ddp.files import write_errors
 
-WIDTH, HEIGHT = 128, 96
 SCENES, VIEWS, UNSEEN = 40, 4, 4
+CELLS = 60
 
-Array = NDArray[np.float64]
+Files = Iterator[tuple[str, Image.Image]]
 
 
-def write_demo(folder: Path) -> Path:
+def write_demo(folder: Path, kind: str = "leaves") -> Path:
     """Write ``imgs``, ``masks`` and ``unseen`` below `folder` unless they exist; return `folder`.
 
-    160 pairs: 4 views of each of 40 scenes, named like ``scene07_2``; and 4 images of other
-    scenes, without masks.
+    Leaves: 160 pairs, 4 views of each of 40 scenes, named like ``scene07_2``; and 4 images of other
+    scenes, without masks. Cells: 60 pairs, and 4 images without masks.
     """
     done = folder / "README.txt"
-    if done.exists():
-        return folder
+    drawn_by = "unet_ddp" if kind == "leaves" else f"unet_ddp ({kind})"
+    note = f"Drawn by {drawn_by}; may be deleted, and is drawn again when needed.\n"
     with write_errors(folder, "the demo set goes there"):
+        if done.exists():
+            if ("(cells)" in done.read_text(errors="replace")) != (kind == "cells"):
+                raise UserError(
+                    f"{folder}: contains another demo set, not {kind}; use another folder"
+                )
+            return folder
         for name in ("imgs", "masks", "unseen"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        for scene in range(SCENES):
-            for view in range(VIEWS):
-                image, mask = draw(scene, view)
-                image.save(folder / "imgs" / f"scene{scene:02d}_{view}.jpg", quality=92)
-                mask.save(folder / "masks" / f"scene{scene:02d}_{view}.png")
-        for scene in range(SCENES, SCENES + UNSEEN):
-            draw(scene, 0)[0].save(folder / "unseen" / f"scene{scene:02d}_0.jpg", quality=92)
-        done.write_text("Drawn by unet_ddp; may be deleted, and is drawn again when needed.\n")
+        for name, picture in draw_leaves() if kind == "leaves" else draw_cells():
+            picture.save(folder / name, quality=92)
+        done.write_text(note)
     return folder
+
+
+def draw_leaves() -> Files:
+    """Yield the name and the picture of each file of leaves."""
+    for scene in range(SCENES):
+        for view in range(VIEWS):
+            image, mask = draw(scene, view)
+            yield f"imgs/scene{scene:02d}_{view}.jpg", image
+            yield f"masks/scene{scene:02d}_{view}.png", mask
+    for scene in range(SCENES, SCENES + UNSEEN):
+        yield f"unseen/scene{scene:02d}_0.jpg", draw(scene, 0)[0]
+
+
+def draw_cells() -> Files:
+    """Yield the name and the picture of each file of cells."""
+    for number in range(CELLS + UNSEEN):
+        image, mask = draw_nuclei(number)
+        name = f"cells{number:02d}.png"
+        if number < CELLS:
+            yield f"imgs/{name}", image
+            yield f"masks/{name}", mask
+        else:
+            yield f"unseen/{name}", image
 
 
 def draw(scene: int, view: int) -> tuple[Image.Image, Image.Image]:
@@ -48,7 +82,7 @@ def draw(scene: int, view: int) -> tuple[Image.Image, Image.Image]:
     look = np.random.default_rng([scene, 0xC01])  # the same for all views of a scene
     place = np.random.default_rng([scene, view, 0x9E0])
     palette = look.uniform(60, 200, (3, 3))
-    canvas = Image.fromarray(_background(place, palette[:2]).astype(np.uint8))
+    canvas = Image.fromarray(draw_background(place, palette[:2]).astype(np.uint8))
     _clutter(canvas, place, palette)
     mask = Image.new("L", (WIDTH, HEIGHT), 0)
     for _ in range(int(look.integers(1, 4))):
@@ -59,15 +93,6 @@ def draw(scene: int, view: int) -> tuple[Image.Image, Image.Image]:
     noise = place.normal(0, 5, (HEIGHT, WIDTH, 3))
     pixels = np.where(inside, leaf, np.asarray(canvas, np.float64)) + noise
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8)), mask
-
-
-def _background(random: np.random.Generator, colours: Array) -> Array:
-    """Return two colours that run into each other: (H, W, 3)."""
-    coarse = random.uniform(0, 255, (4, 5)).astype(np.uint8)
-    smooth = Image.fromarray(coarse).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)
-    share = np.asarray(smooth, np.float64)[..., None] / 255
-    blend: Array = colours[0] * share + colours[1] * (1 - share)
-    return blend
 
 
 def _clutter(canvas: Image.Image, random: np.random.Generator, colours: Array) -> None:
@@ -84,15 +109,10 @@ def _clutter(canvas: Image.Image, random: np.random.Generator, colours: Array) -
 
 
 def _leaf(random: np.random.Generator) -> list[tuple[float, float]]:
-    """Return a closed outline: a circle with a few waves on it."""
-    angles = np.linspace(0, 2 * np.pi, 64, endpoint=False)
-    radius = np.full_like(angles, random.uniform(12, 26))
-    for wave in (2, 3, 5):
-        turn = random.uniform(0, 2 * np.pi)
-        radius *= 1 + random.uniform(0, 0.5 / wave) * np.cos(wave * angles + turn)
+    """Return the corners of a leaf somewhere in the image."""
+    outline = draw_outline(random, (12, 26), 0.5)
     x, y = random.uniform(15, WIDTH - 15), random.uniform(15, HEIGHT - 15)
-    xs, ys = x + radius * np.cos(angles), y + radius * np.sin(angles)
-    return list(zip(xs.tolist(), ys.tolist(), strict=True))
+    return to_polygon(outline, x, y)
 
 
 def _leaf_texture(random: np.random.Generator, colours: Array) -> Array:
