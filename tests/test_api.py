@@ -19,6 +19,8 @@ import torch
 import unet_ddp
 from tests.conftest import data_flags, make_set
 from tests.extras.losses.test_own_loss import SOURCE
+from tests.network.test_own_network import NAME
+from tests.network.test_own_network import SOURCE as NETWORK
 from tests.ranks import TORCHRUN, TRAIN, call_main, hear_interrupts, python, warm_python
 
 SETTINGS = {"width": 2, "epochs": 2, "batch_size": 2, "workers": 0, "seed": 3, "device": "cpu"}
@@ -71,6 +73,22 @@ def test_a_run_from_python_is_that_of_the_command_line(images: Path) -> None:
     assert all(0 <= row["validation_dice"] <= 1 for row in run.metrics)
     prediction = run.predictor(device="cpu")("imgs/ax.png")
     assert prediction.to_image().size == (32, 24)
+
+
+def test_a_predictor_has_the_own_network_of_its_run(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`train` was given its path; of an earlier run the checkpoint alone does not start it."""
+    (images / "my_networks.py").write_text(NETWORK)
+    (images / "moved.py").write_text(NETWORK)
+    monkeypatch.syspath_prepend(images)
+    monkeypatch.delitem(sys.modules, "my_networks", raising=False)
+    settings: dict[str, Any] = {**SETTINGS, "epochs": 1, "model": NAME}
+    run = unet_ddp.train(images="imgs", masks="masks", **settings)
+    assert run.predictor(device="cpu")("imgs/ax.png").to_image().size == (32, 24)
+    assert run.predictor(device="cpu", network="moved:Tiny").stride == 2
+    with pytest.raises(unet_ddp.UserError, match=f"--network {NAME}"):
+        unet_ddp.TrainedRun(run.path).predictor(device="cpu")
 
 
 def test_a_run_goes_on(images: Path) -> None:

@@ -49,7 +49,10 @@ class TrainedRun:
     path: Path
     """The folder, which has last.pt, best.pt, metrics.csv and report.html."""
     network: str | None = None
-    """Import path of your own network, for `predictor(network=run.network)`; None for one of this package."""
+    """Import path of your own network, which `predictor` uses; None for one of this package.
+
+    Name it for an earlier run: a checkpoint starts no code.
+    """
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -65,15 +68,14 @@ class TrainedRun:
         """Return a predictor of the run's best network; without validation, of its last one.
 
         Args:
-            **options: as in `Predictor.from_checkpoint`, e.g. `tta="mirror"` or `device="cpu"`.
+            **options: as in `Predictor.from_checkpoint`, e.g. `tta="mirror"` or `device="cpu"`; `network` is the run's.
 
         Raises:
             UserError: the run has no checkpoint yet, or an option is out of range.
         """
         best = self.path / "best.pt"  # there is none without validation
-        return Predictor.from_checkpoint(
-            best if best.exists() else self.path / "last.pt", **options
-        )
+        path = best if best.exists() else self.path / "last.pt"
+        return Predictor.from_checkpoint(path, **{"network": self.network, **options})
 
 
 def train(**settings: Any) -> TrainedRun:
