@@ -1,4 +1,4 @@
-"""What the kinds of the demo set are drawn from: outlines and backgrounds."""
+"""Outlines and backgrounds of the drawings in the demo set."""
 
 from __future__ import annotations
 
