@@ -58,7 +58,7 @@ def fake_state(dtype: str, *, classes: int = 2, checkpointing: bool = False) -> 
     average = WeightAverage(network, 0.9)
     state = make_state(network, average=average, preprocess=PIXELS)
     state.loss = make_loss(class_weights=(1.0,) * classes)
-    state.precision = Precision(CPU, dtype="bfloat16" if dtype == "bfloat16" else "auto")
+    state.precision = Precision(CPU, "bfloat16" if dtype == "bfloat16" else "auto")
     if dtype == "float16":
         state.precision.scaler = GradScaler("cpu", init_scale=1024.0)
     return state

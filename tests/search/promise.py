@@ -197,7 +197,7 @@ class World:
         """Check that a start has continued where the run was, and that what was rescued is there."""
         if promised and "--overwrite" not in start.flags and not names_file(start.flags):
             found = re.search(
-                r"^resuming .*: (\d+) epochs and (\d+) steps", start.out, re.MULTILINE
+                r"^resuming .*: (\d+) epochs? and (\d+) steps?", start.out, re.MULTILINE
             )
             expect(bool(found or not noted), f"a new run over one at {promised}")
             began = (int(found[1]), int(found[2])) if found else promised
