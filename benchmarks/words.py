@@ -1,9 +1,9 @@
-"""English of README, docs, help and docstrings: lengths of sentences, and private words.
+"""English of the documentation, help and docstrings: lengths of sentences, and private words.
 
     python -m benchmarks.words [--list] [--check]
 
 Sentences have at most 35 words, and a median of 16 or less. Code, tables and headings are left out.
-`--list` prints each sentence that breaks a rule; `--check` fails if there is one.
+`--list` prints each sentence that breaks a rule; `--check` does so too, and fails if there is one.
 """
 
 from __future__ import annotations
@@ -106,17 +106,17 @@ def summarize(sentences: Iterable[Sentence]) -> Iterator[list[str]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the table, and what breaks a rule; return 1 if it is to be checked and there is something."""
+    """Print the table and the sentences that break a rule; return 1 with --check if there is one."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--list", action="store_true", help="print the sentences that break a rule")
-    parser.add_argument("--check", action="store_true", help="fail if there is one")
+    parser.add_argument("--check", action="store_true", help="the same, and fail if there is one")
     options = parser.parse_args(argv)
     sentences = [*read_all()]
     print_table(["", "sentences", "median", "longest", "break a rule"], [*summarize(sentences)])
     broken = [each for each in sentences if each.faults]
-    if options.list:
+    if options.list or options.check:
         for each in broken:
             print(f"{each.place}: {', '.join(each.faults)}: {each.text}")
     return int(options.check and bool(broken))

@@ -1,5 +1,10 @@
 """The ruler of the English."""
 
+from pathlib import Path
+
+import pytest
+
+from benchmarks import words
 from benchmarks.words import Sentence, read_docstrings, read_markdown, split_sentences
 
 
@@ -19,3 +24,22 @@ def test_sentences_of_a_page_and_of_docstrings() -> None:
     module = '"""Head."""\n\nclass A:\n    x: int = 1\n    """Field. Again."""\n\n    def f(self):\n        """Do it.\n\n        Args:\n            x: a word.\n        """\n'
     texts = [text for block in read_docstrings(module) for text in split_sentences(block)]
     assert texts == ["Head.", "Field.", "Again.", "Do it.", "a word."]
+
+
+@pytest.mark.parametrize("place", ["SECURITY.md", "docs/a/page.md", "unet_ddp/part/module.py"])
+def test_the_check_fails_and_lists_the_sentence_that_breaks_a_rule(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+) -> None:
+    monkeypatch.setattr(words, "ROOT", tmp_path)
+    for name in (*words.IN_ROOT, place):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('"""It is short."""\n')
+    assert words.main(["--check"]) == 0
+    assert "It is short" not in capsys.readouterr().out
+    (tmp_path / place).write_text('"""It begins anew."""\n')
+    assert words.main([]) == 0
+    assert words.main(["--check"]) == 1
+    assert f"{place}: anew: " in capsys.readouterr().out
