@@ -17,12 +17,13 @@ import pytest
 import torch
 import yaml
 
-from unet_ddp.cli import parse_train, read_recipe, save_config, with_saved
+from unet_ddp.cli import parse, parse_train, read_recipe, save_config, with_saved
 from unet_ddp.cli.recipes import Scalar, read_settings
 from unet_ddp.cli.spellings import translate, translate_argv
 from unet_ddp.commands.doctor import DoctorConfig
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.errors import Limit, UserError
+from unet_ddp.extras.annotations.command import ImportConfig
 from unet_ddp.extras.packs.command import PackConfig
 from unet_ddp.extras.planners.settings import parse_time
 from unet_ddp.prediction.config import parse_predict
@@ -196,6 +197,16 @@ def test_the_short_help_fits_on_a_screen(
     extras = whole.partition("\nExtras:\n")[2]
     assert "--instances" in extras and "--wandb" in extras and "--images" not in extras
     assert "default: None" not in whole and "(default: True)" not in whole
+
+
+def test_the_help_names_what_must_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(ImportConfig, ["--help"], prog="import")
+    text = " ".join(capsys.readouterr().out.split())
+    assert "searched. (required)" in text and "MISSING" not in text
+    with pytest.raises(SystemExit):
+        parse_train(["--help-all"])
+    assert "(default: 1 1)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_command_has_the_flags_that_it_uses(recipe: Any) -> None:

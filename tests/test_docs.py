@@ -20,20 +20,11 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import unet_ddp
+from benchmarks.reference import COMMANDS
 from tests.conftest import data_flags, make_set
 from tests.ranks import call_main
 from unet_ddp.cli import parse, parse_train
-from unet_ddp.commands.doctor import DoctorConfig
-from unet_ddp.commands.evaluate import EvaluateConfig
 from unet_ddp.config import LaunchConfig, TrainConfig
-from unet_ddp.extras.annotations.command import ImportConfig
-from unet_ddp.extras.demo.command import PageConfig
-from unet_ddp.extras.demo_set.command import DemoConfig
-from unet_ddp.extras.onnx.export import ExportConfig
-from unet_ddp.extras.packs.command import PackConfig
-from unet_ddp.extras.report.command import ReportConfig
-from unet_ddp.extras.report.compare import CompareConfig
-from unet_ddp.extras.tune.command import TuneConfig
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 
 ROOT = Path(__file__).parent.parent
@@ -55,11 +46,6 @@ def requirements() -> list[Requirement]:
     return [Requirement(line) for line in lines]
 
 
-COMMANDS = {
-    "train": TrainConfig, "predict": PredictConfig, "doctor": DoctorConfig, "import": ImportConfig,
-    "pack": PackConfig, "evaluate": EvaluateConfig, "report": ReportConfig, "compare": CompareConfig,
-    "tune": TuneConfig, "export": ExportConfig, "demo": PageConfig, "demo-data": DemoConfig,
-}  # fmt: skip
 OTHERS = """lr help help_all no_amp check nproc_per_node max_restarts nnodes node_rank master_addr master_port
 rdzv_id rdzv_backend rdzv_endpoint rdzv_conf local_addr signals_to_handle shm_size storage turns packed
 sample count side carvana camvid minutes seeds against only results seconds kills ranks steps cycles case

@@ -74,7 +74,7 @@ parse_train(["--help-all"])
     done = run_with_package(tmp_path, OWN, code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("--power: at most 9\n") and "--power N" in done.stdout
-    assert "Exponent of my loss. (default: 2.0)" in done.stdout
+    assert "Exponent of my loss. (default: 2)" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,9 @@ _ERROR = "error: "  # so begins the line of a program that says what is wrong
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run in its folder, as `train` returns it; `TrainedRun(Path("checkpoints/first"))` is an earlier one.
+    """A run in its folder, as `train` returns it.
+
+    `TrainedRun(Path("checkpoints/first"))` opens an earlier run.
 
     Example:
         run = unet_ddp.train(images="imgs", masks="masks", epochs=2, exp_name="first")
@@ -81,9 +83,9 @@ class TrainedRun:
 def train(**settings: Any) -> TrainedRun:
     """Train a U-Net, as train.py does, and return its run.
 
-    One process trains in this one, so that a debugger works. With `nproc=4` four others do; their lines
-    come through, and Ctrl-C here stops them. A script that torchrun has started joins its ranks, where a
-    mistake is printed once and ends all of them.
+    The run trains in this process, so a debugger works. With `nproc=4` it trains in four new processes; this one
+    shows what they print, and Ctrl-C stops them. A script that torchrun has started trains on torchrun's ranks.
+    There a mistake is printed once and ends all of them.
 
     Example:
         run = unet_ddp.train(images="imgs", masks="masks", epochs=2, exp_name="first")
@@ -91,8 +93,8 @@ def train(**settings: Any) -> TrainedRun:
         run.predictor()("new.jpg").to_image().save("mask.png")
 
     Args:
-        **settings: flags of train.py with underscores, as `batch_size=8`, `crop_size=(256, 256)` or `resume=True`;
-            None: left out. Parts of your own are named as "module:Name", or given as the object itself.
+        **settings: flags of train.py with underscores, e.g. `batch_size=8`, `crop_size=(256, 256)` or `resume=True`.
+            A setting that is None counts as left out. A part of your own is "module:Name", or the object itself.
 
     Raises:
         UserError: the settings or the data have a mistake.

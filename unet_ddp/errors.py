@@ -28,7 +28,7 @@ Checked = TypeVar("Checked")
 
 
 class UserError(ValueError):
-    """A mistake in the input: one line ``error: …``, exit status 2.
+    """A mistake in the input: one line `error: …`, exit status 2.
 
     The message says what is wrong, in which file or flag, and what to do about it.
     """

@@ -101,7 +101,7 @@ def test_flags() -> None:
         ("--tolerance -0.1", "--tolerance -0.1: must be 0 or more"),
         ("--nproc 0", "--nproc 0: must be 1 or more"),
         ("--workers -1", "--workers -1: must be 0 or more"),
-        ("--timeout 0", "--timeout 0.0: must be above 0 and at most 1000000.0"),
+        ("--timeout 0", "--timeout 0.0: must be above 0 and at most 1000000"),
         ("--masks a", "--images and --masks: use both or neither"),
     ],
 )

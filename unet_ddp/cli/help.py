@@ -7,6 +7,7 @@ import inspect
 import shutil
 import textwrap
 from collections.abc import Set
+from dataclasses import MISSING
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
@@ -32,15 +33,15 @@ def format_help(kind: Any, prog: str, *, is_whole: bool, unused: Set[str] = froz
     if len(short) < len(settings) and not is_whole:
         for name, each in short.items():
             lines += _format_row(
-                _name_flag(name, each, at_most=2), _describe(kind, each, is_short=True)
+                name_flag(name, each, at_most=2), describe(kind, each, is_short=True)
             )
         lines += ["", f"{prog} --help-all has every flag."]
     else:
-        for heading, names in _divide(kind, settings).items():
+        for heading, names in divide(kind, settings).items():
             lines += [f"{heading}:"] if heading else []
             for name in names:
                 each = settings[name]
-                lines += _format_row(_name_flag(name, each), _describe(kind, each))
+                lines += _format_row(name_flag(name, each), describe(kind, each))
             lines.append("")
         lines.pop()
     return "\n".join(lines) + "\n"
@@ -60,7 +61,7 @@ def _is_positional(setting: Setting) -> bool:
     return tyro.conf.Positional in setting.notes
 
 
-def _divide(kind: Any, settings: dict[str, Setting]) -> dict[str, list[str]]:
+def divide(kind: Any, settings: dict[str, Setting]) -> dict[str, list[str]]:
     """Return the names of the settings by heading: a group's docstring is its heading; extras come last."""
     sections: dict[str, list[str]] = {}
     extras, heading, groups = [], "", get_type_hints(kind)
@@ -103,20 +104,24 @@ def read_docs(kind: Any) -> dict[str, str]:
     return docs
 
 
-def _describe(kind: Any, setting: Setting, *, is_short: bool = False) -> str:
+def describe(kind: Any, setting: Setting, *, is_short: bool = False) -> str:
     """Return the docstring of a setting, or its `Brief` line, with its default."""
     text = read_docs(_owner(kind, setting))[setting.field]
     brief = find_note(setting, Brief)
     if is_short and brief:
         text = brief.text
     default = setting.default
+    if default is MISSING and not _is_positional(setting):
+        return f"{text} (required)"
     has_none = default in (None, (), "") or isinstance(default, bool) or _is_positional(setting)
     if has_none or "default:" in text:
         return text
-    return f"{text} (default: {default})"
+    parts = default if isinstance(default, tuple) else (default,)
+    shown = (f"{part:g}" if isinstance(part, float) else str(part) for part in parts)
+    return f"{text} (default: {' '.join(shown)})"
 
 
-def _name_flag(name: str, setting: Setting, at_most: int = 9) -> str:
+def name_flag(name: str, setting: Setting, at_most: int = 9) -> str:
     """Return a flag with its short forms and the name of its value."""
     if _is_positional(setting):
         return _metavar(name, setting)

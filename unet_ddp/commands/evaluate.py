@@ -81,7 +81,7 @@ class EvaluateConfig:
     """Compute in bfloat16 if the network was trained in it and this CPU has it (AVX512-BF16)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
-    timeout: Annotated[float, flag("SECONDS"), Limit(above=0, at_most=1e6)] = 600.0
+    timeout: Annotated[float, flag("SECONDS"), Limit(above=0, at_most=1_000_000)] = 600.0
     """Longest wait of a process for the others before it gives up."""
 
     def check(self) -> None:

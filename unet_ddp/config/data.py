@@ -61,7 +61,9 @@ class DataConfig:
         Brief("Resize images to this fraction."),
     ] = 1.0
     """Resize images to this fraction of their size, 0 < FACTOR <= 1, in training and prediction."""
-    ground_resolution: Annotated[float | None, flag("METRES"), Limit(above=0, at_most=1e6)] = None
+    ground_resolution: Annotated[
+        float | None, flag("METRES"), Limit(above=0, at_most=1_000_000)
+    ] = None
     """Bring images with map coordinates, which need not have one resolution then, to pixels of this size on the ground, before scaling."""
     crop_size: Annotated[tuple[int, int] | None, flag("HEIGHT WIDTH"), Limit(at_least=16)] = None
     """Train on random crops of this size, after scaling (default: whole images if all have one size, else crops of the median size)."""

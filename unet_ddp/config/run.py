@@ -76,7 +76,9 @@ class LaunchConfig:
         Literal["auto", "cpu", "cuda"], Kind.OF_HOST, Brief("auto: a GPU if there is one")
     ] = "auto"
     """auto: a GPU if there is one."""
-    timeout: Annotated[float, Kind.OF_HOST, flag("SECONDS"), Limit(above=0, at_most=1e6)] = 600.0
+    timeout: Annotated[float, Kind.OF_HOST, flag("SECONDS"), Limit(above=0, at_most=1_000_000)] = (
+        600.0
+    )
     """Longest wait of a process for the others before it gives up."""
     max_bad_steps: Annotated[int, N, POSITIVE] = 20
     """Stop after N steps in a row with a non-finite loss or gradient; single ones are skipped."""

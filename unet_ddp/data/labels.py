@@ -37,14 +37,14 @@ _Int32 = Annotated[int, Limit(-(2**31), 2**31 - 1)]
 
 @dataclass(frozen=True)
 class Labels:
-    """Classes of a data set: class id k is the mask value ``values[k]``; subclasses mean other kinds of masks.
+    """Classes of a data set: class id k is the mask value `values[k]`; subclasses mean other kinds of masks.
 
     Example:
         labels = Labels(values=(0, 255), names=("background", "car"))
         print(labels.class_names[1], labels.to_ids(np.array([[0, 255]]), Path("mask.png")))  # car [[0 1]]
 
     Args:
-        values: mask values, at most 255, all different: 0 to 65535, or colours as 0xRRGGBB with `rgb`.
+        values: mask values, at most 255 of them, all different: 0 to 65535, or colours as 0xRRGGBB with `rgb`.
         rgb: True if masks are colour images.
         ignore: mask value of pixels that loss and scores leave out; None: all count.
         palette: colours (red, green, blue), 0 to 255, of the indices in palette masks.
@@ -160,10 +160,10 @@ class Labels:
         return None if self.rgb else self.nodata
 
     def to_ids(self, codes: Codes, path: Path) -> Ids:
-        """Return the class ids (H, W) of mask values (H, W), IGNORE_ID where ignored.
+        """Return the class ids (H, W) uint8 of mask values (H, W), 255 where ignored; errors name `path`.
 
         Raises:
-            UserError: a value that belongs to no class, in the mask `path`.
+            UserError: a value belongs to no class.
         """
         ids, known = self._table.look_up(codes)
         if known is not None:
@@ -193,7 +193,7 @@ class Labels:
     def to_image(self, ids: Mask) -> Image.Image:
         """Return class ids (H, W) as a mask with the training masks' own values, `nodata` for no class.
 
-        Colour masks give a colour image; values that all look black, or had a palette, are a palette image's indices.
+        Colour masks give a colour image. Values that had a palette, or all look black, give a palette image.
         """
         image = Image.fromarray(self.to_values(ids))
         if image.mode == "L" and (max(self.values) < 128 or self.palette):

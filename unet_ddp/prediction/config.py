@@ -54,7 +54,7 @@ class PredictConfig:
     mask_format: Annotated[Literal["auto", "png", "tif"], Heading("What to write")] = "auto"
     """Format of masks whose names --output does not give. auto: tif for images with map coordinates, or for several classes of objects, else png."""
     ground_resolution: Annotated[
-        float | None, flag("METRES"), Limit(above=0, at_most=1e6), Heading("How")
+        float | None, flag("METRES"), Limit(above=0, at_most=1_000_000), Heading("How")
     ] = None
     """Bring images with map coordinates to pixels of this size, before scaling (default: the training images' size)."""
     overlay: Annotated[bool, Calls("outputs"), Heading("What to write")] = False

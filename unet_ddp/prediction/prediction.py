@@ -108,14 +108,14 @@ class Prediction:
 
     @cached_property
     def mask(self) -> Mask:
-        """Class ids (H, W) uint8, or numbers of objects, 16 or 32 bit; IGNORE_ID or 0 where there is no data."""
+        """Class ids (H, W) uint8, 255 where there is no data; of objects their numbers, uint16 or int32, or 0."""
         self.compute()
         found: Mask = self.__dict__["mask"]
         return found
 
     @cached_property
     def ids(self) -> Ids:
-        """Class ids (H, W) uint8 at the image's size; of objects their class, on their border too."""
+        """Class ids (H, W) uint8; of objects the class of each, on its border too."""
         return self.labels.ids_of(self.mask)
 
     def mark_nodata(self, source: Source) -> None:
@@ -128,7 +128,7 @@ class Prediction:
 
     @property
     def probabilities(self) -> Scores:
-        """Probabilities (C, H, W) float32 at the image's size, computed at each use; over C they add up to 1."""
+        """Probabilities (C, H, W) float32, 0 to 1, computed at each use; the classes of a pixel add up to 1."""
         probabilities = allocate((self.labels.num_classes, *self.size), np.float32)
         for band in self.bands():
             probabilities[:, band.rows] = band.probabilities

@@ -50,18 +50,19 @@ class Predictor:
         print(prediction.mask.shape, predictor.labels.class_names)  # (H, W), and what 0, 1, ... mean in it
         prediction.to_image().save("mask.png")
 
+    Attributes:
+        labels: classes of the networks; `labels.class_names[k]` is the name of class id k.
+        threshold: the threshold in use, 0 to 1; None: the most probable class is predicted.
+        device: device of the networks.
+
     Args:
         models: loaded networks, of the same classes, channels and scale.
-        device: where they are.
+        device: device of the networks.
         tile: side of the windows, in pixels of the scaled image; None: whole images if they fit into memory.
         overlap: share of a window's side that its neighbours see too, 0 <= overlap < 1.
         tta: test-time augmentation: none, mirror (2 times the work), flips (4) or d4 (8).
-        threshold: two classes: probability, 0 < threshold < 1, from which a pixel is of the second;
-            None: the checkpoint's, or the mean of several.
-        ground_resolution: in metres, of a pixel of the training images; None: the checkpoint's.
-
-    Raises:
-        UserError: an option is out of range.
+        threshold: two classes: least probability of the second, 0 < threshold < 1; None: the checkpoints' mean.
+        ground_resolution: side of a training image's pixel on the ground, in metres; None: the checkpoint's.
     """
 
     def __init__(
@@ -85,7 +86,6 @@ class Predictor:
         own, given = models[0].preprocessing, ground_resolution
         self.preprocessing = replace(own, ground_resolution=given or own.ground_resolution)
         self.format = self.preprocessing.format
-        """Format that images must have."""
         self.open = partial(open_image, wanted=self.format, scale=self.preprocessing.scale)
         """Returns a file's image at the network's scale."""
         self.notes = [note for model in models for note in model.notes]
@@ -120,7 +120,7 @@ class Predictor:
         Args:
             *paths: one file, or several of one data set at one scale, to be averaged.
             device: auto (a GPU if there is one), cpu or cuda.
-            scale: share of their size, 0 < scale <= 1, to which images are resized: for another program's file (None: 0.5).
+            scale: factor by which images are resized, 0 < scale <= 1, for another program's file (None: 0.5).
             fold: fold batch norm into the convolutions: faster, but the last bits differ from training's.
             amp: compute in bfloat16 on a CPU that has it (AVX512-BF16) if the network was trained in it.
             network: "module:function" of your own network, which a checkpoint does not start by itself.
@@ -161,8 +161,8 @@ class Predictor:
         """Return the prediction for a file, a Pillow image or an array, at its own size.
 
         Args:
-            image: path or address of a file, a Pillow image, or an array (H, W), (H, W, C) or (C, H, W). It has the
-                training images' channels and type (uint8, uint16, int16 or float32), values as in a file.
+            image: path or address of a file, a Pillow image, or an array (H, W), (H, W, channels) or (channels, H, W).
+                Channels and type (uint8, uint16, int16 or float32) are the training images', values as in a file.
 
         Raises:
             UserError: it can't be read, has another format than the network, or its windows exceed the memory.
@@ -255,8 +255,8 @@ class Predictor:
     def logits(self, images: Tensor) -> Tensor:
         """Return the logits (N, num_classes, H, W) of images, on the device.
 
-        The images (N, H, W, C) are scaled, as files contain them, on the CPU. Too large ones are seen
-        in windows: by all memory and not by the free, so that the logits are the same at any time.
+        The images (N, H, W, channels) are on the CPU, at the network's scale, with values as in files. Large ones
+        are seen in windows. The total memory decides, not the free, so the logits are the same at any time.
         """
         size = images.shape[1], images.shape[2]
         if max(size) <= TILE or self._bytes_for(size) < _TOTAL_SHARE * total_memory(self.device):

@@ -1,0 +1,180 @@
+"""The reference pages that are made from the program: docs/reference/flags.md and docs/reference/python.md.
+
+    python -m benchmarks.reference [--check]
+
+Flags come from the settings and docstrings that --help prints, the Python interface from its docstrings.
+Without `--check` the pages are written. With it they are compared, and exit status 1 says that one differs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reference_python import format_python
+from benchmarks.timing import new_parser
+from unet_ddp.__main__ import COMMANDS as PROGRAMS
+from unet_ddp.cli.help import describe, divide, name_flag
+from unet_ddp.commands.doctor import DoctorConfig
+from unet_ddp.commands.evaluate import EvaluateConfig
+from unet_ddp.config import TrainConfig
+from unet_ddp.extras.annotations.command import ImportConfig
+from unet_ddp.extras.demo.command import PageConfig
+from unet_ddp.extras.demo_set.command import DemoConfig
+from unet_ddp.extras.onnx.export import ExportConfig
+from unet_ddp.extras.packs.command import PackConfig
+from unet_ddp.extras.report.command import ReportConfig
+from unet_ddp.extras.report.compare import CompareConfig
+from unet_ddp.extras.tune.command import TuneConfig
+from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.settings import Excludes, Needs, Setting, as_flag, pairs_of, settings_of
+
+FOLDER = Path(__file__).parents[1] / "docs/reference"
+COMMANDS: dict[str, Any] = {
+    "train": TrainConfig, "predict": PredictConfig, "doctor": DoctorConfig, "evaluate": EvaluateConfig,
+    "import": ImportConfig, "pack": PackConfig, "report": ReportConfig, "compare": CompareConfig,
+    "tune": TuneConfig, "export": ExportConfig, "demo": PageConfig, "demo-data": DemoConfig,
+}  # fmt: skip
+_FLAGS = """# Flags
+
+All commands with all of their flags, as `--help-all` prints them.
+
+`python train.py` and `python predict.py` are short for `python -m unet_ddp train` and `predict`. After the
+installation, `unet-ddp COMMAND` is the same as `python -m unet_ddp COMMAND`.
+
+- Hyphens and underscores both work: `--batch-size` and `--batch_size`.
+- A flag without a value is a switch.
+- `NAME ...` stands for several values, separated by spaces.
+- A recipe (`--config FILE`) has the same names with underscores: `batch_size: 8`.
+- A flag on the command line wins over a recipe, and a recipe over a default.
+
+<!-- Made by `python -m benchmarks.reference`: edit the docstrings, and run it again. -->
+"""
+_CODE = r"""(?x)
+    --[a-z][\w-]*(?:=\w+)? | \b[A-Z]+:[A-Z]+\b |                 # a flag, a path of imports
+    (?:https?|s3|gs|az)://(?:[\w./…]*[\w/…])? | '[^' ]*\*[^' ]*' |     # an address, a pattern
+    [\w./-]*\.(?:csv|gif|html|jpg|json|md|npy|onnx|png|pt|py|txt|yaml)\b |
+    \b[\w.,=#-]*[_=#][\w.,=#-]*\w | \#\w+                        # a name
+"""
+_INDENT = {"initial_indent": "    ", "subsequent_indent": "    ", "break_on_hyphens": False}
+_WIDEST = 100  # characters of a line of code
+
+
+# -- flags ---------------------------------------------------------------------------------
+
+
+def format_flags() -> str:
+    """Return the page of all commands' flags."""
+    return "\n".join([_FLAGS, *(line for name in COMMANDS for line in _format_command(name))])
+
+
+def _format_command(name: str) -> Iterator[str]:
+    """Yield the lines about a command; flags that it shares with train are only named."""
+    kind = COMMANDS[name]
+    settings, shared = settings_of(kind), set[str]()
+    if kind is not TrainConfig and issubclass(kind, TrainConfig):
+        shared = {*settings_of(TrainConfig)}
+    yield f"## {name}\n"
+    yield from (f"{each}\n" for each in _describe_command(kind, name))
+    own = {each: settings[each] for each in settings if each not in shared}
+    for heading, names in divide(kind, own).items():
+        if heading:
+            yield f"### {heading}\n"
+        yield "| flag | value | default | meaning |\n|---|---|---|---|"
+        yield from (_format_flag(kind, each, settings[each]) for each in names)
+        yield ""
+    if shared:
+        names = " ".join(as_flag(each) for each in settings if each in shared - kind.unused)
+        yield "It also takes these flags of [train](#train):\n"
+        yield textwrap.fill(names, _WIDEST, **_INDENT) + "\n"
+
+
+def _describe_command(kind: Any, name: str) -> Iterator[str]:
+    """Yield the paragraphs of a command's docstring, those with a command line as code."""
+    has_example = False
+    for text in (inspect.getdoc(kind) or "").split("\n\n"):
+        is_code = re.search(r"^(?:.*  )?(?:python|torchrun) ", text, flags=re.M)
+        has_example |= bool(is_code)
+        yield textwrap.indent(text, "    ") if is_code else mark_code(text)
+    if not has_example:
+        words = next(group[name][0] for group in PROGRAMS.values() if name in group)
+        yield f"    python -m unet_ddp {name} {words}"
+
+
+def _format_flag(kind: Any, name: str, setting: Setting) -> str:
+    """Return the row of a flag: its names, its values, its default and its meaning."""
+    flags, value = [], ""
+    for word in name_flag(name, setting).split(", "):
+        flag, _, value = word.partition(" ") if word.startswith("-") else ("", "", word)
+        flags += [f"`{flag}`"] * bool(flag)
+    text, _, default = describe(kind, setting).removesuffix(".").partition(" (default: ")
+    text, default = text.removesuffix(" (required)").rstrip("."), default.removesuffix(")")
+    if setting.default is MISSING:
+        default = "required"
+    if isinstance(setting.default, bool):
+        default = "on" if setting.default else "off"
+    for rule, words in ((Excludes, "Not with"), (Needs, "Only with")):
+        pairs = [pair for pair in pairs_of(kind, rule) if name in pair]
+        others = [as_flag(other) for pair in pairs for other in pair if other != name]
+        others = [f"`{other}`" for other in others if other not in text]
+        text += f". {words} {', '.join(others)}" * bool(others)
+    cells = (", ".join(flags), _format_values(value, setting), default, f"{text}.")
+    return f"| {' | '.join(map(mark_code, cells))} |".replace("  ", " ")
+
+
+def _format_values(metavar: str, setting: Setting) -> str:
+    """Return what may follow a flag: a name for it, or all choices, and its limit."""
+    if metavar.islower():
+        choices = [f"`{choice}`" for choice in metavar.split("|")]
+        return ", ".join(choices)
+    limits = "".join(f", {limit}" for limit in setting.limits)
+    return f"`{metavar.replace('|', '` or `')}`{limits}" if metavar else ""
+
+
+def mark_code(text: str) -> str:
+    """Return a text in which flags, names of files and the like are code, and documents links."""
+    parts = re.split(r"(`[^`]*`)", text)
+    for k in range(0, len(parts), 2):
+        parts[k] = re.sub(_CODE, lambda found: f"`{found[0]}`", parts[k])
+        parts[k] = re.sub(r"`docs/(\w+\.md)`", r"[\1](../\1)", parts[k])
+    return "".join(parts)
+
+
+# -- both pages ----------------------------------------------------------------------------------
+
+
+def make_pages() -> dict[str, str]:
+    """Return the text of each page, by its name in docs/reference/."""
+    pages = {"flags.md": format_flags(), "python.md": format_python()}
+    return {name: text.rstrip() + "\n" for name, text in pages.items()}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the pages, or compare them; return 1 if one differs."""
+    parser = new_parser(__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a page differs"
+    )
+    options = parser.parse_args(argv)
+    status = 0
+    for name, text in make_pages().items():
+        path = FOLDER / name
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        if options.check:
+            print(f"error: {path} differs; type python -m benchmarks.reference", file=sys.stderr)
+            status = 1
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""The reference pages are what the program says of itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import unet_ddp
+from benchmarks import reference, reference_python
+from unet_ddp.plugins import BUILT_IN
+from unet_ddp.settings import Excludes, as_flag, pairs_of, settings_of
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return reference.make_pages()
+
+
+def test_the_pages_are_up_to_date(pages: dict[str, str]) -> None:
+    for name, text in pages.items():
+        found = (reference.FOLDER / name).read_text(encoding="utf-8")
+        assert found == text, "type python -m benchmarks.reference"
+
+
+def test_each_flag_of_each_command_is_on_the_page(pages: dict[str, str]) -> None:
+    assert reference.COMMANDS.keys() == BUILT_IN["commands"].keys()
+    sections = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", pages["flags.md"], re.M))
+    assert [*sections] == [*reference.COMMANDS]
+    for name, kind in reference.COMMANDS.items():
+        used = {*settings_of(kind)} - getattr(kind, "unused", frozenset())
+        shown = {*re.findall(r"--[\w-]+", sections[name])}
+        assert shown >= {
+            as_flag(each) for each in used if settings_of(kind)[each].flag.startswith("--")
+        }
+        rows = re.findall(r"^\|.*", sections[name], re.M)
+        assert all(row.count("|") == 5 for row in rows)
+
+
+def test_a_row_has_values_default_and_what_excludes_the_flag(pages: dict[str, str]) -> None:
+    page = pages["flags.md"]
+    assert "| `-s`, `--scale` | `FACTOR`, above 0 and at most 1 | 1 | Resize images" in page
+    assert "| `--device` | `auto`, `cpu`, `cuda` | auto |" in page
+    assert re.search(r"`--resume` \| `\[FILE\]` \| \| .*Not with `--load`\. \|", page)
+    assert ("resume", "load") in pairs_of(reference.COMMANDS["train"], Excludes)
+    assert "| `--no-amp` |" not in page and "| `--amp`, `--no-amp` | | on |" in page
+    assert "| `-o`, `--output` | `DIR` | required |" in page
+
+
+def test_names_in_a_text_become_code_and_documents_links() -> None:
+    text = "Write last.pt to s3://bucket/a. See docs/data.md, --val-images, or 'a/*.png'; e.g. 0.5."
+    marked = reference.mark_code(text)
+    assert marked == (
+        "Write `last.pt` to `s3://bucket/a`. See [data.md](../data.md), `--val-images`, or `'a/*.png'`; e.g. 0.5."
+    )
+
+
+def test_each_public_name_is_on_the_page(pages: dict[str, str]) -> None:
+    assert {*reference_python.MEMBERS} == {*unet_ddp.__all__}
+    for name, members in reference_python.MEMBERS.items():
+        section = pages["python.md"].partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        assert "```python\n" in section
+        missing = [each for each in members if not re.search(rf"[.`]{each}\b", section)]
+        assert [each for each in missing if not each.startswith("__")] == []
+
+
+def test_a_page_that_differs_is_found_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reference, "FOLDER", tmp_path)
+    assert reference.main(["--check"]) == 1
+    assert "flags.md differs; type python -m benchmarks.reference" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+    assert reference.main([]) == 0 and reference.main(["--check"]) == 0
+    (tmp_path / "python.md").write_text("old")
+    assert reference.main(["--check"]) == 1
