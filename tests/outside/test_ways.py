@@ -1,10 +1,11 @@
-"""Parts of one's own in every way a run starts: shell, recipe, Python, notebook, torchrun; killed and resumed.
+"""Parts of one's own in every way a run starts: shell, recipe, Python, notebook, torchrun; whole, or killed and resumed.
 
 Each run has a loss, a network, an augmentation, a reader and a callback of its own.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import textwrap
@@ -12,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 from tests.notebooks import run_notebook
 from tests.outside.test_outside import BY_PATH, PATHS, SETTINGS, Place
@@ -26,11 +28,15 @@ PYTHON = """
     from field_parts.callbacks import Lines
     from field_parts.networks import Small
 
+    name, processes, batch, part = sys.argv[1:]
+    callbacks, more = [Lines], {}
+    if part != "whole":
+        callbacks, more = [Lines, "killed_parts:Killed"], {"save_every_steps": 1}
     unet_ddp.train(
         images="imgs", masks="masks", width=4, epochs=2, validation=25, workers=0, seed=3, clip=0,
         precision="float32", device="cpu", model=Small, loss="field_parts.losses:Squared+ce", augmentation=dim,
-        callback=[Lines], reader="field_parts.readers:FieldFile", exp_name=sys.argv[1],
-        nproc=int(sys.argv[2]), batch_size=int(sys.argv[3]),
+        callback=callbacks, reader="field_parts.readers:FieldFile", exp_name=name, nproc=int(processes),
+        batch_size=int(batch), resume=True if part == "resumed" else None, **more,
     )
     """
 KILLED = """
@@ -44,13 +50,14 @@ KILLED = """
     class Killed(Lines):
         def __init__(self, run):
             super().__init__(run)
-            self.is_new = not Path("killed").exists()
-            Path("killed").touch()
+            self.count = 0
+            self.mark = Path(run.folder.name + ".killed")
 
         def saved(self, path):
             super().saved(path)
-            self.count = getattr(self, "count", 0) + 1
-            if self.is_new and self.count == 3:
+            self.count += 1
+            if self.count == 3 and not self.mark.exists():
+                self.mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
     """
 
@@ -61,69 +68,87 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     found = Place(tmp_path_factory.mktemp("ways"), as_package=False)
     (found.folder / "script.py").write_text(textwrap.dedent(PYTHON))
     (found.folder / "killed_parts.py").write_text(textwrap.dedent(KILLED))
-    recipe = [
-        f"{name[2:]}: {value}" for name, value in PATHS.items() if name in ("--loss", "--model")
-    ]
+    recipe = [f"{flag[2:]}: {PATHS[flag]}" for flag in ("--loss", "--model", "--augmentation")]
+    recipe += [f"{flag[2:]}: [{PATHS[flag]}]" for flag in ("--callback", "--reader")]
     (found.folder / "recipe.yaml").write_text("\n".join([*recipe, "width: 4", "epochs: 2"]) + "\n")
     for processes in (1, 2):
-        run(found, TRAIN, *typed(f"shell{processes}", processes))
+        by_shell(found, f"shell{processes}", processes)
     return found
 
 
-def typed(name: str, processes: int, parts: list[str] = BY_PATH) -> list[str]:
+def typed(name: str, processes: int, parts: list[str] = BY_PATH, part: str = "whole") -> list[str]:
     """Return the words of a command line, but for the program."""
     batch = ["--batch-size", str(4 // processes), "--exp-name", name]
-    return [*SETTINGS, *parts, *batch, "--nproc", str(processes)]
+    if part != "whole":
+        batch += ["--callback", PATHS["--callback"], "killed_parts:Killed", "--save-every-steps=1"]
+    resume = ["--resume"] if part == "resumed" else []
+    return [*SETTINGS, *parts, *batch, "--nproc", str(processes), *resume]
 
 
-def run(place: Place, *argv: str) -> subprocess.CompletedProcess[str]:
+def search_path(place: Place) -> str:
+    return os.pathsep.join([str(place.folder / "site"), str(ROOT), str(place.folder)])
+
+
+def start(place: Place, *argv: str) -> subprocess.CompletedProcess[str]:
     """Run a program of Python's, from the interpreter's start, and return how it ended."""
-    path = os.pathsep.join([str(place.folder / "site"), str(ROOT), str(place.folder)])
-    done = python(place.folder, *argv, PYTHONPATH=path)
-    assert done.returncode in (0, -9), done.stdout + done.stderr
-    return done
+    return python(place.folder, *argv, PYTHONPATH=search_path(place))
 
 
-def by_recipe(place: Place, name: str, processes: int) -> None:
-    run(place, TRAIN, "--config", "recipe.yaml", *typed(name, processes))
+def run(place: Place, part: str, *argv: str) -> None:
+    """Run a program that is killed, or ends well."""
+    done = start(place, *argv)
+    assert (done.returncode != 0) == (part == "killed"), done.stdout + done.stderr
 
 
-def by_script(place: Place, name: str, processes: int) -> None:
-    run(place, "script.py", name, str(processes), str(4 // processes))
+def by_shell(place: Place, name: str, processes: int, part: str = "whole") -> None:
+    run(place, part, TRAIN, *typed(name, processes, part=part))
 
 
-def by_notebook(place: Place, name: str, processes: int) -> None:
-    path = os.pathsep.join([str(place.folder / "site"), str(ROOT)])
-    argv = ["", name, str(processes), str(4 // processes)]
-    run_notebook(place.folder, f"import sys\nsys.argv = {argv}", PYTHON, PYTHONPATH=path)
+def by_recipe(place: Place, name: str, processes: int, part: str) -> None:
+    run(place, part, TRAIN, "--config", "recipe.yaml", *typed(name, processes, part=part))
 
 
-def by_script_of_torchrun(place: Place, name: str, processes: int) -> None:
-    torchrun = TORCHRUN if processes == 2 else []
-    run(place, *torchrun, "script.py", name, "1", str(4 // processes))
+def by_script(place: Place, name: str, processes: int, part: str) -> None:
+    run(place, part, "script.py", name, str(processes), str(4 // processes), part)
 
 
-def by_kill_and_resume(place: Place, name: str, processes: int) -> None:
-    (place.folder / "killed").unlink(missing_ok=True)
-    parts = [*BY_PATH, "--callback", "killed_parts:Killed"]
-    argv = [*typed(name, processes, parts), "--save-every-steps", "1"]
-    path = os.pathsep.join([str(place.folder / "site"), str(ROOT), str(place.folder)])
-    done = python(place.folder, TRAIN, *argv, PYTHONPATH=path)
-    assert done.returncode != 0
-    run(place, TRAIN, *argv, "--resume")
+def by_script_of_torchrun(place: Place, name: str, processes: int, part: str) -> None:
+    run(place, part, *TORCHRUN, "script.py", name, "1", str(4 // processes), part)
 
 
-WAYS = [by_recipe, by_script, by_notebook, by_script_of_torchrun, by_kill_and_resume]
+def by_notebook(place: Place, name: str, processes: int, part: str) -> None:
+    """The kernel trains where there is one process; else the ranks are its children."""
+    cells = (
+        f"import sys\nsys.argv = {['', name, str(processes), str(4 // processes), part]}",
+        PYTHON,
+    )
+    if part != "killed":
+        run_notebook(place.folder, *cells, PYTHONPATH=search_path(place))
+        return
+    with pytest.raises(DeadKernelError if processes == 1 else CellExecutionError):
+        run_notebook(place.folder, *cells, PYTHONPATH=search_path(place))
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("way", WAYS)
+STARTS = [
+    *itertools.product((by_shell, by_recipe, by_script, by_notebook), (1, 2)),
+    (by_script_of_torchrun, 2),
+]
+CASES = [
+    pytest.param(*start, is_killed, id=f"{start[0].__name__}-{start[1]}{'-killed' * is_killed}")
+    for start, is_killed in itertools.product(STARTS, (False, True))
+    if is_killed or start[0] is not by_shell  # which the others are compared with
+]
+
+
+@pytest.mark.parametrize(("way", "processes", "is_killed"), CASES)
 def test_the_run_is_that_of_the_shell_bit_by_bit(
-    place: Place, way: Callable[[Place, str, int], None], processes: int
+    place: Place, way: Callable[[Place, str, int, str], None], processes: int, is_killed: bool
 ) -> None:
-    name = f"{way.__name__}{processes}"
-    way(place, name, processes)
     folder = place.folder / "checkpoints"
+    name = f"{way.__name__}{processes}{is_killed}"
+    for part in ("killed", "resumed") if is_killed else ("whole",):
+        way(place, name, processes, part)
+        assert (place.folder / f"{name}.killed").exists() == is_killed
     found, expected = (
         torch.load(folder / each / "last.pt", weights_only=True)
         for each in (name, f"shell{processes}")
@@ -174,8 +199,7 @@ def test_what_a_part_raises_on_one_rank_alone_ends_both_and_is_said_once(
     (place.folder / f"{module}.py").write_text(source)
     parts = [word for name, value in PATHS.items() if name != flag for word in (name, value)]
     argv = typed(module, 2, [*parts, flag, f"{module}:Faulty"])
-    path = os.pathsep.join([str(place.folder / "site"), str(ROOT), str(place.folder)])
-    done = python(place.folder, TRAIN, *argv, PYTHONPATH=path)
+    done = start(place, TRAIN, *argv)
     assert done.returncode in (1, 2), done.stdout + done.stderr
     said = done.stdout + done.stderr
     assert said.count("RuntimeError: this part is broken\n") <= 1, said  # the user's own traceback
@@ -186,9 +210,7 @@ def test_what_a_part_raises_on_one_rank_alone_ends_both_and_is_said_once(
 @pytest.mark.parametrize("flag", list(RAISES))
 def test_a_part_that_is_not_there_is_one_line(place: Place, flag: str) -> None:
     parts = [word for name, value in PATHS.items() if name != flag for word in (name, value)]
-    path = os.pathsep.join([str(place.folder / "site"), str(ROOT)])
-    argv = typed("missing", 2, [*parts, flag, "nowhere:Part"])
-    done = python(place.folder, TRAIN, *argv, PYTHONPATH=path)
+    done = start(place, TRAIN, *typed("missing", 2, [*parts, flag, "nowhere:Part"]))
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.count("error: ") == 1 and "nowhere:Part" in done.stderr, done.stderr
     assert not (place.folder / "checkpoints" / "missing" / "last.pt").exists()

@@ -107,6 +107,27 @@ def test_two_processes_write_the_same(own: Path, ranks: Ranks) -> None:
         assert Path("one", name).read_bytes() == Path("two", name).read_bytes()
 
 
+def test_what_it_raises_on_one_rank_alone_ends_both_and_is_said_once(
+    own: Path, ranks: Ranks
+) -> None:
+    broken = """
+        import os
+        from unet_ddp.prediction.outputs.base import Output
+
+        class Broken(Output):
+            def write(self, image, prediction):
+                if os.environ["RANK"] == "1":
+                    raise RuntimeError("this part is broken")
+        """
+    Path("broken_outputs.py").write_text(textwrap.dedent(broken))
+    argv = ["p", "--write", "broken_outputs:Broken", "--device", "cpu", "-o", "out"]
+    outcomes = ranks.run(2, call_main, "predict", argv, str(own))
+    assert all(status for status, _, _ in outcomes), outcomes
+    said = "".join(err for _, _, err in outcomes)
+    assert said.count("RuntimeError: this part is broken\n") == 1, said
+    assert said.count("Traceback") == 1 and "error: " not in said
+
+
 def test_its_files_are_checked_as_all_are(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("p/0.png", "--write", "sure")
     Path("p/0_sure.json").touch()
