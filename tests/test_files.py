@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import signal
 import stat
@@ -21,7 +20,6 @@ from unet_ddp.files import (
     check_writable,
     exit_on_signals,
     is_alive,
-    lock_folder,
     make_temporary,
     make_writable,
     open_own,
@@ -205,29 +203,6 @@ def test_a_file_is_not_appended_to_through_a_link(tmp_path: Path, mode: str) -> 
         with open_own(tmp_path / "own", mode) as file:
             file.write("ä")
     assert (tmp_path / "own").read_text(encoding="utf-8") == "ää"
-
-
-def test_a_lock_does_not_write_through_a_link(tmp_path: Path) -> None:
-    (tmp_path / "victim").write_text("untouched")
-    (tmp_path / ".lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(UserError, match=r"symbolic links; choose a writable folder with --here"):
-        lock_folder(tmp_path, "--here")
-    assert (tmp_path / "victim").read_text() == "untouched"
-
-
-@pytest.mark.processes
-def test_a_lock_waits_for_the_end_of_another_process(tmp_path: Path) -> None:
-    holder = (
-        "import fcntl, pathlib, sys; lock = open('.lock', 'w'); fcntl.lockf(lock, fcntl.LOCK_EX);"
-    )
-    holder += "print(flush=True); sys.stdin.read(); pathlib.Path('end').touch()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-Sc", holder], cwd=tmp_path, **pipes) as process:
-        assert process.stdout is not None and process.stdin is not None
-        process.stdout.readline()
-        process.stdin.close()
-        lock_folder(tmp_path, "--here", waits=True).close()
-        assert (tmp_path / "end").exists()
 
 
 # -- is this folder writable ----------------------------------------------------------------------
@@ -420,20 +395,3 @@ def test_a_stale_file_that_another_process_removes_meanwhile_is_no_error(
     monkeypatch.setattr(files, "is_alive", lambda process: bool(stale.unlink()))
     remove_stale([tmp_path / "a.png"])
     assert names(tmp_path) == set()
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
-def test_a_file_system_without_locks_is_a_warning(
-    tmp_path: Path,
-    number: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Issue: it was said that another run uses the folder, for ever."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "lockf", refuse)
-    with files.lock_folder(tmp_path, "--exp-name"):
-        assert "its file system has no locks; start no other run in it" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import signal
@@ -20,7 +19,6 @@ from unet_ddp.errors import UserError, one_line
 from unet_ddp.plugins import find
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
 _unfinished: set[Path] = set()  # temporary files of this process, on any thread
 _lock = RLock()  # reentrant: a signal may arrive while the main thread holds it
 
@@ -188,44 +186,6 @@ def make_writable(folder: Path, flag: str) -> None:
     check_writable(folder, flag)
     with write_errors(folder, f"choose another folder with {flag}"):
         folder.mkdir(parents=True, exist_ok=True)
-
-
-def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
-    """Create `folder` and lock it until the returned file is closed or the process ends.
-
-    If another process has locked it, this one `waits` for its end.
-
-    Raises:
-        UserError: another process has locked it, or it is not writable; `flag` names another one.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open_own(folder / ".lock", "a+")
-    except OSError as error:
-        reason = f"{folder}: {error.strerror or error}"
-        raise UserError(f"{reason}; choose a writable folder with {flag}") from None
-    try:
-        import fcntl  # Windows has none
-
-        # A record lock belongs to this process alone: reading processes do not inherit it, as they do
-        # filelock's up to 3.20; and that is a file that a kill leaves where there is no flock.
-        fcntl.lockf(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-    except (ImportError, OSError) as error:
-        if getattr(error, "errno", errno.ENOSYS) in _NO_LOCKS:
-            reason = f"{folder}: Windows or its file system has no locks"
-            print(f"warning: {one_line(reason)}; start no other run in it", file=sys.stderr)
-            return lock
-        with lock:
-            lock.seek(0)
-            owner = lock.read().strip() or "?"
-        raise UserError(
-            f"{folder}: another run uses it (process {owner}); wait for its end, or choose another "
-            f"folder with {flag}"
-        ) from None
-    with suppress(OSError):  # it is only for the message above
-        os.ftruncate(lock.fileno(), 0)
-        os.write(lock.fileno(), str(os.getpid()).encode())
-    return lock
 
 
 def is_alive(process: int) -> bool:

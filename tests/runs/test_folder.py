@@ -191,7 +191,9 @@ def test_a_new_folder_starts_a_new_run(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "one"
     resumed = opened(path)
     assert resumed == Resumed() and resumed.notes == []
-    assert [found.name for found in path.iterdir()] == [".lock"]
+    assert not path.exists()  # nor any trace of it, as it was not claimed
+    opened(tmp_path)
+    assert files_in(tmp_path) == {".lock"}  # the user's stays
 
 
 @pytest.mark.parametrize("name", ["last.pt", "last.1.pt", "best.pt", "epoch_0005.pt", "metrics.csv"])  # fmt: skip

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO
 from uuid import uuid4
 
 import torch
@@ -37,12 +37,12 @@ from unet_ddp.errors import RunError
 from unet_ddp.files import (
     as_local_path,
     is_address,
-    lock_folder,
     make_writable,
     write_errors,
     write_text,
 )
 from unet_ddp.plugins import find
+from unet_ddp.runs.lock import lock_folder, unlock_folder
 from unet_ddp.runs.mirror import Mirror
 from unet_ddp.runs.recovery import (
     choose_checkpoint,
@@ -92,7 +92,7 @@ class RunFolder:
         self._unsaved: dict[str, Content] = {}  # checkpoints by name: due until they are written
         self._keeps_previous = True
         self._saved = time.monotonic()
-        self._lock: IO[str] | None = None
+        self._unlock: Callable[[], object] = lambda: None
         self._writing: Future[str] | None = None
         # One OpenMP thread: with more threads than cores, libgomp's threads sleep between kernels
         # for the rest of the run, in training too, and waking them costs more than small kernels.
@@ -115,8 +115,7 @@ class RunFolder:
         finally:
             self._thread.shutdown()
             self._mirror.close()
-            if self._lock is not None:
-                self._lock.close()
+            self._unlock()
 
     def open(self, config: TrainConfig) -> Resumed:
         """Lock the folder and return what the run starts from.
@@ -131,7 +130,9 @@ class RunFolder:
         is_here = launch.resume is not None and self.path == config.address
         if is_here and not self.path.is_dir():  # nor is it made for a lock
             raise no_checkpoint(config.resume_file)
-        self._lock = lock_folder(self.path, "--checkpoints or --exp-name")
+        is_new = not self.path.exists()
+        lock = lock_folder(self.path, "--checkpoints or --exp-name")
+        self._unlock = partial(unlock_folder, lock, self.path) if is_new else lock.close
         with write_errors(
             self.path, "free some space, or choose another folder with --checkpoints"
         ):
@@ -142,8 +143,7 @@ class RunFolder:
             resumed = read_checkpoint(path, overwrite=launch.overwrite)
             check_free(self.path, [name for name in LATE if may_write(config, name)])
             return resumed
-        names = [path.name for path in self.path.iterdir()]
-        check_free(self.path, [name for name in names if may_write(config, name)])
+        check_free(self.path, [p.name for p in self.path.iterdir() if may_write(config, p.name)])
         existing = find_checkpoints(self.path)
         if existing and not launch.overwrite:
             raise contains_a_run(self.path, existing)

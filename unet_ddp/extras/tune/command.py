@@ -26,7 +26,8 @@ from unet_ddp.distributed.join import exit_with_error
 from unet_ddp.distributed.stop_signal import dying_with_parent
 from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_lines, shorten
 from unet_ddp.extras.report.compare import compare
-from unet_ddp.files import as_local_path, lock_folder, write_errors, write_text
+from unet_ddp.files import as_local_path, write_errors, write_text
+from unet_ddp.runs.lock import lock_folder
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
 from unet_ddp.settings import Kind, as_flag, flag, names_of, values_of
 

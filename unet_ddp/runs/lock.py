@@ -1,0 +1,85 @@
+"""The lock of a run's folder: one run at a time; no trace of a start that was refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from unet_ddp.errors import UserError, one_line
+from unet_ddp.files import open_own
+
+_NAME = ".lock"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
+
+
+def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
+    """Create `folder` and lock it until the returned file is closed or the process ends.
+
+    If another process has locked it, this one `waits` for its end.
+
+    Raises:
+        UserError: another process has locked it, or it is not writable; `flag` names another one.
+    """
+    while True:
+        try:
+            lock = _open(folder)
+        except OSError as error:
+            reason = f"{folder}: {error.strerror or error}"
+            raise UserError(f"{reason}; choose a writable folder with {flag}") from None
+        if not _lock(lock, folder, flag, waits=waits):
+            return lock
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), (folder / _NAME).stat()):
+                break
+        lock.close()  # of a file that `unlock_folder` has deleted meanwhile
+    with suppress(OSError):  # it is only for a message, and for `unlock_folder`
+        os.ftruncate(lock.fileno(), 0)
+        os.write(lock.fileno(), str(os.getpid()).encode())
+    return lock
+
+
+def unlock_folder(lock: IO[str], folder: Path) -> None:
+    """Close the lock of a folder that this process has made; delete both if nothing else is in it.
+
+    They are locked meanwhile: whoever waits for the lock then makes a new one. Without locks they stay.
+    """
+    with lock, suppress(OSError):
+        lock.seek(0)
+        if lock.read() == str(os.getpid()) and [*folder.iterdir()] == [folder / _NAME]:
+            (folder / _NAME).unlink()
+            folder.rmdir()
+
+
+def _open(folder: Path) -> IO[str]:
+    for _ in range(9):
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # `unlock_folder` has removed the folder
+            return open_own(folder / _NAME, "a+")
+    return open_own(folder / _NAME, "a+")
+
+
+def _lock(lock: IO[str], folder: Path, flag: str, *, waits: bool) -> bool:
+    """Return whether the file is locked now; where there are no locks, print a warning."""
+    try:
+        import fcntl  # Windows has none
+
+        # A record lock belongs to this process alone: reading processes do not inherit it, as they do
+        # filelock's up to 3.20; and that is a file that a kill leaves where there is no flock.
+        fcntl.lockf(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except (ImportError, OSError) as error:
+        if getattr(error, "errno", errno.ENOSYS) in _NO_LOCKS:
+            reason = f"{folder}: Windows or its file system has no locks"
+            print(f"warning: {one_line(reason)}; start no other run in it", file=sys.stderr)
+            return False
+        with lock:
+            lock.seek(0)
+            owner = lock.read().strip() or "?"
+        raise UserError(
+            f"{folder}: another run uses it (process {owner}); wait for its end, or choose another "
+            f"folder with {flag}"
+        ) from None
+    return True
