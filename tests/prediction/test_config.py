@@ -23,7 +23,9 @@ def test_defaults() -> None:
 def test_the_help_names_the_program(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_predict(["--help"])
-    assert capsys.readouterr().out.startswith("usage: predict.py [-h]")
+    text = capsys.readouterr().out
+    assert text.startswith("usage: predict.py [-h]")
+    assert "--mask-format auto|png|tif" in text and "default: None" not in text
 
 
 def test_short_flags_and_both_dashes() -> None:

@@ -255,6 +255,15 @@ def limited(predictor: Predictor, most: int) -> list[tuple[int, ...]]:
     return tried
 
 
+@pytest.mark.parametrize(("classes", "shape"), [(2, (2, 1, 50, 60)), (3, (2, 3, 50, 60))])
+def test_scores_have_a_channel_per_class_and_of_two_their_difference(
+    classes: int, shape: tuple[int, ...]
+) -> None:
+    predictor = make_predictor(classes=classes)
+    images = [noise(50, 60, n) for n in range(2)]
+    assert predictor.scores(images).shape == shape
+
+
 def test_out_of_memory_halves_the_batch_and_then_sees_windows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -235,7 +235,7 @@ class Predictor:
         ]
 
     def scores(self, images: Sequence[Pixels], *, is_second: bool = False) -> Scores:
-        """Return the `Scores` (N, C, H, W) of N scaled images (H, W, channels); out of memory, halve the batch."""
+        """Return the `Scores` (N, C, H, W), of two classes (N, 1, H, W), of N scaled images; out of memory, halve them."""
         self.on_window()
         try:
             with self._running:  # writing threads predict windows again: one has a GPU's memory
