@@ -280,7 +280,6 @@ def test_an_earlier_spelling_keeps_its_place_among_words() -> None:
     words = translate_argv(argv, {"model", "overlap"})
     assert words == ["--model", "a.pt", "--overlap", "50.0", *argv[4:]]
     assert translate_argv(["--overlap", "small"], {"overlap"}) == ["--overlap", "small"]
-    assert translate_argv(["--no-amp"], {"amp"}) == ["--no-amp"]  # predict.py's own
 
 
 # -- limits and rules ----------------------------------------------------------------------

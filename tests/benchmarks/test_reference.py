@@ -44,7 +44,6 @@ def test_a_row_has_values_default_and_what_excludes_the_flag(pages: dict[str, st
     assert "| `--device` | `auto`, `cpu`, `cuda` | auto |" in page
     assert re.search(r"`--resume` \| `\[FILE\]` \| \| .*Not with `--load`\. \|", page)
     assert ("resume", "load") in pairs_of(reference.COMMANDS["train"], Excludes)
-    assert "| `--no-amp` |" not in page and "| `--amp`, `--no-amp` | | on |" in page
     assert "| `-o`, `--output` | `DIR` | required |" in page
 
 

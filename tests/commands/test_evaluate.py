@@ -86,10 +86,10 @@ def test_defaults() -> None:
 
 def test_flags() -> None:
     argv = "-m a.pt --images b --masks c -o d --threshold 0.999 --tolerance 0 -s 0.5 --overwrite"
-    more = "--nproc 2 --workers 0 --no-amp --device cpu --timeout 0.1"
+    more = "--nproc 2 --workers 0 --precision float32 --device cpu --timeout 0.1"
     assert parse(EvaluateConfig, [*argv.split(), *more.split()], prog="evaluate") == EvaluateConfig(
         model="a.pt", images="b", masks="c", output="d", threshold=0.999, tolerance=0.0, scale=0.5,
-        overwrite=True, nproc=2, workers=0, amp=False, device="cpu", timeout=0.1,
+        overwrite=True, nproc=2, workers=0, precision="float32", device="cpu", timeout=0.1,
     )  # fmt: skip
 
 
@@ -431,7 +431,7 @@ def test_in_the_cpus_own_bfloat16_too(tmp_path: Path) -> None:
             ("1", 1, []),
             ("2", 2, []),
             ("3", 3, []),
-            ("32", 1, ["--no-amp"]),
+            ("32", 1, ["--precision", "float32"]),
         ):
             argv = ["evaluate", "--workers", "0", "-o", f"out/{name}", *flags]
             outcomes = pool.run(size, call_main, "unet_ddp.__main__", argv, str(folder))

@@ -61,33 +61,35 @@ def test_in_bfloat16_a_backend_is_autocast_and_an_image_has_no_neighbours() -> N
 
 
 @pytest.mark.parametrize(
-    ("config", "amp", "expected"),
+    ("config", "precision", "expected"),
     [
-        ({"precision": "bfloat16"}, True, torch.bfloat16),
-        ({"precision": "float32"}, True, torch.float32),
+        ({"precision": "bfloat16"}, "auto", torch.bfloat16),
+        ({"precision": "float32"}, "auto", torch.float32),
         # of earlier runs:
-        ({"amp": True, "amp_dtype": "bfloat16"}, True, torch.bfloat16),
-        ({"amp": True, "amp_dtype": "bfloat16"}, False, torch.float32),
-        ({"amp": False, "amp_dtype": "bfloat16"}, True, torch.float32),
-        ({"amp": True, "amp_dtype": "auto"}, True, torch.float32),
-        (None, True, torch.float32),
+        ({"amp": True, "amp_dtype": "bfloat16"}, "auto", torch.bfloat16),
+        ({"amp": True, "amp_dtype": "bfloat16"}, "float32", torch.float32),
+        ({"amp": False, "amp_dtype": "bfloat16"}, "auto", torch.float32),
+        ({"amp": True, "amp_dtype": "auto"}, "auto", torch.float32),
+        (None, "auto", torch.float32),
     ],
 )
 def test_a_network_predicts_in_the_precision_of_its_run(
-    tmp_path: Path, config: dict[str, Any] | None, amp: bool, expected: torch.dtype
+    tmp_path: Path, config: dict[str, Any] | None, precision: str, expected: torch.dtype
 ) -> None:
     """That of a float32 run, or of another program, is float32; and so are all on another CPU."""
     path = tmp_path / "a.pt"
     write_model(path, Labels((0, 1)), config=config)
-    backend = open_model(path, CPU, amp=amp).backend
+    backend = open_model(path, CPU, bfloat16=precision == "auto").backend
     assert isinstance(backend, TorchBackend) and backend.dtype == expected
     for is_native in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                "unet_ddp.prediction.predictor.has_native_bfloat16",
+                "unet_ddp.distributed.device.has_native_bfloat16",
                 lambda is_native=is_native: is_native,
             )
-            backend = Predictor.from_checkpoint(path, device="cpu", amp=amp).models[0].backend
+            backend = (
+                Predictor.from_checkpoint(path, device="cpu", precision=precision).models[0].backend
+            )
             assert backend.dtype == (expected if is_native else torch.float32)
 
 

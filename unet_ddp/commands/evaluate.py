@@ -24,7 +24,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.read import read_mask, use_own_readers
-from unet_ddp.distributed.device import has_native_bfloat16
+from unet_ddp.distributed.device import predicts_in_bfloat16
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import Limit, UserError, count_of, print_lines
@@ -77,8 +77,8 @@ class EvaluateConfig:
     """Start N processes on this machine, which share the images; the results are the same."""
     workers: Annotated[int | None, flag("N"), Limit(at_least=0)] = None
     """Data loading processes for each of them (default: by the number of cores, at most 16)."""
-    amp: bool = True
-    """Compute in bfloat16 if the network was trained in it and this CPU has it (AVX512-BF16)."""
+    precision: Literal["auto", "float32"] = "auto"
+    """auto: bfloat16 if the network was trained in it and this CPU has it (AVX512-BF16)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     timeout: Annotated[float, flag("SECONDS"), Limit(above=0, at_most=1_000_000)] = 600.0
@@ -104,9 +104,9 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
         torch.set_num_threads(1)  # their number decides the last bits of a convolution
     use_own_readers(config.reader)
     job = world.on_main(lambda: find_job(config))
-    amp = config.amp and all(world.gather(has_native_bfloat16()))
+    bfloat16 = all(world.gather(predicts_in_bfloat16(config.precision)))
     loaded = build_model(
-        job.model, job.source, world.device, fold=False, amp=amp, network=config.network
+        job.model, job.source, world.device, fold=False, bfloat16=bfloat16, network=config.network
     )
     predictor = Predictor([loaded], device=world.device)
     resize_masks = resizes_masks(job.model.run)

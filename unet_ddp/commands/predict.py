@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from unet_ddp.checkpoints.weights import find_model, list_runs
 from unet_ddp.data.readers.read import use_own_readers
-from unet_ddp.distributed.device import has_native_bfloat16
+from unet_ddp.distributed.device import predicts_in_bfloat16
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import count_of, one_line, print_lines
@@ -70,7 +70,9 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
         *paths,
         device=world.device,
         scale=config.scale,
-        amp=config.amp and all(world.gather(has_native_bfloat16())),
+        precision="auto"
+        if all(world.gather(predicts_in_bfloat16(config.precision)))
+        else "float32",
         tile=config.tile,
         overlap=config.overlap / 100,
         tta=config.tta,

@@ -62,6 +62,20 @@ def has_native_bfloat16() -> bool:
     return "ONEDNN_MAX_CPU_ISA" not in os.environ and torch.cpu._is_avx512_bf16_supported()
 
 
+def predicts_in_bfloat16(precision: str = "auto") -> bool:
+    """Return whether this CPU predicts in bfloat16 with a network that was trained in it.
+
+    Args:
+        precision: auto or float32.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if precision not in ("auto", "float32"):
+        raise UserError(f"precision {precision}: prediction has auto and float32")
+    return precision == "auto" and has_native_bfloat16()
+
+
 def describe_untried(device: torch.device) -> list[str]:
     """Return a line if `device`, or a GPU that is left unused, was never tried with this program."""
     if device.type == "cuda":

@@ -122,12 +122,12 @@ def build_model(
     device: torch.device,
     *,
     fold: bool = True,
-    amp: bool = False,
+    bfloat16: bool = False,
     network: str | None = None,
 ) -> LoadedModel:
     """Return the model that was read from `source`, ready to run; see `TorchBackend` for `fold`.
 
-    With `amp`, a CPU computes in bfloat16 if the network's run did. `network` is the path of the user's
+    With `bfloat16`, a CPU computes in that if the network's run did. `network` is the path of the user's
     own, see `trust`.
 
     Raises:
@@ -138,9 +138,12 @@ def build_model(
     config = model.run.get("config") or {}
     earlier = config.get("amp") and config.get("amp_dtype")  # of earlier runs
     was_half = config.get("precision", earlier) == "bfloat16"
-    is_half = amp and was_half and device.type == "cpu"
+    is_half = bfloat16 and was_half and device.type == "cpu"
     dtype = torch.bfloat16 if is_half else torch.float32
-    notes = [*model.notes, *["in bfloat16, as it was trained (--no-amp: float32)"] * is_half]
+    notes = [
+        *model.notes,
+        *["in bfloat16, as it was trained (--precision float32 turns it off)"] * is_half,
+    ]
     backend = TorchBackend(built, preprocessing, device, fold=fold, dtype=dtype)
     return LoadedModel(backend, labels, preprocessing, model.threshold, notes)
 

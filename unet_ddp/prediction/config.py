@@ -71,8 +71,8 @@ class PredictConfig:
     """Images of equal size per batch (default: 8 on a GPU; one per core on a CPU)."""
     workers: Annotated[int | None, flag("N"), Limit(at_least=1)] = None
     """Threads that read, write and, on a CPU, predict (default: one per core)."""
-    amp: bool = True
-    """Compute in bfloat16 if the network was trained in it and this CPU has it (AVX512-BF16)."""
+    precision: Literal["auto", "float32"] = "auto"
+    """auto: bfloat16 if the network was trained in it and this CPU has it (AVX512-BF16)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
 

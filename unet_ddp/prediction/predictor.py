@@ -23,9 +23,9 @@ from unet_ddp.data.readers.base import Pixels
 from unet_ddp.data.readers.read import Source
 from unet_ddp.distributed.device import (
     free_memory,
-    has_native_bfloat16,
     is_out_of_memory,
     pick_device,
+    predicts_in_bfloat16,
     total_memory,
 )
 from unet_ddp.errors import UserError, check_installed
@@ -111,7 +111,7 @@ class Predictor:
         device: str | torch.device = "auto",
         scale: float | None = None,
         fold: bool = True,
-        amp: bool = True,
+        precision: str = "auto",
         network: str | None = None,
         **options: Any,
     ) -> Predictor:
@@ -122,7 +122,7 @@ class Predictor:
             device: auto (a GPU if there is one), cpu or cuda.
             scale: factor by which images are resized, 0 < scale <= 1, for another program's file (None: 0.5).
             fold: fold batch norm into the convolutions: faster, but the last bits differ from training's.
-            amp: compute in bfloat16 on a CPU that has it (AVX512-BF16) if the network was trained in it.
+            precision: float32, or auto: bfloat16 on a CPU that has it (AVX512-BF16) if the network was trained in it.
             network: "module:function" of your own network, which a checkpoint does not start by itself.
             **options: tile, overlap, tta, threshold and ground_resolution, as in the class.
 
@@ -132,7 +132,7 @@ class Predictor:
         if not paths:
             raise UserError("no checkpoint was named; give the path of one, or several")
         place = device if isinstance(device, torch.device) else pick_device(device)
-        how: Any = {"amp": amp and has_native_bfloat16(), "network": network}
+        how: Any = {"bfloat16": predicts_in_bfloat16(precision), "network": network}
         models = [open_model(path, place, scale=scale, fold=fold, **how) for path in paths]
         for path, model in zip(paths[1:], models[1:], strict=True):
             check_match(str(path), model, str(paths[0]), models[0])

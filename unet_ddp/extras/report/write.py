@@ -63,8 +63,8 @@ def write_report(
     model = world.on_main(lambda: read_model(source) if source.is_file() else None)
     if model is not None and pairs:
         resize_masks = resizes_masks(model.run)
-        amp = all(world.gather(has_native_bfloat16()))
-        loaded = build_model(model, source, world.device, fold=False, amp=amp, network=network)
+        how: Any = {"bfloat16": all(world.gather(has_native_bfloat16())), "network": network}
+        loaded = build_model(model, source, world.device, fold=False, **how)
         predictor = Predictor([loaded], device=world.device)
         dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
         evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
@@ -138,7 +138,7 @@ def write_samples(
     model = read_model(best)
     if "best" not in model.run:  # nor is it to be scored as the run's
         raise UserError(f"{best}: is not the best.pt of a run")
-    loaded = build_model(model, best, device, amp=has_native_bfloat16(), network=network)
+    loaded = build_model(model, best, device, bfloat16=has_native_bfloat16(), network=network)
     predictor = Predictor([loaded], device=device)
     resize_masks = resizes_masks(model.run)
     dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
