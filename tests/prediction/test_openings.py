@@ -122,3 +122,7 @@ def test_a_small_map_that_is_a_bomb_is_not_read_by_rows(
         assert opened.rows(ImageFormat(3), at_least=1 << 24) is None
         with pytest.raises(UserError, match="64x64 pixels of 3 bytes in a small file: too large"):
             opened.image(ImageFormat(3))
+        rows = opened.rows(ImageFormat(3), at_least=1)  # a scene, which windows of it are read of
+        assert rows is not None and rows.read(0, 8).shape == (8, 64, 3)
+        with pytest.raises(UserError, match="64x64 pixels of 3 bytes in a small file: too large"):
+            rows.read(0, 64)

@@ -117,11 +117,15 @@ class MapFile(TiffFile):
             return None
         rows = MapRows(self, self._dataset, wanted, bands)
         if is_small:
-            pixel_bytes = sum(np.dtype(name).itemsize for name in self._dataset.dtypes)
-            size, file = (rows.width, rows.height), self._file.fileno()
-            refuse_bomb(self.path, *size, file=file, pixel_bytes=pixel_bytes)
+            self.check_rows(rows.height)
         rows.read(0, 1)  # can it be decoded? If not, the reader of whole images says why
         return rows
+
+    def check_rows(self, count: int) -> None:
+        """Raise a TooLargeError if so many rows of so small a file are no real image."""
+        pixel_bytes = sum(np.dtype(name).itemsize for name in self._dataset.dtypes)
+        size, file = (self._dataset.width, count), self._file.fileno()
+        refuse_bomb(self.path, *size, file=file, pixel_bytes=pixel_bytes)
 
     def _choose_bands(self, wanted: ImageFormat) -> list[int]:
         """Return GDAL's bands that are the wanted channels; none if the image must be converted."""
@@ -162,7 +166,8 @@ class MapRows:
         self._bands = bands
 
     def read(self, top: int, bottom: int) -> Pixels:
-        """Return the rows `top` to `bottom`, with no-data pixels filled."""
+        """Return the rows `top` to `bottom`, with no-data pixels filled; see `MapFile.check_rows`."""
+        self._file.check_rows(bottom - top)
         stored = self._file.read_bands(self._bands, ((top, bottom), (0, self.width)))
         pixels = cast(Pixels, stored.astype(self._wanted.dtype, copy=False))
         return fit_pixels(pixels, self._wanted, (bottom - top, self.width), self._file.path)[0]
