@@ -24,7 +24,7 @@ _PYTHON = """# Python
 
 All names in `unet_ddp`. Everything else in the package is internal, and may change in any version.
 [Training from Python](../python.md) shows how to use them. [Parts of your own](../own_parts.md) has the
-interfaces of losses, networks, readers and outputs of your own.
+interfaces of losses, networks, readers and outputs of your own. [Flags](flags.md#train) has the settings of `train`.
 
 In shapes, N is a number of images, C of classes, and H and W are height and width in pixels. The examples
 begin with `import unet_ddp` and `from unet_ddp import Labels, Predictor`.
