@@ -69,7 +69,11 @@ def test_the_help_of_a_command_names_it(name: str, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as end:
         main([name, "--help"])
     assert end.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: python -m unet_ddp {name} [-h]")
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: python -m unet_ddp {name} [-h]")
+    assert "python train.py" not in text and "python predict.py" not in text  # in a clone alone
+    assert "=4 train.py" not in text
+    assert name != "train" or "unet-ddp train --nproc 4 --images imgs --masks masks\n" in text
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import shutil
 import textwrap
 from collections.abc import Set
@@ -29,7 +30,8 @@ def format_help(kind: Any, prog: str, *, is_whole: bool, unused: Set[str] = froz
         name: each for name, each in settings.items() if find_note(each, Brief) or not each.group
     }
     lines = [f"usage: {prog} [-h]{_name_positionals(settings)} [OPTIONS]", ""]
-    lines += [inspect.getdoc(kind) or "", ""]
+    text = inspect.getdoc(kind) or ""
+    lines += [text if prog.endswith(".py") else _without_scripts(text), ""]
     if len(short) < len(settings) and not is_whole:
         for name, each in short.items():
             lines += _format_row(
@@ -45,6 +47,12 @@ def format_help(kind: Any, prog: str, *, is_whole: bool, unused: Set[str] = froz
             lines.append("")
         lines.pop()
     return "\n".join(lines) + "\n"
+
+
+def _without_scripts(text: str) -> str:
+    """Return examples that need no clone: it alone has train.py and predict.py."""
+    text = re.sub(r"torchrun --nproc_per_node=(\d+) (\w+)\.py", r"unet-ddp \2 --nproc \1", text)
+    return re.sub(r"python (\w+)\.py", r"unet-ddp \1", text)
 
 
 def find_note(setting: Setting, kind: type[Any]) -> Any:
