@@ -148,8 +148,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         # loaders: (data set, sampler, batch_size=, workers=) -> arguments of DataLoader
         "how_to_read": "unet_ddp.extras.cloud.reading:how_to_read",
         # -- weights from elsewhere
-        # --load, --encoder-weights FILE: (TrainConfig) -> with `describe`, `fit`
+        # --load, --encoder-weights: (TrainConfig) -> with `describe`, `fit`; None if they are to be downloaded
         "given_weights": "unet_ddp.extras.transfer.fit:read_weights",
+        # --encoder-weights: (encoder, Preprocessing) -> Preprocessing, with the encoder's normalisation
+        "encoder_pixels": "unet_ddp.extras.transfer.pretrained:normalise_for",
         # a checkpoint of another program: (path, content) -> SavedModel
         "foreign_weights": "unet_ddp.extras.transfer.foreign:read_foreign",
         # -- a process ends by an error, or runs out of memory

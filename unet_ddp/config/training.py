@@ -35,11 +35,11 @@ class NetworkConfig:
     encoder: Annotated[
         str | None, Kind.FIXED, flag("NAME"), Brief("Pretrained encoder, e.g. resnet34.")
     ] = None
-    """Encoder of segmentation-models-pytorch, e.g. resnet34 or tu-efficientnet_b0; unet is then that library's."""
+    """Encoder of segmentation-models-pytorch, e.g. resnet34, tu-efficientnet_b0 or efficientnet-lite0; unet is then that library's."""
     encoder_weights: Annotated[
         str | None, flag("NAME|FILE"), Brief("Its weights, e.g. imagenet.")
     ] = None
-    """Pretrained weights for the encoder, e.g. imagenet, downloaded once; or a file of timm, torchvision or this program."""
+    """Pretrained weights for the encoder: imagenet, downloaded once or from the extra pretrained (efficientnet-lite0 to 2); or a file of timm, torchvision or this program."""
     width: Annotated[int, Kind.FIXED, flag("CHANNELS"), POSITIVE] = 32
     """Classic U-Net: channels of the first level; the paper's has 64."""
     bilinear: Annotated[bool, Kind.FIXED] = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
@@ -71,7 +72,12 @@ def choose_architecture(
         return Architecture(model, channels, num_classes, encoder, width, bilinear)
     if name == "unet" and encoder is None:
         return Architecture("unet", channels, num_classes, None, width, bilinear)
-    return Architecture(name, channels, num_classes, encoder or "resnet34")
+    return Architecture(name, channels, num_classes, full_name(encoder or "resnet34"))
+
+
+def full_name(encoder: str) -> str:
+    """Return smp's name of an encoder, of efficientnet-lite0 to 4 too."""
+    return re.sub(r"^efficientnet-lite(?=[0-4]$)", "tu-tf_efficientnet_lite", encoder)
 
 
 def trust(

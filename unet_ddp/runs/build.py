@@ -100,6 +100,8 @@ def _choose_architecture(
         bilinear=network.bilinear,
     )
     preprocessing = Preprocessing.for_data(data.format, data.range, scale=scale)
+    if network.encoder_weights and architecture.part == "smp":
+        preprocessing = find("extras", "encoder_pixels")(architecture.encoder, preprocessing)
     notes: list[str] = []
     if resumed.weights is not None:
         architecture, preprocessing, notes = resumed.weights.describe(architecture, preprocessing)

@@ -147,8 +147,8 @@ class RunFolder:
         existing = find_checkpoints(self.path)
         if existing and not launch.overwrite:
             raise contains_a_run(self.path, existing)
-        is_file = config.run.load or Path(config.network.encoder_weights or "").suffix
-        return Resumed(weights=find("extras", "given_weights")(config) if is_file else None)
+        has_weights = config.run.load or config.network.encoder_weights
+        return Resumed(weights=find("extras", "given_weights")(config) if has_weights else None)
 
     def claim(
         self, config: TrainConfig, data: PreparedData, resumed: Resumed, metadata: Content

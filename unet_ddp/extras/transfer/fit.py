@@ -23,8 +23,10 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import count_of, join_some
+from unet_ddp.extras.transfer.pretrained import find_packaged, read_packaged
 from unet_ddp.files import as_path
-from unet_ddp.network.architecture import Architecture, in_encoder, trust
+from unet_ddp.network.architecture import Architecture, full_name, in_encoder, trust
+from unet_ddp.plugins import is_own
 
 _SHOWN = 3  # names in a line
 
@@ -71,11 +73,25 @@ class GivenWeights:
         return fitted.state, [*notes, *fitted.describe(self.source)]
 
 
-def read_weights(config: TrainConfig) -> GivenWeights:
-    """Return the weights of the file of ``--load``, of a run its best, else of ``--encoder-weights``."""
-    load = config.run.load
-    source = find_model(load) if load else as_path(config.network.encoder_weights or "")
-    return GivenWeights(read_model(source), source, load is not None)
+def read_weights(config: TrainConfig) -> GivenWeights | None:
+    """Return the weights of the file of ``--load``, of a run its best, else of ``--encoder-weights``.
+
+    ImageNet's come from an installed package of the extra `pretrained`. None without one: they are downloaded.
+    """
+    if config.run.load:
+        source = find_model(config.run.load)
+        return GivenWeights(read_model(source), source, is_whole=True)
+    network, weights = config.network, config.network.encoder_weights or ""
+    if Path(weights).suffix:
+        source = as_path(weights)
+        return GivenWeights(read_model(source), source, is_whole=False)
+    if weights != "imagenet" or network.encoder is None or is_own("networks", network.model):
+        return None
+    encoder = full_name(network.encoder)
+    packaged = find_packaged(encoder)
+    if packaged is None:
+        return None
+    return GivenWeights(read_packaged(packaged, encoder), packaged, is_whole=False)
 
 
 @dataclass
