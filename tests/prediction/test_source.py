@@ -434,4 +434,6 @@ def test_scenes_of_any_size_are_read_by_rows_but_not_tiles_of_any_size(
         reader = source.rows(ImageFormat(3))
         assert (reader is not None) == is_read
         if reader is not None:
-            assert reader.read(0, 640).shape == (640, 640, 3)
+            assert reader.read(634, 640).shape == (6, 640, 3)
+            with pytest.raises(UserError, match="640x640 pixels of 3 bytes in a small file"):
+                reader.read(0, 640)
