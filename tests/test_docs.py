@@ -55,7 +55,9 @@ PAGES = [
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
 ]
 
-ALTERNATIVES = {"docs/reliability.md", "docs/several-hosts.md"}  # one run, started in several ways
+ALTERNATIVES = {  # one run, started in several ways
+    "docs/reliability.md", "docs/several-hosts.md", "docs/tutorials/your-images.md",
+}  # fmt: skip
 
 
 def read_commands(page: str) -> Iterator[tuple[str, list[str]]]:
