@@ -82,11 +82,16 @@ ASK = '[ "$SLURM_PROCID" = 1 ] || kill -USR1 "$BATCH_SHELL"; while :; do sleep 0
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("status", [0, 2])
-def test_a_job_that_ends_by_itself_is_not_queued_again(tmp_path: Path, status: int) -> None:
-    cluster.install(tmp_path, torchrun=f"exit {status}")
+@pytest.mark.parametrize(
+    ("status", "said"), [(0, "the run is complete"), (2, "failed with status 2: see above")]
+)
+def test_a_job_that_ends_by_itself_is_not_queued_again(
+    tmp_path: Path, status: int, said: str
+) -> None:
+    cluster.install(tmp_path, python=f"exit {status}")
     done = cluster.sbatch(tmp_path, 7)
     assert done.returncode == status, done.stderr
+    assert done.stdout.startswith(f"slurm.sbatch: {said}")
     assert not (tmp_path / "requeued").exists()
 
 
@@ -94,8 +99,9 @@ def test_a_job_that_ends_by_itself_is_not_queued_again(tmp_path: Path, status: i
 def test_the_signal_before_the_limit_reaches_every_torchrun_and_queues_the_job_again(
     tmp_path: Path,
 ) -> None:
-    cluster.install(tmp_path, torchrun=SAVE_TOGETHER + BOTH_READY + ASK)
-    cluster.sbatch(tmp_path, 7)
+    cluster.install(tmp_path, python=SAVE_TOGETHER + BOTH_READY + ASK)
+    done = cluster.sbatch(tmp_path, 7)
+    assert done.stdout.splitlines()[-1].startswith("slurm.sbatch: job 7 is queued again")
     assert (tmp_path / "saved.0").exists() and (tmp_path / "saved.1").exists()
     assert (tmp_path / "requeued").read_text() == "requeue 7"
 
@@ -110,8 +116,8 @@ def test_slurm_signals_the_script_alone_and_leaves_torchrun_time_to_save() -> No
 
 @pytest.mark.processes
 def test_slurm_starts_one_group_over_all_nodes(tmp_path: Path) -> None:
-    record = f'echo "${SHARED_STORE}" > store; printf "%s\\n" "$@" > "words.$SLURM_PROCID"'
-    cluster.install(tmp_path, torchrun=record)
+    record = f'echo "${SHARED_STORE}" > store; printf "%s\\n" "${{@:3}}" > "words.$SLURM_PROCID"'
+    cluster.install(tmp_path, python=record)
     assert cluster.sbatch(tmp_path, 7, "--lr", "0.1").returncode == 0
     words = [(tmp_path / f"words.{node}").read_text().splitlines() for node in (0, 1)]
     assert words[0] == words[1]
@@ -152,6 +158,7 @@ def test_a_job_that_reaches_its_limit_ends_as_an_undisturbed_run(
     job = cluster.free_job()
     first = cluster.sbatch(tmp_path, job, *flags)
     assert "stopped by SIGUSR1 after step" in first.stdout, first.stderr
+    assert "Traceback" not in first.stderr
     assert (tmp_path / "requeued").read_text() == f"requeue {job}"
     saved = checkpoint.load(tmp_path / "checkpoints" / "cells" / "last.pt")["position"]
     assert saved["epoch"] == 0 and 3 <= saved["step"] < 15
