@@ -188,7 +188,8 @@ def test_a_terminal_shows_the_bar_of_several_processes(images: Path) -> None:
     lines = shown.decode().replace("\r\n", "\n").splitlines()
     assert any(line.startswith("epoch 1/1: ") and "step/s" in line for line in lines), shown
     assert any(line.startswith("epoch 1: loss") for line in lines)
-    assert "error: " not in shown.decode() and lines[-1].startswith("caught checkpoints contains")
+    assert "error: " not in shown.decode(), shown
+    assert lines[-1].startswith("caught checkpoints contains"), shown
 
 
 @pytest.mark.processes
