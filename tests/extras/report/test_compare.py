@@ -109,6 +109,30 @@ def test_more_runs_than_colours(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [a["class"] for a in parsed.all("i")][:8] == [f"s{k}" for k in range(8)]
 
 
+def test_runs_that_repeat_one_training_have_a_mean_and_a_standard_deviation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of those that differ in seed or fold alone, each once; other runs, and those without a score, have none."""
+    places = [
+        *(write_run(tmp_path / f"s{k}", [(k / 10, k / 20, 1)], seed=k) for k in (2, 4, 9)),
+        write_run(tmp_path / "again", [(0.9, 0.45, 1)], seed=9),
+        write_run(tmp_path / "blind", [("", "", 1)], seed=5),
+        write_run(tmp_path / "wide", [(0.95, 0.9, 1)], seed=1, width=3),
+        *(write_run(tmp_path / f"f{k}", [(k / 10, 0.1, 1)], fold=f"{k}/3") for k in (1, 2)),
+        write_run(tmp_path / "of_four", [(0.3, 0.1, 1)], fold="3/4"),
+    ]
+    page = tmp_path / "page.html"
+    assert main([*map(str, places), "-o", str(page)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "±" in line]
+    assert lines == [  # 2, 4 and 9: mean 5, deviations -3, -1 and 4: sqrt(26 / 2) = 3.6056
+        "Dice 0.5000 ± 0.3606, IoU 0.2500 ± 0.1803: mean ± standard deviation of 3 runs that differ in "
+        "seed alone: s9, s4, s2",
+        "Dice 0.1500 ± 0.0707, IoU 0.1000 ± 0.0000: mean ± standard deviation of 2 runs that differ in "
+        "fold alone: f2, f1",
+    ]
+    assert set(lines) <= set(Parsed(page.read_text(encoding="utf-8")).texts_of("p"))
+
+
 def test_what_is_no_run_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

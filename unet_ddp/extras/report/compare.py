@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Annotated, Any, NamedTuple
 
 import tyro
@@ -25,6 +26,7 @@ from unet_ddp.runs.writers import describe_time, read_rows, to_float
 from unet_ddp.settings import Kind, flag, names_of
 
 _MOST_LINES = 8
+_REPEATED = "seed", "fold"  # settings in which the runs differ that repeat one training
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Run(NamedTuple):
     name: str
     dice: list[float]  # validation Dice of each epoch
     seconds: list[float]  # time of training and validation until the end of each epoch
+    scores: dict[str, float]  # of its best epoch
     cells: dict[str, str]  # its row of the table, but for settings
     settings: Mapping[str, object]
 
@@ -89,12 +92,13 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
         for place, run in found.items()
     ]
     runs.sort(key=lambda run: -find_best(run.dice)[1])
-    table = tabulate(runs)
+    table, means = tabulate(runs), average(runs)
     notes = [f"charts: the best {_MOST_LINES}"] if len(runs) > _MOST_LINES else []
-    page = Page(f"{len(runs)} runs", table=table, comparison=_draw(runs[:_MOST_LINES]), notes=notes)
+    charts = _draw(runs[:_MOST_LINES])
+    page = Page(f"{len(runs)} runs", table=table, comparison=charts, notes=[*means, *notes])
     with write_errors(output):
         write_text(output, render(page))
-    return [*lines, *align(table), f"wrote {output}"]
+    return [*lines, *align(table), *means, f"wrote {output}"]
 
 
 def _is_other(place: Path) -> bool:
@@ -130,6 +134,7 @@ def read_run(place: Path) -> Run:
     columns = ("validation_dice", "validation_iou", "seconds")
     dice, iou, seconds = ([to_float(row.get(name)) for row in rows] for name in columns)
     best = find_best(dice)[0]
+    scores = {"Dice": dice[best], "IoU": iou[best]}
     if is_own("networks", model.architecture.model):  # it is code, which no file starts
         averages = ("running_mean", "running_var", "num_batches_tracked")
         tensors = {name: v for name, v in model.state.items() if not name.endswith(averages)}
@@ -137,15 +142,15 @@ def read_run(place: Path) -> Run:
     else:
         parameters = list(build_blank(model.architecture, source).parameters())
     cells = {
-        "Dice": show(dice[best]),
-        "IoU": show(iou[best]),
+        **{score: show(value) for score, value in scores.items()},
         "of epoch": f"{best + 1} of {len(rows)}",
         "steps": rows[-1].get("step") or "-",
         "time": describe_time(sum(seconds)),
         "parameters": f"{sum(p.numel() for p in parameters) / 1e6:.2f} M",
     }
     name += f"/{place.name}" * (place != folder)
-    return Run(name, dice, list(accumulate(seconds)), cells, translate(model.run["config"]))
+    settings = translate(model.run["config"])
+    return Run(name, dice, list(accumulate(seconds)), scores, cells, settings)
 
 
 def tabulate(runs: Sequence[Run]) -> list[list[str]]:
@@ -161,6 +166,34 @@ def tabulate(runs: Sequence[Run]) -> list[list[str]]:
         heading,
         *([r.name, *r.cells.values(), *row] for r, row in zip(runs, rows, strict=True)),
     ]
+
+
+def average(runs: Sequence[Run]) -> list[str]:
+    """Return a line for each training that was repeated, with other seeds or on other folds of one split.
+
+    It has the mean of their scores, and the standard deviation, which divides by n - 1.
+    """
+    repeated: dict[tuple[str, str], dict[tuple[str, str], Run]] = {}
+    left_out = {*names_of(TrainConfig, Kind.FILES), *_REPEATED}
+    for run in runs:
+        seed, fold = (str(run.settings.get(name)) for name in _REPEATED)
+        known = run.settings.items()
+        others = {name: str(v) for name, v in known if v is not None and name not in left_out}
+        folds = fold.partition("/")[2]
+        if not math.isnan(run.scores["Dice"]):
+            same = repeated.setdefault((folds, str(sorted(others.items()))), {})
+            same.setdefault((seed, fold), run)
+    return [_describe_mean(list(same.values())) for same in repeated.values() if len(same) > 1]
+
+
+def _describe_mean(runs: Sequence[Run]) -> str:
+    differing = [n for n in _REPEATED if len({str(run.settings.get(n)) for run in runs}) > 1]
+    columns = {score: [run.scores[score] for run in runs] for score in runs[0].scores}
+    scores = (f"{name} {mean(each):.4f} ± {stdev(each):.4f}" for name, each in columns.items())
+    return (
+        f"{', '.join(scores)}: mean ± standard deviation of {len(runs)} runs that differ in "
+        f"{' and '.join(differing)} alone: {join_some([run.name for run in runs], _MOST_LINES)}"
+    )
 
 
 def _draw(runs: Sequence[Run]) -> list[Any]:
