@@ -258,9 +258,10 @@ def test_mutation_testing_copies_what_the_tests_read() -> None:
     assert set(read_pyproject()["tool"]["mutmut"]["also_copy"]) == tracked
 
 
-def test_tracked_files_name_no_machine() -> None:
+def test_tracked_files_name_no_machine_and_are_merged() -> None:
     for name in list_tracked():
         if name.endswith((".png", ".gz")):
             continue
         text = (ROOT / name).read_text(encoding="utf-8")
         assert not re.search(r"(?<![\w.])/(work|home|root|Users)/\w", text), name
+        assert not re.search(r"^(<{7}|>{7}) ", text, flags=re.M), name

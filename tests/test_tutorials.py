@@ -1,4 +1,4 @@
-"""The tutorials, typed from top to bottom in a fresh folder.
+"""The tutorials and how-to pages, typed from top to bottom in a fresh folder.
 
 Of a page, a `bash` block is typed, and a `python` block is saved under its title. A `text` block shows what the
 block before it printed: these lines, in this order, among others. `…` stands for anything. A block that printed

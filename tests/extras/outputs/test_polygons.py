@@ -12,6 +12,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from tests.prediction.outputs.writing import image_files, make, merge, predicted
+from tests.ranks import python
 from unet_ddp.data.labels import Labels
 from unet_ddp.extras.outputs.polygons import Polygons, polygons
 
@@ -75,11 +76,27 @@ def test_of_more_than_two_classes_each_has_its_objects() -> None:
     assert found == [("3", 2), ("5", 2), ("9", 2)]
 
 
-def test_threads_find_what_one_finds_without_a_warning(rng: np.random.Generator) -> None:
+def test_threads_find_what_one_finds(rng: np.random.Generator) -> None:
     masks = [(rng.random((20, 20)) < 0.6).astype(np.uint8) for _ in range(200)]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda ids: list(polygons("a", ids, TWO)), masks))
     assert found == [list(polygons("a", ids, TWO)) for ids in masks]
+
+
+@pytest.mark.processes
+def test_threads_that_trace_polygons_print_no_warning(tmp_path: Path) -> None:
+    """In a program, without pytest's filters."""
+    program = """
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+from unet_ddp.data.labels import Labels
+from unet_ddp.extras.outputs.polygons import polygons
+masks = np.random.default_rng(0).integers(0, 2, (200, 20, 20), np.uint8)
+with ThreadPoolExecutor(8) as pool:
+    list(pool.map(lambda mask: list(polygons("a", mask, Labels((0, 255)))), masks))
+"""
+    done = python(tmp_path, "-W", "always:Dataset has no", "-c", program)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_file_is_json_of_all_images_objects(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ on a map, they become longitude and latitude as RFC 7946 asks.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ from unet_ddp.prediction.prediction import Prediction
 Ring = list[list[int]]
 
 _DIGITS = 9  # of degrees: a tenth of a millimetre
+
+warnings.filterwarnings("ignore", "Dataset has no geotransform")  # rasterio's, of a plain mask
 
 
 class Polygons(Output):
@@ -112,7 +115,7 @@ def _find_areas(values: Mask, counted: NDArray[np.bool_]) -> Iterator[_Area]:
     from rasterio import Affine
     from rasterio.features import shapes
 
-    # Of coordinates that are not moved, rasterio warns now and then if several threads are at it.
+    # Moved by a pixel, because rasterio warns of coordinates that are not.
     moved = shapes(values, counted, connectivity=4, transform=Affine.translation(1, 1))
     for shape, value in moved:
         rings = [
