@@ -50,7 +50,7 @@ OTHERS = """lr help help_all no_amp check nproc_per_node max_restarts nnodes nod
 rdzv_id rdzv_backend rdzv_endpoint rdzv_conf local_addr signals_to_handle shm_size storage turns packed
 sample count side carvana camvid minutes seeds against only results seconds kills ranks steps cycles case
 save_tif numa_binding batch power index_url
-nodes gpus_per_node cpus_per_task time job_name me signal partition account logdir"""
+nodes gpus_per_node gpus_per_task cpus_per_task time job_name me signal partition account logdir"""
 PAGES = [
     "README.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
