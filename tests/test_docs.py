@@ -50,7 +50,8 @@ OTHERS = """lr help help_all no_amp check nproc_per_node max_restarts nnodes nod
 rdzv_id rdzv_backend rdzv_endpoint rdzv_conf local_addr signals_to_handle shm_size storage turns packed
 sample count side carvana camvid minutes seeds against only results seconds kills ranks steps cycles case
 save_tif numa_binding batch power index_url
-nodes gpus_per_node gpus_per_task cpus_per_task time job_name me signal partition account logdir"""
+nodes gpus_per_node gpus_per_task cpus_per_task time job_name me signal partition account logdir
+no_deps no_index find_links name install version"""
 PAGES = [
     "README.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
@@ -230,12 +231,20 @@ def test_the_citation_is_of_this_version() -> None:
 def test_torch_without_its_gpu_libraries_stays_installed() -> None:
     """A later one would be replaced by the line that installs the package."""
     ranges = {requirement.name: requirement.specifier for requirement in requirements()}
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (line,) = re.findall(r"pip install (.*) --index-url https://download.pytorch.org/whl/cpu", text)
-    named = [Requirement(word) for word in shlex.split(line)]
-    assert {each.name: each.specifier for each in named} == {
-        name: ranges[name] for name in ("torch", "torchvision")
-    }
+    expected = {name: ranges[name] for name in ("torch", "torchvision")}
+    for page in ("README.md", "docs/how-to/install.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        (line,) = re.findall(
+            r"pip install (.*) --index-url https://download.pytorch.org/whl/cpu", text
+        )
+        named = [Requirement(word) for word in shlex.split(line)]
+        assert {each.name: each.specifier for each in named} == expected, page
+
+
+def test_the_install_page_has_every_extra() -> None:
+    text = (ROOT / "docs/how-to/install.md").read_text(encoding="utf-8")
+    for extra in read_pyproject()["project"]["optional-dependencies"]:
+        assert f"`{extra}`" in text, extra
 
 
 def test_every_dependency_has_both_bounds_or_one_version() -> None:
