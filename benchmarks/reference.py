@@ -1,8 +1,9 @@
-"""The reference pages that are made from the program: docs/reference/flags.md and docs/reference/python.md.
+"""The pages that are made from the program: docs/reference/flags.md, docs/reference/python.md, the notebook.
 
     python -m benchmarks.reference [--check]
 
-Flags come from the settings and docstrings that --help prints, the Python interface from its docstrings.
+Flags come from the settings and docstrings that --help prints, the Python interface from its docstrings,
+and docs/tutorials/notebook.ipynb from notebook.py beside it.
 Without `--check` the pages are written. With it they are compared, and exit status 1 says that one differs.
 """
 
@@ -17,6 +18,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
+from benchmarks.notebook import make_notebook
 from benchmarks.reference_python import format_python
 from benchmarks.timing import new_parser
 from unet_ddp.__main__ import COMMANDS as PROGRAMS
@@ -35,7 +37,8 @@ from unet_ddp.extras.tune.command import TuneConfig
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.settings import Excludes, Needs, Setting, as_flag, pairs_of, settings_of
 
-FOLDER = Path(__file__).parents[1] / "docs/reference"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs"
 COMMANDS: dict[str, Any] = {
     "train": TrainConfig, "predict": PredictConfig, "doctor": DoctorConfig, "evaluate": EvaluateConfig,
     "import": ImportConfig, "pack": PackConfig, "report": ReportConfig, "compare": CompareConfig,
@@ -146,12 +149,17 @@ def mark_code(text: str) -> str:
     return "".join(parts)
 
 
-# -- both pages ----------------------------------------------------------------------------------
+# -- all pages ----------------------------------------------------------------------------------
 
 
 def make_pages() -> dict[str, str]:
-    """Return the text of each page, by its name in docs/reference/."""
-    pages = {"flags.md": format_flags(), "python.md": format_python()}
+    """Return the text of each page, by its name in docs/."""
+    source = (ROOT / "docs/tutorials/notebook.py").read_text(encoding="utf-8")
+    pages = {
+        "reference/flags.md": format_flags(),
+        "reference/python.md": format_python(),
+        "tutorials/notebook.ipynb": make_notebook(source),
+    }
     return {name: text.rstrip() + "\n" for name, text in pages.items()}
 
 
@@ -171,6 +179,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"error: {path} differs; type python -m benchmarks.reference", file=sys.stderr)
             status = 1
         else:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
             print(f"wrote {path}")
     return status

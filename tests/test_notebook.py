@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from tests.conftest import make_set
@@ -29,6 +31,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return make_set(tmp_path)
+
+
+def test_the_notebook_of_the_documentation_runs(folder: Path) -> None:
+    text = (ROOT / "docs/tutorials/notebook.ipynb").read_text(encoding="utf-8")
+    nbformat.validate(json.loads(text))
+    notebook = nbformat.reads(text, as_version=4)
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    printed = run_notebook(folder, *code)
+    assert "epoch 5: loss 0." in printed and "of the pixels" in printed, printed
+    assert "checkpoints/notebook contains a run (best.pt): continue it with --resume" in printed
+    assert (folder / "mask.png").exists() and (folder / "data/demo/imgs").exists()
 
 
 @pytest.mark.parametrize("nproc", [1, 2])

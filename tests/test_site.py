@@ -19,6 +19,9 @@ else:
     import tomli as tomllib
 
 
+IN_ROOT = ["CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+
+
 def read_anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and the site make them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
@@ -26,7 +29,7 @@ def read_anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\s-]", "", title).lower().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
+@pytest.mark.parametrize("page", [*PAGES, "docs/tutorials/notebook.py", *IN_ROOT])
 def test_links_between_documents_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)\s]+)\)", text):

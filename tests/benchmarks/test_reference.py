@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 import unet_ddp
 from benchmarks import reference, reference_python
+from benchmarks.notebook import make_notebook
 from unet_ddp.plugins import BUILT_IN
 from unet_ddp.settings import Excludes, as_flag, pairs_of, settings_of
 
@@ -24,9 +26,17 @@ def test_the_pages_are_up_to_date(pages: dict[str, str]) -> None:
         assert found == text, "type python -m benchmarks.reference"
 
 
+def test_a_percent_comment_begins_a_cell() -> None:
+    source = "# %% [markdown]\n# # Title\n#\n# Text.\n\n# %%\nimport os\n\nos.getcwd()\n\n# %%\n1\n"
+    text, *code = json.loads(make_notebook(source))["cells"]
+    assert (text["cell_type"], "".join(text["source"])) == ("markdown", "# Title\n\nText.")
+    assert [cell["cell_type"] for cell in code] == ["code", "code"]
+    assert ["".join(cell["source"]) for cell in code] == ["import os\n\nos.getcwd()", "1"]
+
+
 def test_each_flag_of_each_command_is_on_the_page(pages: dict[str, str]) -> None:
     assert reference.COMMANDS.keys() == BUILT_IN["commands"].keys()
-    sections = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", pages["flags.md"], re.M))
+    sections = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", pages["reference/flags.md"], re.M))
     assert [*sections] == [*reference.COMMANDS]
     for name, kind in reference.COMMANDS.items():
         used = {*settings_of(kind)} - getattr(kind, "unused", frozenset())
@@ -39,7 +49,7 @@ def test_each_flag_of_each_command_is_on_the_page(pages: dict[str, str]) -> None
 
 
 def test_a_row_has_values_default_and_what_excludes_the_flag(pages: dict[str, str]) -> None:
-    page = pages["flags.md"]
+    page = pages["reference/flags.md"]
     assert "| `-s`, `--scale` | `FACTOR`, above 0 and at most 1 | 1 | Resize images" in page
     assert "| `--device` | `auto`, `cpu`, `cuda` | auto |" in page
     assert re.search(r"`--resume` \| `\[FILE\]` \| \| .*Not with `--load`\. \|", page)
@@ -58,7 +68,7 @@ def test_names_in_a_text_become_code_and_documents_links() -> None:
 def test_each_public_name_is_on_the_page(pages: dict[str, str]) -> None:
     assert {*reference_python.MEMBERS} == {*unet_ddp.__all__}
     for name, members in reference_python.MEMBERS.items():
-        section = pages["python.md"].partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        section = pages["reference/python.md"].partition(f"\n## {name}\n")[2].partition("\n## ")[0]
         assert "```python\n" in section
         missing = [each for each in members if not re.search(rf"[.`]{each}\b", section)]
         assert [each for each in missing if not each.startswith("__")] == []
@@ -72,5 +82,5 @@ def test_a_page_that_differs_is_found_and_written(
     assert "flags.md differs; type python -m benchmarks.reference" in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
     assert reference.main([]) == 0 and reference.main(["--check"]) == 0
-    (tmp_path / "python.md").write_text("old")
+    (tmp_path / "reference/python.md").write_text("old")
     assert reference.main(["--check"]) == 1
