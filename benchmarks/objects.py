@@ -110,11 +110,11 @@ def main(argv: list[str] | None = None) -> int:
     }
     for name, separations in tried.items():
         counted = [(each, score(pairs, each)) for each in separations]
-        chosen, counts = max(counted, key=lambda pair: pair[1].mean_precision)
+        chosen, counts = max(counted, key=lambda pair: pair[1].quality)
         found[f"{name} {chosen}"] = counts
     rows = []
     for name, c in found.items():
-        shares = c.precisions[0], c.mean_precision, c.panoptic_quality
+        shares = c.precisions[0], c.quality, c.panoptic_quality
         numbers = c.truth, c.predicted, c.merged, c.split
         rows.append((name, *(f"{share:.3f}" for share in shares), *map(str, numbers)))
     print_table(("objects", "AP50", "mean AP", "PQ", "true", "predicted", "merged", "split"), rows)
