@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass
@@ -50,15 +53,33 @@ def take_turns(
     return took
 
 
-def machine() -> str:
-    """Return a line about where this runs."""
+def describe_machine() -> str:
+    """Return the processor, its threads in use, torch and the GPU."""
     import torch
 
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return (
-        f"{torch.get_num_threads()} threads, torch {torch.__version__}, {name}; "
-        "ratios turn by turn: the median (lowest to highest)\n"
-    )
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    cpu = names[0] if names else platform.machine()
+    count = f"{torch.get_num_threads()} of {os.cpu_count()} threads"
+    return f"{cpu}, {count}, torch {torch.__version__}, {gpu}"
+
+
+def machine() -> str:
+    """Return a line about where this runs."""
+    return f"{describe_machine()}; ratios turn by turn: the median (lowest to highest)\n"
+
+
+def spread(values: Sequence[float | None], digits: int = 1) -> str:
+    """Return mean and deviation of the turns that have a value, and how many these are."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "not reached"
+    text = f"{statistics.mean(known):.{digits}f}"
+    if len(known) > 1:
+        text += f" ± {statistics.stdev(known):.{digits}f}"
+    return text if len(known) == len(values) else f"{text} ({len(known)} of {len(values)} turns)"
 
 
 def print_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> None:
