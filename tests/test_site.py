@@ -47,9 +47,11 @@ def walk(entries: list[dict[str, Any]]) -> Iterator[str]:
             yield from [page] if isinstance(page, str) else walk(page)
 
 
-def test_each_page_is_in_the_navigation_and_on_the_home_page_once() -> None:
+def test_each_page_is_in_the_navigation_and_in_the_home_page_s_lists_once() -> None:
     pages = Counter(name.removeprefix("docs/") for name in PAGES if name != "README.md")
     settings = tomllib.loads((ROOT / "docs/zensical.toml").read_text(encoding="utf-8"))
     assert Counter(walk(settings["project"]["nav"])) == pages
     home = (ROOT / "docs/index.md").read_text(encoding="utf-8")
-    assert Counter(["index.md", *re.findall(r"\]\((\w[\w/-]*\.md)\)", home)]) == pages
+    assert (
+        Counter(["index.md", *re.findall(r"^- \[[^]]*\]\((\w[\w/-]*\.md)\)", home, re.M)]) == pages
+    )
