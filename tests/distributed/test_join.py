@@ -7,6 +7,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.ranks import python
 from unet_ddp.distributed import join as join_module
 from unet_ddp.distributed.join import exit_with_error, join, leave
 from unet_ddp.distributed.launch import run_on_all_ranks
@@ -449,3 +451,27 @@ def test_a_rank_that_has_failed_ends_without_torch_s_abort(
     if is_gone:
         monkeypatch.delattr(dist.distributed_c10d, "_abort_process_group")
     leave(World(store=dist.HashStore(), device=torch.device("cuda")), failed=True)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux names threads there")
+def test_no_thread_of_a_group_outlives_it(tmp_path: Path) -> None:
+    """At Python's end a thread that lets a tensor go aborts the process, which has ended well."""
+    script = """if True:
+        from pathlib import Path
+        from unet_ddp.distributed.join import join, leave
+
+        world = join("cpu", 20)
+        import torch._dynamo  # as an optimizer's first step does
+
+        world.gather(1)
+        threads = lambda: [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+        before = threads()
+        leave(world)
+        print(*("gloo" in " ".join(found) for found in (before, threads())))
+        """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "1"}
+    done = python(tmp_path, "-c", script, **where)
+    assert done.stdout == "True False\n", done.stdout + done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -63,6 +64,10 @@ def _open_groups(
     store: dist.Store, rank: int, size: int, device: torch.device, patience: timedelta
 ) -> Any:
     """Open the groups of a run, and return that of the hosts beside GPUs; None if there is none."""
+    # Its functions keep the group that there is at its import, by torch._dynamo: the group's threads
+    # would outlive `leave`, and one that lets a tensor go at Python's end aborts a run that ended well.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch.distributed.nn.functional")
     is_gpu = device.type == "cuda"
     # NCCL's watchdog ends the process: gloo is to be first, whose error becomes one line.
     timeout = 2 * patience if is_gpu else patience
