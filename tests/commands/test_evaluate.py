@@ -29,6 +29,7 @@ from unet_ddp.commands.evaluate import (
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.device import is_faster_in_bfloat16
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.tables import write_results
@@ -418,13 +419,13 @@ def test_files_are_identical_on_any_number_of_ranks(
 @pytest.mark.thorough
 def test_in_the_cpus_own_bfloat16_too(tmp_path: Path) -> None:
     """Scores to the last digit those of training, masks the same, on 1, 2 and 3 ranks."""
-    if not torch.cpu._is_avx512_bf16_supported():
-        pytest.skip("this CPU has no bfloat16")
     folder, pool = make_set(tmp_path, 10, size=(32, 40)), Ranks(3)
     written: dict[str, dict[str, bytes]] = {}
     predict = ["imgs", "--probabilities", "npy", "-o"]
     try:
         pool.run(3, jobs.use_all_instructions)
+        if not pool.run(1, is_faster_in_bfloat16)[0]:
+            pytest.skip("this CPU is not faster in bfloat16")
         argv = [*data_flags(folder), *FLAGS, "--validation", "50"]
         assert pool.run(1, call_main, "train", argv, str(folder))[0][0] == 0
         for name, size, flags in (

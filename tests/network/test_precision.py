@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from unet_ddp.distributed.device import has_native_bfloat16
+from unet_ddp.distributed import device
 from unet_ddp.errors import UserError
 from unet_ddp.network.precision import (
     Precision,
@@ -26,15 +27,34 @@ def test_bfloat16_on_a_cpu_only_where_asked_for() -> None:
         Precision(CPU, "float16")
 
 
-def test_a_cpu_that_may_not_use_its_bfloat16_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    for is_native in (True, False):
-        monkeypatch.setattr(
-            torch.cpu, "_is_avx512_bf16_supported", lambda is_native=is_native: is_native
-        )
-        monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-        assert has_native_bfloat16() is is_native
-        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-        assert not has_native_bfloat16()
+@pytest.mark.parametrize(
+    ("vendor", "has_bfloat16", "has_amx", "is_faster"),
+    [
+        ("AuthenticAMD", True, False, True),
+        ("AuthenticAMD", False, False, False),
+        ("GenuineIntel", True, True, True),
+        ("GenuineIntel", True, False, False),  # a virtual machine that hides AMX
+        (None, True, False, True),  # no such file
+    ],
+)
+def test_a_cpu_takes_bfloat16_only_where_it_is_faster(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    vendor: str | None,
+    has_bfloat16: bool,
+    has_amx: bool,
+    is_faster: bool,
+) -> None:
+    info = tmp_path / "cpuinfo"
+    if vendor:
+        info.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
+    monkeypatch.setattr(device, "CPU_INFO", info)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bfloat16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_amx)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    assert device.is_faster_in_bfloat16() is is_faster
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert not device.is_faster_in_bfloat16()
 
 
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16"])

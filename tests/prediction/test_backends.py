@@ -84,7 +84,7 @@ def test_a_network_predicts_in_the_precision_of_its_run(
     for is_native in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                "unet_ddp.distributed.device.has_native_bfloat16",
+                "unet_ddp.distributed.device.is_faster_in_bfloat16",
                 lambda is_native=is_native: is_native,
             )
             backend = (

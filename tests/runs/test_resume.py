@@ -84,7 +84,7 @@ def test_a_new_run_takes_bfloat16_where_the_cpu_has_it_and_keeps_it(
     is_native: bool,
     expected: str,
 ) -> None:
-    monkeypatch.setattr(resume_module, "has_native_bfloat16", lambda: is_native)
+    monkeypatch.setattr(resume_module, "is_faster_in_bfloat16", lambda: is_native)
     world = World(device=torch.device(device))
     config = Resumed().resolve_settings(with_options(**options), world)
     assert config.optimization.precision == expected

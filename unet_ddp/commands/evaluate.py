@@ -78,7 +78,7 @@ class EvaluateConfig:
     workers: Annotated[int | None, flag("N"), Limit(at_least=0)] = None
     """Data loading processes for each of them (default: by the number of cores, at most 16)."""
     precision: Literal["auto", "float32"] = "auto"
-    """auto: bfloat16 if the network was trained in it and this CPU has it (AVX512-BF16)."""
+    """auto: bfloat16 if the network was trained in it and this CPU is faster in it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     timeout: Annotated[float, flag("SECONDS"), Limit(above=0, at_most=1_000_000)] = 600.0

@@ -104,7 +104,7 @@ class OptimizationConfig:
     label_smoothing: Annotated[float, flag("PERCENT"), Limit(at_least=0, below=100)] = 0.0
     """Percentage of each pixel's truth that the pixel term gives to all classes alike, e.g. 10."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type that the network computes in. auto: mixed precision in bfloat16 if the GPU, or the CPU (AVX512-BF16), supports it, else in float16 on a GPU and float32 on a CPU."""
+    """Type that the network computes in. auto: bfloat16, mixed, if the GPU supports it or the CPU is faster in it (AMD AVX512-BF16, Intel AMX). Otherwise GPUs take float16 and CPUs float32."""
     compile: Annotated[bool, Excludes("checkpointing")] = False
     """Compile network and loss with torch.compile: a minute at the start, faster steps after it; not with --checkpointing."""
     compress_gradients: bool = False

@@ -72,7 +72,7 @@ class PredictConfig:
     workers: Annotated[int | None, flag("N"), Limit(at_least=1)] = None
     """Threads that read, write and, on a CPU, predict (default: one per core)."""
     precision: Literal["auto", "float32"] = "auto"
-    """auto: bfloat16 if the network was trained in it and this CPU has it (AVX512-BF16)."""
+    """auto: bfloat16 if the network was trained in it and this CPU is faster in it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
 

@@ -122,7 +122,7 @@ class Predictor:
             device: auto (a GPU if there is one), cpu or cuda.
             scale: factor by which images are resized, 0 < scale <= 1, for another program's file (None: 0.5).
             fold: fold batch norm into the convolutions: faster, but the last bits differ from training's.
-            precision: float32, or auto: bfloat16 on a CPU that has it (AVX512-BF16) if the network was trained in it.
+            precision: float32, or auto: bfloat16 on a CPU that is faster in it, if the network was trained in it.
             network: "module:function" of your own network, which a checkpoint does not start by itself.
             **options: tile, overlap, tta, threshold and ground_resolution, as in the class.
 

@@ -19,7 +19,7 @@ from unet_ddp.cli.recipes import is_same
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
-from unet_ddp.distributed.device import has_native_bfloat16
+from unet_ddp.distributed.device import is_faster_in_bfloat16
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, check_installed, count_of, join_some, shorten, typed
 from unet_ddp.runs.same_data import check_same_data
@@ -76,7 +76,7 @@ class Resumed:
         found = self.source.parent / "learning_rate.csv"  # by a run that was begun with auto
         if "learning_rate" in autos and not found.exists():
             self.notes.append(f"--learning-rate auto: the run keeps its {options.learning_rate:g}")
-        if is_cpu and options.precision == "bfloat16" and not has_native_bfloat16():
+        if is_cpu and options.precision == "bfloat16" and not is_faster_in_bfloat16():
             self.notes.append(
                 "bfloat16 is slow on this CPU; --precision float32 goes on without it"
             )
@@ -97,7 +97,7 @@ class Resumed:
                 "--encoder-weights too"
             )
         is_open = world.device.type == "cpu" and options.precision == "auto"
-        if is_open and world.on_main(has_native_bfloat16):
+        if is_open and world.on_main(is_faster_in_bfloat16):
             config = with_values(config, {"precision": "bfloat16"})
         images, batch_size = options.images_per_step, options.batch_size
         if images is None:

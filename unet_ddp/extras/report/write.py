@@ -19,7 +19,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Ids
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import Pixels
-from unet_ddp.distributed.device import has_native_bfloat16
+from unet_ddp.distributed.device import is_faster_in_bfloat16
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset
@@ -63,7 +63,7 @@ def write_report(
     model = world.on_main(lambda: read_model(source) if source.is_file() else None)
     if model is not None and pairs:
         resize_masks = resizes_masks(model.run)
-        how: Any = {"bfloat16": all(world.gather(has_native_bfloat16())), "network": network}
+        how: Any = {"bfloat16": all(world.gather(is_faster_in_bfloat16())), "network": network}
         loaded = build_model(model, source, world.device, fold=False, **how)
         predictor = Predictor([loaded], device=world.device)
         dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
@@ -138,7 +138,7 @@ def write_samples(
     model = read_model(best)
     if "best" not in model.run:  # nor is it to be scored as the run's
         raise UserError(f"{best}: is not the best.pt of a run")
-    loaded = build_model(model, best, device, bfloat16=has_native_bfloat16(), network=network)
+    loaded = build_model(model, best, device, bfloat16=is_faster_in_bfloat16(), network=network)
     predictor = Predictor([loaded], device=device)
     resize_masks = resizes_masks(model.run)
     dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
