@@ -48,10 +48,13 @@ class RunError(Exception):
 
 def check_installed(module: str, extra: str, needed_by: object) -> None:
     """Raise a UserError if `module`, of the extra `extra`, is not installed."""
-    if importlib.util.find_spec(module) is None:
-        raise UserError(
-            f"{needed_by}: needs {module}, which is not installed; pip install 'unet-ddp[{extra}]'"
-        )
+    if command := install_command(module, extra):
+        raise UserError(f"{needed_by}: needs {module}, which is not installed; {command}")
+
+
+def install_command(module: str, extra: str) -> str:
+    """Return what to type to install `module`, of the extra `extra`; empty if it is installed."""
+    return "" if importlib.util.find_spec(module) else f"pip install 'unet-ddp[{extra}]'"
 
 
 def one_line(error: object) -> str:

@@ -96,6 +96,17 @@ def test_numbers_with_gaps_ask_for_instances(tmp_path: Path, by_size: bool) -> N
         assert run(tmp_path, "doctor", *flags.split())[0] == 0
 
 
+def test_the_flag_comes_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the doctor recommends works as it is typed."""
+    write_set(tmp_path, partial(draw_cells, by_size=False))
+    assert "pip install" not in run(tmp_path, "doctor")[1]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    status, out, _ = run(tmp_path, "doctor")
+    assert status == 2 and "use --instances (after pip install 'unet-ddp[objects]') if" in out, out
+
+
 @pytest.mark.parametrize("draw", [draw_organs, draw_scene, draw_soft, draw_one_class])
 def test_classes_are_not_taken_for_numbers(
     tmp_path: Path, draw: Callable[[np.random.Generator], Array]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
-from unet_ddp.data.label_rules import MaskValues
+from unet_ddp.data.label_rules import MaskValues, instances_flag
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
@@ -38,7 +38,7 @@ def find_numbers(table: Table, values: MaskValues, config: DataConfig) -> str | 
     classes = f"--classes {count} if each is a class, " if count <= IGNORE_ID else ""
     return (
         f"the {count} values of the masks look like numbers of objects, e.g. in "
-        f"{values.examples[max(values.values)]}: use --instances if each is an object, {classes}or "
+        f"{values.examples[max(values.values)]}: use {instances_flag()} if each is an object, {classes}or "
         "--mask-threshold 0 for two classes, zero and above"
     )
 

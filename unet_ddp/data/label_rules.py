@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unet_ddp.config import DataConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Colour, Flags, unpack_colour
-from unet_ddp.errors import UserError, count_of, join_some
+from unet_ddp.errors import UserError, count_of, install_command, join_some
 from unet_ddp.plugins import find
 from unet_ddp.settings import called
 
@@ -140,6 +140,12 @@ def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:
     return Labels((0, white), masks.rgb, ignore, threshold=threshold)
 
 
+def instances_flag() -> str:
+    """Return the flag for numbered objects as messages recommend it, with what to install first."""
+    command = install_command("skimage", "objects")
+    return f"--instances (after {command})" if command else "--instances"
+
+
 # -- soft edges ----------------------------------------------------------------------------
 
 
@@ -152,7 +158,7 @@ def refuse_soft(masks: MaskValues) -> None:
     cause = "lossy compression" if masks.lossy else "soft edges"
     if masks.rgb:
         named = "or name the classes' colours with --palette, or use"
-        objects = ", or --instances if each colour is an object"
+        objects = f", or {instances_flag()} if each colour is an object"
         raise UserError(
             f"{found}: {len(values)} different colours, probably from {cause}; save masks as PNG "
             f"with one colour per class, {'or use' if masks.lossy else named} --mask-threshold 127 "
@@ -175,7 +181,7 @@ def refuse_soft(masks: MaskValues) -> None:
         )
     if len(values) > IGNORE_ID:
         raise UserError(
-            f"{found}: too many for classes; if they are numbers of objects, use --instances "
+            f"{found}: too many for classes; if they are numbers of objects, use {instances_flag()} "
             "to learn each object, or --mask-threshold 0 for two classes, zero and above"
         )
 
@@ -207,7 +213,7 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
     objects = (
         ""
         if masks.rgb or labels.palette
-        else "; if they are numbers of objects, --instances or --mask-threshold 0"
+        else f"; if they are numbers of objects, {instances_flag()} or --mask-threshold 0"
     )
     return [
         f"{soft} of the {len(values)} classes have few pixels and lie {ends}: if they are soft edges, "
