@@ -29,6 +29,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.extras.annotations.command import ImportConfig
 from unet_ddp.extras.demo.command import PageConfig
 from unet_ddp.extras.demo_set.command import DemoConfig
+from unet_ddp.extras.learning_curve.curve import CurveConfig
 from unet_ddp.extras.onnx.export import ExportConfig
 from unet_ddp.extras.packs.command import PackConfig
 from unet_ddp.extras.report.command import ReportConfig
@@ -42,7 +43,7 @@ FOLDER = ROOT / "docs"
 COMMANDS: dict[str, Any] = {
     "train": TrainConfig, "predict": PredictConfig, "doctor": DoctorConfig, "evaluate": EvaluateConfig,
     "import": ImportConfig, "pack": PackConfig, "report": ReportConfig, "compare": CompareConfig,
-    "tune": TuneConfig, "export": ExportConfig, "demo": PageConfig, "demo-data": DemoConfig,
+    "tune": TuneConfig, "learning-curve": CurveConfig, "export": ExportConfig, "demo": PageConfig, "demo-data": DemoConfig,
 }  # fmt: skip
 _FLAGS = """# Flags
 

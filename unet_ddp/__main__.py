@@ -29,6 +29,7 @@ COMMANDS = {  # the built-in ones by groups: arguments, and what each does
         "report": ("[RUN FOLDER]", "write a run's report.html again"),
         "compare": ("RUN ... [-o FILE]", "put runs into one table and one chart"),
         "tune": ("--vary NAME=VALUES ...", "search for settings by successive halving"),
+        "learning-curve": ("--images DIR ...", "forecast the score with twice the labels"),
         "export": ("best.pt model.onnx", "write a network as a file for other programs"),
         "demo": ("[FILE ...]", "serve a page to try a network on images"),
     },

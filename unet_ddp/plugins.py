@@ -27,6 +27,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "report": "unet_ddp.extras.report.command:main",
         "compare": "unet_ddp.extras.report.compare:main",
         "tune": "unet_ddp.extras.tune.command:main",
+        "learning-curve": "unet_ddp.extras.learning_curve.command:main",
         "export": "unet_ddp.extras.onnx.export:main",
         "demo": "unet_ddp.extras.demo.command:main",
         "demo-data": "unet_ddp.extras.demo_set.command:main",

@@ -13,6 +13,7 @@ from unet_ddp.extras.report.charts import (
     Chart,
     Line,
     draw,
+    draw_file,
     history_charts,
     probability_charts,
 )
@@ -49,6 +50,15 @@ def lines(chart: Chart) -> list[tuple[str, list[float]]]:
 
 def texts(chart: Chart) -> list[str]:
     return [text.text or "" for text in parse(chart).iter("text")]
+
+
+def test_a_chart_in_a_file_has_its_title_and_legend() -> None:
+    drawn = [Line("a & b", [1, 2], [0.5, 1]), Line("limit", [1, 1], [0, 1], is_reference=True)]
+    text = draw_file("Scores", drawn, xlabel="images")
+    root = ElementTree.fromstring(text)
+    words = [word.text for word in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Scores", "a & b", "limit", "images"} <= {*words} and "var(--" not in text
+    assert text == draw_file("Scores", drawn, xlabel="images")
 
 
 def test_points_lie_where_the_axes_say() -> None:

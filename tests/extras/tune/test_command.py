@@ -25,7 +25,9 @@ from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.report.compare import compare
 from unet_ddp.extras.tune import command as tune
-from unet_ddp.extras.tune.command import Search, TuneConfig, as_argv, main, parse_space, plan_rungs
+from unet_ddp.extras.tune import trainings
+from unet_ddp.extras.tune.command import Search, TuneConfig, main, parse_space, plan_rungs
+from unet_ddp.extras.tune.trainings import as_argv
 
 VARY = ["--vary", "learning_rate=1e-4..1e-1", "width=2,3"]
 ARGV = [*VARY, "--epochs", "9", "--seed", "5", "--nodata", "nan"]
@@ -144,7 +146,7 @@ def test_a_training_begins_or_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
         def terminate(self) -> None:
             told.append("terminate")
 
-    monkeypatch.setattr(tune.subprocess, "Popen", Process)
+    monkeypatch.setattr(trainings.subprocess, "Popen", Process)
     argv = [*VARY, "--load", "theirs.pt", "--epochs", "9"]
     search = Search(parse_train(argv, prog="", kind=TuneConfig), {}, tmp_path)
     search.trials = [{"drawn": {"width": "5"}, "dice": {}}]
@@ -171,7 +173,7 @@ def test_a_training_that_still_saves_is_waited_for(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a search that was killed."""
-    calls, lock = [], tune.lock_folder
+    calls, lock = [], trainings.lock_folder
 
     def lock_later(place: Path, flag: str, *, waits: bool = False) -> Any:
         calls.append((place.name, flag, waits))
@@ -179,7 +181,7 @@ def test_a_training_that_still_saves_is_waited_for(
             raise UserError("it is busy")
         return lock(place, flag)
 
-    monkeypatch.setattr(tune, "lock_folder", lock_later)
+    monkeypatch.setattr(trainings, "lock_folder", lock_later)
     assert main([*VARY, "--trials", "2", "--epochs", "1"]) == 0
     assert "waiting: it is busy\n" in capsys.readouterr().out
     assert ("trial_001", "--exp-name", True) in calls

@@ -10,6 +10,7 @@ import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -161,25 +162,46 @@ def draw(title: str, lines: Sequence[Line], *, xlabel: str, is_unit_square: bool
     Both axes of a unit square go from 0 to 1; else they fit the lines, and x is an integer.
     """
     lines = [line for line in lines if line.points]
-    with style.context(["default", {**_STYLE, "svg.hashsalt": title}]):  # no two charts share an id
-        figure = Figure(figsize=_SIZE)
-        axes = figure.add_axes(_AREA)
-        axes.set_xlabel(xlabel)
-        axes.margins(x=0)
-        for k, line in enumerate(lines):
-            x, y = zip(*line.points, strict=True)
-            if line.is_reference:
-                axes.plot(x, y, "--", color=_FAINT, linewidth=1)
-            else:
-                axes.plot(x, y, "o-" if line.has_dots else "-", color=SERIES[k], clip_on=False)
-        if is_unit_square:
-            axes.set(xlim=(0, 1), ylim=(0, 1))
-        for axis, is_integer in ((axes.xaxis, not is_unit_square), (axes.yaxis, False)):
-            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=is_integer))
-            axis.set_major_formatter("{x:g}")
-        svg = _to_svg(figure, lines)
+    with _styled(title):
+        svg = _to_svg(_plot(lines, xlabel=xlabel, is_unit_square=is_unit_square), lines)
     kinds = ("reference" if line.is_reference else f"s{k}" for k, line in enumerate(lines))
     return Chart(title, [(kind, line.name) for kind, line in zip(kinds, lines, strict=True)], svg)
+
+
+def draw_file(title: str, lines: Sequence[Line], *, xlabel: str) -> str:
+    """Return a chart as the text of an SVG file, with its title and legend in it."""
+    file = io.StringIO()
+    with _styled(title):
+        figure = _plot(lines, xlabel=xlabel)
+        figure.suptitle(title)
+        figure.axes[0].legend(frameon=False)
+        figure.savefig(file, format="svg", metadata={"Date": None}, bbox_inches="tight")
+    return "\n".join(map(str.rstrip, file.getvalue().splitlines())) + "\n"
+
+
+def _styled(title: str) -> AbstractContextManager[None]:
+    """Return a context with the page's style; no two charts share an id."""
+    return style.context(["default", {**_STYLE, "svg.hashsalt": title}])
+
+
+def _plot(lines: Sequence[Line], *, xlabel: str, is_unit_square: bool = False) -> Figure:
+    figure = Figure(figsize=_SIZE)
+    axes = figure.add_axes(_AREA)
+    axes.set_xlabel(xlabel)
+    axes.margins(x=0)
+    for k, line in enumerate(lines):
+        x, y = zip(*line.points, strict=True)
+        if line.is_reference:
+            axes.plot(x, y, "--", color=_FAINT, linewidth=1, label=line.name)
+        else:
+            kind = "o-" if line.has_dots else "-"
+            axes.plot(x, y, kind, color=SERIES[k], clip_on=False, label=line.name)
+    if is_unit_square:
+        axes.set(xlim=(0, 1), ylim=(0, 1))
+    for axis, is_integer in ((axes.xaxis, not is_unit_square), (axes.yaxis, False)):
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=is_integer))
+        axis.set_major_formatter("{x:g}")
+    return figure
 
 
 def _to_svg(figure: Figure, lines: Sequence[Line]) -> str:

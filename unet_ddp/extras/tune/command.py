@@ -10,29 +10,34 @@ import json
 import math
 import os
 import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGINT, SIGTERM
+from signal import SIGINT
 from typing import Annotated, Any
 
 from unet_ddp.cli import parse_train
-from unet_ddp.cli.recipes import name_recipe, naming_recipe, suggest
+from unet_ddp.cli.recipes import naming_recipe, suggest
 from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.distributed.join import exit_with_error
-from unet_ddp.distributed.stop_signal import dying_with_parent
 from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_lines, shorten
 from unet_ddp.extras.report.compare import compare
+from unet_ddp.extras.tune.trainings import (
+    TRAIN,
+    as_argv,
+    check_settings,
+    last_words,
+    start_training,
+    wait_for_training,
+    was_stopped,
+)
 from unet_ddp.files import as_local_path, write_errors, write_text
 from unet_ddp.runs.lock import lock_folder
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
-from unet_ddp.settings import Kind, as_flag, flag, names_of, values_of
+from unet_ddp.settings import Kind, as_flag, flag, names_of
 
 _FACTOR = 3  # of epochs from rung to rung, by which the trials become fewer
-_TRAIN = [sys.executable, "-m", "unet_ddp", "train"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def tune(argv: Sequence[str]) -> None:
     command = as_argv(config, search.trials[best]["drawn"], **own)
     print_lines(
         f"best: {search.place(best) / 'best.pt'}",
-        f"the same in a folder of its own: {shlex.join(['python', *_TRAIN[1:], *command])}",
+        f"the same in a folder of its own: {shlex.join(['python', *TRAIN[1:], *command])}",
     )
 
 
@@ -125,27 +130,6 @@ def parse_space(config: TuneConfig) -> dict[str, Any]:
     return space
 
 
-def as_argv(config: TrainConfig, drawn: Mapping[str, Any], **other: Any) -> list[str]:
-    """Return the flags of train.py for `config`, but for what is drawn and other settings."""
-    values = values_of(config) | {"config": None} | other
-    switches: dict[str, Any] = {"true": True, "false": False}
-    for name, value in drawn.items():
-        text = f"{value:.3g}" if isinstance(value, float) else str(value)
-        values[name] = switches.get(text, text.split())
-    words = list[str]()
-    for name, default in values_of(TrainConfig()).items():
-        flag, value = as_flag(name), values[name]
-        if value is None or value == default:
-            continue
-        if isinstance(value, bool):
-            words.append(flag if value else flag.replace("--", "--no-", 1))
-            continue
-        first, *more = map(str, value if isinstance(value, (list, tuple)) else [value])
-        words += [f"{flag}={first}"] if first.startswith("-") else [flag, first]
-        words += more
-    return words
-
-
 def plan_rungs(trials: int, epochs: int) -> list[tuple[int, int]]:
     """Return how many trials are trained to how many epochs: of 9 and 9, (9, 1), (3, 3), (1, 9)."""
     last = int(math.log(min(trials, epochs) + 0.5, _FACTOR))
@@ -180,13 +164,7 @@ class Search:
             before, self.trials = dict(saved["about"]), list(saved["trials"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{self._file}: corrupt ({error}); use another --exp-name") from None
-        before = {**TrainConfig().to_dict(), **before}  # an earlier version had fewer settings
-        for name, value in self._about.items():
-            if json.dumps(before.get(name)) != json.dumps(value):  # nan is not nan
-                raise UserError(
-                    f"{self.folder}: its search has {as_flag(name)} {before.get(name)}, "
-                    f"not {value}; continue it by its own command, or use another --exp-name"
-                )
+        check_settings(self.folder, before, self._about, "search")
         for name, value in (pair for trial in self.trials for pair in trial["drawn"].items()):
             choices = getattr(self.space.get(name), "choices", ())
             is_number = not choices and type(value) in (int, float)  # text may have other flags
@@ -252,18 +230,12 @@ class Search:
         if str(epochs) in reached:
             return float(reached[str(epochs)])
         about = " ".join([f"trial {k}:", *as_argv(TrainConfig(), self.trials[k]["drawn"])])
-        try:
-            lock_folder(place, "--exp-name").close()
-        except UserError as error:  # a killed search's training saves, and ends
-            print_lines(f"waiting: {error}")
-            lock_folder(place, "--exp-name", waits=True).close()
+        wait_for_training(place)
         status = self.start(k, epochs)
-        if status in (128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM):  # negative: at its start
+        if was_stopped(status):
             raise KeyboardInterrupt
         if status:
-            said = Path(f"{place}.log").read_text(encoding="utf-8", errors="replace")
-            reason, recipe = said.strip().rpartition("\n")[2], self.config.launch.config
-            print_lines(f"{about}: failed: {name_recipe(reason, recipe, self.config.recipe)}")
+            print_lines(f"{about}: failed: {last_words(place, self.config)}")
             return None
         rows = read_rows(place / "metrics.csv")[:epochs]
         found = [to_float(row.get("validation_dice")) for row in rows]
@@ -277,21 +249,5 @@ class Search:
 
     def start(self, k: int, epochs: int) -> int:
         """Train a trial, from its checkpoint if there is one; return the exit status."""
-        own: dict[str, Any] = {"checkpoints": str(self.folder), "exp_name": self.place(k).name}
-        begin = "--overwrite"
-        if (self.place(k) / "last.pt").is_file():
-            own["load"], begin = None, "--resume"
-        argv = as_argv(self.config, self.trials[k]["drawn"], **own, stop_after=f"{epochs}epochs")
-        with Path(f"{self.place(k)}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*_TRAIN, *argv, begin],
-                stdout=log,
-                stderr=log,
-                preexec_fn=dying_with_parent(SIGTERM),
-            )
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                process.terminate()  # it saves; a terminal has interrupted it already
-                process.wait()
-                raise
+        drawn, until = self.trials[k]["drawn"], f"{epochs}epochs"
+        return start_training(self.place(k), self.config, drawn, stop_after=until)

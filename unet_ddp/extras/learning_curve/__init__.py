@@ -1,0 +1,1 @@
+"""The learning curve: the score by the number of labelled images."""

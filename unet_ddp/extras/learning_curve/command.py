@@ -1,0 +1,106 @@
+"""``python -m unet_ddp learning-curve``: what more labels would bring, by trainings on a part of them.
+
+All trainings take the same number of steps. The validation images have no part in them: each network is scored
+once, after its last step.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from signal import SIGINT
+
+import numpy as np
+
+from unet_ddp.checks.check import prepare_data
+from unet_ddp.cli import parse_train
+from unet_ddp.cli.recipes import naming_recipe
+from unet_ddp.data.readers.read import use_own_readers
+from unet_ddp.distributed.join import exit_with_error
+from unet_ddp.errors import UserError, align, print_lines
+from unet_ddp.extras.learning_curve.curve import Curve, CurveConfig, Point
+from unet_ddp.extras.learning_curve.power_law import Forecast, PowerLaw
+from unet_ddp.extras.report.charts import Line, draw_file
+from unet_ddp.files import as_local_path, write_errors, write_text
+from unet_ddp.metrics.scores import show
+from unet_ddp.runs.lock import lock_folder
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train, forecast, and return the exit status."""
+    try:
+        measure_curve(argv)
+    except KeyboardInterrupt:
+        print_lines("stopped; continue with the same command")
+        return 128 + SIGINT
+    return 0
+
+
+def measure_curve(argv: Sequence[str]) -> None:
+    """Train and score; print the points and the forecast, and write a chart."""
+    config = parse_train(argv, prog="python -m unet_ddp learning-curve", kind=CurveConfig)
+    if "LOCAL_RANK" in os.environ:
+        said = "learning-curve under torchrun: it starts the processes; use --nproc N"
+        exit_with_error(UserError(said))
+    name = config.run.exp_name or "learning-curve"
+    folder = as_local_path(config.run.checkpoints, "--checkpoints") / name
+    use_own_readers(config.data.reader)
+    with naming_recipe(config.launch.config, config.recipe):
+        config.check_steps()
+        seed, skipped = config.optimization.seed, config.launch.skip_bad_files
+        data = prepare_data(config.data, seed=seed, skip_bad=skipped)
+        curve = Curve(config, data, folder)
+    with lock_folder(folder, "--exp-name"):
+        curve.open()
+        count = config.repeats * len(curve.sizes)
+        print_lines(*data.notes, f"trainings: {count}, of {curve.steps} steps each, in {folder}")
+        for repeat in range(config.repeats):
+            for size in curve.sizes:
+                curve.measure(size, repeat)
+        picture = folder / "learning-curve.svg"
+        lines, chart = summarise(list(curve.points.values()))
+        with write_errors(picture):
+            write_text(picture, chart)
+        print_lines(*lines, f"wrote {picture}")
+
+
+def summarise(points: Sequence[Point]) -> tuple[list[str], str]:
+    """Return the table of a curve with its forecast, as lines, and its chart."""
+    rows = [[p for p in points if p.groups == size] for size in sorted({p.groups for p in points})]
+    images = [round(statistics.mean(point.images for point in row)) for row in rows]
+    dice = [statistics.mean(point.dice for point in row) for row in rows]
+    table = [["images", "groups", "Dice", "of each training"]]
+    for n, mean, row in zip(images, dice, rows, strict=True):
+        each = " ".join(show(point.dice) for point in row)
+        table.append([str(n), str(row[0].groups), show(mean), each])
+    law, earlier, last = fit(points), [point for row in rows[:-1] for point in row], images[-1]
+    lines = [*align(table), f"fit: 1 - Dice = {law.a:.3g} * images^{-law.b:.3g}"]
+    if len(earlier) > 2:
+        before = fit(earlier).forecast(last)
+        lines.append(f"check: the rows above the last forecast {before} for {last}")
+    forecast, doubled = law.forecast(2 * last), 2 * last
+    doubt = find_doubt(forecast, law, dice[-1] - dice[0])
+    said = f"no forecast: {doubt}; use more --repeats or --epochs" if doubt else forecast
+    lines.append(f"twice the labels ({last} -> {doubled}): {said}")
+    curve = np.geomspace(images[0], last if doubt else doubled, 99)
+    chart = [Line("trained", images, dice), Line("power law", curve, map(law.at, curve))]
+    if not doubt:
+        interval = Line("forecast", (doubled, doubled), forecast[1:], is_reference=True)
+        chart.append(interval)
+    return lines, draw_file("Dice by labelled images", chart, xlabel="images")
+
+
+def fit(points: Sequence[Point]) -> PowerLaw:
+    """Return the power law of points."""
+    return PowerLaw([point.images for point in points], [point.dice for point in points])
+
+
+def find_doubt(forecast: Forecast, law: PowerLaw, rise: float) -> str:
+    """Return why the points, over which Dice has risen so much, allow no forecast; empty if they do."""
+    width = forecast.high - forecast.low
+    if law.b <= 0:
+        return "Dice does not rise with the labels"
+    if width > rise:
+        return f"{forecast} is wider than the rise of {rise:.3f} so far"
+    return ""

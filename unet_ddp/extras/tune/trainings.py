@@ -1,0 +1,105 @@
+"""Start trainings as other processes, for commands that need several: each continues from its checkpoint."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+from typing import Any
+
+from unet_ddp.cli.recipes import name_recipe
+from unet_ddp.config import TrainConfig
+from unet_ddp.distributed.stop_signal import dying_with_parent
+from unet_ddp.errors import UserError, print_lines
+from unet_ddp.runs.lock import lock_folder
+from unet_ddp.settings import as_flag, values_of
+
+TRAIN = [sys.executable, "-m", "unet_ddp", "train"]
+
+
+def as_argv(config: TrainConfig, drawn: Mapping[str, Any], **other: Any) -> list[str]:
+    """Return the flags of train.py for `config`, but for what is drawn and other settings."""
+    values = values_of(config) | {"config": None} | other
+    switches: dict[str, Any] = {"true": True, "false": False}
+    for name, value in drawn.items():
+        text = f"{value:.3g}" if isinstance(value, float) else str(value)
+        values[name] = switches.get(text, text.split())
+    words = list[str]()
+    for name, default in values_of(TrainConfig()).items():
+        flag, value = as_flag(name), values[name]
+        if value is None or value == default:
+            continue
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+            continue
+        first, *more = map(str, value if isinstance(value, (list, tuple)) else [value])
+        words += [f"{flag}={first}"] if first.startswith("-") else [flag, first]
+        words += more
+    return words
+
+
+def start_training(
+    place: Path, config: TrainConfig, changed: Mapping[str, Any], **other: Any
+) -> int:
+    """Train the run in the folder `place`, from its checkpoint if it has one; return the exit status.
+
+    See `as_argv` for the settings. What the training prints is added to NAME.log, next to its folder.
+    """
+    own = {"checkpoints": str(place.parent), "exp_name": place.name, **other}
+    begin = "--overwrite"
+    if (place / "last.pt").is_file():
+        own["load"], begin = None, "--resume"
+    with Path(f"{place}.log").open("ab") as log:
+        process = subprocess.Popen(
+            [*TRAIN, *as_argv(config, changed, **own), begin],
+            stdout=log,
+            stderr=log,
+            preexec_fn=dying_with_parent(SIGTERM),
+        )
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.terminate()  # it saves; a terminal has interrupted it already
+            process.wait()
+            raise
+
+
+def wait_for_training(place: Path) -> None:
+    """Wait until a training that a killed command has left in the folder `place` has saved and ended."""
+    try:
+        lock_folder(place, "--exp-name").close()
+    except UserError as error:
+        print_lines(f"waiting: {error}")
+        lock_folder(place, "--exp-name", waits=True).close()
+
+
+def was_stopped(status: int) -> bool:
+    """Return whether a signal to a training was its end."""
+    return status in (128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM)  # negative: at its start
+
+
+def last_words(place: Path, config: TrainConfig) -> str:
+    """Return the last line that the training in the folder `place` has printed."""
+    said = Path(f"{place}.log").read_text(encoding="utf-8", errors="replace")
+    reason = said.strip().rpartition("\n")[2]
+    return name_recipe(reason, config.launch.config, config.recipe)
+
+
+def check_settings(
+    folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], what: str
+) -> None:
+    """Refuse settings that differ from those `before`, with which `what` is in `folder` was begun.
+
+    Raises:
+        UserError: one differs.
+    """
+    before = {**TrainConfig().to_dict(), **before}  # an earlier version had fewer settings
+    for name, value in now.items():
+        if json.dumps(before.get(name)) != json.dumps(value):  # nan is not nan
+            raise UserError(
+                f"{folder}: its {what} has {as_flag(name)} {before.get(name)}, not {value}; "
+                "continue it by its own command, or use another --exp-name"
+            )
