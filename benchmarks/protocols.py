@@ -192,9 +192,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--names", type=Path, metavar="FILE", help="dsb2018: the images to use")
     parser.add_argument("--weights", choices=["imagenet"], help=f"adds {' '.join(ENCODER)}")
     parser.add_argument("--minutes", type=float, help="time of each training, with its start")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="trainings, from seed 0 on")
     parser.add_argument("--no-test", dest="test", action="store_false", help="to choose settings")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="new folder for runs and record")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder for the runs and record.json"
+    )
     words = sys.argv[1:] if argv is None else argv
     own = words[: words.index("--")] if "--" in words else words
     options = parser.parse_args(own)
@@ -204,8 +206,8 @@ def main(argv: list[str] | None = None) -> int:
     options.data = options.data.resolve()
     options.output = (options.output or ROOT / "checkpoints/protocols" / options.name).resolve()
     try:
-        if options.output.exists():
-            raise UserError(f"{options.output}: already exists; use another --output")
+        if (options.output / "record.json").exists():
+            raise UserError(f"{options.output}/record.json: already exists; use another --output")
         turns = []
         for turn in range(options.seeds):
             turns.append(run(options, flags, turn))

@@ -200,11 +200,12 @@ def test_mistakes_are_one_line_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = tmp_path / "new"
+    (tmp_path / "record.json").touch()
     common = ["--data", str(tmp_path), "--output"]
     cases = {
         ("camvid", str(new)): "train.txt: not found; docs/protocols.md has the layout of --data",
         ("dsb2018", str(new)): "error: dsb2018: no images are named; use --names FILE",
-        ("carvana", str(tmp_path)): f"error: {tmp_path}: already exists; use another --output",
+        ("carvana", str(tmp_path)): "record.json: already exists; use another --output",
     }
     for (name, output), text in cases.items():
         assert main([name, *common, output]) == 2
