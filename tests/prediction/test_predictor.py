@@ -117,13 +117,20 @@ def test_windows_of_an_ensemble_start_where_all_its_networks_pool(order: int) ->
         ({"tta": "cubes"}, "--tta cubes: must be one of none, mirror, flips, d4"),
         ({"tile": 8}, "--tile 8"),
         ({"tile": 15}, "--tile 15: .* 16"),
-        ({"overlap": 1}, "overlap 1"),
-        ({"overlap": -0.1}, "overlap -0.1:"),
+        ({"overlap": 100}, "--overlap 100: must be 0 or more and below 100"),
+        ({"overlap": -0.1}, "--overlap -0.1:"),
     ],
 )
 def test_options_out_of_range_are_named(options: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         make_predictor(**options)
+
+
+def test_an_overlap_is_a_percentage_as_the_flag_is() -> None:
+    """A share, as earlier versions took it, still counts, with a warning."""
+    assert make_predictor(overlap=50).tiling.overlap == 0.5
+    with pytest.warns(FutureWarning, match=r"overlap=0\.5: now a percentage.* overlap=50"):
+        assert make_predictor(overlap=0.5).tiling.overlap == 0.5
 
 
 def test_networks_that_differ_are_no_ensemble(tmp_path: Path) -> None:
@@ -419,7 +426,7 @@ def test_a_tiff_in_windows_is_the_image_whole(
     image = noise(400, 100).repeat(factor, axis=0).repeat(factor, axis=1)
     tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb")
     whole = make_predictor(scale=scale)(image)
-    tiled = make_predictor(scale=scale, tile=384, overlap=2 / 3)
+    tiled = make_predictor(scale=scale, tile=384, overlap=200 / 3)
     found = tiled(tmp_path / "a.tif")
     assert (tmp_path / "a.tif").unlink() is None and found.ids.shape == image.shape[:2]
     assert (found.ids != whole.ids).mean() < 1e-4
@@ -427,7 +434,7 @@ def test_a_tiff_in_windows_is_the_image_whole(
 
 
 def test_windows_are_predicted_again_for_probabilities(tmp_path: Path) -> None:
-    predictor, image = make_predictor(tile=32, overlap=0.5), noise(70, 40)
+    predictor, image = make_predictor(tile=32, overlap=50), noise(70, 40)
     Image.fromarray(image).save(tmp_path / "a.png")
     for found in (predictor(tmp_path / "a.png"), predictor(image)):
         first = found.probabilities

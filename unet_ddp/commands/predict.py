@@ -74,7 +74,7 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
         if all(world.gather(predicts_in_bfloat16(config.precision)))
         else "float32",
         tile=config.tile,
-        overlap=config.overlap / 100,
+        overlap=config.overlap,
         tta=config.tta,
         threshold=config.threshold,
         ground_resolution=config.ground_resolution,

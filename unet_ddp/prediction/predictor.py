@@ -33,7 +33,7 @@ from unet_ddp.files import as_path
 from unet_ddp.prediction.backends import KINDS, LoadedModel, check_match, mean_logits, open_model
 from unet_ddp.prediction.prediction import Prediction, ScoreBand, Scores, reduce_logits
 from unet_ddp.prediction.source import SourceImage, in_memory, open_array, open_image
-from unet_ddp.prediction.tiling import Tiling, blend
+from unet_ddp.prediction.tiling import Tiling, blend, to_share
 
 TILE, OVERLAP = 1024, 0.25
 _FREE_SHARE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take
@@ -59,7 +59,7 @@ class Predictor:
         models: loaded networks, of the same classes, channels and scale.
         device: device of the networks.
         tile: side of the windows, in pixels of the scaled image; None: whole images if they fit into memory.
-        overlap: share of a window's side that its neighbours see too, 0 <= overlap < 1.
+        overlap: percentage of a window's side that its neighbours see too, 0 <= overlap < 100.
         tta: test-time augmentation: none, mirror (2 times the work), flips (4) or d4 (8).
         threshold: two classes: least probability of the second, 0 < threshold < 1; None: the checkpoints' mean.
         ground_resolution: side of a training image's pixel on the ground, in metres; None: the checkpoint's.
@@ -71,7 +71,7 @@ class Predictor:
         *,
         device: torch.device,
         tile: int | None = None,
-        overlap: float = OVERLAP,
+        overlap: float = 100 * OVERLAP,
         tta: str = "none",
         threshold: float | None = None,
         ground_resolution: float | None = None,
@@ -101,7 +101,7 @@ class Predictor:
         self._running = Lock() if device.type == "cuda" else nullcontext()
         self._too_large: set[tuple[int, int]] = set()  # sizes of images that ran out of memory
         self.stride = max(network.stride for network in self.networks)
-        self.tiling = Tiling(tile or TILE, overlap, self.stride)
+        self.tiling = Tiling(tile or TILE, to_share(overlap), self.stride)
         self._check_options(threshold)
 
     @classmethod
@@ -146,8 +146,6 @@ class Predictor:
                 f"--tile {self.tile}: smaller than the network's stride of {self.stride} pixels; "
                 f"use {self.stride} or more, e.g. 1024"
             )
-        if not 0 <= self.tiling.overlap < 1:
-            raise UserError(f"overlap {self.tiling.overlap:g}: must be 0 or more and below 1")
         if threshold is None:
             return
         if (count := self.labels.num_classes) != 2:

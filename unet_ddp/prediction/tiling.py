@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,11 +12,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.base import Pixels
+from unet_ddp.errors import UserError
 from unet_ddp.prediction.prediction import ScoreBand, Scores
 
 _UNUSED = 7 / 16
 """Share of an overlap at a window's cut edge that has no weight: there the network lacks context.
 The rest, up to the same share from the other window's edge, is a smooth ramp."""
+
+
+def to_share(overlap: float) -> float:
+    """Return the share of a window's side that is `overlap` percent.
+
+    Below 1 it is the share itself, as in earlier versions, with a warning.
+
+    Raises:
+        UserError: it is out of range.
+    """
+    if not 0 <= overlap < 100:
+        raise UserError(f"--overlap {overlap:g}: must be 0 or more and below 100")
+    if not 0 < overlap < 1:
+        return overlap / 100
+    now = f"now a percentage, as --overlap is: use overlap={100 * overlap:g}"
+    warnings.warn(f"overlap={overlap:g}: {now}", FutureWarning, stacklevel=3)
+    return overlap
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def test_class_names_become_file_names(names: tuple[str, str], expected: list[st
     assert found == [Path(f"p/a_probability_{name}.png") for name in expected]
 
 
-@pytest.mark.parametrize("options", [{}, {"tile": 32, "overlap": 0.5}])
+@pytest.mark.parametrize("options", [{}, {"tile": 32, "overlap": 50}])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_probabilities_are_written(tmp_path: Path, options: Any, classes: int) -> None:
     prediction = make_predictor(classes=classes, scale=0.5, **options)(noise(41, 67))
